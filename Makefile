@@ -1,14 +1,16 @@
-# Everything below makes .venv first if it is missing: Python 3.11 or newer and pip are all that is needed.
+# Everything below makes .venv first if it is missing. Python 3.11 or newer and pip are all that is
+# needed.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 DEMO_READY := .venv/.demo-ready
 MADE := .venv/.made
-# pip would compile 15,000 files of which few are ever imported; Python compiles those, each when it is first imported.
+# pip would compile 15,000 files, of which few are ever imported. Python compiles each file when it
+# is first imported.
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
-# The installation leaves compiling to the first import. Where Python may not keep what it compiled, each of the processes
-# below would compile torch once more.
+# The installation leaves compiling to the first import. Where Python may not keep what it compiled,
+# each of the processes below would compile torch once more.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all lint check bench results install clean
@@ -23,25 +25,28 @@ $(READY): pyproject.toml | $(MADE)
 	$(BIN)/python $(INSTALL) --editable ".[dev]"
 	@touch $(READY) $(DEMO_READY)
 
-# The demo needs a third of what the development does: whatever a later `make test` needs beside it is then added.
+# The demo needs a third of what the development needs. A later `make test` adds the rest.
 $(DEMO_READY): pyproject.toml | $(MADE)
 	$(BIN)/python $(INSTALL) --editable ".[report]"
 	@touch $(DEMO_READY)
 
-# The main job on synthetic voices, synthetic faces and real digits: train, embed, score, evaluate, report; two or three minutes, installation included.
+# The main job on synthetic voices, synthetic faces and real digits: train, embed, score, evaluate,
+# report. It takes two or three minutes, installation included.
 demo: $(DEMO_READY)
 	$(BIN)/likeness demo --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
-# One process per core, at most four, each with one thread and less than 3 GB. Each begins with a share of the tests in
-# their order, so that what the tests of a file share is made once; a process that has finished takes from another's end.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations=30
+# One process per core, at most four, each with one thread and less than 3 GB. Each begins with a
+# share of the tests in their order, so that what the tests of a file share is made once. A process
+# that has finished takes tests from the end of another's share.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
+	--dist worksteal --durations=30
 
-# Five minutes on two cores: with a quarter of hypothesis's examples, an eighth of the damaged files, and without the
-# tests marked slow.
+# Five minutes on two cores: a quarter of hypothesis's examples, an eighth of the damaged files, and
+# no test that is marked slow.
 test: $(READY)
 	LIKENESS_FUZZ_EXAMPLES=5 $(PYTEST) -m "not slow" --hypothesis-profile quick
 
-# With all examples, and the tests that take long and prove little more: see the marker in pyproject.toml.
+# All examples, and the tests that take long and prove little more (the marker in pyproject.toml).
 test-all: $(READY)
 	$(PYTEST)
 
@@ -52,15 +57,18 @@ lint: $(READY)
 
 check: lint test
 
-# Hours, not minutes: what docs/results.md reports (more commands are there). DATA is the folder that holds an4/, orl/, mnist/, omniglot/.
+# Hours, not minutes: what docs/results.md reports (more commands are there). DATA is the folder
+# that holds an4/, orl/, mnist/ and omniglot/.
 DATA ?= ../shared/data
 results: $(READY)
 	$(BIN)/python benchmarks/an4.py --data $(DATA) --out runs/an4-results
-	$(BIN)/python recipes/face/orl.py --data $(DATA) --out runs/orl-results --variants estimated,arcface,simple
+	$(BIN)/python recipes/face/orl.py --data $(DATA) --out runs/orl-results \
+		--variants estimated,arcface,simple
 	$(BIN)/likeness compare image/vmf:mnist --seeds 3 --data $(DATA) --out runs/mnist-results
 	$(BIN)/likeness compare image/omniglot --seeds 3 --data $(DATA) --out runs/omniglot-results
 
-# Half an hour of one core: the ratios of docs/performance.md, against peers (pytorch-metric-learning is installed for it) and bare limits.
+# Half an hour of one core: the ratios of docs/performance.md, against peers and bare limits.
+# pytorch-metric-learning is installed for it.
 bench: $(READY)
 	$(BIN)/python $(INSTALL) "pytorch-metric-learning>=2.8,<3"
 	$(BIN)/python benchmarks/performance.py

@@ -1,18 +1,26 @@
-"""AN4 by five-fold cross-validation over its 54 speakers: our recipe's variants and seeds beside
-LDA and SpeechBrain's ECAPA on the same folds.
+"""Measures our AN4 recipe by five-fold cross-validation over its 54 speakers, beside two peers.
 
     python benchmarks/an4.py --data ../shared/data --out runs/an4-results
-        trains what is missing, then prints the table of docs/results.md
+        trains what is missing, then prints the table (`make results`)
+    python benchmarks/an4.py --data ../shared/data --out runs/an4-results
+        --peers lda,speechbrain,speechbrain_cmn
+        has SpeechBrain's sentence mean normalisation, too
 
-Train on four fifths of the speakers, score all pairs of the rest, pool the trials of the five
-folds. Every fold's embeddings and scores stay in OUT; what is there is not run again, so the
-command can be stopped and repeated. Intervals: bootstrap over speakers. "vs LDA": paired, on the
-same draws of speakers.
+Measures: every variant and seed of recipes/speaker/an4.py. A model is trained on four fifths of the
+    speakers and scores all pairs of the rest; the trials of the five folds are pooled. Intervals
+    are a bootstrap over speakers. "vs LDA" is paired: the difference on the same draws of speakers.
+    Every fold's embeddings and scores stay in OUT. What is there is not run again, so the command
+    can be stopped and repeated.
+Peers: LDA and SpeechBrain's ECAPA-TDNN on the same folds; an4_peers.py trains them.
+Limit: none; this is about errors, not about time.
+Needs: speechbrain and scikit-learn, which come with Likeness, and an4/ in the folder of --data.
+Takes: 65 to 125 CPU seconds a fold of ours, 5.5 minutes of one core a fold of SpeechBrain: three
+    hours of one core with the defaults.
+Gives: the first table of docs/results.md, of section AN4.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -21,8 +29,10 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from performance import ROOT, environment, parser_of, row, table
 
 from eval.bootstrap import percentile_interval, resample
 from eval.formats import embeddings
@@ -33,14 +43,23 @@ from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer, min_dcf
 
 NUM_FOLDS = 5
-RECIPE = Path(__file__).parents[1] / "recipes" / "speaker" / "an4.py"
+RECIPE = ROOT / "recipes" / "speaker" / "an4.py"
+PEERS = {
+    "lda": ["lda"],
+    "speechbrain": ["speechbrain"],
+    "speechbrain_cmn": ["speechbrain", "--cmn"],
+}
 METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
 
 
 def run_fold(variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
-    """Train one fold and write its embeddings and scores."""
+    """Train one fold and write its embeddings and scores.
+
+    Returns:
+        A line that says what it took; "" where the fold is there already.
+    """
+    from likeness.models.run import load_model
     from modalities.speaker import an4
-    from toolkit.models.checkpoint import load_model
     from toolkit.models.embed import embed
     from toolkit.training import recipe as recipes
     from toolkit.training.train import fit
@@ -70,18 +89,18 @@ def run_fold(variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
 
 
 def pooled(files: list[Path]) -> tuple[Trials, np.ndarray]:
-    """The trials of all folds as one list: their ids never meet, because their speakers are
-    disjoint.
+    """The trials of all folds as one list, and their scores.
+
+    Their ids never meet, because the speakers of two folds are disjoint.
     """
     lists, values = zip(*(read_scores(file) for file in files), strict=True)
-    enrol = [one.enrol_ids[i] for one in lists for i in one.enrol]
-    probe = [one.probe_ids[i] for one in lists for i in one.probe]
+    enrol = [trials.enrol_ids[i] for trials in lists for i in trials.enrol]
+    probe = [trials.probe_ids[i] for trials in lists for i in trials.probe]
     names = tuple(dict.fromkeys([*enrol, *probe]))
-    row = {name: i for i, name in enumerate(names)}
-    index = [np.array([row[name] for name in side], dtype=np.int32) for side in (enrol, probe)]
-    return Trials(
-        names, names, index[0], index[1], np.concatenate([one.target for one in lists])
-    ), np.concatenate(values)
+    place = {name: i for i, name in enumerate(names)}
+    i, j = (np.array([place[name] for name in side], dtype=np.int32) for side in (enrol, probe))
+    target = np.concatenate([trials.target for trials in lists])
+    return Trials(names, names, i, j, target), np.concatenate(values)
 
 
 def by_cosine(folder: Path, data: Path) -> list[Path]:
@@ -99,12 +118,14 @@ def by_cosine(folder: Path, data: Path) -> list[Path]:
 
 
 def with_as_norm(folder: Path, data: Path) -> list[Path]:
-    """Score files by cosine after subtracting the training mean, AS-normalised with the training
-    speakers, a mean unit embedding each (WeSpeaker's way).
+    """Score files by cosine and AS-norm, WeSpeaker's way.
+
+    The training mean is subtracted, and the cohort is the training speakers, a mean unit embedding
+    each.
     """
     from eval.normalization import as_norm
+    from likeness.models.run import load_model
     from modalities.speaker import an4
-    from toolkit.models.checkpoint import load_model
     from toolkit.models.embed import embed
 
     files = []
@@ -113,13 +134,13 @@ def with_as_norm(folder: Path, data: Path) -> list[Path]:
         if files[-1].exists():
             continue
         loaded = load_model(folder / f"run{fold}")
-        trained = an4.items(data, split="train", fold=fold)
-        known, _ = embed(loaded.embedder, trained, loaded.read)
+        training = an4.items(data, split="train", fold=fold)
+        known, _ = embed(loaded.embedder, training, loaded.read)
         tested = embeddings.read(folder / f"fold{fold}.npz")
         _, trials = an4.trials(data, fold=fold)
         centre = known.matrix.mean(axis=0)
         unit = Embeddings(known.ids, known.matrix - centre).unit()
-        labels = np.array([item.label for item in trained])
+        labels = np.array([item.label for item in training])
         cohort = np.stack([unit[labels == label].mean(axis=0) for label in np.unique(labels)])
         plain = score_trials(
             trials, Embeddings(tested.ids, tested.matrix - centre), similarity="cosine"
@@ -135,59 +156,134 @@ def with_as_norm(folder: Path, data: Path) -> list[Path]:
     return files
 
 
-def row(
-    name: str,
-    files: list[Path],
-    against: dict[str, np.ndarray] | None = None,
-    plain: dict[str, np.ndarray] | None = None,
-) -> dict[str, np.ndarray]:
-    """Print one Markdown row; returns the bootstrap draws for paired differences."""
+Draws = dict[str, np.ndarray]  # of each metric, its value in every draw of speakers
+
+
+class Errors(NamedTuple):
+    """What a system's pooled scores give."""
+
+    eer: float
+    same_sex_eer: float
+    min_dcf: float
+    draws: Draws
+
+
+def errors_of(files: list[Path]) -> Errors:
+    """The errors of five score files, pooled."""
     trials, values = pooled(files)
     subjects, _ = subjects_of(trials)
     assert subjects is not None
     pairs = np.stack([subjects[0][trials.enrol], subjects[1][trials.probe]], axis=1)
     scores = Scores(values, trials.target)
-    drawn = resample(METRICS, scores, pairs, num_resamples=1000, seed=0).values
-    low, high = percentile_interval(drawn["eer"], 0.95)
-    sexes = np.array([[name[0] for name in trials.enrol_ids]])[0]
+    draws = resample(METRICS, scores, pairs, num_resamples=1000, seed=0).values
+    sexes = np.array([name[0] for name in trials.enrol_ids])
     same = sexes[trials.enrol] == sexes[trials.probe]
-    within = eer(values[same & trials.target], values[same & ~trials.target])
-    d = METRICS["min_dcf"](scores.targets, scores.nontargets)
-    d_low, d_high = percentile_interval(drawn["min_dcf"], 0.95)
-    paired = ""
-    if against is not None:
-        less, more = percentile_interval(drawn["eer"] - against["eer"], 0.95)
-        paired = f"[{100 * less:+.1f}, {100 * more:+.1f}]"
-    if plain is not None:
+    return Errors(
+        eer(scores.targets, scores.nontargets),
+        eer(values[same & trials.target], values[same & ~trials.target]),
+        METRICS["min_dcf"](scores.targets, scores.nontargets),
+        draws,
+    )
+
+
+def print_row(
+    name: str, files: list[Path], lda: Draws | None = None, without: Draws | None = None
+) -> Draws:
+    """Print the row of a system.
+
+    Args:
+        name: What the row begins with.
+        files: The system's five score files.
+        lda: LDA's draws, to which the EER is compared.
+        without: The draws of the same system without AS-norm.
+
+    Returns:
+        The system's own draws.
+    """
+    errors = errors_of(files)
+    (low, high), (least, most) = (
+        percentile_interval(errors.draws[metric], 0.95) for metric in ("eer", "min_dcf")
+    )
+    compared = ""
+    if lda is not None:
+        less, more = percentile_interval(errors.draws["eer"] - lda["eer"], 0.95)
+        compared = f"[{100 * less:+.1f}, {100 * more:+.1f}]"
+    if without is not None:
         eers, costs = (
-            percentile_interval(drawn[name] - plain[name], 0.95) for name in ("eer", "min_dcf")
+            percentile_interval(errors.draws[metric] - without[metric], 0.95)
+            for metric in ("eer", "min_dcf")
         )
-        paired += (
+        compared += (
             f"; vs without: EER [{100 * eers[0]:+.2f}, {100 * eers[1]:+.2f}], "
             f"minDCF [{costs[0]:+.3f}, {costs[1]:+.3f}]"
         )
-    cells = [
+    row(
         name,
-        f"{100 * eer(scores.targets, scores.nontargets):.2f} [{100 * low:.1f}, {100 * high:.1f}]",
-        f"{100 * within:.2f}",
-    ]
-    print(
-        "| " + " | ".join([*cells, f"{d:.3f} [{d_low:.2f}, {d_high:.2f}]", paired]) + " |",
-        flush=True,
+        f"{100 * errors.eer:.2f} [{100 * low:.1f}, {100 * high:.1f}]",
+        f"{100 * errors.same_sex_eer:.2f}",
+        f"{errors.min_dcf:.3f} [{least:.2f}, {most:.2f}]",
+        compared,
     )
-    return drawn
+    return errors.draws
+
+
+def score_files(folder: Path) -> list[Path]:
+    """The five score files of a system."""
+    return [folder / f"fold{fold}.txt" for fold in range(NUM_FOLDS)]
+
+
+def train_peers(names: list[str], data: Path, out: Path) -> None:
+    """Let an4_peers.py write the score files that are missing."""
+    script = str(Path(__file__).with_name("an4_peers.py"))
+    for name in names:
+        arguments = [*PEERS[name], "--threads", "1", "--data", str(data), "--out", str(out / name)]
+        subprocess.run([sys.executable, script, *arguments], check=True, env=environment())
+
+
+def train_ours(seeds: dict[str, int], data: Path, out: Path, jobs: int) -> None:
+    """Train the folds that are missing, several at a time."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        futures = [
+            pool.submit(run_fold, name, seed, fold, data, out)
+            for name, count in seeds.items()
+            for seed in range(count)
+            for fold in range(NUM_FOLDS)
+        ]
+        for future in futures:
+            if future.result():
+                print(future.result(), file=sys.stderr, flush=True)
+
+
+def print_table(peers: list[str], seeds: dict[str, int], data: Path, out: Path) -> None:
+    """Print a row for LDA, each other peer, and every variant, seed and way of scoring."""
+    table(
+        "system",
+        "EER % (over speakers)",
+        "same-sex EER %",
+        "minDCF(.01)",
+        "EER vs LDA, paired",
+    )
+    lda = print_row("log-fbank mean+std, LDA", score_files(out / "lda"))
+    for name in peers[1:]:
+        print_row(name, score_files(out / name), lda)
+    for name, count in seeds.items():
+        for seed in range(count):
+            folder = out / name / f"seed{seed}"
+            own = print_row(f"{name}, seed {seed}", score_files(folder), lda)
+            print_row(f"{name}, seed {seed}, AS-norm", with_as_norm(folder, data), lda, own)
+            if name == "simple":
+                print_row(f"{name} by cosine, seed {seed}", by_cosine(folder, data), lda)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Train what is missing, then print the table."""
+    parser = parser_of(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds an4/")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and scores")
     parser.add_argument(
         "--variants",
         default="arcface,simple,softmax,arcface_cmn",
-        help="variants with --seeds runs each; the last two run once",
+        help="of the recipe; arcface and simple get --seeds runs each, any other one run",
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
@@ -197,66 +293,19 @@ def main() -> None:
         "--peers",
         default="lda,speechbrain",
         help="of lda, speechbrain, speechbrain_cmn; the last two take half an hour of one core "
-        "each",
+        "each, and lda is always there",
     )
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     seeds = {
-        name: given.seeds if name in ("arcface", "simple") else 1
-        for name in given.variants.split(",")
+        name: arguments.seeds if name in ("arcface", "simple") else 1
+        for name in arguments.variants.split(",")
     }
-    peers = {
-        "lda": ["lda"],
-        "speechbrain": ["speechbrain"],
-        "speechbrain_cmn": ["speechbrain", "--cmn"],
-    }
-    chosen = ["lda", *(name for name in given.peers.split(",") if name != "lda")]
-    for name, arguments in ((name, peers[name]) for name in chosen):
-        script = str(Path(__file__).with_name("an4_peers.py"))
-        subprocess.run(
-            [
-                sys.executable,
-                script,
-                *arguments,
-                "--threads",
-                "1",
-                "--data",
-                str(given.data),
-                "--out",
-                str(given.out / name),
-            ],
-            check=True,
-        )
-    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        jobs = [
-            pool.submit(run_fold, name, seed, fold, given.data, given.out)
-            for name in seeds
-            for seed in range(seeds[name])
-            for fold in range(NUM_FOLDS)
-        ]
-        for job in jobs:
-            if job.result():
-                print(job.result(), file=sys.stderr, flush=True)
-    print(
-        "| system | EER % (over speakers) | same-sex EER % | minDCF(.01) | EER vs LDA, paired "
-        "|\n|---|---|---|---|---|"
-    )
-    lda = row(
-        "log-fbank mean+std, LDA",
-        [given.out / "lda" / f"fold{fold}.txt" for fold in range(NUM_FOLDS)],
-    )
-    for name in chosen[1:]:
-        row(name, [given.out / name / f"fold{fold}.txt" for fold in range(NUM_FOLDS)], lda)
-    for name, count in seeds.items():
-        for seed in range(count):
-            folder = given.out / name / f"seed{seed}"
-            own = row(
-                f"{name}, seed {seed}",
-                [folder / f"fold{fold}.txt" for fold in range(NUM_FOLDS)],
-                lda,
-            )
-            row(f"{name}, seed {seed}, AS-norm", with_as_norm(folder, given.data), lda, own)
-            if name == "simple":
-                row(f"{name} by cosine, seed {seed}", by_cosine(folder, given.data), lda)
+    peers = ["lda", *(name for name in arguments.peers.split(",") if name != "lda")]
+    if unknown := sorted(set(peers) - set(PEERS)):
+        parser.error(f"--peers has {', '.join(unknown)}; the peers are {', '.join(PEERS)}")
+    train_peers(peers, arguments.data, arguments.out)
+    train_ours(seeds, arguments.data, arguments.out, arguments.jobs)
+    print_table(peers, seeds, arguments.data, arguments.out)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,22 @@
-"""Retrieval metrics at the sizes of CUB-200-2011 and Stanford Online Products: ours,
-pytorch-metric-learning, and the bare matrix product.
+"""Measures the metrics of retrieval at the sizes of CUB-200-2011 and Stanford Online Products.
 
     OMP_NUM_THREADS=1 python benchmarks/eval_retrieval.py [--sizes cub,sop] [--repeats 3]
 
-Synthetic unit vectors, 512 dims, class centre + noise: 5,924 of 100 classes, and 60,502 of 11,316
-(2 to 9 each). CPU seconds (process time) of one thread, least of the repeats; each part in a fresh
-process. Peak: growth of the largest resident size beyond that with the input in memory. Limit: the
-numpy float32 product of 1,024 queries at a time against all. Ours: everything that
-`retrieval_metrics` returns, MAP@1000 included. PML: P@1, R-precision, MAP@R with faiss where it is
-installed (else its torch search), k = max_bin_count, the fastest setting; at SOP's size a tenth of
-the queries, its time scaled up by the queries and its memory as it is. "PML default" ranks the
-whole gallery (k = None), at CUB's size only: at SOP's it would need 44 GB.
+Measures: everything that `retrieval_metrics` returns, MAP@1000 included, from synthetic unit
+    vectors of 512 dims, each a class centre and noise: 5,924 of 100 classes, and 60,502 of 11,316
+    classes (2 to 9 each). CPU seconds of one thread, the least of the repeats; each part in a fresh
+    process. The peak is the growth of the largest resident size beyond that with the input in
+    memory.
+Peer: pytorch-metric-learning (PML): precision at 1, R-precision and MAP@R, with faiss where it is
+    installed, else with its own search in torch. k is "max_bin_count", its fastest setting. At
+    SOP's size it gets a tenth of the queries: its time is scaled up, its memory is given as it is.
+    "PML default" ranks the whole gallery (k = None), at CUB's size only; at SOP's it would need
+    44 GB.
+Limit: the float32 product in numpy of 1,024 queries at a time with all items.
+Needs: `pip install "pytorch-metric-learning>=2.8,<3"`; without it the peer's cells hold "-". No
+    data.
+Takes: half a minute at CUB's size, five minutes of one core at SOP's.
+Gives: section eval_retrieval of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -18,14 +24,19 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import resource
-import subprocess
 import sys
-import time
-from pathlib import Path
+from typing import Any
 
 import numpy as np
+from performance import (
+    is_installed,
+    json_of_process,
+    least_cpu_seconds,
+    parser_of,
+    row,
+    table,
+)
 
 from eval.retrieval import retrieval_metrics
 
@@ -60,10 +71,12 @@ def data(size: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ours(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """All metrics of retrieval that eval has."""
     return retrieval_metrics(rows, labels)
 
 
 def limit(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """The product of all items with all, block by block, and nothing else."""
     scores = np.empty((min(BLOCK, len(rows)), len(rows)), dtype=np.float32)
     for start in range(0, len(rows), BLOCK):
         part = rows[start : start + BLOCK]
@@ -72,6 +85,7 @@ def limit(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def peer(rows: np.ndarray, labels: np.ndarray, k: str | None = "max_bin_count") -> dict[str, float]:
+    """PML's three metrics, and the factor by which its time is to be scaled up."""
     import torch
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
     from pytorch_metric_learning.utils.inference import CustomKNN
@@ -88,13 +102,14 @@ def peer(rows: np.ndarray, labels: np.ndarray, k: str | None = "max_bin_count") 
     )
     queries = len(rows) if len(rows) <= SIZES["cub"][0] else len(rows) // 10
     x, y = torch.from_numpy(rows), torch.from_numpy(labels)
-    found: dict[str, float] = calculator.get_accuracy(
+    metrics_of_peer: dict[str, float] = calculator.get_accuracy(
         x[:queries], y[:queries], x, y, ref_includes_query=True
     )
-    return found | {"scale": len(rows) / queries}
+    return metrics_of_peer | {"scale": len(rows) / queries}
 
 
 def peer_default(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """PML with the k that it takes where none is named: the whole gallery."""
     return peer(rows, labels, k=None)
 
 
@@ -102,92 +117,66 @@ PARTS = {"limit": limit, "ours": ours, "peer": peer, "peer_default": peer_defaul
 
 
 def run_part(size: str, part: str, repeats: int) -> None:
-    """One part in this process: prints {"seconds", "megabytes", "result"}."""
+    """Run one part in this process; prints {"seconds", "megabytes", "result"} as JSON."""
     rows, labels = data(size)
     if part.startswith("peer"):
         peer(rows[:200], labels[:200])  # its imports are not its cost
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds = []
-    for _ in range(repeats):
-        started = time.process_time()
-        result = PARTS[part](rows, labels)
-        seconds.append(time.process_time() - started)
+    seconds, result = least_cpu_seconds(lambda: PARTS[part](rows, labels), repeats)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(
         json.dumps(
-            {"seconds": min(seconds) * result.get("scale", 1), "megabytes": grown, "result": result}
+            {"seconds": seconds * result.get("scale", 1), "megabytes": grown, "result": result}
         )
     )
 
 
-def measure(size: str, part: str, repeats: int) -> dict | None:
-    """run_part in a fresh process of one thread; None where the peer is not installed."""
-    if part.startswith("peer") and importlib.util.find_spec("pytorch_metric_learning") is None:
-        return None
-    root = str(Path(__file__).parents[1])
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, __file__, "--part", f"{size}:{part}", "--repeats", str(repeats)]
-    done = subprocess.run(
-        command,
-        check=True,
-        capture_output=True,
-        text=True,
-        env=os.environ | threads | {"PYTHONPATH": path},
-    )
-    found: dict = json.loads(done.stdout.splitlines()[-1])
-    print(f"{size} {part}: {found}", file=sys.stderr)
-    return found
+def print_rows(size: str, repeats: int, with_peer: bool) -> None:
+    """Measure every part at one size and print its rows."""
+    cost: dict[str, dict[str, Any]] = {}
+    for part in PARTS:
+        if part.startswith("peer") and not with_peer:
+            continue
+        if part == "peer_default" and size != "cub":
+            continue
+        cost[part] = json_of_process(
+            __file__, "--part", f"{size}:{part}", "--repeats", str(repeats)
+        )
+        print(f"{size} {part}: {cost[part]}", file=sys.stderr)
+    own, bare = cost["ours"], cost["limit"]
+    num_items, num_classes = SIZES[size]
+    work = f"retrieval metrics, {num_items:,} x {DIM}, {num_classes:,} classes"
+    for part in ("peer", "peer_default"):
+        if part == "peer_default" and part not in cost:
+            continue
+        other = cost.get(part)
+        row(
+            work + (" (PML default)" if part == "peer_default" else ""),
+            f"{own['seconds']:.2f} s",
+            f"{other['seconds']:.2f} s" if other else "-",
+            f"{bare['seconds']:.2f} s",
+            f"{own['seconds'] / bare['seconds']:.2f}",
+            f"{own['seconds'] / other['seconds']:.2f}" if other else "-",
+            f"{own['megabytes']:.0f}" + (f" (peer {other['megabytes']:.0f})" if other else ""),
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sizes", default="cub,sop")
+    """Print the table, or run the one part that a parent process asks for."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--sizes", default="cub,sop", help="cub or sop, or both")
     parser.add_argument(
         "--repeats", type=int, default=3, help="at SOP's size one repeat takes minutes"
     )
     parser.add_argument("--part", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.part:
-        run_part(*args.part.split(":"), repeats=args.repeats)
+    arguments = parser.parse_args()
+    if arguments.part:
+        run_part(*arguments.part.split(":"), repeats=arguments.repeats)
         return
-    print(
-        "| work | ours | peer | limit | ours/limit | ours/peer | peak MB "
-        "|\n|---|---|---|---|---|---|---|"
-    )
-    for size in args.sizes.split(","):
-        found = {
-            part: measure(size, part, args.repeats)
-            for part in PARTS
-            if size == "cub" or part != "peer_default"
-        }
-        mine, bare = found["ours"], found["limit"]
-        assert mine is not None
-        assert bare is not None
-        num_items, num_classes = SIZES[size]
-        for part in ("peer", "peer_default"):
-            if part == "peer_default" and part not in found:
-                continue
-            other = found[part]
-            work = f"retrieval metrics, {num_items:,} x {DIM}, {num_classes:,} classes" + (
-                " (PML default)" if part == "peer_default" else ""
-            )
-            theirs = (
-                ("-", "-")
-                if other is None
-                else (f"{other['seconds']:.2f} s", f"{mine['seconds'] / other['seconds']:.2f}")
-            )
-            memory = f"{mine['megabytes']:.0f}" + (
-                "" if other is None else f" (peer {other['megabytes']:.0f})"
-            )
-            ratio = f"{mine['seconds'] / bare['seconds']:.2f}"
-            print(
-                f"| {work} | {mine['seconds']:.2f} s | {theirs[0]} | {bare['seconds']:.2f} s | "
-                f"{ratio} | {theirs[1]} | {memory} |",
-                flush=True,
-            )
+    with_peer = is_installed("pytorch_metric_learning", "pytorch-metric-learning")
+    table("work", "ours", "peer", "limit", "ours/limit", "ours/peer", "peak MB")
+    for size in arguments.sizes.split(","):
+        print_rows(size, arguments.repeats, with_peer)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,20 @@
-"""What verification and identification cost: ours, a peer, and the bare limit of the machine, on
-made-up scores of the field's sizes.
+"""Measures what verification and identification cost on synthetic scores of the field's sizes.
 
-    python benchmarks/eval_verification.py [--only ijb,balanced,lopsided,bootstrap,process,identify]
-    [--repeats 5]
+    OMP_NUM_THREADS=1 python benchmarks/eval_verification.py [--repeats 5]
+        [--only ijb,balanced,lopsided,bootstrap,process,identify]
 
-Prints one Markdown row per claim. Every cell runs in a process of its own: the least CPU seconds of
-the repeats, and the peak of memory above its inputs; for `process` the least wall-clock seconds and
-the memory of the whole process. Peers: scikit-learn's roc_curve with everything read from that
-curve, as insightface, OpenSphere and SpeechBrain do; for identification insightface's ijb_1n.py
-(argsort of all scores). Limits: one np.sort of all scores; 1,000 draws of weights with their
-cumulative sums; `python -c "import numpy"`; the blockwise matrix product.
+Measures: EER, minDCF and TAR of 15.7 million scores in three proportions of targets; a bootstrap
+    over subjects; a whole process of `likeness evaluate`; identification from embeddings. Every
+    cell runs in a process of its own: the least CPU seconds of the repeats, and the peak of memory
+    above its inputs; for `process` the least wall-clock seconds and the memory of the whole
+    process.
+Peers: scikit-learn's roc_curve with everything read from that curve, as insightface, OpenSphere and
+    SpeechBrain do; for identification insightface's ijb_1n.py (argsort of all scores).
+Limits: one np.sort of all scores; 1,000 draws of weights with their cumulative sums;
+    `python -c "import numpy"`; the blockwise matrix product.
+Needs: scikit-learn, which comes with Likeness. No data.
+Takes: a minute of one core and 2 GB of memory.
+Gives: section eval_verification of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -27,8 +32,16 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from performance import (
+    ROOT,
+    environment_of_one_thread,
+    json_of_process,
+    least_cpu_seconds,
+    parser_of,
+    row,
+    table,
+)
 
-ROOT = Path(__file__).parents[1]
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 SIZES = {
     "ijb": (19_557, 15_638_932),
@@ -46,7 +59,8 @@ TITLES = {
 Work = Callable[[], object]
 
 
-def made_scores(num_targets: int, num_nontargets: int) -> tuple[np.ndarray, np.ndarray]:
+def drawn_scores(num_targets: int, num_nontargets: int) -> tuple[np.ndarray, np.ndarray]:
+    """Normal scores of both classes, float32, the targets' three higher."""
     rng = np.random.default_rng(0)
     target, nontarget = (
         rng.standard_normal(n, dtype=np.float32) for n in (num_targets, num_nontargets)
@@ -61,7 +75,7 @@ def from_curve(
     weights: np.ndarray | None = None,
     fars: tuple[float, ...] = FARS,
 ) -> list[float]:
-    """EER, minDCF and TAR from scikit-learn's ROC curve."""
+    """EER, minDCF and the TAR at each FAR, all read from scikit-learn's ROC curve."""
     from sklearn.metrics import roc_curve
 
     far, tar, _ = roc_curve(labels, scores, sample_weight=weights)
@@ -74,9 +88,10 @@ def from_curve(
 
 
 def metrics(name: str, who: str) -> Work:
+    """The work of a cell of the first three rows."""
     from eval.verification import verification_metrics
 
-    target, nontarget = made_scores(*SIZES[name])
+    target, nontarget = drawn_scores(*SIZES[name])
     if who == "ours":
         return partial(verification_metrics, target, nontarget, fars=FARS)
     scores, labels = (
@@ -87,6 +102,7 @@ def metrics(name: str, who: str) -> Work:
 
 
 def bootstrap(name: str, who: str) -> Work:
+    """The work of a cell of the row of the bootstrap."""
     from eval.bootstrap import intervals
     from eval.types import Scores
     from eval.verification import eer, min_dcf
@@ -107,28 +123,22 @@ def bootstrap(name: str, who: str) -> Work:
         )
     order = np.argsort(values)
 
-    def draws(count: int, each: Callable[[np.ndarray], object]) -> None:
+    def draws(count: int, use: Callable[[np.ndarray], object]) -> None:
+        """Draw 40 subjects with replacement; use gets how often each subject was drawn."""
         for _ in range(count):
-            c = np.bincount(rng.integers(40, size=40), minlength=40)
-            each(c)
+            use(np.bincount(rng.integers(40, size=40), minlength=40))
 
     if who == "limit":
-        of = pairs[order]
-        return partial(
-            draws,
-            1000,
-            lambda c: np.cumsum(np.where(target, c[of[:, 0]], c[of[:, 0]] * c[of[:, 1]])),
-        )
+        a, b = pairs[order].T
+        return partial(draws, 1000, lambda c: np.cumsum(np.where(target, c[a], c[a] * c[b])))
+    a, b = pairs.T
     return partial(
-        draws,
-        1000,
-        lambda c: from_curve(
-            values, target, np.where(target, c[pairs[:, 0]], c[pairs[:, 0]] * c[pairs[:, 1]]), ()
-        ),
+        draws, 1000, lambda c: from_curve(values, target, np.where(target, c[a], c[a] * c[b]), ())
     )
 
 
 def identify(name: str, who: str) -> Work:
+    """The work of a cell of the row of identification."""
     from eval.identification import rank_rate, search_embeddings, tpir
 
     rng = np.random.default_rng(0)
@@ -137,10 +147,10 @@ def identify(name: str, who: str) -> Work:
     probes += 0.2 * gallery[own]
 
     def ours() -> list[float]:
-        found = search_embeddings(probes, gallery, np.arange(3531), own, keep=1960)
+        search = search_embeddings(probes, gallery, np.arange(3531), own, keep=1960)
         return [
-            rank_rate(found, 1),
-            *(tpir(found, fpir, protocol="closed").value for fpir in (0.01, 0.1)),
+            rank_rate(search, 1),
+            *(tpir(search, fpir, protocol="closed").value for fpir in (0.01, 0.1)),
         ]
 
     def limit() -> None:
@@ -148,12 +158,12 @@ def identify(name: str, who: str) -> Work:
             probes[start : start + 2048] @ gallery.T
 
     def peer() -> list[float]:
-        x, y = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (probes, gallery))
+        x, y = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (probes, gallery))
         scores = x @ y.T
         top = np.mean(np.argsort(-scores)[:, 0] == own)
-        rows = np.arange(len(scores))
-        mate = scores[rows, own].copy()
-        scores[rows, own] = -2
+        every = np.arange(len(scores))
+        mate = scores[every, own].copy()
+        scores[every, own] = -2
         others = np.sort(scores.ravel())
         return [
             float(top),
@@ -163,28 +173,25 @@ def identify(name: str, who: str) -> Work:
     return {"ours": ours, "limit": limit, "peer": peer}[who]
 
 
-def process(who: str, repeats: int) -> tuple[float, float]:
-    """Wall seconds and peak MB of whole processes."""
+def write_scores(file: Path) -> None:
+    """A list of 40,000 scored trials of 40 subjects."""
     rng = np.random.default_rng(0)
+    target = np.arange(40_000) % 2 == 0
+    a, b = rng.integers(40, size=target.size), rng.integers(1, 40, size=target.size)
+    scores = rng.standard_normal(target.size) + 3 * target
+    subjects = zip(a, np.where(target, a, (a + b) % 40), strict=True)
+    numbers = rng.integers(0, 1_000_000, (target.size, 2))
+    lines = zip(subjects, numbers, scores.tolist(), target, strict=True)
+    file.write_text(
+        "".join(f"s{x}/{i} s{y}/{j} {s!r} {int(t)}\n" for (x, y), (i, j), s, t in lines)
+    )
+
+
+def process(who: str, repeats: int) -> tuple[float, float]:
+    """The least wall-clock seconds and the peak in MB of a whole process."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "scores.txt"
-        target = np.arange(40_000) % 2 == 0
-        a, b = rng.integers(40, size=target.size), rng.integers(1, 40, size=target.size)
-        scores = rng.standard_normal(target.size) + 3 * target
-        sides = zip(
-            a,
-            np.where(target, a, (a + b) % 40),
-            rng.integers(0, 1_000_000, (target.size, 2)),
-            scores,
-            target,
-            strict=True,
-        )
-        file.write_text(
-            "".join(
-                f"s{x}/{i} s{y}/{j} {s!r} {int(t)}\n"
-                for x, y, (i, j), s, t in ((x, y, ij, float(s), t) for x, y, ij, s, t in sides)
-            )
-        )
+        write_scores(file)
         code = {
             "ours": "import sys; from likeness.cli import main\ntry: main(['evaluate', "
             f"{str(file)!r}])\nfinally: assert 'torch' not in sys.modules",
@@ -197,7 +204,10 @@ def process(who: str, repeats: int) -> tuple[float, float]:
         for _ in range(repeats):
             started = time.perf_counter()
             child = subprocess.Popen(
-                [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL
+                [sys.executable, "-c", code],
+                cwd=ROOT,
+                env=environment_of_one_thread(),
+                stdout=subprocess.DEVNULL,
             )
             _, status, usage = os.wait4(child.pid, 0)
             best, peak = min(best, time.perf_counter() - started), usage.ru_maxrss / 1024
@@ -206,26 +216,21 @@ def process(who: str, repeats: int) -> tuple[float, float]:
         return best, peak
 
 
-def one_cell(name: str, who: str, repeats: int) -> tuple[float, float]:
+def cell(name: str, who: str, repeats: int) -> tuple[float, float]:
+    """Seconds and MB of one cell, measured in this process."""
     if name == "process":
         return process(who, repeats)
-    work = (
-        bootstrap if name == "bootstrap" else identify if name == "identify" else partial(metrics)
-    )(name, who)
+    make = {"bootstrap": bootstrap, "identify": identify}.get(name, metrics)
+    work = make(name, who)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    best = float("inf")
-    for _ in range(repeats):
-        started = time.process_time()
-        work()
-        best = min(best, time.process_time() - started)
-    return best, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    seconds, _ = least_cpu_seconds(work, repeats)
+    return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", default=",".join(TITLES))
+    """Print the table, or measure the one cell that a parent process asks for."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--only", default=",".join(TITLES), help="rows, separated by commas")
     parser.add_argument(
         "--repeats",
         type=int,
@@ -233,45 +238,39 @@ def main() -> None:
         help="of ours and the limit; a peer runs once, but for `process`",
     )
     parser.add_argument("--cell", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.cell:
-        print(json.dumps(one_cell(*given.cell.split(":"), given.repeats)))
+    arguments = parser.parse_args()
+    if arguments.cell:
+        print(json.dumps(cell(*arguments.cell.split(":"), arguments.repeats)))
         return
-    print(
-        "| work | ours (s) | peer (s) | limit (s) | ours/limit | ours/peer | peak MB, ours; peer "
-        "|\n|---|---|---|---|---|---|---|",
-        flush=True,
+    names = arguments.only.split(",")
+    if unknown := sorted(set(names) - set(TITLES)):
+        parser.error(f"--only has {', '.join(unknown)}; the rows are {', '.join(TITLES)}")
+    table(
+        "work",
+        "ours (s)",
+        "peer (s)",
+        "limit (s)",
+        "ours/limit",
+        "ours/peer",
+        "peak MB, ours; peer",
     )
-    for name in given.only.split(","):
-        cell = {}
+    for name in names:
+        cost = {}
         for who in ("limit", "ours", "peer"):
-            repeats = given.repeats if who != "peer" or name == "process" else 1
-            command = [
-                sys.executable,
-                __file__,
-                "--cell",
-                f"{name}:{who}",
-                "--repeats",
-                str(repeats),
-            ]
-            environment = os.environ | {
-                "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-            }
-            cell[who] = json.loads(
-                subprocess.run(
-                    command, check=True, capture_output=True, text=True, env=environment
-                ).stdout
+            repeats = arguments.repeats if who != "peer" or name == "process" else 1
+            cost[who] = json_of_process(
+                __file__, "--cell", f"{name}:{who}", "--repeats", str(repeats)
             )
-        ours, peer, limit = (cell[who][0] for who in ("ours", "peer", "limit"))
-        numbers = [
+        (limit, _), (ours, own_mb), (peer, peer_mb) = cost.values()
+        row(
+            TITLES[name],
             f"{ours:.3f}",
             f"{peer:.2f}",
             f"{limit:.3f}",
             f"{ours / limit:.2f}",
             f"{ours / peer:.3f}",
-            f"{cell['ours'][1]:.0f}; {cell['peer'][1]:.0f}",
-        ]
-        print("| " + " | ".join([TITLES[name], *numbers]) + " |", flush=True)
+            f"{own_mb:.0f}; {peer_mb:.0f}",
+        )
 
 
 if __name__ == "__main__":

@@ -1,24 +1,28 @@
-"""Every loss, forward and backward: proxy losses beside bare cross-entropy and
-pytorch-metric-learning, pair losses beside SupCon. Prints Markdown rows.
+"""Measures every loss, forward and backward.
 
     python benchmarks/losses.py
-        the page's selection (docs/performance.md): about eight minutes of one core
+        the rows of docs/performance.md
     python benchmarks/losses.py --all
-        every proxy loss at 100,000 classes too: more than an hour
+        every proxy loss at 100,000 classes too
     python benchmarks/losses.py --only ArcFace --batch 128 --classes 100
     python benchmarks/losses.py --out runs/losses.jsonl
-        keeps every row; what is there is printed and not run again
+        keeps every row; a row that is there is printed and not measured again
 
-D = 512. Limits: cross_entropy(linear(z)), and cross_entropy(scale * linear(unit z, unit W)). A
-row's losses take turns, round after round, and the median time of each counts, so that a busy
-machine hurts all alike: processor time on a CPU, wall time on a GPU. Losses are found by
-themselves; those of pytorch-metric-learning are compared with where it is installed. Columns of a
-device that is not there say "not measured".
+Measures: milliseconds of a forward and backward pass, D = 512. The losses of a row take turns,
+    round after round, and the median of each counts, so that a busy machine hurts all alike:
+    processor time on a CPU, wall time on a GPU. Losses are found by themselves. Columns of a device
+    that is not there say "not measured".
+Peer: the loss of the same kind in pytorch-metric-learning (PML), where it has one; SupCon, one of
+    ours, for the pair losses.
+Limits: cross_entropy(linear(z)), and cross_entropy(scale * linear(unit z, unit W)).
+Needs: `pip install "pytorch-metric-learning>=2.8,<3"`; without it the cells of "x PML" stay empty.
+    No data.
+Takes: ten minutes of one core, with --all more than an hour.
+Gives: the two tables of section losses of docs/performance.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib
 import inspect
@@ -27,15 +31,18 @@ import pkgutil
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from performance import is_installed, parser_of, row, table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize
 
 import toolkit.losses
 from toolkit.losses.contract import has_proxies
+from toolkit.losses.contrast import SupCon
 
 DIM = 512
 PEERS = {
@@ -63,33 +70,35 @@ PEERS = {
     "FastAP": "FastAPLoss",
     "SmoothAP": "SmoothAPLoss",
 }
-AT_MOST_128 = {
-    "NTXent",
-    "LiftedStructure",
-    "TupletMargin",
-    "SmoothAP",
-}  # pytorch-metric-learning's take tens of seconds or gigabytes at 512
+# Those of pytorch-metric-learning take tens of seconds or gigabytes at a batch of 512.
+AT_MOST_128 = {"NTXent", "LiftedStructure", "TupletMargin", "SmoothAP"}
 PRINCIPAL = ("ArcFace", "CosFace", "SphereFace2")  # also at 100,000 classes without --all
-LARGEST = {
-    "SoftTriple": 10_000,
-    "HUG": 10_000,
-    "BroadFace": 10_000,
-}  # classes: K centres each; C^2 distances; a queue of 32,768 rows
+# The most classes: K centres for each class, C^2 distances, and a queue of 32,768 rows.
+LARGEST = {"SoftTriple": 10_000, "HUG": 10_000, "BroadFace": 10_000}
+# RankedListLoss has no defaults for these.
+EXTRA = {"RankedList": {"margin": 0.4, "Tn": 10, "Tp": 0}}
 
 
-def find() -> list[Any]:
-    """Every loss class of toolkit.losses."""
+class How(NamedTuple):
+    """How a row is measured."""
+
+    devices: list[str]  # of "cpu" and "cuda"
+    rounds: int
+    seconds: float  # after which a row takes no further round
+
+
+def loss_classes() -> dict[str, Any]:
+    """Every loss of toolkit.losses by its name."""
     modules = [
-        importlib.import_module(f"toolkit.losses.{one.name}")
-        for one in pkgutil.iter_modules(toolkit.losses.__path__)
+        importlib.import_module(f"toolkit.losses.{module.name}")
+        for module in pkgutil.iter_modules(toolkit.losses.__path__)
     ]
-    found = [
-        cls
+    return {
+        cls.__name__: cls
         for module in modules
         for _, cls in inspect.getmembers(module, inspect.isclass)
-        if cls.__module__ == module.__name__
-    ]
-    return [cls for cls in found if issubclass(cls, nn.Module)]
+        if cls.__module__ == module.__name__ and issubclass(cls, nn.Module)
+    }
 
 
 class Bare(nn.Module):
@@ -110,41 +119,39 @@ class Bare(nn.Module):
 
 
 def peer(cls: Any, num_classes: int, size: int) -> nn.Module | None:
-    """pytorch-metric-learning's loss of that kind, None where there is none or its cost at that
-    batch size forbids it.
+    """The loss of that kind in pytorch-metric-learning.
+
+    Returns:
+        None where it has none, where its cost at that batch size forbids it, and where the package
+        is not installed.
     """
     try:
         from pytorch_metric_learning import losses
     except ImportError:
         return None
     name = cls.__name__
-    if (
-        name not in PEERS
-        or not hasattr(losses, PEERS[name])
-        or (name in AT_MOST_128 and size > 128)
-    ):
+    if name not in PEERS or not hasattr(losses, PEERS[name]):
         return None
-    given = {"num_classes": num_classes, "embedding_size": DIM} if has_proxies(cls) else {}
-    extra = (
-        {"margin": 0.4, "Tn": 10, "Tp": 0} if name == "RankedList" else {}
-    )  # which it has no defaults for
-    made: nn.Module = getattr(losses, PEERS[name])(**given, **extra)
-    return made
+    if name in AT_MOST_128 and size > 128:
+        return None
+    arguments = {"num_classes": num_classes, "embedding_size": DIM} if has_proxies(cls) else {}
+    loss: nn.Module = getattr(losses, PEERS[name])(**arguments, **EXTRA.get(name, {}))
+    return loss
 
 
 Row = list[str]
 
 
-def medians(
-    losses: dict[str, nn.Module], z: Tensor, y: Tensor, rounds: int, seconds: float
-) -> dict[str, float]:
-    """Median milliseconds of a forward and backward pass of each, in turns; fewer rounds, but one
-    at least, once the seconds are over.
+def medians(losses: dict[str, nn.Module], z: Tensor, y: Tensor, how: How) -> dict[str, float]:
+    """Median milliseconds of a forward and backward pass of each loss; they take turns.
+
+    Once the seconds are over there are no more rounds, but there is at least one. The first round
+    warms up and is not timed.
     """
     clock = time.perf_counter if z.is_cuda else time.process_time
     times: dict[str, list[float]] = {name: [] for name in losses}
-    until = clock() + seconds
-    for turn in range(rounds + 1):
+    until = clock() + how.seconds
+    for turn in range(how.rounds + 1):
         for name, loss in losses.items():
             z.grad = None
             for parameter in loss.parameters():
@@ -153,73 +160,56 @@ def medians(
             started = clock()
             loss(z, y).backward()
             _wait(z)
-            if turn:  # the first is warming up
+            if turn:
                 times[name].append(1000 * (clock() - started))
         if turn and clock() > until:
             break
-    return {name: statistics.median(taken) for name, taken in times.items()}
+    return {name: statistics.median(milliseconds) for name, milliseconds in times.items()}
 
 
 def _wait(z: Tensor) -> None:
+    """Wait until the GPU is done, where the tensor is on one."""
     if z.is_cuda:
         torch.cuda.synchronize()
 
 
-def cells(
-    losses: dict[str, nn.Module | None],
-    z: Tensor,
-    y: Tensor,
-    devices: list[str],
-    rounds: int,
-    seconds: float,
-) -> Row:
+def cells(losses: dict[str, nn.Module | None], z: Tensor, y: Tensor, how: How) -> Row:
     """For the CPU, then for the GPU: ms of ours, and its ratio to each of the others."""
-    made: Row = []
+    texts: Row = []
+    others = [name for name in losses if name != "ours"]
     for device in ("cpu", "cuda"):
-        if device not in devices:
-            made += ["not measured"] * len(losses)
+        if device not in how.devices:
+            texts += ["not measured"] * len(losses)
             continue
         here = {name: loss.to(device) for name, loss in losses.items() if loss is not None}
-        took = medians(here, z.to(device).requires_grad_(), y.to(device), rounds, seconds)
-        made += [
-            f"{took['ours']:.1f}",
-            *(
-                f"{took['ours'] / took[name]:.2f}" if name in took else ""
-                for name in losses
-                if name != "ours"
-            ),
-        ]
-    return made
+        took = medians(here, z.to(device).requires_grad_(), y.to(device), how)
+        texts.append(f"{took['ours']:.1f}")
+        texts += [f"{took['ours'] / took[name]:.2f}" if name in took else "" for name in others]
+    return texts
 
 
-def classification_row(
-    cls: Any, size: int, classes: int, devices: list[str], rounds: int, seconds: float
-) -> Row:
-    """loss | B | C | ms, x bare linear, x bare normalised, x pytorch-metric-learning; of the CPU
-    and of the GPU
+def classification_row(cls: Any, size: int, num_classes: int, how: How) -> Row:
+    """The cells of a proxy loss.
+
+    Returns:
+        loss | B | C | ms, x bare linear, x bare normalised, x PML, of the CPU and of the GPU
     """
     torch.manual_seed(0)
-    y, z = torch.randint(classes, (size,)), torch.randn(size, DIM)
+    y, z = torch.randint(num_classes, (size,)), torch.randn(size, DIM)
     losses = {
-        "ours": cls(DIM, classes),
-        "linear": Bare(classes, False),
-        "unit": Bare(classes, True),
-        "peer": peer(cls, classes, size),
+        "ours": cls(DIM, num_classes),
+        "linear": Bare(num_classes, False),
+        "unit": Bare(num_classes, True),
+        "peer": peer(cls, num_classes, size),
     }
-    return [cls.__name__, str(size), f"{classes:,}", *cells(losses, z, y, devices, rounds, seconds)]
+    return [cls.__name__, str(size), f"{num_classes:,}", *cells(losses, z, y, how)]
 
 
-def pair_row(
-    cls: Any,
-    reference: Any,
-    size: int,
-    per_class: int,
-    devices: list[str],
-    rounds: int,
-    seconds: float,
-) -> Row:
-    """loss | B | rows per class | ms, x SupCon, x pytorch-metric-learning; of the CPU and of the
-    GPU
+def pair_row(cls: Any, reference: Any, size: int, per_class: int, how: How) -> Row:
+    """The cells of a pair loss; the reference is SupCon.
+
+    Returns:
+        loss | B | rows per class | ms, x SupCon, x PML, of the CPU and of the GPU
     """
     torch.manual_seed(0)
     y, z = torch.arange(size) % (size // per_class), torch.randn(size, DIM)
@@ -228,17 +218,77 @@ def pair_row(
         "reference": reference(DIM),
         "peer": peer(cls, size // per_class, size),
     }
-    return [cls.__name__, str(size), str(per_class), *cells(losses, z, y, devices, rounds, seconds)]
+    return [cls.__name__, str(size), str(per_class), *cells(losses, z, y, how)]
+
+
+class Rows:
+    """Prints rows, and keeps them in a file of JSON lines so that none is measured twice."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path and path.exists() else []
+        kept = [json.loads(line) for line in lines]
+        self.by_key: dict[tuple[str, ...], Row] = {tuple(row["key"]): row["row"] for row in kept}
+
+    def show(self, key: tuple[str, ...], measure: Callable[[], Row]) -> None:
+        """Print the row of that key; it is measured where the file does not have it."""
+        texts = self.by_key.get(key)
+        if texts is None:
+            try:
+                texts = measure()
+            except Exception as problem:  # one loss that fails must not cost the others their rows
+                message = (str(problem).splitlines() or [""])[0][:100]
+                texts = [*key, f"failed: {type(problem).__name__}: {message}"]
+            gc.collect()
+            if self.path:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"key": key, "row": texts}) + "\n")
+        row(*texts)
+
+
+def classification_table(
+    losses: dict[str, Any],
+    sizes: list[int],
+    counts: list[int],
+    everything: bool,
+    how: How,
+    rows: Rows,
+) -> None:
+    """Print the table of the losses with class vectors, at every batch size.
+
+    Above 10,000 classes only the principal losses are measured, unless everything is.
+    """
+    ratios = ("x linear + CE", "x normalised linear + CE", "x PML")
+    table("loss", "B", "C", "CPU ms", *ratios, "GPU ms", *ratios)
+    for count in counts:
+        for size in sizes:
+            for name, cls in losses.items():
+                chosen = everything or count <= 10_000 or name in PRINCIPAL
+                if chosen and count <= LARGEST.get(name, count):
+                    measure = partial(classification_row, cls, size, count, how)
+                    rows.show((name, str(size), f"{count:,}"), measure)
+
+
+def pair_table(losses: dict[str, Any], sizes: list[int], how: How, rows: Rows) -> None:
+    """Print the table of the losses without class vectors."""
+    print()
+    ratios = ("x SupCon", "x PML")
+    table("pair loss", "B", "rows per class", "CPU ms", *ratios, "GPU ms", *ratios)
+    for size in sizes:
+        for per_class in (4, 32):
+            for name, cls in losses.items():
+                measure = partial(pair_row, cls, SupCon, size, per_class, how)
+                rows.show((name, str(size), str(per_class)), measure)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Print both tables."""
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--all", action="store_true", help="every proxy loss at every number of classes"
     )
-    parser.add_argument("--only", default="", help="loss names, separated by commas")
+    parser.add_argument("--only", default="", help="names of losses, separated by commas")
     parser.add_argument("--batch", default="128,512")
     parser.add_argument("--classes", default="100,10000,100000")
     parser.add_argument("--devices", default="cpu,cuda" if torch.cuda.is_available() else "cpu")
@@ -248,76 +298,24 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, help="JSON lines file of the rows")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    known = {cls.__name__: cls for cls in find()}
-    only = given.only.split(",") if given.only else list(known)
-    unknown = sorted(set(only) - set(known))
-    if unknown:
-        parser.error(f"no loss {', '.join(unknown)}; there are {', '.join(sorted(known))}")
-    batches, counts = (
-        [int(size) for size in given.batch.split(",")],
-        [int(count) for count in given.classes.split(",")],
-    )
-    how = (given.devices.split(","), given.rounds, given.seconds)
-    done = (
-        [json.loads(line) for line in given.out.read_text(encoding="utf-8").splitlines()]
-        if given.out and given.out.exists()
-        else []
-    )
-    kept = {tuple(one["key"]): one["row"] for one in done}
-
-    def show(key: tuple[str, ...], make: Callable[..., Row], *args: Any) -> None:
-        row = kept.get(key)
-        if row is None:
-            try:
-                row = make(*args, *how)
-            except Exception as problem:  # one loss that fails must not cost the others their rows
-                row = [
-                    *key,
-                    f"failed: {type(problem).__name__}: {str(problem).splitlines()[0][:100]}",
-                ]
-            gc.collect()
-            if given.out:
-                given.out.parent.mkdir(parents=True, exist_ok=True)
-                with given.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"key": key, "row": row}) + "\n")
-        print("| " + " | ".join(row) + " |", flush=True)
-
-    compared = "x linear + CE | x normalised linear + CE | x PML |"
-    columns = "".join(f" {device} ms | {compared}" for device in ("CPU", "GPU"))
-    print(f"| loss | B | C |{columns}\n|{'---|' * 11}")
-    for count in counts:
-        for size in batches:
-            for name in only:
-                listed = given.all or given.only or count <= 10_000 or name in PRINCIPAL
-                if has_proxies(known[name]) and listed and count <= LARGEST.get(name, count):
-                    show(
-                        (name, str(size), f"{count:,}"),
-                        classification_row,
-                        known[name],
-                        size,
-                        count,
-                    )
-    pairs = [name for name in only if not has_proxies(known[name])]
-    if not pairs or "SupCon" not in known:
-        return
-    print(
-        "\n| pair loss | B | rows per class "
-        f"|{''.join(f' {device} ms | x SupCon | x PML |' for device in ('CPU', 'GPU'))}\n|"
-        f"{'---|' * 9}"
-    )
-    for size in batches:
-        for per_class in (4, 32):
-            for name in pairs:
-                show(
-                    (name, str(size), str(per_class)),
-                    pair_row,
-                    known[name],
-                    known["SupCon"],
-                    size,
-                    per_class,
-                )
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    known = loss_classes()
+    names = arguments.only.split(",") if arguments.only else list(known)
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"there is no loss {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    is_installed("pytorch_metric_learning", "pytorch-metric-learning")
+    how = How(arguments.devices.split(","), arguments.rounds, arguments.seconds)
+    sizes = [int(size) for size in arguments.batch.split(",")]
+    rows = Rows(arguments.out)
+    proxy_losses = {name: known[name] for name in names if has_proxies(known[name])}
+    pair_losses = {name: known[name] for name in names if not has_proxies(known[name])}
+    if proxy_losses:
+        counts = [int(count) for count in arguments.classes.split(",")]
+        everything = arguments.all or bool(arguments.only)
+        classification_table(proxy_losses, sizes, counts, everything, how, rows)
+    if pair_losses:
+        pair_table(pair_losses, sizes, how, rows)
 
 
 if __name__ == "__main__":

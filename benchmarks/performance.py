@@ -1,29 +1,39 @@
-"""Runs the benchmarks one after the other and writes the rows that they print into
-docs/performance.md, whose remarks stay.
+"""Runs the benchmarks one after the other and writes their tables into docs/performance.md.
 
     python benchmarks/performance.py
-        all of them (make bench): about half an hour of one core
+        runs all of them (`make bench`)
     python benchmarks/performance.py eval_scoring
-        only this one; the rows of the others stay as they are
+        runs only this script; the tables of the others stay as they are
 
-A section is the line with its command, which begins with "`", the rows of its tables, and remarks:
-all other lines, written by hand. Every row is measured in one run: ours, the peer where it
-installs, and the bare limit; what counts is their ratio.
+Measures: nothing itself. Every script measures our code, a peer and a bare limit in one run, and
+    what counts is their ratio. What the scripts share stands here: how they take times, how they
+    start a process of one thread, and how they print a table.
+Needs: what the scripts need. `make bench` installs pytorch-metric-learning, which most of them have
+    as their peer, and AN4 is read from ../shared/data.
+Takes: about an hour of one core; the losses alone take ten minutes.
+Gives: every section of docs/performance.md. A section is the line with its command, which begins
+    with "`", then the rows of its tables, then remarks that were written by hand. The remarks stay.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
 import os
 import platform
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "performance.md"
+ROOT = HERE.parent
+PAGE = ROOT / "docs" / "performance.md"
 SCRIPTS = [
     *sorted(path.stem for path in HERE.glob("eval_*.py")),
     "face",
@@ -39,31 +49,153 @@ SCRIPTS = [
 
 HEAD = """# Performance
 
-Tables are printed by the command of each section, some with more columns; `make bench` runs all
-with their defaults. CPU time, the least of repeated runs (of losses: the median); ours, the peer
-and the bare limit in one run. The ratios are what travels to another machine. What is not in a
-table was not measured.
+This page says what Likeness costs beside other projects, and beside the least that the machine
+needs. It is for people who want to know how long a job takes, and for people who change code that
+has to stay fast.
+
+Each section has the name of a script in `benchmarks/`. Its tables are what that script prints; some
+scripts print more columns. The first line of a section gives the command, the date and the machine.
+`make bench` runs all scripts with their defaults and writes the tables into this page.
+`python benchmarks/performance.py eval_scoring` runs one of them. The docstring of each script says
+what is measured in detail.
+
+- **ours** is Likeness.
+- **peer** is another project that does the same work.
+- **limit** is the least that the work needs, such as one sort of the scores, one matrix product or
+  the bare network.
+
+All three are measured in one run. Times are CPU time, the least of repeated runs; for losses the
+median of the runs counts. Lower times are better, and so are lower ratios of times. Where a table
+counts items a second, higher is better. Take the ratios to another machine, and not the times. What
+is not in a table was not measured.
+
+| section | what it measures |
+|---|---|
+| [eval_retrieval](#eval_retrieval) | retrieval metrics |
+| [eval_scoring](#eval_scoring) | scoring of trials, AS-norm, reading of trial lists |
+| [eval_verification](#eval_verification) | EER, minDCF, TAR, bootstrap intervals, identification |
+| [face](#face) | alignment and augmentation of faces, RecordIO, the tables of IJB-C |
+| [image](#image) | training views, decoding, steps on MNIST, a test of retrieval |
+| [losses](#losses) | every loss, forward and backward |
+| [speaker](#speaker) | embeddings of recordings, the loader, embeddings to EER |
+| [train](#train) | a training step beside the bare network |
+| [use](#use) | torch against ONNX Runtime, and the start of the command line |
+| [use_gallery](#use_gallery) | search in a gallery of a million |
+| [use_serve](#use_serve) | the REST service under load |
 """
+
+
+# ---------------------------------------------------------------- what the scripts share
+
+
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """A parser of arguments whose help begins with the script's docstring, line by line."""
+    return argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def row(*cells: object) -> None:
+    """Print a row of a Markdown table at once, so that a long run shows what it has."""
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def table(*headings: str) -> None:
+    """Print the first two lines of a Markdown table."""
+    row(*headings)
+    print(f"|{'---|' * len(headings)}", flush=True)
+
+
+def least_cpu_seconds(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
+    """Run the work several times; returns the least CPU seconds and what the last run returned."""
+    least, result = float("inf"), None
+    for _ in range(repeats):
+        started = time.process_time()
+        result = work()
+        least = min(least, time.process_time() - started)
+    return least, result
+
+
+def results_in_turn(works: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[float, Any]]:
+    """The least CPU seconds of every work, and what it returned first.
+
+    The first run of each warms up and is not timed. Then the works take turns, so that a busy
+    moment of the machine does not hurt one of them only.
+    """
+    seconds: list[list[float]] = [[] for _ in works]
+    results = [work() for work in works]
+    for _ in range(repeats):
+        for work, own_seconds in zip(works, seconds, strict=True):
+            started = time.process_time()
+            work()
+            own_seconds.append(time.process_time() - started)
+    return list(zip(map(min, seconds), results, strict=True))
+
+
+def in_turn(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """The least CPU seconds of every work; see results_in_turn."""
+    return [seconds for seconds, _ in results_in_turn(works, repeats)]
+
+
+def environment() -> dict[str, str]:
+    """The environment of a process that imports from this clone."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": path}
+
+
+def environment_of_one_thread() -> dict[str, str]:
+    """The environment of a process that imports from this clone and computes with one thread."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return environment() | threads
+
+
+def json_of_process(script: str, *arguments: str) -> Any:
+    """Run a script again in a fresh process of one thread; returns the JSON of its last line."""
+    process = subprocess.run(
+        [sys.executable, script, *arguments],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment_of_one_thread(),
+    )
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def warn_of_many_threads() -> None:
+    """Say on standard error that OMP_NUM_THREADS has to be 1, where it is not."""
+    if os.environ.get("OMP_NUM_THREADS") != "1":
+        print(
+            "Set OMP_NUM_THREADS=1 before Python starts: the CPU time of many threads is not "
+            "comparable.",
+            file=sys.stderr,
+        )
+
+
+def is_installed(module: str, package: str) -> bool:
+    """Whether a peer can be imported; where it cannot, say so in one sentence on standard error."""
+    if importlib.util.find_spec(module) is not None:
+        return True
+    print(
+        f"{package} is not installed, so it is left out: `pip install {package}` adds it.",
+        file=sys.stderr,
+    )
+    return False
+
+
+# ---------------------------------------------------------------- the page
 
 
 def machine() -> str:
     """The machine's shape in one line."""
     info = Path("/proc/cpuinfo")
-    names = (
-        [
-            line.partition(":")[2].strip()
-            for line in info.read_text().splitlines()
-            if line.startswith("model name")
-        ]
-        if info.exists()
-        else []
-    )
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     name = names[0] if names else platform.processor()
     return f"{os.cpu_count()} cores ({name}), Python {platform.python_version()}"
 
 
 def sections() -> dict[str, str]:
-    """What the page holds now: script -> its section."""
+    """The sections that the page has now, by the name of their script."""
     if not PAGE.exists():
         return {}
     parts = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
@@ -71,14 +203,19 @@ def sections() -> dict[str, str]:
 
 
 def section(script: str, printed: str, before: str) -> str:
-    """The text of a script's section: its command today, the rows among what it printed, and the
-    remarks that were there before.
+    """The text of a script's section.
+
+    Args:
+        script: Its name without ".py".
+        printed: What it printed. Rows and the empty lines between two tables are taken from it.
+        before: The section as it was, of which the remarks stay.
+
+    Returns:
+        The line with the command of today, the tables, and the remarks.
     """
-    rows = "\n".join(
-        line for line in printed.splitlines() if line.startswith("|") or not line
-    )  # an empty line parts two tables
+    rows = "\n".join(line for line in printed.splitlines() if line.startswith("|") or not line)
     by_hand = "\n".join(line for line in before.splitlines() if not line.startswith(("|", "`")))
-    remarks = [one.strip("\n") for one in re.split(r"\n{2,}", by_hand) if one.strip()]
+    remarks = [text.strip("\n") for text in re.split(r"\n{2,}", by_hand) if text.strip()]
     command = (
         f"`python benchmarks/{script}.py`, {date.today().isoformat()}, {machine()}, one thread."
     )
@@ -86,33 +223,26 @@ def section(script: str, printed: str, before: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Run the scripts that the command names, and write the page after each of them."""
+    parser = parser_of(__doc__)
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help=f"of {', '.join(SCRIPTS)}")
-    given = parser.parse_args()
-    unknown = sorted(set(given.scripts) - set(SCRIPTS))
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.scripts) - set(SCRIPTS))
     if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(SCRIPTS)}")
-    made = sections()
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-    }
-    for script in given.scripts or SCRIPTS:
-        done = subprocess.run(
+        parser.error(f"there is no benchmark {', '.join(unknown)}; choose of {', '.join(SCRIPTS)}")
+    texts = sections()
+    for script in arguments.scripts or SCRIPTS:
+        process = subprocess.run(
             [sys.executable, str(HERE / f"{script}.py")],
-            env=environment,
+            env=environment_of_one_thread(),
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
-        print(done.stdout, flush=True)
-        made[script] = section(script, done.stdout, made.get(script, ""))
+        print(process.stdout, flush=True)
+        texts[script] = section(script, process.stdout, texts.get(script, ""))
         PAGE.write_text(
-            HEAD + "".join(f"\n## {name}\n\n{text}\n" for name, text in sorted(made.items())),
+            HEAD + "".join(f"\n## {name}\n\n{text}\n" for name, text in sorted(texts.items())),
             encoding="utf-8",
         )
 

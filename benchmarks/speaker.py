@@ -1,36 +1,48 @@
-"""The speaker back-end: embeddings per second from files, what the loader gives a network, and a
-whole evaluation after the embeddings.
+"""Measures the speaker back-end: extraction from files, the loader, and a whole evaluation.
 
-    OMP_NUM_THREADS=1 python benchmarks/speaker.py [--data ../shared/data] [--files 96] [--repeats
-    3]
+    OMP_NUM_THREADS=1 python benchmarks/speaker.py [--data ../shared/data] [--files 96]
+        [--repeats 3]
 
-Real speech (CMU AN4, 2.9 s a file in the mean), random weights: what is timed does not depend on
-them. CPU seconds (process time) of one thread, the least of the repeats; all rows of a table in one
-run, each beginning with a warm-up. "cosine" is the least cosine between ours and the peer's
-embeddings of a file. Peers: WeSpeaker's bin/extract.py restated (it is no package): torchaudio's
-Kaldi fbank, mean subtraction, batch 1 ("batch_size of test set must be 1 !!!"), files through
-soundfile as torchaudio.load no longer reads without TorchCodec. SpeechBrain's own Fbank,
-InputNormalization and ECAPA_TDNN, batch 1 as in its extraction, and in padded batches of 16, which
-change its embeddings. The networks and weights are the same on both sides. Limit: the network alone
-on features that are in memory, in the best of batch 1, 4 and 16. Loader: reading, cropping and
-augmenting 2 s views (noise off) against the network's consumption of features, forward and
-backward, batch 32. Evaluation: 580,000 trials over 5,000 embeddings of 256 dims, AS-norm with a
-cohort of 6,000 over the top 300, EER and minDCF.
+Measures: CPU seconds of one thread, the least of the repeats; all rows of a table in one run, each
+    beginning with a warm-up.
+    Extraction: embeddings per second from files of real speech (CMU AN4, 2.9 s a file in the mean)
+    with random weights, because what is timed does not depend on them. "cosine" is the least cosine
+    between our embedding and the peer's of the same file.
+    Loader: reading, cropping and augmenting 2 s views (noise off) beside a network's consumption of
+    features, forward and backward, batch 32.
+    Evaluation: 580,000 trials over 5,000 embeddings of 256 dims, AS-norm with a cohort of 6,000
+    over the top 300, EER and minDCF.
+Peers: WeSpeaker's bin/extract.py, restated because it is no package: torchaudio's Kaldi fbank, mean
+    subtraction, batch 1 ("batch_size of test set must be 1 !!!"), files through soundfile, since
+    torchaudio.load no longer reads without TorchCodec. SpeechBrain's own Fbank, InputNormalization
+    and ECAPA_TDNN, batch 1 as in its extraction, and in padded batches of 16, which change its
+    embeddings. The networks and weights are the same on both sides.
+Limits: the network alone on features that are in memory, in the best of batch 1, 4 and 16; two
+    matrix products and one sort.
+Needs: speechbrain and torchaudio, which come with Likeness, and an4/ in the folder of --data.
+Takes: five minutes of one core.
+Gives: the three tables of section speaker of docs/performance.md.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from eval_scoring import NUM_TRIALS, TOP_N, voices
+from performance import (
+    ROOT,
+    in_turn,
+    parser_of,
+    results_in_turn,
+    row,
+    table,
+    warn_of_many_threads,
+)
 from torch import Tensor, nn
 
 from eval.normalization import as_norm
@@ -46,34 +58,10 @@ from toolkit.backbones.torchaudio_cpu import import_torchaudio
 from toolkit.data.batch import Item
 from toolkit.models.embed import TorchEmbedder, embed
 
-TRIALS, ITEMS, DIM, COHORT, TOP_N = 580_000, 5_000, 256, 6_000, 300
-
-
-def in_turn(works: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[float, Any]]:
-    """Least CPU seconds and the result of each; they take turns, so that a busy moment of the
-    machine does not hit one of them only.
-    """
-    seconds: list[list[float]] = [[] for _ in works]
-    found = [work() for work in works]
-    for _ in range(repeats):
-        for work, own in zip(works, seconds, strict=True):
-            started = time.process_time()
-            work()
-            own.append(time.process_time() - started)
-    return list(zip(map(min, seconds), found, strict=True))
-
-
-def least(work: Callable[[], Any], repeats: int) -> float:
-    return in_turn([work], repeats)[0][0]
-
-
-def row(*cells: object) -> None:
-    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
-
 
 @torch.no_grad()
 def wespeaker(network: nn.Module, items: list[Item], fbank: Callable[..., Tensor]) -> np.ndarray:
-    """bin/extract.py with dataset/processor.py compute_fbank (dither 0) and apply_cmvn."""
+    """WeSpeaker's embeddings: bin/extract.py with compute_fbank (dither 0) and apply_cmvn."""
     import soundfile
 
     rows = []
@@ -97,8 +85,9 @@ def wespeaker(network: nn.Module, items: list[Item], fbank: Callable[..., Tensor
 def speechbrain(
     network: nn.Module, items: list[Item], batch_size: int, parts: tuple[nn.Module, nn.Module]
 ) -> np.ndarray:
-    """encode_batch of SpeechBrain's EncoderClassifier, files in their order, padded to the longest
-    of a batch.
+    """SpeechBrain's embeddings: encode_batch of its EncoderClassifier.
+
+    The files come in their order, padded to the longest of a batch.
     """
     import soundfile
 
@@ -109,17 +98,18 @@ def speechbrain(
             torch.from_numpy(soundfile.read(item.path, dtype="float32")[0])
             for item in items[start : start + batch_size]
         ]
-        lengths = torch.tensor([len(one) for one in waves]) / max(len(one) for one in waves)
+        lengths = torch.tensor([len(wave) for wave in waves]) / max(map(len, waves))
         inputs = nn.utils.rnn.pad_sequence(waves, batch_first=True)
         rows.append(network(norm(fbank(inputs), lengths), lengths)[:, 0].numpy())
     return np.concatenate(rows)
 
 
 def network_alone(embedder: TorchEmbedder, items: list[Item]) -> list[Callable[[], None]]:
-    """The network on ready features of the files' mean length, so many times as there are files, in
-    batches of 1, 4 and 16.
+    """The network on ready features of the files' mean length, in batches of 1, 4 and 16.
+
+    It embeds as many of them as there are files.
     """
-    samples = int(np.mean([len(audio.read(one)) for one in items]))
+    samples = int(np.mean([len(audio.read(item)) for item in items]))
     features = embedder.frontend(torch.randn(16, samples) * 0.1)[0]
 
     @torch.no_grad()
@@ -131,39 +121,38 @@ def network_alone(embedder: TorchEmbedder, items: list[Item]) -> list[Callable[[
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> str:
+    """The least cosine between rows of two matrices (N, D)."""
     return f"{min((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)):.6f}"
 
 
 def extraction_rows(items: list[Item], repeats: int) -> None:
+    """Print the table of whole extraction."""
     torchaudio = import_torchaudio()
     from speechbrain.lobes.features import Fbank
     from speechbrain.processing.features import InputNormalization
 
-    kaldi = torchaudio.compliance.kaldi.fbank
+    fbank = torchaudio.compliance.kaldi.fbank
     parts = (
         Fbank(n_mels=80).eval(),
         InputNormalization(norm_type="sentence", std_norm=False).eval(),
     )
-    print(
-        "| whole extraction, utterances/s | ours | peer | limit | ours/limit | ours/peer | cosine "
-        "|\n|---|---|---|---|---|---|---|"
-    )
+    heading = "whole extraction, utterances/s"
+    table(heading, "ours", "peer", "limit", "ours/limit", "ours/peer", "cosine")
     resnet = TorchEmbedder(WESPEAKER_FBANK(), ResNet34(80)).eval()
     backbone = ECAPA(80, channels=512, mfa_channels=1536)
     ecapa = TorchEmbedder(SpeechBrainFbank(), backbone).eval()
+    network = cast(nn.Module, backbone.network)
     compared: list[tuple[str, TorchEmbedder, dict[str, Callable[[], Any]]]] = [
         (
             "ResNet34 (6.6 M)",
             resnet,
-            {"WeSpeaker, batch 1": partial(wespeaker, resnet.backbone, items, kaldi)},
+            {"WeSpeaker, batch 1": partial(wespeaker, resnet.backbone, items, fbank)},
         ),
         (
             "ECAPA c512, SpeechBrain's",
             ecapa,
             {
-                f"SpeechBrain, batch {size}": partial(
-                    speechbrain, cast(nn.Module, backbone.network), items, size, parts
-                )
+                f"SpeechBrain, batch {size}": partial(speechbrain, network, items, size, parts)
                 for size in (1, 16)
             },
         ),
@@ -174,25 +163,28 @@ def extraction_rows(items: list[Item], repeats: int) -> None:
             *peers.values(),
             *network_alone(embedder, items),
         ]
-        (seconds, (found, _)), *rest = in_turn(works, repeats)
-        limit = min(one for one, _ in rest[len(peers) :])
+        (seconds, (ours, _)), *rest = results_in_turn(works, repeats)
+        limit = min(bare for bare, _ in rest[len(peers) :])
         for peer_name, (peer, theirs) in zip(peers, rest, strict=False):
-            ratios = f"{limit / seconds:.2f}", f"{peer / seconds:.2f}", cosine(found.matrix, theirs)
             row(
                 f"{name}, {len(items)} files; {peer_name}",
-                *(f"{len(items) / one:.1f}" for one in (seconds, peer, limit)),
-                *ratios,
+                *(f"{len(items) / taken:.1f}" for taken in (seconds, peer, limit)),
+                f"{limit / seconds:.2f}",
+                f"{peer / seconds:.2f}",
+                cosine(ours.matrix, theirs),
             )
 
 
-def step(network: nn.Module, features: Tensor) -> None:
+def train_step(network: nn.Module, features: Tensor) -> None:
+    """A forward and backward pass."""
     network.train()(features).sum().backward()
 
 
 def loader_rows(items: list[Item], repeats: int) -> None:
-    print(
-        "\n| loader against network, 2 s views | loader, views/s | network, views/s | "
-        "loader/network |\n|---|---|---|---|"
+    """Print the table of the loader beside the networks."""
+    print()
+    table(
+        "loader against network, 2 s views", "loader, views/s", "network, views/s", "loader/network"
     )
 
     def load() -> None:
@@ -200,44 +192,40 @@ def loader_rows(items: list[Item], repeats: int) -> None:
             rng = np.random.default_rng(k)
             train_view(audio.read(item), rng, np.random.default_rng(0), seconds=(2.0, 2.0))
 
-    views = len(items) / least(load, repeats)
-    front, waves = WESPEAKER_FBANK().eval(), torch.randn(32, 32_000) * 0.1
-    features = front(waves)[0]
+    (loading,) = in_turn([load], repeats)
+    loaded = len(items) / loading
+    frontend, waves = WESPEAKER_FBANK().eval(), torch.randn(32, 32_000) * 0.1
+    features = frontend(waves)[0]
     networks: dict[str, nn.Module] = {
         "ResNet34": ResNet34(80),
         "ECAPA c512": ECAPA(80, channels=512, mfa_channels=1536),
     }
     for name, network in networks.items():
-        taken = 32 / least(partial(step, network, features), max(1, repeats - 2))
+        (seconds,) = in_turn([partial(train_step, network, features)], max(1, repeats - 2))
+        used = 32 / seconds
         row(
             f"{name}, forward and backward, batch 32",
-            f"{views:.0f}",
-            f"{taken:.2f}",
-            f"{views / taken:.0f}",
+            f"{loaded:.0f}",
+            f"{used:.2f}",
+            f"{loaded / used:.0f}",
         )
 
 
 def evaluation_row(repeats: int) -> None:
-    rng = np.random.default_rng(0)
-    held, cohort = (
-        rng.standard_normal((ITEMS, DIM), dtype=np.float32),
-        rng.standard_normal((COHORT, DIM), dtype=np.float32),
-    )
-    i, j = rng.integers(0, ITEMS, (2, TRIALS))
-    target = (i * 7919 + j * 104729) % 5 == 0
+    """Print the table of what follows the embeddings."""
+    x, cohort, i, j, target = voices()
 
     def evaluate() -> None:
-        scores = as_norm(pairs(held, held, i, j), held, held, cohort, top_n=TOP_N, i=i, j=j)
+        scores = as_norm(pairs(x, x, i, j), x, x, cohort, top_n=TOP_N, i=i, j=j)
         verification_metrics(scores[target] + 0.1, scores[~target], fars=())
 
-    seconds = least(evaluate, repeats)
-    limit = least(
-        lambda: (held @ held.T, held @ cohort.T, np.sort(rng.standard_normal(TRIALS))), repeats
+    rng = np.random.default_rng(1)
+    (seconds,) = in_turn([evaluate], repeats)
+    (limit,) = in_turn(
+        [lambda: (x @ x.T, x @ cohort.T, np.sort(rng.standard_normal(NUM_TRIALS)))], repeats
     )
-    print(
-        "\n| embeddings to EER | ours, CPU s | limit: two products, one sort | ours/limit "
-        "|\n|---|---|---|---|"
-    )
+    print()
+    table("embeddings to EER", "ours, CPU s", "limit: two products, one sort", "ours/limit")
     row(
         "580,000 trials: cosine, AS-norm over the top 300 of 6,000, EER, minDCF",
         f"{seconds:.2f}",
@@ -247,26 +235,20 @@ def evaluation_row(repeats: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
+    """Print the three tables."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--files", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=3)
-    given = parser.parse_args()
-    if os.environ.get("OMP_NUM_THREADS") != "1":
-        print(
-            "set OMP_NUM_THREADS=1 before Python starts: CPU time of many threads is not "
-            "comparable",
-            file=sys.stderr,
-        )
+    arguments = parser.parse_args()
+    warn_of_many_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    every = an4.items(given.data, split="all")
-    items = every[:: max(1, len(every) // given.files)][: given.files]
-    extraction_rows(items, given.repeats)
-    loader_rows(items, given.repeats)
-    evaluation_row(given.repeats)
+    recordings = an4.items(arguments.data, split="all")
+    items = recordings[:: max(1, len(recordings) // arguments.files)][: arguments.files]
+    extraction_rows(items, arguments.repeats)
+    loader_rows(items, arguments.repeats)
+    evaluation_row(arguments.repeats)
 
 
 if __name__ == "__main__":

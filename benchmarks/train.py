@@ -1,16 +1,22 @@
-"""The training loop beside the bare forward and backward of the same network: what reading,
-batching, logging and the rest cost.
+"""Measures the training loop beside the bare forward and backward pass of the same network.
 
-    OMP_NUM_THREADS=1 python benchmarks/train.py [--steps 30] [--rounds 3]
+    OMP_NUM_THREADS=1 python benchmarks/train.py [--steps 16] [--rounds 3]
 
-Synthetic data in memory: 64 recordings of 2 s of noise in 16 classes, crops of 2 s, batch 8
-(ResNet-34) and 64 (order statistics); 64 images of noise, 112 x 112, flipped (IResNet-18, face) or
-shifted and flipped (ResNet-18, image), batch 16. CPU seconds of one thread. `loop`: median step of
-fit(); `bare`: median of front-end, network, loss, backward and optimiser step on one batch that is
-there already. Rounds alternate; the least median of each counts. SimPLE, with two encoders and a
-bank of 65,536, is set against ArcFace's loop on the same backbone. Sharding: 200,000 classes x 512
-in two processes, memory of each after three steps with momentum (resident, above that of the same
-process before the loss was built), beside one process with all.
+Measures: what reading, batching, logging and the rest of fit() cost. The data is synthetic and in
+    memory: 64 recordings of 2 s of noise in 16 classes, crops of 2 s, batch 8 (ResNet-34) and 64
+    (order statistics); 64 images of noise, 112 x 112, flipped (IResNet-18, face) or shifted and
+    flipped (ResNet-18, image), batch 16. CPU seconds of one thread: the median step of fit().
+    Rounds alternate, and the least median of each counts. SimPLE, with two encoders and a bank of
+    65,536, is set beside ArcFace's loop on the same backbone.
+    The last row spreads 200,000 classes x 512 over two processes: the memory of each after three
+    steps with momentum (resident, above that of the same process before the loss was built), beside
+    one process with all.
+Peer: none.
+Limit: the median of front-end, network, loss, backward and optimiser step on one batch that is
+    there already.
+Needs: nothing more than Likeness, 3 GB of memory, and no data.
+Takes: ten minutes of one core.
+Gives: the table of section train of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -29,6 +35,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from performance import parser_of, row, table
 
 from modalities.face import images as face_images
 from modalities.face.augment import FLIP_VIEW
@@ -57,10 +64,12 @@ SECONDS, NUM_ITEMS, CLASSES = 2.0, 64, 16
 
 
 def items(data: Path, suffix: str) -> list[Item]:
+    """The 64 items, in 16 classes by turns."""
     return [Item(f"{i}", data / f"{i}{suffix}", str(i % CLASSES)) for i in range(NUM_ITEMS)]
 
 
 def pixels(item: Item, edge: int = 112) -> Floats:
+    """An image of noise, float32 (3, edge, edge) of 0 to 255, always the same for an item."""
     return (
         np.random.default_rng(int(item.id))
         .integers(0, 256, size=(3, edge, edge))
@@ -69,10 +78,9 @@ def pixels(item: Item, edge: int = 112) -> Floats:
 
 
 def noise(item: Item) -> Floats:
-    return (
-        np.random.default_rng(int(item.id)).normal(size=int(SECONDS * 16_000)).astype(np.float32)
-        * 0.1
-    )
+    """A recording of noise, float32 (samples,) at 16 kHz, always the same for an item."""
+    rng = np.random.default_rng(int(item.id))
+    return rng.normal(size=int(SECONDS * 16_000)).astype(np.float32) * 0.1
 
 
 RESNET = Recipe(
@@ -142,8 +150,8 @@ def bare(recipe: Recipe, steps: int) -> float:
     run = build(recipe, CLASSES, torch.device("cpu"))
     run.embedder.train()
     size = recipe.sampling.batch_size
-    made = noise if recipe.modality == "speaker" else pixels
-    inputs = np.stack([made(Item(str(i), Path())) for i in range(size)])
+    draw = noise if recipe.modality == "speaker" else pixels
+    inputs = np.stack([draw(Item(str(i), Path())) for i in range(size)])
     batch = Batch(torch.from_numpy(inputs), torch.arange(size) % CLASSES, None)
     taken = []
     for _ in range(steps):
@@ -156,6 +164,7 @@ def bare(recipe: Recipe, steps: int) -> float:
 
 
 def alternating(works: list[Callable[[], float]], rounds: int) -> list[float]:
+    """The least of what each work returns; the works take turns."""
     return [
         min(times)
         for times in zip(*([work() for work in works] for _ in range(rounds)), strict=True)
@@ -163,17 +172,18 @@ def alternating(works: list[Callable[[], float]], rounds: int) -> list[float]:
 
 
 def resident_mb() -> float:
+    """The resident memory of this process now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def shard_memory(num_classes: int = 200_000, dim: int = 512) -> None:
-    """In a process of torchrun: print this process's memory after three steps."""
+def print_memory(num_classes: int = 200_000, dim: int = 512) -> None:
+    """Print the memory of this process, one of torchrun's, after three steps."""
     distributed.start()
     before = resident_mb()
     part = partial(ArcFace, scale=32.0)
     torch.manual_seed(0)
     loss = part(dim, num_classes)
-    layout = spread.shard(loss, spread.class_axes(part, dim))
+    layout = spread.cut(loss, spread.class_axes(part, dim))
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9)
     share = 64 // distributed.world()
     for number in range(3):
@@ -181,14 +191,17 @@ def shard_memory(num_classes: int = 200_000, dim: int = 512) -> None:
         z = torch.randn(
             share, dim, generator=torch.Generator().manual_seed(number), requires_grad=True
         )
-        spread.loss_of(loss, z, torch.randint(num_classes, (share,)), layout=layout).backward()  # type: ignore[no-untyped-call]
+        labels = torch.randint(num_classes, (share,))
+        value = spread.loss_of(loss, z, labels, layout=layout)
+        value.backward()  # type: ignore[no-untyped-call]
         spread.average_gradients(loss, layout)
         optimizer.step()
     print(f"memory {resident_mb() - before}", flush=True)
     distributed.end()
 
 
-def sharded(num: int) -> float:
+def spread_memory(num: int) -> float:
+    """The MB of the largest of that many processes, among which the classes are spread."""
     command = [
         sys.executable,
         "-m",
@@ -197,69 +210,12 @@ def sharded(num: int) -> float:
         "--nproc-per-node",
         str(num),
         __file__,
-        "--shard-memory",
+        "--print-memory",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return max(
         float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("memory")
     )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--shard-memory", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.shard_memory:
-        return shard_memory()
-    torch.manual_seed(0)
-    gpu = "a column of its own" if torch.cuda.is_available() else "not measured: no GPU here"
-    print(f"Steps a round: {given.steps}, rounds: {given.rounds}. GPU: {gpu}.\n")
-    print("| work | ours | limit | ours/limit | throughput |\n|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder)
-        write(data)
-        seconds: dict[str, float] = {}
-        for name, recipe in (
-            ("ResNet-34, ArcFace", RESNET),
-            ("order statistics, ArcFace", STATISTICS),
-            ("IResNet-18, ArcFace, faces", FACE),
-            ("ResNet-18, ArcFace, images", IMAGE),
-            ("ResNet-34, SimPLE, bank 65,536", SIMPLE),
-        ):
-            steps = given.steps * (
-                10 if recipe is STATISTICS else 1
-            )  # what is printed ten times a run weighs on short steps
-            ours, limit = alternating(
-                [partial(loop, recipe, steps, data), partial(bare, recipe, steps)], given.rounds
-            )
-            seconds[name] = ours
-            speech = recipe.modality == "speaker"
-            rate = recipe.sampling.batch_size * (SECONDS if speech else 1) / ours
-            unit = "s of audio a second" if speech else "images a second"
-            print(
-                f"| a step of {name}: loop; bare | {ours:.3f} s | {limit:.3f} s | "
-                f"{ours / limit:.3f} | {rate:.0f} {unit} |",
-                flush=True,
-            )
-        arcface, simple = alternating(
-            [partial(loop, RESNET, given.steps, data), partial(loop, SIMPLE, given.steps, data)],
-            given.rounds,
-        )
-        print(
-            f"| a step of SimPLE, bank 65,536; ArcFace's | {simple:.3f} s | {arcface:.3f} s | "
-            f"{simple / arcface:.2f} | |",
-            flush=True,
-        )
-    two, one = sharded(2), sharded(1)
-    print(
-        f"| 200,000 proxies x 512, memory of each of two processes; of one | {two:.0f} MB | "
-        f"{one:.0f} MB | {two / one:.2f} | |"
-    )
-    return None
 
 
 def write(data: Path) -> None:
@@ -271,6 +227,71 @@ def write(data: Path) -> None:
         soundfile.write(item.path, noise(item), 16_000)
     for item in items(data, ".png"):
         Image.fromarray(pixels(item).astype(np.uint8).transpose(1, 2, 0)).save(item.path)
+
+
+RECIPES = {
+    "ResNet-34, ArcFace": RESNET,
+    "order statistics, ArcFace": STATISTICS,
+    "IResNet-18, ArcFace, faces": FACE,
+    "ResNet-18, ArcFace, images": IMAGE,
+    "ResNet-34, SimPLE, bank 65,536": SIMPLE,
+}
+
+
+def loop_row(name: str, steps: int, rounds: int, data: Path) -> None:
+    """Print the row of a recipe: its loop beside its bare step."""
+    recipe = RECIPES[name]
+    if recipe is STATISTICS:  # its steps are short, so what a run does ten times weighs on them
+        steps *= 10
+    ours, limit = alternating(
+        [partial(loop, recipe, steps, data), partial(bare, recipe, steps)], rounds
+    )
+    speech = recipe.modality == "speaker"
+    rate = recipe.sampling.batch_size * (SECONDS if speech else 1) / ours
+    row(
+        f"a step of {name}: loop; bare",
+        f"{ours:.3f} s",
+        f"{limit:.3f} s",
+        f"{ours / limit:.3f}",
+        f"{rate:.0f} {'s of audio a second' if speech else 'images a second'}",
+    )
+
+
+def simple_row(steps: int, rounds: int, data: Path) -> None:
+    """Print the row of SimPLE's loop beside ArcFace's."""
+    arcface, simple = alternating(
+        [partial(loop, recipe, steps, data) for recipe in (RESNET, SIMPLE)], rounds
+    )
+    work = "a step of SimPLE, bank 65,536; ArcFace's"
+    row(work, f"{simple:.3f} s", f"{arcface:.3f} s", f"{simple / arcface:.2f}", "")
+
+
+def memory_row() -> None:
+    """Print the row of the memory of spread classes."""
+    two, alone = spread_memory(2), spread_memory(1)
+    work = "200,000 proxies x 512, memory of each of two processes; of one"
+    row(work, f"{two:.0f} MB", f"{alone:.0f} MB", f"{two / alone:.2f}", "")
+
+
+def main() -> None:
+    """Print the table, or the memory that a parent process asks for."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--print-memory", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.print_memory:
+        print_memory()
+        return
+    torch.manual_seed(0)
+    print(f"Steps a round: {arguments.steps}, rounds: {arguments.rounds}.\n")
+    table("work", "ours", "limit", "ours/limit", "throughput")
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        for name in RECIPES:
+            loop_row(name, arguments.steps, arguments.rounds, Path(folder))
+        simple_row(arguments.steps, arguments.rounds, Path(folder))
+    memory_row()
 
 
 if __name__ == "__main__":

@@ -1,34 +1,41 @@
-"""What models cost in use, one function for each part:
+"""Measures what models cost in use.
 
     OMP_NUM_THREADS=1 python benchmarks/use.py [onnx import] [--repeats 3] [--only ResNet34]
 
-onnx
-    Every backbone at its usual size with its front-end inside: torch (eager, float32) against ONNX
-    Runtime running the file of `likeness export`. One recording of 3 s or one image, and batches of
-    8. Milliseconds of CPU time a call, items a second of the batch; random weights, which do not
-    change what is timed. "distance" and "norm" are what the export's own check found. Limit: none
-    is known for ONNX Runtime; torch is the peer.
-import
-    `likeness --help` in a new process, wall seconds, the least of the repeats; of that what Python
-    needs to start.
-
-One thread, process time, the least of the repeats, both sides in turn.
+Measures:
+    onnx: every backbone at its usual size with its front-end inside: the file of `likeness export`
+    run by ONNX Runtime. One recording of 3 s or one image, and batches of 8. Milliseconds of CPU
+    time a call, items a second of the batch; random weights, which do not change what is timed.
+    "distance" and "norm" are what the export's own check measured. One thread, the least of the
+    repeats, both sides in turn.
+    import: `likeness --help` in a new process, wall-clock seconds, the least of the repeats.
+Peer: of onnx torch (eager, float32).
+Limits: of onnx none is known; of import what Python alone needs to start.
+Needs: onnx, onnxscript and onnxruntime, which come with `pip install likeness[test]`. No data.
+Takes: four minutes of one core; one small backbone half a minute.
+Gives: the two tables of section use of docs/performance.md.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from performance import (
+    environment_of_one_thread,
+    in_turn,
+    parser_of,
+    row,
+    table,
+    warn_of_many_threads,
+)
 from torch import Tensor, nn
 
 from likeness.models import onnx as exported_models
@@ -59,6 +66,8 @@ BATCH, SECONDS = 8, 3.0
 
 
 class Kind(NamedTuple):
+    """A backbone with the front-end and the reader that it is used with."""
+
     frontend: Callable[[], Any]
     network: Callable[..., nn.Module]
     read: Callable[..., Any]
@@ -91,90 +100,95 @@ IMAGES = {
 }
 
 
-def in_turn(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Least CPU seconds of each; they take turns, so that a busy moment of the machine does not hit
-    one of them only.
-    """
-    seconds: list[list[float]] = [[] for _ in works]
-    for work in works:
-        work()
-    for _ in range(repeats):
-        for work, own in zip(works, seconds, strict=True):
-            started = time.process_time()
-            work()
-            own.append(time.process_time() - started)
-    return list(map(min, seconds))
-
-
-def row(*cells: object) -> None:
-    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
-
-
 def run(embedder: nn.Module, inputs: Tensor) -> None:
+    """Embed a batch."""
     with torch.no_grad():
         embedder(inputs)
 
 
-def onnx(repeats: int, only: str) -> None:
-    print(
-        "| backbone | parameters, M | distance | norm | torch, ms | ONNX, ms | torch / ONNX | "
-        "torch, items/s | ONNX, items/s | torch / ONNX, batch |"
+def onnx_row(name: str, kind: Kind, repeats: int) -> None:
+    """Print the row of a backbone."""
+    torch.manual_seed(0)
+    frontend = kind.frontend()
+    spoken = name in SPEECH
+    model = Loaded(
+        TorchEmbedder(frontend, kind.network(frontend.dim)).eval(),
+        kind.read,
+        "speaker" if spoken else "image",
+        "cosine",
+        "",
+        0,
     )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        check = export.export(model, Path(folder) / "model.onnx")
+        exported = exported_models.load(Path(folder) / "model.onnx")
+    assert exported is not None
+    shape = (round(SECONDS * 16_000),) if spoken else exported.embedder.backbone.shape
+    inputs = torch.randn(BATCH, *shape) * 0.1 if spoken else torch.rand(BATCH, *shape) * 255
+    works = [
+        partial(run, side.embedder, part)
+        for part in (inputs[:1], inputs)
+        for side in (model, exported)
+    ]
+    single, single_onnx, batch, batch_onnx = in_turn(works, repeats)
+    row(
+        name,
+        f"{sum(weights.numel() for weights in model.embedder.parameters()) / 1e6:.1f}",
+        f"{check.distance:.0e}",
+        f"{check.norm_error:.0e}",
+        f"{1e3 * single:.1f}",
+        f"{1e3 * single_onnx:.1f}",
+        f"{single / single_onnx:.2f}",
+        f"{BATCH / batch:.1f}",
+        f"{BATCH / batch_onnx:.1f}",
+        f"{batch / batch_onnx:.2f}",
+    )
+
+
+def onnx(repeats: int, only: str) -> None:
+    """Print the table of the backbones."""
+    table(
+        "backbone",
+        "parameters, M",
+        "distance",
+        "norm",
+        "torch, ms",
+        "ONNX, ms",
+        "torch / ONNX",
+        "torch, items/s",
+        "ONNX, items/s",
+        "torch / ONNX, batch",
+    )
     for name, kind in {**SPEECH, **IMAGES}.items():
-        if only and only != name:
-            continue
-        torch.manual_seed(0)
-        frontend = kind.frontend()
-        spoken = name in SPEECH
-        model = Loaded(
-            TorchEmbedder(frontend, kind.network(frontend.dim)).eval(),
-            kind.read,
-            "speaker" if spoken else "image",
-            "cosine",
-            "",
-            0,
+        if only in ("", name):
+            onnx_row(name, kind, repeats)
+
+
+def least_start(repeats: int, *arguments: str) -> float:
+    """The least wall-clock seconds of a new Python process with these arguments."""
+    seconds = []
+    for _ in range(3 * repeats):
+        started = time.perf_counter()
+        process = subprocess.run(
+            [sys.executable, *arguments],
+            check=True,
+            stdout=subprocess.PIPE,
+            env=environment_of_one_thread(),
         )
-        with tempfile.TemporaryDirectory() as folder:
-            found = export.export(model, Path(folder) / "model.onnx")
-            other = exported_models.load(Path(folder) / "model.onnx")
-        assert other is not None
-        shape = (round(SECONDS * 16_000),) if spoken else other.embedder.backbone.shape
-        inputs = torch.randn(BATCH, *shape) * 0.1 if spoken else torch.rand(BATCH, *shape) * 255
-        works = [
-            partial(run, one.embedder, part)
-            for part in (inputs[:1], inputs)
-            for one in (model, other)
-        ]
-        single, single_onnx, batch, batch_onnx = in_turn(works, repeats)
-        row(
-            name,
-            f"{sum(one.numel() for one in model.embedder.parameters()) / 1e6:.1f}",
-            f"{found.distance:.0e}",
-            f"{found.norm_error:.0e}",
-            f"{1e3 * single:.1f}",
-            f"{1e3 * single_onnx:.1f}",
-            f"{single / single_onnx:.2f}",
-            f"{BATCH / batch:.1f}",
-            f"{BATCH / batch_onnx:.1f}",
-            f"{batch / batch_onnx:.2f}",
-        )
+        seconds.append(time.perf_counter() - started)
+        if "--help" in arguments and b"Usage" not in process.stdout:
+            raise RuntimeError(f"{' '.join(arguments)}: it printed no help")
+    return min(seconds)
 
 
 def start(repeats: int, only: str) -> None:
-    def least(*arguments: str) -> float:
-        seconds = []
-        for _ in range(3 * repeats):
-            started = time.perf_counter()
-            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-            seconds.append(time.perf_counter() - started)
-        return min(seconds)
-
-    print("\n| start | s | of that Python | wanted |\n|---|---|---|---|")
+    """Print the table of what `likeness --help` takes."""
+    print()
+    table("start", "s", "of that Python", "target")
     row(
         "likeness --help",
-        f"{least('-m', 'likeness.cli', '--help'):.3f}",
-        f"{least('-c', 'pass'):.3f}",
+        f"{least_start(repeats, '-m', 'likeness', '--help'):.3f}",
+        f"{least_start(repeats, '-c', 'pass'):.3f}",
         "under .3",
     )
 
@@ -183,9 +197,8 @@ PARTS: dict[str, Callable[[int, str], None]] = {"onnx": onnx, "import": start}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Print the tables of the parts."""
+    parser = parser_of(__doc__)
     parser.add_argument(
         "parts",
         nargs="*",
@@ -194,17 +207,15 @@ def main() -> None:
         help=f"{', '.join(PARTS)} (default: all)",
     )
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", default="", help="One backbone.")
-    given = parser.parse_args()
-    if os.environ.get("OMP_NUM_THREADS") != "1":
-        print(
-            "set OMP_NUM_THREADS=1 before Python starts: CPU time of many threads is not "
-            "comparable",
-            file=sys.stderr,
-        )
+    parser.add_argument("--only", default="", help="one backbone, by the name in the table")
+    arguments = parser.parse_args()
+    names = [*SPEECH, *IMAGES]
+    if arguments.only not in ("", *names):
+        parser.error(f"--only is {arguments.only}; the backbones are {', '.join(names)}")
+    warn_of_many_threads()
     torch.set_num_threads(1)
-    for name in given.parts or PARTS:
-        PARTS[name](given.repeats, given.only)
+    for name in arguments.parts or PARTS:
+        PARTS[name](arguments.repeats, arguments.only)
 
 
 if __name__ == "__main__":

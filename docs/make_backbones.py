@@ -1,5 +1,6 @@
-"""Writes docs/backbones.md, the tables of backbones, from the classes themselves: parameters are
-counted, not quoted.
+"""Writes docs/backbones.md, the tables of backbones, from the classes themselves.
+
+Parameters are counted, not quoted.
 
 python docs/make_backbones.py
 """
@@ -39,50 +40,113 @@ ARCFACE, OPENSPHERE, TORCHVISION, DINO, DINOV2 = (
 )
 HEAD = """# Backbones
 
-Written by `python docs/make_backbones.py`, which builds and counts every row.
+This page lists every backbone of Likeness with its size. A backbone is the network between the
+front-end, which makes features of a recording or an image, and the embedding. The page is for
+people who choose a backbone for a recipe, or who want to load published weights.
+
+`python docs/make_backbones.py` writes this page. It builds every row and counts its parameters, so
+change that file, and not the page.
+
+## How a backbone is used
+```python
+import torch
+
+from likeness.backbones import ECAPA
+
+backbone = ECAPA(80, dim=192).eval()  # for features of 80 mel bands
+with torch.no_grad():
+    embeddings = backbone(torch.randn(2, 200, 80))  # 2 recordings of 200 frames
+print(embeddings.shape)  # (2, 192)
+```
+
+The tables below have these columns in common:
+
+- **call** shows the class with its settings. A recipe writes `partial(ECAPA, dim=192)`, and the
+  number of mel bands or of channels comes from its front-end.
+- **file** stands in `toolkit/backbones`.
+- **parameters** is the number of parameters, counted here.
+- **in the field** is the number that others state for the same network.
+- **weights of** names the projects whose published weights load.
+- **source** is the paper, and the file of another project that has the network.
 
 ## Speech
+A backbone for speech takes features `(B, T, F)` and relative lengths, and gives raw embeddings
+`(B, dim)`. The parameters are counted at 80 mel bands.
 
-Counted at 80 mel bands. A backbone takes features `(B, T, F)` and relative lengths and gives raw
-embeddings `(B, dim)`. *Exact*: padding changes no embedding, so that batches may mix lengths; the
-others get batches of equal lengths.
+**exact** says whether padding changes no embedding. Batches of such a backbone may mix recordings
+of different lengths. The other backbones get batches of equal lengths. In training, batch norm
+still sees the padded frames of any backbone, so train on crops of equal length.
 
-Counts of the field: README files and comments of the sources named, or counted from those sources.
-Weights of the field's networks load by
-`toolkit.backbones.weights.load_wespeaker(backbone, state_dict)`, strictly, under the names of the
-projects in the column "weights of". They are tied to their front-end: WeSpeaker's is Kaldi's
-filterbank with a Hamming window of samples at int16 scale, 3D-Speaker's with Povey's of samples in
-[-1, 1], SpeechBrain's its own.
+**in the field** comes from README files and comments of the sources that are named, or was counted
+from those sources.
 
-Pooling (`pooling=`): TAP (mean), TSDP (standard deviation), TSTP (both), ASTP and ASP (both under
-attention), MHASTP and MQMHASTP (several heads and queries). A padded utterance is left out of every
-mean, deviation and softmax. Batch norm still sees padded frames in training: train on crops of
-equal length.
+### Pooling over time
+The setting `pooling=` selects how the frames become one vector:
+
+| name | what it takes |
+| --- | --- |
+| TAP | the mean |
+| TSDP | the standard deviation |
+| TSTP | the mean and the standard deviation |
+| ASTP, ASP | both under attention |
+| MHASTP, MQMHASTP | several attention heads and queries |
+
+The padded frames of an utterance are left out of every mean, deviation and softmax.
+
+### Published weights of speech networks
+`toolkit.backbones.weights.load_wespeaker(backbone, state_dict)` loads weights of the projects in
+the column **weights of**, under the names that these projects give to their tensors. Loading is
+strict. Weights are tied to their front-end:
+
+- WeSpeaker's is Kaldi's filterbank with a Hamming window, on samples at int16 scale.
+- 3D-Speaker's is Kaldi's filterbank with Povey's window, on samples in [-1, 1].
+- SpeechBrain has a front-end of its own.
+
+### Speech backbones
 """
 IMAGES_HEAD = """
 ## Faces and images
+A backbone for faces or images takes images `(B, C, H, W)` and gives raw embeddings `(B, dim)`. The
+parameters are counted with three channels (SmallCNN with one), at the `dim` of the call.
 
-Counted with three channels (SmallCNN with one) at the dim of the call. A backbone takes images
-`(B, C, H, W)` and gives raw embeddings `(B, dim)`; those with a layer over the whole image take one
-size, `image_size=`. Layers over the embedding run in float32 under autocast. `dim=0` of
-ImageResNet, BNInception and ViT leaves out the linear layer after the pooling.
+**images** is the size that a backbone takes. A backbone that has a layer over the whole image takes
+one size, which `image_size=` sets.
 
-Counts of the field: arcface_torch's and OpenSphere's code built and counted at dim 512;
-torchvision's, Cadene's and Meta's with their classifier or mask token. Published state dicts load
-by `toolkit.backbones.weights.load_published(backbone, state_dict)`, strictly: unknown, missing and
-misshapen tensors are counted and named; classifiers are left out, and returned by name.
-ImageResNet, BNInception and ViT start from a local file with `weights=FILE`: .safetensors, or by
-torch.save and read with weights_only, 4 GiB at most; `started_from` says what was taken. No weights
-come with Likeness; those of arcface_torch are for non-commercial research only. Weights are tied to
-their pixels: aligned RGB faces as (x - 127.5) / 127.5 (arcface_torch, OpenSphere), RGB in 0..1 less
-(.485, .456, .406) by (.229, .224, .225) (torchvision, DINO, DINOv2), BGR in 0..255 less
-(104, 117, 128) (BN-Inception).
+**in the field** was counted on the code of arcface_torch and OpenSphere, built at dim 512. The
+numbers of torchvision, Cadene and Meta include their classifier or mask token.
 
-`batch_norm="fixed"` keeps the statistics of batch norm where they are, `"frozen"` its weights and
-biases too, whatever `.train()` says. The vMF paper's D.1 freezes both; its release
-(google-research/vmf_embeddings) and Revisiting-DML keep the statistics only. SimPLE's setting A is
-SFNet-20, B SFNet-64 and C IResNet-100 (`opensphere=True`). ResNets for CIFAR: `stem="3x3"` is the
-vMF release's (max pooling stays), `"3x3 whole"` what most other work has.
+The layers over the embedding run in float32 under autocast. With `dim=0`, ImageResNet, BNInception
+and ViT leave out the linear layer after the pooling.
+
+### Published weights of face and image networks
+`toolkit.backbones.weights.load_published(backbone, state_dict)` loads published state dicts.
+Loading is strict: tensors that are unknown, missing or of another shape are counted and named.
+Classifiers are left out, and their names are returned.
+
+ImageResNet, BNInception and ViT start from a local file with `weights=FILE`. The file is a
+.safetensors file, or one by torch.save, which is read with weights_only. It may have 4 GiB at most.
+The attribute `started_from` says what was taken.
+
+No weights come with Likeness. Those of arcface_torch are for non-commercial research only.
+
+Weights are tied to the pixels that they were trained on:
+
+| weights of | pixels |
+| --- | --- |
+| arcface_torch, OpenSphere | aligned RGB faces, as (x - 127.5) / 127.5 |
+| torchvision, DINO, DINOv2 | RGB in 0..1, less (.485, .456, .406), divided by (.229, .224, .225) |
+| BN-Inception | BGR in 0..255, less (104, 117, 128) |
+
+### Settings that papers differ in
+- `batch_norm="fixed"` keeps the statistics of batch norm where they are, whatever `.train()` says.
+  `batch_norm="frozen"` keeps its weights and biases too. The vMF paper's D.1 freezes both. Its
+  release (google-research/vmf_embeddings) and Revisiting-DML keep the statistics only.
+- Setting A of the SimPLE paper is SFNet-20, B is SFNet-64, and C is IResNet-100 with
+  `opensphere=True`.
+- ResNets for CIFAR have another first layer. `stem="3x3"` is that of the vMF release, in which max
+  pooling stays. `stem="3x3 whole"` is what most other work has.
+
+### Face and image backbones
 """
 COLUMNS = (
     "backbone",
@@ -98,11 +162,13 @@ IMAGES_COLUMNS = tuple("images" if name == "exact" else name for name in COLUMNS
 
 
 class Row(NamedTuple):
+    """One backbone of the page."""
+
     name: str
     make: Any  # a class, or a partial of one
     field: str  # what the field says of its size
-    weights: str
-    source: str
+    weights: str  # the projects whose published weights load
+    source: str  # the paper, and the file in the project that has it
 
 
 SPEECH = (
@@ -350,76 +416,69 @@ IMAGES = (
 ROWS = (*SPEECH, *IMAGES)
 
 
+def parts(make: Any) -> tuple[Any, dict[str, Any]]:
+    """Split what makes a backbone into its class and the settings that differ from the defaults."""
+    return (make.func, dict(make.keywords)) if isinstance(make, partial) else (make, {})
+
+
 @cache
 def size(make: Any) -> int:
-    """Parameters at 80 mel bands or 3 channels (SmallCNN: 1), counted without making them."""
-    cls = make.func if isinstance(make, partial) else make
+    """Count the parameters at 80 mel bands or 3 channels (SmallCNN: 1), without making them."""
+    cls, _ = parts(make)
     channels = 1 if cls is SmallCNN else 3 if getattr(cls, "takes", "") == "images" else 80
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in make(channels).parameters())
 
 
 def call(make: Any) -> str:
-    """How a recipe writes it, with the dim that it has by default."""
-    cls, given = (make.func, make.keywords) if isinstance(make, partial) else (make, {})
-    given = {"dim": inspect.signature(cls).parameters["dim"].default, **given}
-    return f"`{cls.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})`"
+    """Write the call as a recipe does, with the dim that the class has by default."""
+    cls, settings = parts(make)
+    settings = {"dim": inspect.signature(cls).parameters["dim"].default, **settings}
+    return f"`{cls.__name__}({', '.join(f'{name}={value!r}' for name, value in settings.items())})`"
 
 
-def inputs(cls: Any, given: dict[str, Any]) -> str:
-    """Which batches a backbone takes: of mixed lengths or not; of one size of image, multiples of a
-    patch, or any.
+def inputs(cls: Any, settings: dict[str, Any]) -> str:
+    """Say which batches a backbone takes.
+
+    For speech that is whether lengths may be mixed; for images one size, multiples of a patch, or
+    any size.
     """
     if getattr(cls, "takes", "") != "images":
         return "yes" if cls.pads_exactly else "no"
-    parameters = {
-        name: given.get(name, one.default)
-        for name, one in inspect.signature(cls).parameters.items()
+    values = {
+        name: settings.get(name, parameter.default)
+        for name, parameter in inspect.signature(cls).parameters.items()
     }
     if cls is ViT:
-        return f"multiples of {parameters['patch']}"
+        return f"multiples of {values['patch']}"
     if cls is BNInception:
         return "multiples of 32"
-    return (
-        f"{parameters['image_size']} x {parameters['image_size']}"
-        if "image_size" in parameters
-        else "any"
-    )
+    return f"{values['image_size']} x {values['image_size']}" if "image_size" in values else "any"
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """List the cells of a backbone's row."""
+    cls, settings = parts(row.make)
+    file = f"`{cls.__module__.rpartition('.')[2]}.py`"
+    count, takes = f"{size(row.make):,}", inputs(cls, settings)
+    name = f"**{row.name}**"
+    return name, call(row.make), file, count, row.field, takes, row.weights, row.source
 
 
 def table(columns: tuple[str, ...], rows: tuple[Row, ...]) -> str:
-    lines = [columns, ("---",) * len(columns)]
-    for row in rows:
-        cls, given = (
-            (row.make.func, row.make.keywords) if isinstance(row.make, partial) else (row.make, {})
-        )
-        file = f"`{cls.__module__.rpartition('.')[2]}.py`"
-        lines.append(
-            (
-                f"**{row.name}**",
-                call(row.make),
-                file,
-                f"{size(row.make):,}",
-                row.field,
-                inputs(cls, given),
-                row.weights,
-                row.source,
-            )
-        )
-    return (
-        "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-        )
-        + "\n"
-    )
+    """Make a Markdown table of backbones."""
+    lines = [columns, ("---",) * len(columns), *map(cells, rows)]
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped) + "\n"
 
 
 def page() -> str:
-    """The text of docs/backbones.md."""
+    """Make the text of docs/backbones.md."""
     return HEAD + "\n" + table(COLUMNS, SPEECH) + IMAGES_HEAD + "\n" + table(IMAGES_COLUMNS, IMAGES)
 
 
 def main() -> None:
+    """Write the page."""
     PAGE.write_text(page(), encoding="utf-8")
 
 

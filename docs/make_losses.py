@@ -1,4 +1,4 @@
-"""Writes docs/losses.md, the table of losses, from their classes and from losses.toml beside it.
+"""Writes docs/losses.md, the page of losses, from their classes and from losses.toml beside it.
 
 python docs/make_losses.py
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,30 +21,70 @@ from toolkit.losses.contract import Spreadable, has_proxies
 PAGE = Path(__file__).parent / "losses.md"
 CATALOGUE = Path(__file__).parent / "losses.toml"
 KEYS = ("paper", "geometry", "compares", "normalised", "verified")  # notes may be left out
+WIDTH = 100  # columns of the page's prose
 HEAD = """# Losses
 
-Written by `python docs/make_losses.py` from the classes of `toolkit/losses`, whose docstrings hold
-the formulas, and from `docs/losses.toml`. Every loss is a module `Loss(dim, num_classes, ...)` on
-raw embeddings `(B, dim)`; angular margins are in radians.
+This page lists every loss of Likeness. It is for people who choose a loss for a recipe, who look
+for the paper and the file that hold a formula, or who want to know what a loss was checked against.
 
-Compares, after Table 1 of the SimPLE paper: *triplet* losses compare scores with each other, *pair*
-losses each score with one threshold for all. Shards: whether its classes can be spread over
-processes and sampled (`toolkit/parallel/spread.py`). Names with `__` under "verified" are files of
-`tests/golden`, values and gradients of the implementation after the `__`.
+`python docs/make_losses.py` writes this page from the classes in `toolkit/losses` and from
+`docs/losses.toml`. Change those, and not the page.
+
+## How a loss is used
+Every loss is a module `Loss(dim, num_classes, ...)`. It takes raw embeddings `(B, dim)` and class
+labels `(B,)`, and gives a scalar. A loss that needs embeddings of length 1 divides by their norms
+itself. Angular margins are in radians.
+
+```python
+import torch
+
+from likeness.losses import ArcFace
+
+loss = ArcFace(128, 10, margin=0.2, scale=30.0)  # 128 dimensions, 10 classes
+z = torch.randn(4, 128, requires_grad=True)  # raw embeddings of a batch
+loss(z, torch.tensor([0, 3, 3, 9])).backward()
+```
+
+The docstring of each class holds its formula and says what its settings mean:
+`help(likeness.losses.ArcFace)` shows it.
+
+## What the columns mean
+- **paper**: who described the loss, and when.
+- **file**: where the class stands, in `toolkit/losses`.
+- **geometry**: the space in which embeddings are compared. vMF is the von Mises-Fisher
+  distribution, whose direction is that of the embedding and whose concentration is its norm.
+- **compares**: a *triplet* loss compares scores with each other. A *pair* loss compares each score
+  with one threshold for all. The terms are those of Table 1 of the SimPLE paper.
+- **normalised**: the vectors that the loss divides by their norms. *Proxies* are the class vectors,
+  and *keys* are the embeddings with which a batch is compared.
+- **spread**: whether the classes can be spread over processes and sampled
+  (`toolkit/parallel/spread.py`).
+
+[Each loss](#each-loss) has an entry below the tables. It gives the defaults, what the loss is
+verified against, and where it differs from its paper or from other code:
+
+- A golden file has `__` in its name and stands in `tests/golden`. It holds values and gradients of
+  the implementation that is named after the `__`, and `tests/golden/README.md` says which version
+  of it.
+- A formula written as loops is a second implementation in the tests, which follows the paper term
+  by term.
 """
-COLUMNS = (
-    "loss",
-    "file",
-    "paper",
-    "geometry",
-    "proxies",
-    "shards",
-    "compares",
-    "defaults",
-    "normalised",
-    "verified against",
-    "notes",
-)
+WITH_PROXIES = """
+## Losses with a vector for every class
+These losses learn a proxy, which is a vector, for each class, and compare the embeddings of a batch
+with the proxies.
+"""
+WITHOUT_PROXIES = """
+## Losses without class vectors
+These losses compare the embeddings of a batch with each other, or with the embeddings in a memory
+bank.
+"""
+DETAILS = """
+## Each loss
+The losses stand in the order of the alphabet. A release is the code that the authors of the paper
+published.
+"""
+COLUMNS = ("loss", "paper", "file", "geometry", "compares", "normalised")
 
 
 def find() -> list[Any]:
@@ -85,7 +126,7 @@ def catalogue(losses: list[Any]) -> dict[str, dict[str, str]]:
 
 
 def defaults(cls: Any) -> str:
-    """The constructor's keyword arguments, as `name=value`."""
+    """List the constructor's keyword arguments, as `name=value`."""
     parameters = inspect.signature(cls).parameters.values()
     return ", ".join(
         f"`{parameter.name}={_short(parameter.default)}`"
@@ -95,48 +136,71 @@ def defaults(cls: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    return (
-        f"{value:.6g}"
-        if isinstance(value, float)
-        else value.__name__
-        if callable(value)
-        else repr(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value.__name__) if callable(value) else repr(value)
+
+
+def _file(cls: Any) -> str:
+    return f"{cls.__module__.rpartition('.')[2]}.py"
+
+
+def table(losses: list[Any], entries: dict[str, dict[str, str]]) -> str:
+    """Make the table of losses that all have proxies, or that all have none."""
+    proxies = has_proxies(losses[0])
+    columns = [*COLUMNS, "spread"] if proxies else list(COLUMNS)
+    rows = [columns, ["---"] * len(columns)]
+    for cls in losses:
+        name, entry = cls.__name__, entries[cls.__name__]
+        rows.append([f"[{name}](#{name.lower()})", entry["paper"], f"`{_file(cls)}`"])
+        rows[-1] += [entry["geometry"], entry["compares"], entry["normalised"]]
+        rows[-1] += ["yes" if isinstance(cls, Spreadable) else "no"] if proxies else []
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def details(cls: Any, entry: dict[str, str]) -> str:
+    """Say of one loss what its defaults are, what it is verified against, and where it differs."""
+    settings = defaults(cls)
+    items = [
+        f"Defaults: {settings}." if settings else "It has no settings.",
+        f"It is verified against {entry['verified']}.",
+        entry.get("notes", ""),
+    ]
+    wrapped = (
+        textwrap.wrap(
+            f"- {item}",
+            WIDTH,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for item in items
+        if item
     )
-
-
-def _shards(cls: Any) -> str:
-    return "" if not has_proxies(cls) else "yes" if isinstance(cls, Spreadable) else "no"
+    lines = [line for item in wrapped for line in item]
+    where = f"{entry['paper']}, in `toolkit/losses/{_file(cls)}`."
+    return "\n".join([f"\n### {cls.__name__}", where, "", *lines]) + "\n"
 
 
 def page() -> str:
     """Make the text of docs/losses.md."""
-    rows, losses = [], find()
+    losses = find()
     entries = catalogue(losses)
-    for cls in losses:
-        entry, file = entries[cls.__name__], cls.__module__.rpartition(".")[2]
-        cells = [
-            f"**{cls.__name__}**",
-            f"`{file}.py`",
-            entry["paper"],
-            entry["geometry"],
-            "yes" if has_proxies(cls) else "free",
-            _shards(cls),
-            entry["compares"],
-            defaults(cls),
-        ]
-        rows.append([*cells, entry["normalised"], entry["verified"], entry.get("notes", "")])
-    table = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+    with_proxies = [cls for cls in losses if has_proxies(cls)]
+    without = [cls for cls in losses if not has_proxies(cls)]
+    by_name = sorted(losses, key=lambda cls: cls.__name__.lower())
     return (
         HEAD
-        + "\n"
-        + "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table
-        )
-        + "\n"
+        + f"{WITH_PROXIES}\n{table(with_proxies, entries)}"
+        + f"{WITHOUT_PROXIES}\n{table(without, entries)}"
+        + DETAILS
+        + "".join(details(cls, entries[cls.__name__]) for cls in by_name)
     )
 
 
 def main() -> None:
+    """Write the page."""
     PAGE.write_text(page(), encoding="utf-8")
 
 

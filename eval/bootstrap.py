@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.resampling import Metric as Metric
 from eval.resampling import Trials, resampled, trials_of
-from eval.types import Floats, Scores
+from eval.types import Floats, Scores, check_counts
 
 Ends = tuple[float, float]
 
@@ -127,6 +127,28 @@ def resample(
     return Resamples(*resampled(metrics, trials, num_resamples, np.random.default_rng(seed)))
 
 
+def check_level(level: float) -> None:
+    """Refuses a share of the resamples that no interval can span, outside 0 < level < 1."""
+    if not 0 < level < 1:
+        raise ValueError(
+            f"level = {level}: the share that an interval covers must lie strictly between 0 and "
+            "1, e.g. 0.95"
+        )
+
+
+def check_draws(level: float, num_resamples: int, seed: int) -> None:
+    """Refuses settings of a bootstrap that could not be drawn; 0 resamples stand for no intervals.
+
+    >>> check_draws(0.95, -1, 0)
+    Traceback (most recent call last):
+    ...
+    ValueError: num_resamples: -1 is not a whole number from 0; give such numbers only
+    """
+    check_level(level)
+    check_counts("num_resamples", [num_resamples], least=0)
+    check_counts("seed", [seed], least=0)
+
+
 def percentile_interval(values: Floats, level: float) -> Ends:
     """The central `level` share of the resampled values, e.g. the 2.5 and 97.5 % quantiles for
     0.95; NaN, a resample without a value, is left out.
@@ -134,11 +156,7 @@ def percentile_interval(values: Floats, level: float) -> Ends:
     It is an interval of a metric only where enough was drawn, see `bounds`. ValueError unless 0 <
     level < 1.
     """
-    if not 0 < level < 1:
-        raise ValueError(
-            f"level = {level}: the share that an interval covers must lie strictly between 0 and "
-            "1, e.g. 0.95"
-        )
+    check_level(level)
     if np.isnan(values).all():
         return float("nan"), float("nan")
     low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])

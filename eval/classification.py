@@ -111,7 +111,7 @@ def _binned(
     size = np.bincount(place)
     filled = size > 0
     mean, share = (
-        np.bincount(place, weights=one)[filled] / size[filled] for one in (values, correct)
+        np.bincount(place, weights=each)[filled] / size[filled] for each in (values, correct)
     )
     return size[filled], mean, share
 
@@ -219,11 +219,11 @@ def _scores(name: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, ND
 
 
 def _confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
-    values, given = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
-    if values.ndim != 1 or not values.size or given.shape != values.shape:
+    values, hits = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
+    if values.ndim != 1 or not values.size or hits.shape != values.shape:
         raise ValueError(
             "confidence and correct: expected two arrays (N,) with N >= 1, but got shapes "
-            f"{values.shape} and {given.shape}"
+            f"{values.shape} and {hits.shape}"
         )
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
@@ -231,9 +231,9 @@ def _confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floa
             f"confidence: {bad.size} of {values.size} are NaN or infinite (first: item "
             f"{int(bad[0])})"
         )
-    if not _booleans(given).all():
+    if not _booleans(hits).all():
         raise ValueError("correct: must hold booleans (or 0 and 1), one per item")
-    return values, given.astype(np.float64)
+    return values, hits.astype(np.float64)
 
 
 def _booleans(values: NDArray[Any]) -> Bools:

@@ -42,7 +42,7 @@ class Subjects:
     """
 
     pairs: Ints | None
-    found: str
+    source: str
     trial_list: str
 
     @property
@@ -162,12 +162,12 @@ class Comparison:
     @property
     def num_comparisons(self) -> int:
         return sum(
-            one.difference is not None and one.difference.p is not None for one in self.cells
+            cell.difference is not None and cell.difference.p is not None for cell in self.cells
         )
 
     @property
     def failed(self) -> list[Run]:
-        return [one for one in self.runs if one.failed]
+        return [run for run in self.runs if run.failed]
 
 
 def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subjects:
@@ -177,16 +177,16 @@ def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subject
     digest = hashlib.sha256("\0".join([*trials.enrol_ids, "", *trials.probe_ids]).encode())
     for part in (trials.enrol, trials.probe, trials.target):
         digest.update(b"" if part is None else part.tobytes())
-    named = {one: str(label) for one, label in labels.items() if label is not None}
+    named = {item_id: str(label) for item_id, label in labels.items() if label is not None}
     try:
-        found, phrase = subjects_of(trials, named)
+        of_sides, phrase = subjects_of(trials, named)
         phrase = "labels of the items"
     except ValueError:
-        found, phrase = subjects_of(trials)
+        of_sides, phrase = subjects_of(trials)
     pairs = (
         None
-        if found is None
-        else np.stack([found[0][trials.enrol], found[1][trials.probe]], axis=1)
+        if of_sides is None
+        else np.stack([of_sides[0][trials.enrol], of_sides[1][trials.probe]], axis=1)
     )
     return Subjects(pairs, phrase, digest.hexdigest())
 
@@ -267,30 +267,38 @@ def summarise(
         _cell(variant, metric, runs)
         for variant, runs in outcomes.items()
         for metric in metrics
-        if any(metric in one.values for one in runs.values())
+        if any(metric in outcome.values for outcome in runs.values())
     ]
     first = {
-        one.variant: one.mean
-        for one in cells
-        if metrics and one.metric == metrics[0] and not np.isnan(one.mean)
+        cell.variant: cell.mean
+        for cell in cells
+        if metrics and cell.metric == metrics[0] and not np.isnan(cell.mean)
     }
     if not reference and first:
         reference = (max if higher_is_better else min)(first, key=first.__getitem__)
     against = outcomes.get(reference, {})
     differences = [
         None
-        if one.variant == reference
-        else _difference(one.metric, outcomes[one.variant], against)
-        for one in cells
+        if cell.variant == reference
+        else _difference(cell.metric, outcomes[cell.variant], against)
+        for cell in cells
     ]
-    adjusted = iter(holm([one.p for one in differences if one is not None and one.p is not None]))
+    return _adjusted(cells, differences), reference
+
+
+def _adjusted(cells: Sequence[Cell], differences: Sequence[Difference | None]) -> list[Cell]:
+    """The cells with their differences, whose p values are adjusted by `holm`."""
+    measured = [difference for difference in differences if difference is not None]
+    adjusted = iter(holm([difference.p for difference in measured if difference.p is not None]))
     return [
         replace(
             cell,
-            difference=one if one is None or one.p is None else replace(one, p_holm=next(adjusted)),
+            difference=difference
+            if difference is None or difference.p is None
+            else replace(difference, p_holm=next(adjusted)),
         )
-        for cell, one in zip(cells, differences, strict=True)
-    ], reference
+        for cell, difference in zip(cells, differences, strict=True)
+    ]
 
 
 def verdict(difference: Difference) -> str:
@@ -321,16 +329,24 @@ def holm(p: Sequence[float]) -> list[float]:
     )
     adjusted = np.empty(len(p))
     adjusted[order] = np.minimum(stepped, 1.0)
-    return [float(one) for one in adjusted]
+    return [float(value) for value in adjusted]
 
 
 def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
-    values = {seed: one.values[metric] for seed, one in runs.items() if metric in one.values}
+    values = {
+        seed: outcome.values[metric] for seed, outcome in runs.items() if metric in outcome.values
+    }
     each = np.array(list(values.values()))
     error = float(each.std(ddof=1) / np.sqrt(each.size)) if each.size > 1 else None
-    found = _bounds(_mean_replicates(metric, runs, list(values)), runs)
+    interval = _bounds(_mean_replicates(metric, runs, list(values)), runs)
     return Cell(
-        variant, metric, values, float(each.mean()), error, found.ends, interval_note=found.note
+        variant,
+        metric,
+        values,
+        float(each.mean()),
+        error,
+        interval.ends,
+        interval_note=interval.note,
     )
 
 
@@ -353,7 +369,7 @@ def _difference(
     each = np.array([runs[seed].values[metric] - against[seed].values[metric] for seed in seeds])
     drawn = _mean_replicates(metric, runs, seeds) - _mean_replicates(metric, against, seeds)
     drawn = drawn[~np.isnan(drawn)]  # resamples on which the metric has no value
-    found = _bounds(drawn, against)
+    interval = _bounds(drawn, against)
     behind = against[seeds[0]].drawn
     if behind is not None and behind.number < MIN_DRAWN:
         return Difference(
@@ -363,7 +379,7 @@ def _difference(
             False,
             _t_interval(each),
             None,
-            interval_note=found.note,
+            interval_note=interval.note,
         )
     low, high = percentile_interval(drawn, LEVEL)
     tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
@@ -371,11 +387,11 @@ def _difference(
     return Difference(
         float(each.mean()),
         len(seeds),
-        found.ends,
+        interval.ends,
         low > 0 or high < 0,
         _t_interval(each),
         p,
-        interval_note=found.note,
+        interval_note=interval.note,
     )
 
 

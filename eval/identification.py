@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.similarity import matrix
-from eval.types import Floats
+from eval.types import Floats, check_choice
 from eval.verification import Measured, num_allowed
 
 Protocol = Literal["open", "closed", "ijb_evals"]
@@ -325,10 +325,7 @@ def tpir(
     Raises:
         ValueError: The search kept fewer scores than are needed, or none for the weights.
     """
-    if protocol not in get_args(Protocol):
-        raise ValueError(
-            f"tpir: unknown protocol {protocol!r}; choose one of {', '.join(get_args(Protocol))}"
-        )
+    check_choice("protocol", protocol, get_args(Protocol))
     counts = np.ones(searched.mate.size, dtype=np.int64) if weights is None else np.asarray(weights)
     mated = searched.mated
     if protocol == "closed":
@@ -390,11 +387,16 @@ def _nth(descending: Floats, weights: Counts, n: int, num_all: int) -> float:
     return -np.inf if descending.size == num_all or not descending.size else float(descending[-1])
 
 
-def _num_allowed(fpir: float, number: int) -> int:
+def check_fpir(fpir: float) -> None:
+    """Refuses a false positive identification rate outside 0 to 1."""
     if not 0 <= fpir <= 1:
         raise ValueError(
             f"fpir = {fpir}: a false positive identification rate lies between 0 and 1"
         )
+
+
+def _num_allowed(fpir: float, number: int) -> int:
+    check_fpir(fpir)
     return num_allowed(fpir, number)
 
 

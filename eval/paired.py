@@ -81,8 +81,8 @@ def match_trials(first: Trials, second: Trials) -> Matched:
     if first.target is None or second.target is None:
         raise ValueError("match_trials: both lists need labels")
     if _sides(first) == _sides(second) and all(
-        np.array_equal(one, other)
-        for one, other in (
+        np.array_equal(side, other)
+        for side, other in (
             (first.enrol, second.enrol),
             (first.probe, second.probe),
             (first.target, second.target),
@@ -144,10 +144,10 @@ def differences(
         drawn: system -> what its intervals rest on.
         unpaired: The systems on other trials.
     """
-    apart = {one.system for one in unpaired}
+    apart = {difference.system for difference in unpaired}
     values: dict[str, dict[str, float]] = {}
-    for one in results:
-        values.setdefault(one.system, {})[one.metric] = one.value
+    for result in results:
+        values.setdefault(result.system, {})[result.metric] = result.value
     outcomes = {
         system: {
             0: Outcome(
@@ -161,13 +161,13 @@ def differences(
     }
     metrics = list(dict.fromkeys(metric for made in resamples.values() for metric in made.values))
     cells = summarise(outcomes, metrics, reference=reference)[0] if outcomes else []
-    found = {
+    differences = {
         (cell.variant, cell.metric): cell.difference
         for cell in cells
         if cell.difference is not None
     }
-    over = "trials" if any(one.counts["subjects"] is None for one in results) else "subjects"
-    return Paired(reference, found, tuple(unpaired), over)
+    over = "trials" if any(result.counts["subjects"] is None for result in results) else "subjects"
+    return Paired(reference, differences, tuple(unpaired), over)
 
 
 def to_json(paired: Paired) -> dict[str, Any]:
@@ -177,18 +177,20 @@ def to_json(paired: Paired) -> dict[str, Any]:
             "system": system,
             "reference": paired.reference,
             "metric": metric,
-            "value": one.value,
-            "interval": one.interval,
-            "interval_note": one.interval_note,
-            "p": one.p,
-            "p_holm": one.p_holm,
-            "distinguishable": one.distinguishable if one.p is not None else None,
+            "value": difference.value,
+            "interval": difference.interval,
+            "interval_note": difference.interval_note,
+            "p": difference.p,
+            "p_holm": difference.p_holm,
+            "distinguishable": difference.distinguishable if difference.p is not None else None,
         }
-        for (system, metric), one in paired.differences.items()
+        for (system, metric), difference in paired.differences.items()
     ]
     return {
         "differences": rows,
-        "unpaired": [{"reference": paired.reference} | asdict(one) for one in paired.unpaired],
+        "unpaired": [
+            {"reference": paired.reference} | asdict(difference) for difference in paired.unpaired
+        ],
     }
 
 
@@ -198,12 +200,12 @@ def rows(paired: Paired) -> list[list[str]]:
         [
             system,
             metric_label(metric),
-            signed_text(metric, one.value),
-            signed_ends(metric, one.interval, one.interval_note),
-            *("-" if p is None else f"{p:.3f}" for p in (one.p, one.p_holm)),
-            verdict(one),
+            signed_text(metric, difference.value),
+            signed_ends(metric, difference.interval, difference.interval_note),
+            *("-" if p is None else f"{p:.3f}" for p in (difference.p, difference.p_holm)),
+            verdict(difference),
         ]
-        for (system, metric), one in paired.differences.items()
+        for (system, metric), difference in paired.differences.items()
     ]
     return (
         [
@@ -241,13 +243,15 @@ def notes(paired: Paired) -> list[str]:
             f"{len(paired.differences)} differences at once."
         )
         reasons = dict.fromkeys(
-            one.interval_note for one in paired.differences.values() if one.interval_note
+            difference.interval_note
+            for difference in paired.differences.values()
+            if difference.interval_note
         )
         for reason in reasons:
             concerned = [
                 (system, metric)
-                for (system, metric), one in paired.differences.items()
-                if one.interval_note == reason
+                for (system, metric), difference in paired.differences.items()
+                if difference.interval_note == reason
             ]
             star = "" if paired.differences[concerned[0]].interval is None else "* "
             which = (
@@ -257,19 +261,25 @@ def notes(paired: Paired) -> list[str]:
                 + ": "
             )
             sentences.append(f"{star}Difference: {which}{reason}.")
-    for one in paired.unpaired:
+    for difference in paired.unpaired:
         parts = [
             text
             for number, text in (
-                (one.only_in_reference, f"{one.only_in_reference:,} only in {paired.reference}"),
-                (one.only_in_system, f"{one.only_in_system:,} only in {one.system}"),
-                (one.other_label, f"{one.other_label:,} with another label"),
+                (
+                    difference.only_in_reference,
+                    f"{difference.only_in_reference:,} only in {paired.reference}",
+                ),
+                (
+                    difference.only_in_system,
+                    f"{difference.only_in_system:,} only in {difference.system}",
+                ),
+                (difference.other_label, f"{difference.other_label:,} with another label"),
             )
             if number
         ]
         sentences.append(
-            f"{one.system} and {paired.reference} are not on the same trials ({', '.join(parts)}): "
-            "no difference is given."
+            f"{difference.system} and {paired.reference} are not on the same trials "
+            f"({', '.join(parts)}): no difference is given."
         )
     return sentences
 

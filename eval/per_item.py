@@ -50,7 +50,7 @@ class PerItem:
     show: Callable[[str], Any] | None = None
 
     def __post_init__(self) -> None:
-        sizes = {name: len(one) for name, one in self.columns.items()} | (
+        sizes = {name: len(column) for name, column in self.columns.items()} | (
             {} if self.groups is None else {"groups": len(self.groups)}
         )
         wrong = {name: size for name, size in sizes.items() if size != len(self.ids)}
@@ -67,13 +67,13 @@ class PerItem:
     @property
     def digest(self) -> str:
         """Of the items and their groups: runs of equal digests were measured on the same things."""
-        told = hashlib.sha256("\0".join([self.over, *self.ids]).encode())
-        told.update(
+        checksum = hashlib.sha256("\0".join([self.over, *self.ids]).encode())
+        checksum.update(
             b""
             if self.groups is None
             else np.ascontiguousarray(self.groups, dtype=np.int64).tobytes()
         )
-        return told.hexdigest()
+        return checksum.hexdigest()
 
 
 class _Drawn(Mapping[str, Floats]):
@@ -172,8 +172,8 @@ def mutual_information(columns: Columns) -> float:
 def write(path: Path, measured: PerItem) -> None:
     """As .npz: the columns by name, "ids", "groups" where there are some; replaced in one step."""
     arrays = {
-        f"column.{name}": np.asarray(one, dtype=np.float64)
-        for name, one in measured.columns.items()
+        f"column.{name}": np.asarray(column, dtype=np.float64)
+        for name, column in measured.columns.items()
     }
     if measured.groups is not None:
         arrays["groups"] = np.asarray(measured.groups, dtype=np.int64)
@@ -193,24 +193,26 @@ def read(path: Path) -> PerItem:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            large = [one.filename for one in archive.infolist() if one.file_size > _MAX_BYTES]
+            large = [
+                member.filename for member in archive.infolist() if member.file_size > _MAX_BYTES
+            ]
         if large:
             raise ValueError(f"{len(large)} arrays are over {_MAX_BYTES} bytes")
-        with npz.opened(path, 4 * _MAX_BYTES) as held:
-            arrays = {name: held.read(name) for name in held.headers}
+        with npz.opened(path, 4 * _MAX_BYTES) as opened:
+            arrays = {name: opened.read(name) for name in opened.headers}
         over = json.loads(str(arrays.pop("over")))
         ids, groups = arrays.pop("ids"), arrays.pop("groups", None)
         columns = {
-            name.removeprefix("column."): one
-            for name, one in arrays.items()
+            name.removeprefix("column."): array
+            for name, array in arrays.items()
             if name.startswith("column.")
         }
         kinds = [
             ("ids", ids, "U"),
-            *((f"column {name}", one, "f") for name, one in columns.items()),
+            *((f"column {name}", column, "f") for name, column in columns.items()),
             *([] if groups is None else [("groups", groups, "i")]),
         ]
-        wrong = [name for name, one, kind in kinds if one.ndim != 1 or one.dtype.kind != kind]
+        wrong = [name for name, array, kind in kinds if array.ndim != 1 or array.dtype.kind != kind]
         if wrong or not isinstance(over, str):
             raise ValueError(f"{name_first(wrong or ['over'])} of another shape or type")
         return PerItem(tuple(ids.tolist()), columns, groups, over)

@@ -63,51 +63,57 @@ def label_codes(
     if gallery_labels is not None:
         sides.append(_labels("gallery_labels", gallery_labels))
     if (
-        len({one.dtype.kind in "iu" or isinstance(one.flat[0], int) for one in sides if one.size})
+        len(
+            {
+                side.dtype.kind in "iu" or isinstance(side.flat[0], int)
+                for side in sides
+                if side.size
+            }
+        )
         > 1
     ):
         raise ValueError(
             "labels are integers and gallery_labels strings, or the reverse; write both the same "
             "way"
         )
-    if {one.dtype.kind for one in sides} == {"i", "u"}:  # numpy would join them as floats
-        sides = [one.astype(object) for one in sides]
+    if {side.dtype.kind for side in sides} == {"i", "u"}:  # numpy would join them as floats
+        sides = [side.astype(object) for side in sides]
     codes: Counts = np.unique(np.concatenate(sides), return_inverse=True)[1].astype(np.int64)
     return codes[: sides[0].size], codes[-sides[-1].size :] if sides[-1].size else codes[:0]
 
 
 def _labels(name: str, labels: ArrayLike) -> NDArray[Any]:
-    given = (
+    values = (
         labels if isinstance(labels, np.ndarray) else np.array(labels, dtype=object)
     )  # as numpy reads a list, big integers may become floats
-    if given.ndim != 1:
-        raise ValueError(f"{name}: expected one label per row, but got shape {given.shape}")
-    if given.dtype == object:
+    if values.ndim != 1:
+        raise ValueError(f"{name}: expected one label per row, but got shape {values.shape}")
+    if values.dtype == object:
         kinds = {
             int
-            if isinstance(one, int | np.integer) and not isinstance(one, bool)
+            if isinstance(label, int | np.integer) and not isinstance(label, bool)
             else str
-            if isinstance(one, str)
-            else type(one)
-            for one in given
+            if isinstance(label, str)
+            else type(label)
+            for label in values
         }
-        if not given.size or kinds == {int}:
+        if not values.size or kinds == {int}:
             try:
-                return given.astype(np.int64)
+                return values.astype(np.int64)
             except OverflowError:
-                return np.array([int(one) for one in given], dtype=object)
+                return np.array([int(label) for label in values], dtype=object)
         if kinds == {str}:
-            return given.astype(np.str_)
+            return values.astype(np.str_)
         raise ValueError(
-            f"{name}: {', '.join(sorted(one.__name__ for one in kinds))} found; labels are "
+            f"{name}: {', '.join(sorted(kind.__name__ for kind in kinds))} found; labels are "
             "integers or strings, one kind throughout"
         )
-    if given.dtype.kind not in "iuU":
+    if values.dtype.kind not in "iuU":
         raise ValueError(
-            f"{name}: {given.dtype} found; labels are integers or strings, never floats: "
+            f"{name}: {values.dtype} found; labels are integers or strings, never floats: "
             "identities must not be rounded"
         )
-    return given
+    return values
 
 
 def check_rows(name: str, rows: ArrayLike) -> Floats32:
@@ -116,18 +122,18 @@ def check_rows(name: str, rows: ArrayLike) -> Floats32:
     ValueError for a wrong shape, no rows, NaN or infinity (all counted, the first named).
     """
     with np.errstate(over="ignore"):
-        found = np.asarray(rows, dtype=np.float32)
-    if found.ndim != 2 or not found.size:
+        values = np.asarray(rows, dtype=np.float32)
+    if values.ndim != 2 or not values.size:
         raise ValueError(
-            f"{name}: expected a matrix (N, D) of at least one row, but got shape {found.shape}"
+            f"{name}: expected a matrix (N, D) of at least one row, but got shape {values.shape}"
         )
-    bad = np.flatnonzero(~np.isfinite(found).all(axis=1))
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if bad.size:
         raise ValueError(
-            f"{name}: {bad.size} of {len(found)} rows hold NaN or infinity (first: row "
+            f"{name}: {bad.size} of {len(values)} rows hold NaN or infinity (first: row "
             f"{int(bad[0])}); extract them again or remove them"
         )
-    return found
+    return values
 
 
 def _prepared(rows: Floats32, order: Counts | slice, similarity: str) -> Floats32:
@@ -231,12 +237,12 @@ def rank_blocks(
 def _ranks(scores: Floats32, begin: Counts, end: Counts, own: Counts | None, depth: int) -> Ranks:
     """Overwrites the scores."""
     num_items = scores.shape[1]
-    wanted: list[Floats32] = []
+    relevant_scores: list[Floats32] = []
     for row, (b, e) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
         mine = scores[row, b:e]
         if own is not None:
             mine[own[row] - b] = np.inf  # sorts last
-        wanted.append(np.sort(mine)[: e - b - (own is not None)][::-1])
+        relevant_scores.append(np.sort(mine)[: e - b - (own is not None)][::-1])
         mine[:] = -np.inf
     cut = num_items - depth
     if cut:
@@ -245,15 +251,16 @@ def _ranks(scores: Floats32, begin: Counts, end: Counts, own: Counts | None, dep
     top.sort(axis=1)
     higher: list[Counts] = []
     level: list[Counts] = []
-    for row, values in enumerate(wanted):
+    for row, values in enumerate(relevant_scores):
         right = top[row].searchsorted(values, side="right")
         same = right - top[row].searchsorted(values, side="left")
         if cut and (at_cut := values == top[row, 0]).any():  # the tie goes on below the cut
             same[at_cut] = np.count_nonzero(scores[row] == top[row, 0])
         higher.append(depth - right)
         level.append(same)
-    relevant = np.array([len(one) for one in wanted], dtype=np.int64)
-    values, query = np.concatenate(wanted), np.repeat(np.arange(len(wanted)), relevant)
+    relevant = np.array([len(row) for row in relevant_scores], dtype=np.int64)
+    values = np.concatenate(relevant_scores)
+    query = np.repeat(np.arange(len(relevant)), relevant)
     first = np.flatnonzero(
         np.append(True, (query[1:] != query[:-1]) | (values[1:] != values[:-1]))[: values.size]
     )
@@ -298,9 +305,9 @@ def _ranks_by_position(
             ]
             place = np.sort(np.array(counts, dtype=np.int64))
         places.append(place[place > 0] - 1 if drop_first else place)
-    found: Counts = np.array([len(one) for one in places], dtype=np.int64)
-    query, above = np.repeat(np.arange(len(places)), found), np.concatenate(places)
-    before = np.arange(query.size) - (np.cumsum(found) - found)[query]
+    sizes: Counts = np.array([len(place) for place in places], dtype=np.int64)
+    query, above = np.repeat(np.arange(len(places)), sizes), np.concatenate(places)
+    before = np.arange(query.size) - (np.cumsum(sizes) - sizes)[query]
     ones = np.ones_like(query)
     return Ranks(query, above, ones, before, ones, end - begin - (own is not None), scores.shape[1])
 

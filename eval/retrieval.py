@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma
 
 from eval.ranks import Counts, Ranks, check_rows, concatenated, label_codes, rank_blocks
-from eval.types import Bools, Floats
+from eval.types import Bools, Floats, check_choice, check_counts
 
 Lone = Literal["exclude", "zero", "error"]
 Compat = Literal["pml", "oml", "rdml"]
@@ -173,9 +173,7 @@ def _check_options(
 ) -> None:
     if compat not in (None, "pml", "oml", "rdml"):
         raise ValueError(f"compat = {compat!r}: allowed are None, 'pml', 'oml' and 'rdml'")
-    bad = [k for k in ks if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1]
-    if bad:
-        raise ValueError(f"ks: {bad[0]!r} is not a number of items; give integers from 1")
+    check_counts("ks", ks)
     if (gallery is None) != (gallery_labels is None):
         raise ValueError(
             "gallery and gallery_labels belong together: give both, or none for retrieval among "
@@ -298,8 +296,7 @@ def retrieval_metrics(
 
 
 def _check_lone(lone: Lone, compat: Compat | None) -> None:
-    if lone not in ("exclude", "zero", "error"):
-        raise ValueError(f"lone = {lone!r}: allowed are 'exclude', 'zero' and 'error'")
+    check_choice("lone", lone, get_args(Lone))
     if compat is not None and lone != "exclude":
         raise ValueError(
             f"lone = {lone!r} with compat={compat!r}: the preset fixes what lone queries count; "

@@ -12,18 +12,41 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, get_args
 
 from eval import normalization
 from eval.calibration import Calibration, fit_calibration
+from eval.formats.trials import write_scores
 from eval.plda import Plda, ScoringLength
 from eval.sides import QUALITY, Models, Sides, column_names, measures_of, quality_of, sides_of
 from eval.similarity import check_similarity, pairs
-from eval.types import Embeddings, Floats, Scores, Trials, name_first, nfc, nfc_mapping
+from eval.types import (
+    Embeddings,
+    Floats,
+    Scores,
+    Trials,
+    check_choice,
+    check_counts,
+    name_first,
+    nfc,
+    nfc_mapping,
+)
 
 Norm = Literal["as", "s", "z", "t"]
 Pooling = Literal["mean", "norm_weighted"]
+
+
+# What the fields are whose values come from files, and by which function of likeness they are read.
+_READERS: Mapping[str, tuple[type, str]] = {
+    "subtract_mean": (Embeddings, "read_embeddings"),
+    "plda": (Plda, "load_plda"),
+    "cohort": (Embeddings, "read_embeddings"),
+    "cohort_subjects": (Mapping, "read_mapping"),
+    "calibration": (Calibration, "load_calibration"),
+    "durations": (Mapping, "read_durations"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +99,16 @@ class Scoring:
     durations: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (("norm", get_args(Norm)), ("pooling", get_args(Pooling))):
-            if getattr(self, name) not in allowed:
+        for name, (kind, reader) in _READERS.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
                 raise ValueError(
-                    f"unknown {name} {getattr(self, name)!r}; choose one of {', '.join(allowed)}"
+                    f"{name} is of type {type(value).__name__}, but {kind.__name__} is needed; a "
+                    f"file of it is read by {reader}"
                 )
+        check_choice("norm", self.norm, get_args(Norm))
+        check_choice("pooling", self.pooling, get_args(Pooling))
+        check_counts("top_n", [self.top_n], least=2)
         if self.similarity is not None:
             check_similarity(self.similarity)
         self._check_plda()
@@ -179,6 +207,18 @@ class Scored:
         trials: The list, with or without labels.
         values: (P,) float64. HIGHER = MORE SIMILAR; log-likelihood ratios after a calibration.
         system: What gave the scores before any calibration, in words, see `Scoring.system`.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> embeddings = Embeddings(("ann/1", "ann/2", "bob/1"), [[3, 4], [6, 8], [4, -3]])
+    >>> trials = Trials(("ann/1",), ("ann/2", "bob/1"), [0, 0], [0, 1], [True, False])
+    >>> scored = score(trials, embeddings, Scoring("dot"))
+    >>> len(scored), scored.scores.targets.tolist()
+    (2, [50.0])
+    >>> with TemporaryDirectory() as folder:
+    ...     scored.save(f"{folder}/scores.txt")
+    ...     print(Path(f"{folder}/scores.txt").read_text(), end="")
+    ann/1 ann/2 50.0 1
+    ann/1 bob/1 0.0 0
     """
 
     trials: Trials
@@ -190,6 +230,20 @@ class Scored:
 
     def __repr__(self) -> str:
         return f"<Scored: {len(self)} trials by {self.system}>"
+
+    def save(self, path: str | Path) -> None:
+        """Writes the score file that `likeness score` writes, whole or not at all.
+
+        Its lines are `enrol probe score label`, without the label if the list has none. The numbers
+        come back bit for bit.
+
+        Args:
+            path: The file; one that ends in .gz is compressed.
+
+        Raises:
+            ValueError: An id holds white space or another character that no list can hold.
+        """
+        write_scores(path, self.trials, self.values)
 
     @property
     def scores(self) -> Scores:

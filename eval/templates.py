@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.formats.files import at_lines, text_lines
 from eval.similarity import refuse_missing
-from eval.types import Embeddings, Floats, Floats32, nfc
+from eval.types import Embeddings, Floats, Floats32, check_choice, nfc
 
 Method = Literal["mean", "norm_weighted", "ijb", "ijb_mean"]
 
@@ -67,10 +67,7 @@ def pool(
     >>> pool(faces, ["t", "t", "t"], ["video", "video", "photo"], method="ijb").matrix
     array([[1., 5.]], dtype=float32)
     """
-    if method not in get_args(Method):
-        raise ValueError(
-            f"pool: unknown method {method!r}; choose one of {', '.join(get_args(Method))}"
-        )
+    check_choice("method", method, get_args(Method))
     if method == "norm_weighted" and not keep_norm:
         raise ValueError(
             "pool: norm_weighted weights by the norm, so keep_norm=False contradicts it; use mean"

@@ -29,9 +29,37 @@ _SHOWN = 5  # how many offenders an error names; all are counted
 def name_first(offenders: Iterable[str]) -> str:
     """The first few offenders as text, with an ellipsis if there are more."""
     listed = list(offenders)
-    return ", ".join(repr(one) for one in listed[:_SHOWN]) + (
+    return ", ".join(repr(offender) for offender in listed[:_SHOWN]) + (
         ", ..." if len(listed) > _SHOWN else ""
     )
+
+
+def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Refuses a value that is not among the names that a setting may have.
+
+    >>> check_choice("norm", "q", ("as", "s"))
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown norm 'q'; choose one of as, s
+    """
+    names = tuple(allowed)
+    if value not in names:
+        raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(names)}")
+
+
+def check_counts(name: str, values: Iterable[object], *, least: int = 1) -> None:
+    """Refuses a value that is no whole number of at least `least`.
+
+    >>> check_counts("ks", (1, 0))
+    Traceback (most recent call last):
+    ...
+    ValueError: ks: 0 is not a whole number from 1; give such numbers only
+    """
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(
+                f"{name}: {value!r} is not a whole number from {least}; give such numbers only"
+            )
 
 
 def nfc(text: str) -> str:
@@ -101,16 +129,22 @@ class Embeddings:
                 f"got shape {matrix.shape}"
             )
         object.__setattr__(self, "matrix", matrix)
-        given = tuple(self.ids)
+        as_written = tuple(self.ids)
         object.__setattr__(
-            self, "ids", given if all(map(str.isascii, given)) else tuple(map(nfc, given))
+            self,
+            "ids",
+            as_written if all(map(str.isascii, as_written)) else tuple(map(nfc, as_written)),
         )
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
         if len(self._row) != len(self.ids):
             seen: set[str] = set()
-            repeated = [one for one in self.ids if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
+            repeated = []
+            for name in self.ids:
+                if name in seen:
+                    repeated.append(name)
+                seen.add(name)
             twice = set(repeated)
-            alike = sorted({ascii(one) for one in given if nfc(one) in twice})
+            alike = sorted({ascii(name) for name in as_written if nfc(name) in twice})
             forms = (
                 f"; ids are compared in Unicode NFC, in which these are one: {name_first(alike)}"
                 if len(alike) > len(twice)
@@ -143,7 +177,7 @@ class Embeddings:
 
     @cached_property
     def _row(self) -> dict[str, int]:
-        return {one: i for i, one in enumerate(self.ids)}
+        return {name: i for i, name in enumerate(self.ids)}
 
     @cached_property
     def norms(self) -> Floats32:
@@ -173,18 +207,18 @@ class Embeddings:
 
         KeyError says how many are missing and names the first.
         """
-        wanted = list(ids)
-        found = np.fromiter(
-            (self._row.get(one, -1) for one in wanted), dtype=np.int64, count=len(wanted)
+        asked = list(ids)
+        rows = np.fromiter(
+            (self._row.get(name, -1) for name in asked), dtype=np.int64, count=len(asked)
         )
-        for i in np.flatnonzero(found < 0).tolist():
-            found[i] = self._row.get(nfc(wanted[i]), -1)
-        missing = [wanted[i] for i in np.flatnonzero(found < 0)]
+        for i in np.flatnonzero(rows < 0).tolist():
+            rows[i] = self._row.get(nfc(asked[i]), -1)
+        missing = [asked[i] for i in np.flatnonzero(rows < 0)]
         if missing:
             raise KeyError(
-                f"{len(missing)} of {len(wanted)} ids have no embedding ({name_first(missing)})"
+                f"{len(missing)} of {len(asked)} ids have no embedding ({name_first(missing)})"
             )
-        return found
+        return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +247,7 @@ class Trials:
             if not all(map(str.isascii, ids)):
                 number: dict[str, int] = {}
                 places = np.array(
-                    [number.setdefault(nfc(one), len(number)) for one in ids], dtype=np.int32
+                    [number.setdefault(nfc(name), len(number)) for name in ids], dtype=np.int32
                 )
                 if len(number) < len(set(ids)):
                     index = places[index]

@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.types import Bools, Floats, SplitScores
+from eval.types import Bools, Floats, SplitScores, check_choice
 
 Counts = NDArray[np.int64]
 AnyFloats = NDArray[np.floating[Any]]
@@ -94,12 +94,12 @@ class Sorted:
 
     def above(self, threshold: Any) -> float:
         """The lowest score of either class above `threshold`; inf if there is none."""
-        found = [
+        higher = [
             scores[i]
             for scores in (self.target, self.nontarget)
             if (i := _count(scores, threshold, "right")) < scores.size
         ]
-        return float(min(found)) if found else float("inf")
+        return float(min(higher)) if higher else float("inf")
 
 
 def _count(scores: AnyFloats, threshold: Any, side: Literal["left", "right"]) -> int:
@@ -144,18 +144,18 @@ def as_labels(name: str, labels: ArrayLike, size: int) -> Bools:
     Raises:
         ValueError: Another shape; floats, texts or other numbers; a class without a trial.
     """
-    found = np.asarray(labels)
+    values = np.asarray(labels)
     if (
-        found.shape != (size,)
-        or (size and found.dtype.kind not in "biu")
-        or ((found != 0) & (found != 1)).any()
+        values.shape != (size,)
+        or (size and values.dtype.kind not in "biu")
+        or ((values != 0) & (values != 1)).any()
     ):
         raise ValueError(
-            f"{name} must be ({size},) labels, True or False, but got {found.dtype} of shape "
-            f"{found.shape}; give booleans, or the integers 1 for a target "
+            f"{name} must be ({size},) labels, True or False, but got {values.dtype} of shape "
+            f"{values.shape}; give booleans, or the integers 1 for a target "
             f"and 0 for a nontarget trial, for example labels == 'target' or labels > 0"
         )
-    flags = found.astype(np.bool_)
+    flags = values.astype(np.bool_)
     if flags.all() or not flags.any():
         raise ValueError(
             f"{name}: {int(flags.sum())} target and {int((~flags).sum())} nontarget trials; at "
@@ -227,15 +227,15 @@ def split_classes(
             "nontarget: missing; call metric(target, nontarget) with the scores of both classes, "
             "or metric(scores, labels=labels)"
         )
-    given = {"target": target, "nontarget": nontarget}
+    sides = {"target": target, "nontarget": nontarget}
     remedy = "call metric(scores, labels=labels), with all scores in one array"
-    for name, values in given.items():
+    for name, values in sides.items():
         kind = np.asarray(values).dtype
         if kind == np.bool_:
             raise ValueError(
                 f"{name}: {np.size(values)} boolean values are labels and not scores; {remedy}"
             )
-    arrays = {name: _as_floats(name, values) for name, values in given.items()}
+    arrays = {name: _as_floats(name, values) for name, values in sides.items()}
     if (
         not isinstance(target, SplitScores)
         and not isinstance(nontarget, SplitScores)
@@ -257,14 +257,14 @@ def sort_scores(
     wrong shape, NaN or
     infinity: it says which array, how many and where; and as for `split_classes`.
     """
-    given = dict(
+    sides = dict(
         zip(("target", "nontarget"), split_classes(target, nontarget, labels), strict=True)
     )
     common = np.result_type(
-        *given.values()
+        *sides.values()
     )  # mixed types compare exactly in the wider one, and are then widened once only
     ordered = {}
-    for name, values in given.items():
+    for name, values in sides.items():
         ordered[name] = np.sort(values.astype(common, copy=False))
         if not (
             np.isfinite(ordered[name][0]) and np.isfinite(ordered[name][-1])
@@ -373,10 +373,7 @@ def _hull(s: Sorted) -> tuple[Counts, Counts]:
 
 
 def _eer(s: Sorted, method: EerMethod) -> Measured:
-    if method not in get_args(EerMethod):
-        raise ValueError(
-            f"eer: unknown method {method!r}; choose one of {', '.join(get_args(EerMethod))}"
-        )
+    check_choice("method", method, get_args(EerMethod))
     num_targets, num_nontargets = s.target.size, s.nontarget.size
     first, second = _crossing(s)
     gaps = [
@@ -540,22 +537,24 @@ def actual_dcf(
     )
 
 
+def check_far(far: float) -> None:
+    """Refuses a false accept rate outside 0 to 1."""
+    if not 0 <= far <= 1:
+        raise ValueError(f"far = {far}: a false accept rate lies between 0 and 1")
+
+
 def num_allowed(far: float, num_nontargets: int) -> int:
     """floor(far N), where a product within rounding of a whole number counts as it: 0.29 * 100 is
     29, not 28. ValueError unless 0 <= far <= 1.
     """
-    if not 0 <= far <= 1:
-        raise ValueError(f"far = {far}: a false accept rate lies between 0 and 1")
+    check_far(far)
     product = float(far) * num_nontargets
     whole = round(product)
     return whole if abs(product - whole) <= 4 * np.finfo(np.float64).eps * whole else int(product)
 
 
 def _tar_at_far(s: Sorted, far: float, rule: TarRule) -> Measured:
-    if rule not in get_args(TarRule):
-        raise ValueError(
-            f"tar_at_far: unknown rule {rule!r}; choose one of {', '.join(get_args(TarRule))}"
-        )
+    check_choice("rule", rule, get_args(TarRule))
     num_targets, num_nontargets = s.target.size, s.nontarget.size
     allowed = num_allowed(far, num_nontargets)
     if allowed >= num_nontargets:
@@ -565,7 +564,7 @@ def _tar_at_far(s: Sorted, far: float, rule: TarRule) -> Measured:
     ]  # the first nontarget score that must not be accepted
     misses: float = _count(s.target, limit, "right")
     if rule != "strict":
-        wanted = float(far) * num_nontargets
+        exact = float(far) * num_nontargets
         inside = num_nontargets - _count(
             s.nontarget, limit, "right"
         )  # the ROC point just within the FAR ...
@@ -574,11 +573,11 @@ def _tar_at_far(s: Sorted, far: float, rule: TarRule) -> Measured:
         )  # ... and its neighbour beyond, at the threshold `limit`
         if rule == "interpolated":
             misses += (
-                max(wanted - inside, 0.0)
+                max(exact - inside, 0.0)
                 / (outside - inside)
                 * (_count(s.target, limit, "left") - misses)
             )
-        elif outside - wanted <= wanted - inside:
+        elif outside - exact <= exact - inside:
             misses = (
                 _count(s.target, s.nontarget[num_nontargets - 1 - outside], "right")
                 if outside < num_nontargets

@@ -1,11 +1,15 @@
-"""Three figures of the vMF and nivMF papers, from toolkit.vmf, in seconds:
+"""Draws three figures of the vMF and nivMF papers with toolkit.vmf.
+
+This takes seconds:
 
     python examples/vmf_figures.py --out figures
 
-vmf_fig2.png: the ratio of Bessel functions A_n(kappa) and where the vMF paper's initialisation puts
-kappa (Scott et al. 2021, Fig. 2). nivmf_fig3.png: three distances of an embedding to a proxy of
-norm 10, over their cosine and the embedding's norm (Kirchhof et al. 2022, Fig. 3). nivmf_fig8.png:
-approximations of log C_n beside the exact one, n = 512 (Kirchhof et al. 2022, Fig. 8).
+- vmf_fig2.png shows the ratio of Bessel functions A_n(kappa), and where the vMF paper's
+  initialisation puts kappa (Scott et al. 2021, Fig. 2).
+- nivmf_fig3.png shows three distances of an embedding to a proxy of norm 10, over their cosine and
+  the norm of the embedding (Kirchhof et al. 2022, Fig. 3).
+- nivmf_fig8.png shows approximations of log C_n beside the exact one, for n = 512 (Kirchhof et al.
+  2022, Fig. 8).
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import matplotlib.pyplot as plt  # the back end comes first
 
 
 def resultants(out: Path, points: int) -> Path:
-    """vMF paper, Fig. 2.
+    """Draws Fig. 2 of the vMF paper.
 
     A perfect initialiser puts every point on its curve at the height of the dashed line.
     """
@@ -55,7 +59,11 @@ def resultants(out: Path, points: int) -> Path:
 
 
 def distances(out: Path, points: int) -> Path:
-    """nivMF paper, Fig. 3: only the last two steepen with the embedding's norm, its certainty."""
+    """Draws Fig. 3 of the nivMF paper.
+
+    Only the last two distances become steeper with the norm of the embedding, which is its
+    certainty.
+    """
     dim, proxy_norm = 512, 10.0
     cosine, norm = np.linspace(-1, 1, points), np.linspace(0.5, 20, points)
     across = np.sqrt(1 - cosine**2)
@@ -64,21 +72,23 @@ def distances(out: Path, points: int) -> Path:
     z[..., 1] = torch.from_numpy(norm[:, None] * across)
     proxy = proxy_norm * torch.eye(1, dim, dtype=torch.float64)
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained", sharey=True)
-    named = (("(a) $d_{Cos}$", d_cos), ("(b) $d_{L2}$", d_l2), ("(c) $d_{B-vMF}$", d_b_vmf))
-    for one, (name, distance) in zip(axes, named, strict=True):
+    distances_of = (("(a) $d_{Cos}$", d_cos), ("(b) $d_{L2}$", d_l2), ("(c) $d_{B-vMF}$", d_b_vmf))
+    for panel, (name, distance) in zip(axes, distances_of, strict=True):
         values = distance(z.flatten(0, 1), proxy).reshape(points, points)
-        drawn = one.contourf(cosine, norm, values, levels=20)
-        one.contour(cosine, norm, values, levels=10, colors="white", linewidths=0.4)
-        one.set(title=name, xlabel="cosine to the proxy")
-        figure.colorbar(drawn, ax=one)
+        contours = panel.contourf(cosine, norm, values, levels=20)
+        panel.contour(cosine, norm, values, levels=10, colors="white", linewidths=0.4)
+        panel.set(title=name, xlabel="cosine to the proxy")
+        figure.colorbar(contours, ax=panel)
     axes[0].set_ylabel("norm of the embedding, $κ_z$")
     figure.suptitle(f"Distance to a vMF proxy with $κ_p$ = 10, n = {dim}")
     return save(figure, out / "nivmf_fig3.png")
 
 
 def normalizers(out: Path, points: int) -> Path:
-    """nivMF paper, Fig. 8: bounds give the shape up to an unknown constant; the quadratic holds
-    where it was fitted, kappa 10 ... 50.
+    """Draws Fig. 8 of the nivMF paper.
+
+    Bounds give the shape up to an unknown constant. The quadratic approximation is good where it
+    was fitted, at kappa 10 to 50.
     """
     dim = 512
     kappa = torch.linspace(0, 200, points, dtype=torch.float64)
@@ -111,21 +121,23 @@ def normalizers(out: Path, points: int) -> Path:
 
 
 def kumar(kappa: torch.Tensor, dim: int) -> torch.Tensor:
-    """log C_n of Kumar & Tsvetkov 2019, supplement 8.2, up to a constant.
+    """Returns log C_n of Kumar & Tsvetkov 2019, supplement 8.2, up to a constant.
 
-    (The nivMF release's comments hold it with the opposite sign, which rises.)
+    The comments of the nivMF release have it with the opposite sign, so that it rises.
     """
     half = (dim**2 / 4 + kappa**2).sqrt()
     return (dim / 2 - 2) * torch.log(dim / 2 - 2 + half) - half
 
 
 def save(figure: mpl.figure.Figure, path: Path) -> Path:
+    """Writes a figure to a file, and returns the file."""
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return path
 
 
 def main(arguments: list[str] | None = None) -> list[Path]:
+    """Draws all figures, and returns their files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the PNG files")
     parser.add_argument("--points", type=int, default=120, help="points along every axis")

@@ -20,19 +20,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eval.calibration import Calibration
+    from eval.calibration import Calibration, load_calibration
     from eval.formats.provenance import likeness_version
+    from eval.formats.subjects import read_mapping
     from eval.formats.trials import read_trials
+    from eval.plda import load_plda
     from eval.protocols.identification import IdentificationSettings
     from eval.protocols.retrieval import RetrievalSettings
     from eval.protocols.verification import VerificationSettings
-    from eval.scoring import Scoring
+    from eval.scoring import Scored, Scoring
     from eval.types import Scores, Trials
     from likeness import backbones, losses, metrics
+    from likeness.commands.score import read_durations
     from likeness.embeddings import Embeddings, read_embeddings
-    from likeness.evaluation import Evaluation, evaluate, identify, retrieve, score
+    from likeness.evaluation import Evaluation, evaluate
     from likeness.model import Model, load, train
-    from likeness.verify import Verification
+    from likeness.scoring import calibrate, score
+    from likeness.searching import identify, retrieve
+    from likeness.verification import Verification
     from toolkit.data.batch import Item
     from toolkit.gallery.open import open_gallery
 
@@ -46,6 +51,7 @@ __all__ = [
     "Item",
     "Model",
     "RetrievalSettings",
+    "Scored",
     "Scores",
     "Scoring",
     "Trials",
@@ -53,13 +59,18 @@ __all__ = [
     "VerificationSettings",
     "__version__",
     "backbones",
+    "calibrate",
     "evaluate",
     "identify",
     "load",
+    "load_calibration",
+    "load_plda",
     "losses",
     "metrics",
     "open_gallery",
+    "read_durations",
     "read_embeddings",
+    "read_mapping",
     "read_trials",
     "retrieve",
     "score",
@@ -75,22 +86,29 @@ _HOMES = {
     "Item": "toolkit.data.batch",
     "Model": "likeness.model",
     "RetrievalSettings": "eval.protocols.retrieval",
+    "Scored": "eval.scoring",
     "Scores": "eval.types",
     "Scoring": "eval.scoring",
     "Trials": "eval.types",
-    "Verification": "likeness.verify",
+    "Verification": "likeness.verification",
     "VerificationSettings": "eval.protocols.verification",
+    "calibrate": "likeness.scoring",
     "evaluate": "likeness.evaluation",
-    "identify": "likeness.evaluation",
+    "identify": "likeness.searching",
     "load": "likeness.model",
+    "load_calibration": "eval.calibration",
+    "load_plda": "eval.plda",
     "open_gallery": "toolkit.gallery.open",
+    "read_durations": "likeness.commands.score",
     "read_embeddings": "likeness.embeddings",
+    "read_mapping": "eval.formats.subjects",
     "read_trials": "eval.formats.trials",
-    "retrieve": "likeness.evaluation",
-    "score": "likeness.evaluation",
+    "retrieve": "likeness.searching",
+    "score": "likeness.scoring",
     "train": "likeness.model",
 }
 _MODULES = ("backbones", "losses", "metrics")
+_METHODS = ("embed", "export", "verify")  # of a Model; people look for them here
 
 
 def __getattr__(name: str) -> Any:
@@ -103,6 +121,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"likeness.{name}")
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _METHODS:
+        raise AttributeError(
+            f"likeness has no {name!r}, because a model does it: likeness.load(MODEL).{name}(...)"
+        )
     else:
         raise AttributeError(f"likeness has no {name!r}; it has {', '.join(__all__)}")
     globals()[name] = value

@@ -8,6 +8,7 @@ from typing import Any
 
 from eval import types
 from eval.formats.embeddings import read, write
+from likeness.frames import data_frame
 
 
 class Embeddings(types.Embeddings):
@@ -51,13 +52,7 @@ class Embeddings(types.Embeddings):
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise ImportError(
-                "to_frame() needs pandas, which is not installed: pip install pandas"
-            ) from None
-        frame = pandas.DataFrame(self.matrix)
+        frame = data_frame(self.matrix)
         frame.insert(0, "norm", self.norms)
         frame.insert(0, "id", list(self.ids))
         return frame

@@ -1,8 +1,7 @@
-"""Score, evaluate, identify, retrieve: the four measurements, of files or of values in memory."""
+"""Evaluate the scores of verification systems, of files or of values in memory."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -12,69 +11,25 @@ from typing import Any
 import numpy as np
 
 from eval.bootstrap import Ends
-from eval.formats import embeddings as stored
-from eval.formats.provenance import likeness_version
-from eval.formats.subjects import read_mapping
-from eval.formats.trials import read_scores, read_trials
-from eval.protocols.identification import IdentificationSettings, Identified
-from eval.protocols.identification import identify as identify_values
-from eval.protocols.retrieval import RetrievalSettings, Retrieved
-from eval.protocols.retrieval import retrieve as retrieve_values
-from eval.protocols.side_by_side import Compared, evaluate_together
+from eval.formats.trials import read_scores
+from eval.protocols.side_by_side import Compared, evaluate_together, labelled, refuse_one_kind
 from eval.protocols.verification import Evaluated, VerificationSettings
-from eval.results import Result, write_json
-from eval.scoring import Scored, Scoring
-from eval.scoring import score as score_values
-from eval.templates import read_enrolment
-from eval.types import Embeddings, Scores, Trials
+from eval.protocols.verification import evaluate as evaluate_values
+from eval.results import Result, as_html, write_json
+from eval.scoring import Scored
+from eval.types import Embeddings, Scores, Trials, name_first
+from likeness.files import (
+    File,
+    Names,
+    embeddings_of,
+    names_of,
+    names_of_files,
+    settings_of,
+    trials_of,
+)
+from likeness.frames import data_frame
 
-File = str | PathLike[str]
-Names = File | Mapping[str, str]
-
-
-def score(
-    trials: File | Trials,
-    embeddings: File | Embeddings,
-    scoring: Scoring | None = None,
-    *,
-    probe: File | Embeddings | None = None,
-    models: File | Mapping[str, Sequence[str]] | None = None,
-) -> Scored:
-    """Score a list of trials.
-
-    Args:
-        trials: P pairs of ids, as a trial list file or as Trials.
-        embeddings: a file of embeddings, or what `Model.embed` gives.
-        scoring: similarity, score normalisation, PLDA and calibration. By default the similarity
-            that the embeddings name.
-        probe: embeddings of the probe side, where they are apart.
-        models: the items that enrol each model, as a file of `model item item ...` lines or as a
-            mapping. The enrolment ids of the trials are then models.
-
-    Returns:
-        The scores (P,), higher for more similar pairs, with their trials.
-
-    Raises:
-        FileNotFoundError: a file does not exist.
-        KeyError: ids have no embedding; all are counted.
-        ValueError: a file is of another kind, or two inputs contradict each other.
-
-    Example:
-        >>> import likeness
-        >>> embeddings = likeness.load("runs/voices").embed("voices")
-        >>> scores = likeness.score("trials.txt", embeddings)
-        >>> len(scores), scores.system.partition(",")[0]
-        (28, 'cosine')
-    """
-    return score_values(
-        trials if isinstance(trials, Trials) else read_trials(Path(trials)),
-        _embeddings(embeddings),
-        Scoring() if scoring is None else scoring,
-        probe=None if probe is None else _embeddings(probe),
-        models=models
-        if models is None or isinstance(models, Mapping)
-        else read_enrolment(Path(models)),
-    )
+System = File | Scored | Scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +41,17 @@ class Evaluation:
     Attributes:
         compared: all results, with the scores and trials behind them.
         settings: what was measured and by which rule.
+
+    Example:
+        >>> import likeness
+        >>> good = likeness.Scores([3, 1, 2, 0], [True, True, False, False])
+        >>> better = likeness.Scores([3, 2, 1, 0], [True, True, False, False])
+        >>> settings = likeness.VerificationSettings(num_resamples=0)
+        >>> result = likeness.evaluate({"good": good, "better": better}, settings)
+        >>> result["good"].eer, result["better"].eer
+        (0.5, 0.0)
+        >>> likeness.evaluate(better, settings).threshold(far=0.1)
+        2.0
     """
 
     compared: Compared
@@ -99,7 +65,7 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return as_html(self)
 
     @property
     def results(self) -> Sequence[Result]:
@@ -159,13 +125,7 @@ class Evaluation:
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise ImportError(
-                "to_frame() needs pandas, which is not installed: pip install pandas"
-            ) from None
-        return pandas.DataFrame(
+        return data_frame(
             [
                 {
                     "system": result.system,
@@ -187,48 +147,41 @@ class Evaluation:
         self,
         folder: File,
         *,
-        embeddings: Embeddings | Mapping[str, Embeddings] | None = None,
+        embeddings: File | Embeddings | Mapping[str, File | Embeddings] | None = None,
         media: File | None = None,
     ) -> Path:
         """Write a self-contained page with the results, plots and the hardest trials.
 
         Args:
             folder: where `index.html` is written; it is made if it does not exist.
-            embeddings: what was scored, for all systems or by system. The page then has quality by
-                norm and a map.
+            embeddings: what was scored, or its file, for all systems or by system. The page then
+                has quality by norm and a map.
             media: folder of the recordings or images that the ids name, or a list `id path`. The
                 page then shows those of the hardest trials.
 
         Returns:
             The path of the page.
         """
-        from eval.reports import verification
         from eval.reports.media import media_of
+        from eval.reports.verification import write_page
 
-        page = Path(folder) / "index.html"
-        page.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(embeddings, Embeddings):
-            embeddings = dict.fromkeys(self._systems, embeddings)
-        verification.html(
-            page,
-            self.results,
-            self.compared.scores,
+        if embeddings is None:
+            embedded = {}
+        elif isinstance(embeddings, Mapping):
+            embedded = {name: embeddings_of(value) for name, value in embeddings.items()}
+        else:
+            embedded = dict.fromkeys(self._systems, embeddings_of(embeddings))
+        return write_page(
+            Path(folder),
+            self.compared,
             command="likeness.evaluate(...) in Python",
-            version=likeness_version(),
-            evidence=verification.Evidence(
-                trials=self.compared.trials,
-                embeddings=embeddings or {},
-                labels=self.compared.subject_of or None,
-                media=None if media is None else media_of(Path(media)),
-                groups=self.compared.grouped,
-                paired=self.compared.paired,
-            ),
+            embeddings=embedded,
+            media=None if media is None else media_of(Path(media)),
         )
-        return page
 
 
 def evaluate(
-    scores: File | Scored | Mapping[str, File | Scored],
+    scores: System | Mapping[str, System] | Sequence[File | Scored],
     settings: VerificationSettings | None = None,
     *,
     trials: File | Trials | None = None,
@@ -239,8 +192,10 @@ def evaluate(
     """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
 
     Args:
-        scores: what `score` gives, or a score file; or a mapping from names to several of these,
-            which are set side by side.
+        scores: what `score` gives, a score file, or `Scores` of bare numbers; or several systems,
+            which are set side by side: a mapping from names to these, or a sequence. In a sequence
+            a file is called by its name, and what `score` gives by its `system`. `Scores` know no
+            subjects, so their intervals are over trials and say so.
         settings: what is measured and by which rule.
         trials: labels for score files that hold none, as a trial list or Trials.
         subjects: the subject of each id, as an `id subject` list or a mapping. By default the first
@@ -255,7 +210,8 @@ def evaluate(
 
     Raises:
         FileNotFoundError: a file does not exist.
-        ValueError: there are no labels, or a file is of another kind.
+        ValueError: there are no labels, a file is of another kind, the scores are of a type that is
+            not known, or `reference` is none of the systems.
 
     Example:
         >>> import likeness
@@ -264,121 +220,100 @@ def evaluate(
         >>> 0 <= result.eer <= 1, result.threshold(far=0.1) <= 1
         (True, True)
     """
-    if isinstance(scores, Mapping):
-        several = scores
-    elif isinstance(scores, Scored | str | PathLike):
-        several = {_name_of(scores): scores}
-    else:
+    systems = _systems_of(scores)
+    if reference is not None and reference not in systems:
         raise ValueError(
-            f"scores of type {type(scores).__name__} cannot be evaluated; give what likeness.score "
-            "gives, a score file, or a mapping from names to these"
+            f"the reference {reference!r} is none of the systems; there is {', '.join(systems)}"
         )
-    if not several:
-        raise ValueError("there are no scores to evaluate; give at least one system")
-    settings = VerificationSettings() if settings is None else settings
-    labels = trials if trials is None or isinstance(trials, Trials) else read_trials(Path(trials))
-    compared = evaluate_together(
-        {name: _labelled(name, system, labels) for name, system in several.items()},
-        settings,
-        reference=reference,
-        subject_of=_mapping(subjects),
-        group_of=_mapping(groups),
-    )
+    settings = settings_of(settings, VerificationSettings)
+    labels = None if trials is None else trials_of(trials)
+    if any(isinstance(system, Scores) for system in systems.values()):
+        if labels is not None or subjects is not None or groups is not None:
+            raise ValueError(
+                "Scores have no ids, so trials, subjects and groups tell nothing of them; give "
+                "what likeness.score gives, or a score file"
+            )
+        compared = _each_alone(systems, settings)
+    else:
+        compared = evaluate_together(
+            {name: _labelled(name, system, labels) for name, system in systems.items()},
+            settings,
+            reference=reference,
+            subject_of=names_of(subjects, "subjects"),
+            group_of=names_of(groups, "groups"),
+        )
     return Evaluation(compared, settings)
 
 
-def identify(
-    gallery: File | Embeddings,
-    probes: File | Embeddings,
-    settings: IdentificationSettings | None = None,
-    *,
-    gallery_subjects: Names | None = None,
-    probe_subjects: Names | None = None,
-) -> Identified:
-    """Search every probe in a gallery: rank-K and open-set TPIR@FPIR.
-
-    Args:
-        gallery: embeddings to search in, or a file of them.
-        probes: embeddings to search for.
-        settings: what is measured and by which rule.
-        gallery_subjects: the subject of each id, as an `id subject` list or a mapping. By default
-            the first folder of the ids.
-        probe_subjects: the same of the probes.
-
-    Returns:
-        The results; `.table()` gives them as text.
+def _systems_of(scores: Any) -> dict[str, System]:
+    """Name -> scores of each system.
 
     Raises:
-        FileNotFoundError: a file does not exist.
-        ValueError: ids have no subject, or no probe has a mate.
-
-    Example:
-        >>> import likeness
-        >>> embeddings = likeness.load("runs/voices").embed("voices")
-        >>> likeness.identify(embeddings, embeddings).results[0].metric
-        'rank_k(1)'
+        ValueError: There are none, their types are not known, or two have one name.
     """
-    return identify_values(
-        _embeddings(gallery),
-        _embeddings(probes),
-        IdentificationSettings() if settings is None else settings,
-        gallery_subjects=_mapping(gallery_subjects),
-        probe_subjects=_mapping(probe_subjects),
+    if isinstance(scores, Mapping):
+        systems = {str(name): system for name, system in scores.items()}
+    elif isinstance(scores, Scored | Scores):
+        systems = {"scores": scores}
+    else:
+        listed = [scores] if isinstance(scores, str | PathLike) else _listed(scores)
+        systems = dict(zip(_names_in(listed), listed, strict=True))
+    if not systems:
+        raise ValueError("there are no scores to evaluate; give at least one system")
+    for system in systems.values():
+        if not isinstance(system, Scored | Scores | str | PathLike):
+            raise _unknown(system)
+    return systems
+
+
+def _listed(scores: Any) -> list[Any]:
+    if isinstance(scores, bytes) or not isinstance(scores, Sequence):
+        raise _unknown(scores)
+    return list(scores)
+
+
+def _names_in(listed: Sequence[Any]) -> list[str]:
+    """A distinct name for each system of a sequence."""
+    for system in listed:
+        if not isinstance(system, Scored | str | PathLike):
+            raise _unknown(system)
+    files = [Path(system) for system in listed if not isinstance(system, Scored)]
+    of_files = iter(names_of_files(files, "score"))
+    names = [system.system if isinstance(system, Scored) else next(of_files) for system in listed]
+    if len(set(names)) < len(names):
+        twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
+        raise ValueError(
+            f"several scores are called {twice}; give a mapping from names of your own to scores"
+        )
+    return names
+
+
+def _unknown(scores: Any) -> ValueError:
+    return ValueError(
+        f"scores of type {type(scores).__name__} cannot be evaluated; give what likeness.score "
+        "gives, a score file, a mapping from names to these, or likeness.Scores(values, target)"
     )
 
 
-def retrieve(
-    embeddings: File | Embeddings,
-    labels: Names | None = None,
-    settings: RetrievalSettings | None = None,
-    *,
-    gallery: File | Embeddings | None = None,
-    gallery_labels: Names | None = None,
-) -> Retrieved:
-    """Search every item among all others: recall@K, R-precision and MAP@R.
-
-    Args:
-        embeddings: the queries, or a file of them.
-        labels: the class of each id, as an `id label` list or a mapping. By default the first
-            folder of the ids.
-        settings: what is measured and by which rule.
-        gallery: embeddings that are searched instead of the queries themselves.
-        gallery_labels: the class of each id of the gallery; by default `labels`.
-
-    Returns:
-        The results; `.table()` gives them as text.
+def _each_alone(systems: Mapping[str, System], settings: VerificationSettings) -> Compared:
+    """Measure Scores, which have no ids: neither subjects nor differences are known.
 
     Raises:
-        FileNotFoundError: a file does not exist.
-        ValueError: ids have no class, or no query has a relevant item.
-
-    Example:
-        >>> import likeness
-        >>> embeddings = likeness.load("runs/voices").embed("voices")
-        >>> likeness.retrieve(embeddings).results[0].metric
-        'recall@1'
+        ValueError: Some systems have ids and others have not.
     """
-    return retrieve_values(
-        _embeddings(embeddings),
-        _mapping(labels),
-        RetrievalSettings() if settings is None else settings,
-        gallery=None if gallery is None else _embeddings(gallery),
-        gallery_labels=_mapping(gallery_labels),
-        **({"system": Path(embeddings).stem} if not isinstance(embeddings, Embeddings) else {}),
-    )
-
-
-def _embeddings(embeddings: File | Embeddings) -> Embeddings:
-    return embeddings if isinstance(embeddings, Embeddings) else stored.read(Path(embeddings))
-
-
-def _mapping(names: Names | None) -> Mapping[str, str] | None:
-    return names if names is None or isinstance(names, Mapping) else read_mapping(Path(names))
-
-
-def _name_of(scores: File | Scored) -> str:
-    name = "scores" if isinstance(scores, Scored) else Path(scores).name
-    return Path(name.removesuffix(".gz")).stem
+    bare = {name: system for name, system in systems.items() if isinstance(system, Scores)}
+    if len(bare) < len(systems):
+        raise ValueError(
+            f"{len(bare)} of {len(systems)} systems are Scores, which have no ids "
+            f"({name_first(bare)}), and cannot be set beside the others; give all with ids, or none"
+        )
+    results: list[Result] = []
+    for name, scores in bare.items():
+        refuse_one_kind(name, scores.target)
+        results += evaluate_values(
+            scores, settings, system=name, subjects_from="unknown: bare scores have no ids"
+        ).results
+    return Compared(results, bare, {})
 
 
 def _with_labels(trials: Trials, labels: Trials | None) -> Trials:
@@ -398,24 +333,16 @@ def _with_labels(trials: Trials, labels: Trials | None) -> Trials:
     return labels
 
 
-def _labelled(name: str, system: File | Scored, labels: Trials | None) -> tuple[Trials, Scores]:
+def _labelled(name: str, system: System, labels: Trials | None) -> tuple[Trials, Scores]:
     """The trials and scores of one system.
 
     Raises:
         ValueError: the trials have no labels, or labels of one kind only.
     """
+    assert not isinstance(system, Scores)  # which have no trials
     if isinstance(system, Scored):
         trials, values = _with_labels(system.trials, labels), system.values
     else:
         trials, values = read_scores(Path(system), labels)
-    if trials.target is None:
-        raise ValueError(
-            f"{name}: its trials have no labels; give a trial list that has them as `trials`"
-        )
-    if trials.target.all() or not trials.target.any():
-        kind = "target" if trials.target.all() else "nontarget"
-        raise ValueError(
-            f"{name}: all {len(trials)} trials are {kind} trials; at least one of each kind is "
-            "needed"
-        )
-    return trials, Scores(values, trials.target)
+    remedy = "give a trial list that has them as `trials`"
+    return labelled(name, trials, values, unlabelled=f"{name}: its trials have no labels; {remedy}")

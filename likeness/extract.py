@@ -1,12 +1,14 @@
-"""Embeddings of long lists: in shards that are finished one by one, by any number of processes, and
+"""Embeddings of long lists: in pieces that are finished one by one, by any number of processes, and
 joined in the list's order.
+
+The folder of the pieces is OUT.shards, the name that version 0.1 gave it.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -34,10 +36,10 @@ from toolkit.models.embed import (
 from toolkit.parallel import distributed
 from toolkit.training.lock import Busy, empty, only_writer
 
-SHARD_ITEMS = 8192
-_CLEAR = (
-    1000  # embeddings that are no numbers: enough to stop for, if they are most of those so far
-)
+PIECE_ITEMS = 8192
+# So many embeddings that are no numbers are enough to stop for, if they are most of those so far.
+_MANY_NO_NUMBERS = 1000
+_Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
 
 
 def extract(
@@ -47,135 +49,154 @@ def extract(
     *,
     batch_size: int = 16,
     workers: int = 0,
-    shard_items: int = SHARD_ITEMS,
+    piece_items: int = PIECE_ITEMS,
     progress: bool = False,
 ) -> tuple[Embeddings, list[Bad]] | None:
-    """Embed all readable items; the unreadable ones come back with their reasons.
+    """Embed all readable items, and name the unreadable ones with their reasons.
 
-    None in all processes but the first.
+    The number of processes does not change where the list is cut, so the result is the same for any
+    number of them. Every finished piece is a file in the folder OUT.shards. A run that goes on
+    after a stop finds it there if model and items are the same, and is refused otherwise. The
+    caller writes the result and then calls `finish`.
 
-    Items are cut into shards of shard_items, whatever the number of processes, so that the result
-    is the same for any number of them. Every finished shard is a file in the folder OUT.shards,
-    where a run that was stopped finds it again if model and items are the same; others are refused.
-    The caller writes the result and then calls `finish`. ValueError if no item can be read,
-    Diverged if most embeddings are NaN or infinite, Busy while another process writes into the
-    folder.
+    Args:
+        model: What embeds, and how it reads an item.
+        items: N items with distinct ids.
+        out: The file that the caller will write.
+        batch_size: The largest number of inputs in a batch.
+        workers: The number of processes that read files.
+        piece_items: How many items make a piece.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The raw embeddings in the order of the items, and the items that cannot be read. None in all
+        processes but the first.
+
+    Raises:
+        ValueError: No item can be read, or the folder is of another extraction.
+        Diverged: Most embeddings are NaN or infinite.
+        Busy: Another process writes into the folder.
     """
     check_unique(items, "items to embed")  # before the work, not after it
-    with ExitStack() as held:
-        return _extract(
-            model,
-            items,
-            _folder(out),
-            held,
-            batch_size=batch_size,
-            workers=workers,
-            shard_items=shard_items,
-            progress=progress,
-        )
-
-
-def _extract(
-    model: Loaded,
-    items: Sequence[Item],
-    folder: Path,
-    held: ExitStack,
-    *,
-    batch_size: int,
-    workers: int,
-    shard_items: int,
-    progress: bool,
-) -> tuple[Embeddings, list[Bad]] | None:
-    """held: gets the folder's lock, if there is a folder."""
-    shards = [items[start : start + shard_items] for start in range(0, len(items), shard_items)]
-    listed = digest([f"{item.id}\0{item.path}\0{item.span}" for item in items])
-    plan: dict[str, str | int] = {
-        "model": model.digest,
-        "items": listed,
-        "settings": json.dumps(dict(model.settings)),
-        "shard_items": shard_items,
-    }
+    folder = _folder(out)
+    pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
+    plan = _plan(model, items, piece_items)
     distributed.agree(**plan)
+    embed = partial(
+        embed_where_readable,
+        model.embedder,
+        read=model.read,
+        batch_size=batch_size,
+        workers=workers,
+        progress=progress,
+        part=True,
+    )
+    with ExitStack() as locked:
 
-    def prepare() -> None:
-        if len(shards) > 1 or distributed.world() > 1 or folder.is_dir():
-            held.enter_context(only_writer(folder))
-            _prepare(folder, plan, len(shards))
+        def prepare() -> None:
+            if len(pieces) > 1 or distributed.world() > 1 or folder.is_dir():
+                locked.enter_context(only_writer(folder))
+                _prepare(folder, plan, len(pieces))
 
-    distributed.on_main(prepare)
+        distributed.on_main(prepare)
+        in_memory = _embed_pieces(pieces, folder, embed)
+        distributed.wait()
+        if not distributed.is_main():
+            return None
+        embedded = in_memory or [_read(_piece_path(folder, i)) for i in range(len(pieces))]
+    return _joined(embedded, len(items), model)
+
+
+def _plan(model: Loaded, items: Sequence[Item], piece_items: int) -> dict[str, str | int]:
+    """What an extraction is of, by the names that version 0.1 wrote."""
+    return {
+        "model": model.digest,
+        "items": digest([f"{item.id}\0{item.path}\0{item.span}" for item in items]),
+        "settings": json.dumps(dict(model.settings)),
+        "shard_items": piece_items,
+    }
+
+
+def _embed_pieces(
+    pieces: Sequence[Sequence[Item]], folder: Path, embed: Callable[[Sequence[Item]], _Piece]
+) -> list[_Piece]:
+    """Embed this process's pieces that are not in the folder yet, and write each into it.
+
+    Returns:
+        The piece, where there is one piece and one process: a next call could not go on from it,
+        so it is not written. Otherwise nothing.
+    """
     num_finite, no_numbers = 0, list[Bad]()
-    found: list[tuple[Embeddings | None, list[Bad]]] = []
-    for number, shard in enumerate(shards):
-        path = folder / f"{number:06d}.npz"
-        if number % distributed.world() == distributed.rank() and not path.is_file():
-            made = embed_where_readable(
-                model.embedder,
-                shard,
-                model.read,
-                batch_size=batch_size,
-                workers=workers,
-                progress=progress,
-                part=True,
+    for number, items in enumerate(pieces):
+        path = _piece_path(folder, number)
+        if number % distributed.world() != distributed.rank() or path.is_file():
+            continue
+        embeddings, bad = embed(items)
+        num_finite += 0 if embeddings is None else len(embeddings.ids)
+        no_numbers += [item for item in bad if item.reason == NO_NUMBERS]
+        if len(no_numbers) >= _MANY_NO_NUMBERS:
+            refuse_diverged(no_numbers, num_finite)
+        if len(pieces) == 1 and distributed.world() == 1:
+            return [(embeddings, bad)]
+        _write(path, embeddings, bad)
+        if len(pieces) > 1:
+            console.print(
+                f"piece {number + 1} of {len(pieces)}: {len(items) - len(bad)} embeddings"
             )
-            num_finite += 0 if made[0] is None else len(made[0].ids)
-            no_numbers += [one for one in made[1] if one.reason == NO_NUMBERS]
-            if len(no_numbers) >= _CLEAR:
-                refuse_diverged(no_numbers, num_finite)
-            if len(shards) == 1 and distributed.world() == 1:
-                found.append(made)  # nothing that a next call could go on from
-            else:
-                _write(path, *made)
-                if len(shards) > 1:
-                    console.print(
-                        f"shard {number + 1} of {len(shards)}: {len(shard) - len(made[1])} "
-                        "embeddings"
-                    )
-    distributed.wait()
-    if not distributed.is_main():
-        return None
-    found = found or [_read(folder / f"{number:06d}.npz") for number in range(len(shards))]
-    bad = [one for _, unreadable in found for one in unreadable]
-    parts = [part for part, _ in found if part is not None]
-    refuse_diverged(bad, sum(len(part.ids) for part in parts))
-    if not parts:
+    return []
+
+
+def _joined(
+    pieces: Sequence[_Piece], num_items: int, model: Loaded
+) -> tuple[Embeddings, list[Bad]]:
+    """The embeddings of all pieces in their order, and all unreadable items."""
+    bad = [item for _, unreadable in pieces for item in unreadable]
+    readable = [embeddings for embeddings, _ in pieces if embeddings is not None]
+    refuse_diverged(bad, sum(len(embeddings.ids) for embeddings in readable))
+    if not readable:
         raise ValueError(
-            f"none of {len(items)} items could be read; the first: {bad[0].id}: {bad[0].reason}"
+            f"none of {num_items} items could be read; the first: {bad[0].id}: {bad[0].reason}"
             if bad
             else "there are no items to embed"
         )
-    return Embeddings(
-        tuple(id for part in parts for id in part.ids),
-        np.concatenate([part.matrix for part in parts]),
-        model.meta,
-    ), bad
+    ids = tuple(name for embeddings in readable for name in embeddings.ids)
+    matrix = np.concatenate([embeddings.matrix for embeddings in readable])
+    return Embeddings(ids, matrix, model.meta), bad
 
 
 def with_flip(model: Loaded, flip: Flip) -> Loaded:
-    """The model joining each image's embedding with that of its mirror image; the embeddings' meta
-    says how ("flip"). ValueError: speech, unknown flip.
+    """Return the model joining each image's embedding with that of its mirror image.
+
+    The metadata of the embeddings says how ("flip").
+
+    Raises:
+        ValueError: The model is of speech, or there is no such way of joining.
     """
     if flip not in get_args(Flip):
-        raise ValueError(f"--flip {flip!r}: choose one of {', '.join(get_args(Flip))}")
+        raise ValueError(f"flip {flip!r}: choose one of {', '.join(get_args(Flip))}")
     if flip == "none":
         return model
     if model.modality == "speaker":
         raise ValueError(
-            f"--flip {flip} is for images; this is a model of modality {model.modality!r}: leave "
+            f"flip {flip!r} is for images; this is a model of modality {model.modality!r}: leave "
             "it out"
         )
-    one = model.embedder
-    embedder = TorchEmbedder(one.frontend, one.backbone, features=one.features, flip=flip)
+    plain = model.embedder
+    embedder = TorchEmbedder(plain.frontend, plain.backbone, features=plain.features, flip=flip)
     return replace(
-        model, embedder=embedder.train(one.training), settings={**model.settings, "flip": flip}
+        model, embedder=embedder.train(plain.training), settings={**model.settings, "flip": flip}
     )
 
 
 def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
-    """The faces of an IJB pack (modalities/face/ijb.py), and the model reading them aligned by the
-    pack's landmarks to the size that it takes.
+    """Return the model reading the faces of an IJB pack, and these faces.
 
-    ValueError for a model of something else than faces, or of faces that cannot be aligned to its
-    size; errors of modalities.face.ijb.pack.
+    They are aligned by the pack's landmarks to the size that the model takes
+    (modalities/face/ijb.py).
+
+    Raises:
+        ValueError: The model is of something else than faces, or of faces that cannot be aligned to
+            its size; and as `modalities.face.ijb.pack`.
     """
     if model.modality != "face":
         raise ValueError(
@@ -184,18 +205,12 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
     height, width = aligned_size(model)
     pack = ijb.pack(root)
     read = partial(ijb.read, landmarks=str(pack.landmarks), size=height, width=width)
-    return replace(
-        model,
-        read=read,
-        settings={
-            **model.settings,
-            "faces": f"aligned to {height} x {width} by the pack's 5 landmarks",
-        },
-    ), list(pack.items)
+    faces = f"aligned to {height} x {width} by the pack's 5 landmarks"
+    return replace(model, read=read, settings={**model.settings, "faces": faces}), list(pack.items)
 
 
 def finish(out: Path) -> None:
-    """Remove the shards, after the result was written."""
+    """Remove the pieces, after the result was written."""
     folder = _folder(out)
     if distributed.is_main() and folder.is_dir():
         with suppress(Busy), only_writer(folder):  # who works there now finishes by itself
@@ -206,7 +221,11 @@ def _folder(out: Path) -> Path:
     return out.with_name(f"{out.name}.shards")
 
 
-def _prepare(folder: Path, plan: dict[str, str | int], num: int) -> None:
+def _piece_path(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.npz"
+
+
+def _prepare(folder: Path, plan: dict[str, str | int], num_pieces: int) -> None:
     """Make the folder, or go on in it."""
     file = folder / "plan.json"
     if file.is_file():
@@ -214,25 +233,25 @@ def _prepare(folder: Path, plan: dict[str, str | int], num: int) -> None:
         if before != plan:
             differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
             raise ValueError(
-                f"{folder} holds shards of another extraction ({differ} differ); remove that "
+                f"{folder} holds pieces of another extraction ({differ} differ); remove that "
                 "folder or choose another --out"
             )
         done = len(list(folder.glob("??????.npz")))
-        console.print(f"going on in {folder}: {done} of {num} shards are there")
+        console.print(f"going on in {folder}: {done} of {num_pieces} pieces are there")
         return
-    empty(
-        folder
-    )  # without a plan nobody knows what the shards there are of: their removal was stopped
+    # The removal of earlier pieces was stopped: without a plan nobody knows of what they are.
+    empty(folder)
     with atomic_path(file) as partial_path:
         partial_path.write_text(json.dumps(plan) + "\n", encoding="utf-8")
 
 
-def _write(path: Path, part: Embeddings | None, bad: list[Bad]) -> None:
-    """One shard; without a readable item, an empty one."""
-    kept = part or Embeddings((), np.zeros((0, 1), np.float32), {})
-    files.write(path, Embeddings(kept.ids, kept.matrix, {"bad": json.dumps(bad)}))
+def _write(path: Path, embeddings: Embeddings | None, bad: list[Bad]) -> None:
+    """Write one piece; without a readable item, an empty one."""
+    readable = embeddings or Embeddings((), np.zeros((0, 1), np.float32), {})
+    files.write(path, Embeddings(readable.ids, readable.matrix, {"bad": json.dumps(bad)}))
 
 
-def _read(path: Path) -> tuple[Embeddings | None, list[Bad]]:
-    part = files.read(path)
-    return part if part.ids else None, [Bad(*one) for one in json.loads(part.meta["bad"])]
+def _read(path: Path) -> _Piece:
+    embeddings = files.read(path)
+    bad = [Bad(*fields) for fields in json.loads(embeddings.meta["bad"])]
+    return embeddings if embeddings.ids else None, bad

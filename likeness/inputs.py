@@ -6,19 +6,20 @@ import csv
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from eval.types import name_first
+from likeness.missing import refuse_missing_files
+from likeness.signatures import suffix_of
 from toolkit.data.batch import MAX_SPAN, Item, check_unique, read_items
 
 TABLES = (".csv", ".tsv")
 _MAX_TABLE = 2**30  # bytes of a CSV file
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
-_SNIFFED = 64  # bytes at the start of a file that tell its format
 
 
 @contextmanager
@@ -63,31 +64,9 @@ def items_of(
         if not items:
             raise ValueError("there is nothing to embed; give at least one file or array")
         check_unique(items, "inputs")
-        refuse_missing_files(items, allow_some=isinstance(inputs, str | os.PathLike))
+        paths = [item.path for item in items]
+        refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
         yield items
-
-
-def refuse_missing_files(items: Sequence[Item], *, allow_some: bool = False) -> None:
-    """Refuse items whose files do not exist.
-
-    Args:
-        items: what is going to be read.
-        allow_some: refuse only if all are missing, as where a list is read from a wrong folder.
-
-    Raises:
-        FileNotFoundError: files are missing; all are counted and the first are named.
-    """
-    missing: list[str] = []
-    for item in items:
-        if not item.path.exists():
-            missing.append(str(item.path))
-        elif allow_some:
-            return
-    if missing:
-        raise FileNotFoundError(
-            f"{len(missing)} of {len(items)} files do not exist ({name_first(missing)}); "
-            "correct the paths, or the folder that they start from"
-        )
 
 
 def suffixes_of(modality: str) -> tuple[str, ...]:
@@ -148,6 +127,7 @@ class _Maker:
             return value if key is None else value._replace(id=key)
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
+            _refuse_address(value)
             path = Path(value)
             if path.is_dir():
                 raise ValueError(f"{path} is a folder; a folder is embedded alone, not in a list")
@@ -165,6 +145,7 @@ class _Maker:
         )
 
     def _from_path(self, path: Path, text: str) -> list[Item]:
+        _refuse_address(text)
         if not text or not path.exists():
             raise FileNotFoundError(f"{text!r}: there is no such file or folder; correct the path")
         if path.is_dir():
@@ -255,7 +236,7 @@ class _Maker:
             )
         suffix = Path(str(getattr(file, "name", ""))).suffix.lower()
         if suffix not in self.suffixes:
-            suffix = _sniffed(content[:_SNIFFED]) or self.suffixes[0]
+            suffix = suffix_of(content) or self.suffixes[0]
         path = self._new_file(suffix)
         path.write_bytes(content)
         return path
@@ -266,10 +247,10 @@ class _Maker:
         rate = self.rate_hz if rate_hz is None else rate_hz
         if self.modality != "speaker":
             raise ValueError(f"a {self.modality} model takes images, not recordings")
-        if rate is None or not (0 < rate < 2**31 and rate % 1 == 0):
+        if not isinstance(rate, Real) or not (0 < rate < 2**31 and rate % 1 == 0):
             raise ValueError(
                 "a recording that is an array needs its sampling rate, but rate_hz is "
-                f"{rate}; give a whole number of samples a second, such as rate_hz=16000"
+                f"{rate!r}; give a whole number of samples a second, such as rate_hz=16000"
             )
         wave = _as_numpy(array)
         if wave.ndim == 2 and wave.shape[0] < wave.shape[1] and wave.shape[0] <= _MAX_CHANNELS:
@@ -305,6 +286,11 @@ class _Maker:
         path = self._new_file(".png")
         Image.fromarray(np.ascontiguousarray(pixels)).save(path, compress_level=1)
         return path
+
+
+def _refuse_address(path: str | os.PathLike[str]) -> None:
+    if isinstance(path, str) and path.startswith(("http://", "https://", "s3://", "gs://")):
+        raise ValueError(f"{path} is an address, and nothing is downloaded here; give a file")
 
 
 def _is_array(value: Any) -> bool:
@@ -351,28 +337,3 @@ def _full_scale(wave: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtyp
 
 def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
-
-
-def _sniffed(start: bytes) -> str:
-    """The ending that fits the first bytes of a file; "" if they are of no known format."""
-    for signature, suffix in (
-        (b"fLaC", ".flac"),
-        (b"ID3", ".mp3"),
-        (b"\xff\xfb", ".mp3"),
-        (b"NIST_1A", ".sph"),
-        (b"FORM", ".aiff"),
-        (b"\x89PNG", ".png"),
-        (b"\xff\xd8", ".jpg"),
-        (b"BM", ".bmp"),
-        (b"II*\x00", ".tif"),
-        (b"MM\x00*", ".tif"),
-    ):
-        if start.startswith(signature):
-            return suffix
-    if start.startswith(b"OggS"):
-        return ".opus" if b"OpusHead" in start else ".ogg"
-    if start.startswith(b"RIFF"):
-        return ".webp" if start[8:12] == b"WEBP" else ".wav"
-    if start[4:8] == b"ftyp":
-        return ".m4a"
-    return ""

@@ -4,18 +4,46 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
+from eval import types
 from eval.calibration import Calibration, load_calibration
 from eval.types import name_first
 from likeness.embeddings import Embeddings
+from likeness.missing import refuse_missing_model
 
 if TYPE_CHECKING:
-    from likeness.verify import Verification
+    from likeness.verification import Verification
+    from toolkit.data.batch import Bad, Item
     from toolkit.models.checkpoint import Loaded
+    from toolkit.models.embed import Flip
     from toolkit.models.export import Parity
     from toolkit.training.recipe import Recipe
+
+
+class Reading(TypedDict, total=False):
+    """How `Model.embed` reads its inputs: the options of `likeness embed` of the same names.
+
+    Attributes:
+        flip: For images: how the embedding is joined with that of the mirror image. "none" (the
+            default), "sum", "mean", or "concat", which keeps both.
+        crops: For speech: the mean over so many evenly spaced crops; 0 (the default) takes the
+            whole recording.
+        crop_seconds: The length of a crop, by default 4 s.
+        chunk_seconds: For speech: the longest chunk, such as 60 for recordings of hours. The
+            embedding is the mean of the chunks. 0 (the default) takes the recording whole.
+        only_speech: For speech: leave out pauses, which are found by their energy. By default they
+            stay.
+    """
+
+    flip: Flip
+    crops: int
+    crop_seconds: float
+    chunk_seconds: float
+    only_speech: bool
 
 
 class Model:
@@ -26,11 +54,28 @@ class Model:
     Attributes:
         loaded: the network and what its checkpoint says of it.
         calibration: what turns scores into probabilities, or None.
+        calibration_is_named: whether somebody chose the calibration. One that was only found beside
+            the model is left out, with a warning, where it does not fit and a threshold decides.
+
+    Example:
+        >>> import likeness
+        >>> model = likeness.load("runs/voices")
+        >>> model.modality, model.dim, model.similarity, model.norm_is_quality
+        ('speaker', 8, 'cosine', False)
+        >>> model.embed("voices").matrix.shape
+        (8, 8)
     """
 
-    def __init__(self, loaded: Loaded, calibration: Calibration | None = None):
+    def __init__(
+        self,
+        loaded: Loaded,
+        calibration: Calibration | None = None,
+        *,
+        calibration_is_named: bool = True,
+    ):
         self.loaded = loaded
         self.calibration = calibration
+        self.calibration_is_named = calibration_is_named
 
     @property
     def modality(self) -> str:
@@ -73,6 +118,7 @@ class Model:
         batch_size: int = 16,
         workers: int = 0,
         progress: bool = False,
+        **reading: Unpack[Reading],
     ) -> Embeddings:
         """Embed recordings or images.
 
@@ -87,13 +133,16 @@ class Model:
             batch_size: how many inputs pass through the network at once; it changes no embedding.
             workers: processes that read files beside this one.
             progress: whether to show a progress bar.
+            reading: flip="none", crops=0, crop_seconds=4.0, chunk_seconds=0.0, only_speech=False,
+                as in `likeness embed`; see `Reading`. The embeddings' meta states what differs.
 
         Returns:
             Raw embeddings (N, D) with their ids, in the order of the inputs. The norms are kept.
 
         Raises:
             FileNotFoundError: a file, a folder or a list does not exist.
-            ValueError: nothing can be read, or inputs are of a kind that is not known.
+            ValueError: nothing can be read, inputs are of a kind that is not known, or this model
+                cannot read as it is asked to.
 
         Example:
             >>> import numpy as np, likeness
@@ -106,27 +155,23 @@ class Model:
         from likeness.inputs import items_of
         from toolkit.models.embed import embed_where_readable
 
+        if batch_size < 1 or workers < 0:
+            raise ValueError(
+                f"batch_size {batch_size}, workers {workers}: a batch of at least 1 and at least 0 "
+                "processes are allowed"
+            )
+        loaded = _reading(self.loaded, **reading) if reading else self.loaded
         with items_of(inputs, modality=self.modality, rate_hz=rate_hz, root=root) as items:
             embeddings, bad = embed_where_readable(
-                self.loaded.embedder,
+                loaded.embedder,
                 items,
-                self.loaded.read,
+                loaded.read,
                 batch_size=batch_size,
                 workers=workers,
                 progress=progress,
             )
-        if embeddings is None:
-            raise ValueError(
-                f"none of {len(items)} inputs can be read by this {self.modality} model; the "
-                f"first: {bad[0].reason}"
-            )
-        if bad:
-            warnings.warn(
-                f"{len(bad)} of {len(items)} inputs cannot be read and are left out "
-                f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
-                stacklevel=2,
-            )
-        return Embeddings(embeddings.ids, embeddings.matrix, self.loaded.meta)
+        made = _some(embeddings, items, bad, self.modality)
+        return Embeddings(made.ids, made.matrix, loaded.meta)
 
     def verify(
         self,
@@ -162,8 +207,16 @@ class Model:
             (1.0, True)
         """
         from likeness.inputs import items_of
-        from likeness.verify import verify
+        from likeness.verification import unless_misfit, verify
 
+        calibration = self.calibration
+        if not self.calibration_is_named:
+            calibration = unless_misfit(
+                self.loaded,
+                calibration,
+                threshold=threshold,
+                warn=partial(warnings.warn, stacklevel=3),
+            )
         with items_of(
             {"first": first, "second": second}, modality=self.modality, rate_hz=rate_hz
         ) as items:
@@ -172,7 +225,7 @@ class Model:
                 items[0],
                 items[1],
                 threshold=threshold,
-                calibration=self.calibration,
+                calibration=calibration,
             )
 
     def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
@@ -194,16 +247,84 @@ class Model:
         return export(self.loaded, Path(path), size=size)
 
     def to(self, device: str) -> Model:
-        """Move the network to a device such as "cpu" or "cuda"; gives the model itself."""
-        self.loaded.embedder.to(device)
+        """Move the network to a device such as "cpu" or "cuda"; gives the model itself.
+
+        Raises:
+            ValueError: this machine, or this installation of torch, has no such device.
+        """
+        try:
+            self.loaded.embedder.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(
+                f"device {device!r} cannot be used ({str(error).splitlines()[0]}); give cpu, cuda "
+                "or cuda:NUMBER"
+            ) from None
         return self
+
+
+def _some(
+    embeddings: types.Embeddings | None, items: Sequence[Item], bad: Sequence[Bad], modality: str
+) -> types.Embeddings:
+    """The embeddings, with a warning of the inputs that have none; an error if no input has."""
+    if embeddings is None:
+        raise ValueError(
+            f"none of {len(items)} inputs can be read by this {modality} model; the "
+            f"first: {bad[0].reason}"
+        )
+    if bad:
+        warnings.warn(
+            f"{len(bad)} of {len(items)} inputs cannot be read and are left out "
+            f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
+            stacklevel=3,
+        )
+    return embeddings
+
+
+def _reading(
+    model: Loaded,
+    *,
+    flip: Flip = "none",
+    crops: int = 0,
+    crop_seconds: float = 4.0,
+    chunk_seconds: float = 0.0,
+    only_speech: bool = False,
+) -> Loaded:
+    """The model reading as `Reading` says."""
+    from likeness.extract import with_flip
+    from likeness.models.load import in_parts
+
+    in_pieces = in_parts(
+        model,
+        crops=crops,
+        crop_seconds=crop_seconds,
+        chunk_seconds=chunk_seconds,
+        only_speech=only_speech,
+    )
+    return with_flip(in_pieces, flip)
+
+
+def _refuse_wrong(model: object, detector: object, calibration: object) -> None:
+    """Refuse what `load` cannot use, before anything slow is imported."""
+    if not isinstance(model, str | PathLike):
+        raise ValueError(
+            f"a model of type {type(model).__name__} cannot be loaded; give a path, or a text such "
+            "as speechbrain:SOURCE"
+        )
+    for option, value in (("detector", detector), ("calibration", calibration)):
+        if value is True:
+            raise ValueError(f"{option}=True names no {option}; give its file, or leave it out")
+    refuse_missing_model(str(model))
+    if isinstance(calibration, str | PathLike) and not Path(calibration).is_file():
+        raise FileNotFoundError(f"{calibration}: there is no such calibration file; correct it")
+    if isinstance(detector, str | PathLike) and not Path(detector).is_file():
+        raise FileNotFoundError(f"{detector}: there is no such detector file; correct the path")
 
 
 def load(
     model: str | Path,
     *,
-    detector: str | Path | None = None,
-    calibration: str | Path | Calibration | None = None,
+    detector: str | Path | Literal[False] | None = None,
+    calibration: str | Path | Calibration | Literal[False] | None = None,
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
     device: str | None = None,
 ) -> Model:
@@ -212,10 +333,12 @@ def load(
     Args:
         model: the folder of a run, a .safetensors checkpoint, an .onnx file,
             "speechbrain:SOURCE", "wespeaker:FILE.pt" or "insightface:PATH".
-        detector: for faces, an SCRFD .onnx file with landmarks. Inputs are then photographs, not
-            aligned crops. The folder of an InsightFace pack brings its own.
-        calibration: a file of `likeness score --calibrate`, or such a calibration. By default that
-            of the run's folder is taken, if there is one.
+        detector: for faces, an SCRFD .onnx file with landmarks. Inputs are then photographs, in
+            which the face is found and aligned. By default the detector of insightface:FOLDER is
+            taken, and other models read aligned crops. False takes aligned crops always.
+        calibration: what `likeness.calibrate` gives, or a file of it, which `likeness score
+            --calibrate` writes too. By default that of the run's folder is taken, if there is one.
+            False takes none.
         frontend: the filterbanks that an .onnx or wespeaker: network was trained with.
         device: where the network runs; by default a GPU, if there is one.
 
@@ -233,27 +356,26 @@ def load(
         >>> model.modality, model.dim, model.similarity
         ('speaker', 8, 'cosine')
     """
-    name = str(model)
-    if ":" not in name and not Path(name).exists():
-        raise FileNotFoundError(
-            f"{name}: there is no such model; give the folder of a run, a .safetensors or .onnx "
-            "file, speechbrain:SOURCE, wespeaker:FILE.pt or insightface:PATH"
-        )
-    if detector is not None and not Path(detector).is_file():
-        raise FileNotFoundError(f"{detector}: there is no such detector file; correct the path")
+    _refuse_wrong(model, detector, calibration)
 
     from likeness.models import load as loading
-    from likeness.verify import find_calibration
+    from likeness.verification import find_calibration
     from toolkit.models.embed import pick_device
 
-    if not isinstance(calibration, Calibration):
-        calibration = (
-            find_calibration(name, None) if calibration is None else load_calibration(calibration)
-        )
-    finder = Path(detector) if detector is not None else loading.find_detector(name)
-    loaded = loading.with_detector(loading.load(name, frontend=frontend), finder)
-    loaded.embedder.to(device or pick_device())
-    return Model(loaded, calibration)
+    name = str(model)
+    if calibration is None:
+        fitted = find_calibration(name, None)
+    elif calibration is False or isinstance(calibration, Calibration):
+        fitted = calibration or None
+    else:
+        fitted = load_calibration(calibration)
+    loaded = loading.load_to_embed(
+        name,
+        detector=Path(detector) if isinstance(detector, str | PathLike) else detector,
+        frontend=frontend,
+    )
+    made = Model(loaded, fitted, calibration_is_named=calibration is not None)
+    return made.to(device or str(pick_device()))
 
 
 def train(
@@ -261,7 +383,7 @@ def train(
     data: str | Path,
     out: str | Path,
     *,
-    settings: Sequence[str] = (),
+    settings: str | Sequence[str] = (),
     resume: bool = False,
 ) -> Model:
     """Train a recipe and give its model.
@@ -288,10 +410,13 @@ def train(
         'speaker'
     """
     from likeness.commands.recipes import located
+    from likeness.models.initial import read_initial
     from toolkit.training.recipe import Recipe, override
     from toolkit.training.recipe import load as load_recipe
     from toolkit.training.train import fit
 
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
-    fit(override(loaded, list(settings)), data=Path(data), out=Path(out), resume=resume)
+    changes = [settings] if isinstance(settings, str) else list(settings)
+    changed = override(loaded, changes)
+    fit(changed, data=Path(data), out=Path(out), resume=resume, read_initial=read_initial)
     return load(out)

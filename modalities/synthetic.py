@@ -149,6 +149,18 @@ def speaker_traits(speaker: int, *, seed: int = 0) -> Speaker:
     )
 
 
+def _check_duration(seconds: tuple[float, float], rate_hz: int) -> None:
+    """Raise ValueError for durations out of order or too short, and for a rate that is too low."""
+    if not 0.3 <= seconds[0] <= seconds[1]:
+        raise ValueError(
+            f"voice: seconds {seconds} must be (shortest, longest) with a shortest of at least 0.3"
+        )
+    if rate_hz < 8_000:
+        raise ValueError(
+            f"voice: rate_hz is {rate_hz}; at least 8000 is needed to hold the formants"
+        )
+
+
 def voice(
     speaker: int,
     utterance: int,
@@ -182,14 +194,7 @@ def voice(
             f"voice: speaker is {speaker}, utterance {utterance} and seed {seed}; numbers from 0 "
             "are allowed"
         )
-    if not 0.3 <= seconds[0] <= seconds[1]:
-        raise ValueError(
-            f"voice: seconds {seconds} must be (shortest, longest) with a shortest of at least 0.3"
-        )
-    if rate_hz < 8_000:
-        raise ValueError(
-            f"voice: rate_hz is {rate_hz}; at least 8000 is needed to hold the formants"
-        )
+    _check_duration(seconds, rate_hz)
     who = speaker_traits(speaker, seed=seed)
     rng = np.random.default_rng([seed, speaker, utterance, 2])
     samples = round(rng.uniform(*seconds) * rate_hz)

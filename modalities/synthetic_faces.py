@@ -81,6 +81,28 @@ class Shot(NamedTuple):
     landmarks: NDArray[np.float64]
 
 
+# What the colours of hair and irises are drawn around, as red, green and blue from 0 to 1.
+_HAIR_SHADES = np.array(
+    [
+        [0.08, 0.07, 0.07],
+        [0.24, 0.15, 0.09],
+        [0.42, 0.27, 0.14],
+        [0.74, 0.6, 0.36],
+        [0.5, 0.2, 0.1],
+        [0.62, 0.6, 0.58],
+    ]
+)
+_IRISES = np.array(
+    [
+        [0.2, 0.11, 0.06],
+        [0.36, 0.24, 0.1],
+        [0.25, 0.4, 0.6],
+        [0.3, 0.42, 0.28],
+        [0.4, 0.42, 0.44],
+    ]
+)
+
+
 def face_traits(subject: int, *, seed: int = 0) -> Face:
     """Draw the face of one subject.
 
@@ -98,32 +120,14 @@ def face_traits(subject: int, *, seed: int = 0) -> Face:
         + np.array([0.42, 0.27, 0.19]) * tone
         + rng.normal(0.0, 0.025, 3)
     )
-    shades = np.array(
-        [
-            [0.08, 0.07, 0.07],
-            [0.24, 0.15, 0.09],
-            [0.42, 0.27, 0.14],
-            [0.74, 0.6, 0.36],
-            [0.5, 0.2, 0.1],
-            [0.62, 0.6, 0.58],
-        ]
-    )
-    irises = np.array(
-        [
-            [0.2, 0.11, 0.06],
-            [0.36, 0.24, 0.1],
-            [0.25, 0.4, 0.6],
-            [0.3, 0.42, 0.28],
-            [0.4, 0.42, 0.44],
-        ]
-    )
     lips = skin * (0.8, 0.55, 0.55) + (0.12, 0.02, 0.04)
     return Face(
         skin=_colour(skin),
         hair=_colour(
-            shades[rng.choice(6, p=(0.3, 0.25, 0.18, 0.12, 0.07, 0.08))] + rng.normal(0.0, 0.03, 3)
+            _HAIR_SHADES[rng.choice(6, p=(0.3, 0.25, 0.18, 0.12, 0.07, 0.08))]
+            + rng.normal(0.0, 0.03, 3)
         ),
-        iris=_colour(irises[rng.integers(5)] + rng.normal(0.0, 0.02, 3)),
+        iris=_colour(_IRISES[rng.integers(5)] + rng.normal(0.0, 0.02, 3)),
         lips=_colour(lips + rng.normal(0.0, 0.04, 3)),
         width=rng.uniform(0.62, 0.8),
         height=rng.uniform(0.92, 1.08),

@@ -34,9 +34,11 @@ settings.register_profile(
 )  # of `make test`: a quarter of the examples, see below
 settings.load_profile("steady")
 
-# The files that take longest come first: a process that were given one of them last would work on
-# while the others wait.
+# The files that take longest come first: the process that got one of them last would work on while
+# the others wait.
 LONGEST = (
+    "likeness/test_wheel.py",
+    "test_contributing.py",
     "toolkit/training/test_compare.py",
     "likeness/service/test_serve_page.py",
     "toolkit/training/test_train_many.py",

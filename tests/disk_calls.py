@@ -67,4 +67,4 @@ def recorded(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
 def come_in_order(expected: Iterable[str], calls: Iterable[str]) -> bool:
     """Whether the expected calls are among the calls, in this order; others may come between."""
     left = iter(calls)
-    return all(one in left for one in expected)
+    return all(value in left for value in expected)

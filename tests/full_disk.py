@@ -70,8 +70,8 @@ def listed(num: int) -> Trials:
 
 def table(name: str) -> tuple[Write, Read]:
     def read_back(folder: Path) -> object:
-        found = embeddings.read(folder / name)
-        return [len(found.ids), found.matrix[0, 0].item(), dict(found.meta)]
+        loaded = embeddings.read(folder / name)
+        return [len(loaded.ids), loaded.matrix[0, 0].item(), dict(loaded.meta)]
 
     return lambda folder, version: embeddings.write(folder / name, embedded(version)), read_back
 
@@ -117,11 +117,11 @@ def write_resume(folder: Path, version: int) -> None:
 
 
 def read_resume(folder: Path) -> object:
-    found = latest(folder)
-    assert found is not None
-    held = {"a": torch.zeros(40_000)}
-    read(found[0], held)
-    return [found[1]["step"], held["a"].unique().tolist()]
+    newest = latest(folder)
+    assert newest is not None
+    contents = {"a": torch.zeros(40_000)}
+    read(newest[0], contents)
+    return [newest[1]["step"], contents["a"].unique().tolist()]
 
 
 def write_log(folder: Path, version: int) -> None:
@@ -137,10 +137,10 @@ def write_board(folder: Path, version: int) -> None:
 
 def write_gallery(make: Callable[..., Any], folder: Path, version: int) -> None:
     gallery = make(folder / "gallery", {"similarity": "cosine"})
-    held = embedded(version)
-    held = Embeddings(held.ids, held.matrix + 1, {"similarity": "cosine"})
+    loaded = embedded(version)
+    loaded = Embeddings(loaded.ids, loaded.matrix + 1, {"similarity": "cosine"})
     try:
-        gallery.enrol(held, [f"{version} {one}" for one in held.ids])
+        gallery.enrol(loaded, [f"{version} {item_id}" for item_id in loaded.ids])
     finally:
         gallery.close()
 
@@ -148,7 +148,7 @@ def write_gallery(make: Callable[..., Any], folder: Path, version: int) -> None:
 def read_gallery(make: Callable[..., Any], folder: Path) -> object:
     gallery = make(folder / "gallery", {"similarity": "cosine"})
     try:
-        return sorted(one.subject for one in gallery.entries())
+        return sorted(entry.subject for entry in gallery.entries())
     finally:
         gallery.close()
 
@@ -172,7 +172,7 @@ def write_shards(folder: Path, packed: list[Item], version: int) -> None:
 
 
 def read_shards(folder: Path) -> object:
-    return sorted(one.id for one in shards.items(folder / "packed", pattern="v0*.tar"))
+    return sorted(item.id for item in shards.items(folder / "packed", pattern="v0*.tar"))
 
 
 def write_records(folder: Path, version: int) -> None:
@@ -186,7 +186,7 @@ def write_records(folder: Path, version: int) -> None:
 
 def read_records(folder: Path) -> object:
     return [
-        [one.id for one in recordio.items(folder / "train.rec")],
+        [item.id for item in recordio.items(folder / "train.rec")],
         (folder / "train.idx").read_text(),
     ]
 
@@ -218,14 +218,14 @@ def kinds(folder: Path) -> dict[str, tuple[Write, Read]]:
 def names(folder: Path) -> list[str]:
     """Hidden things that were left, and how many others."""
     return sorted(
-        one.name for one in folder.rglob("*") if one.name.startswith(".") or "part" in one.name
+        path.name for path in folder.rglob("*") if path.name.startswith(".") or "part" in path.name
     )
 
 
 def main(root: Path, chosen: list[str]) -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then the system answers with an error instead
-    found: dict[str, list[object]] = {}
+    result: dict[str, list[object]] = {}
     for number, kind in enumerate(chosen):
         folder = root / str(number)
         folder.mkdir()
@@ -238,11 +238,13 @@ def main(root: Path, chosen: list[str]) -> None:
                 write(folder, 1)
         except BaseException as error:
             raised = [
-                next(one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"),
+                next(
+                    part.__name__ for part in type(error).__mro__ if part.__module__ == "builtins"
+                ),
                 str(error),
             ]
-        found[kind] = [*raised, read_back(folder) == before, names(folder)]
-    print(json.dumps(found))
+        result[kind] = [*raised, read_back(folder) == before, names(folder)]
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -161,13 +161,13 @@ def work(name: str, start: int, end: int, place: mmap.mmap, out: Path) -> None:
             place[:64] = (
                 json.dumps([number, int(time.monotonic()), time.process_time()]).encode().ljust(64)
             )
-            found = read(name, payload_of(name, number, valid), Path(folder))
+            loaded = read(name, payload_of(name, number, valid), Path(folder))
             peak, before = _peak(), peak
-            if not found and peak > max(before, base + MEMORY):
-                found = "memory over 1 GiB"
-            if found:
+            if not loaded and peak > max(before, base + MEMORY):
+                loaded = "memory over 1 GiB"
+            if loaded:
                 with out.open("a") as file:
-                    file.write(json.dumps([number, found]) + "\n")
+                    file.write(json.dumps([number, loaded]) + "\n")
 
 
 def _peak() -> int:
@@ -211,13 +211,13 @@ def chunk(name: str, start: int, end: int, folder: Path) -> tuple[int, list[tupl
         elif not killed and hangs(pid, *json.loads(place[:64].decode())[1:]):
             os.kill(pid, signal.SIGKILL)
             killed = True
-    found = (
+    loaded = (
         [tuple(json.loads(line)) for line in out.read_text().splitlines()] if out.is_file() else []
     )
     if status == 0:
-        return end, found
+        return end, loaded
     number = json.loads(place[:64].decode())[0]
-    return number + 1, [*found, (number, "hang" if killed else f"crash, status {status}")]
+    return number + 1, [*loaded, (number, "hang" if killed else f"crash, status {status}")]
 
 
 def contained(name: str, number: int, folder: Path) -> bool:
@@ -251,23 +251,23 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--report", action="store_true")
-    given = parser.parse_args()
-    (given.folder / "failures").mkdir(parents=True, exist_ok=True)
-    state_file = given.folder / "state.json"
+    inputs = parser.parse_args()
+    (inputs.folder / "failures").mkdir(parents=True, exist_ok=True)
+    state_file = inputs.folder / "state.json"
     state: dict[str, Any] = json.loads(state_file.read_text()) if state_file.is_file() else {}
-    names = given.only or list(test_fuzz.CASES)
-    if given.report:
+    names = inputs.only or list(test_fuzz.CASES)
+    if inputs.report:
         for name in names:
             print(name, state.get(name, {"done": 0}))
         return
-    while any(state.get(name, {}).get("done", 0) < given.count for name in names):
+    while any(state.get(name, {}).get("done", 0) < inputs.count for name in names):
         for name in names:
             mine = state.setdefault(name, {"done": 0, "contained": 0, "failed": 0})
-            end = min(mine["done"] + CHUNK, given.count)
+            end = min(mine["done"] + CHUNK, inputs.count)
             while mine["done"] < end:  # a crash ends a worker
-                done, found = chunk(name, mine["done"], end, given.folder)
-                for number, what in found:
-                    if contained(name, number, given.folder):
+                done, result = chunk(name, mine["done"], end, inputs.folder)
+                for number, what in result:
+                    if contained(name, number, inputs.folder):
                         mine["contained"] += 1
                         continue
                     mine["failed"] += 1

@@ -68,10 +68,10 @@ def write_table(suffix: str) -> Write:
 def read_table(name: str, missing: object = None) -> Read:
     def read(folder: Path) -> object:
         try:
-            found = embeddings.read(folder / name)
+            loaded = embeddings.read(folder / name)
         except FileNotFoundError:
             return missing
-        return [found.ids, found.matrix.tolist(), dict(found.meta)]
+        return [loaded.ids, loaded.matrix.tolist(), dict(loaded.meta)]
 
     return read
 
@@ -81,17 +81,17 @@ def read_ark(folder: Path) -> object:
 
     Their meta has to be of the same, and their index too, or not there.
     """
-    held = embeddings.read(folder / "e.ark")
-    version = int(held.matrix[0, 0]) // 1000
-    assert held.ids == embedded(version).ids
-    assert held.meta == {"model": str(version)}
+    loaded = embeddings.read(folder / "e.ark")
+    version = int(loaded.matrix[0, 0]) // 1000
+    assert loaded.ids == embedded(version).ids
+    assert loaded.meta == {"model": str(version)}
     try:
         by_index = embeddings.read(folder / "e.scp")
     except FileNotFoundError as error:
         return version if "write both again" in str(error) else error
-    assert by_index.ids == held.ids
-    assert by_index.meta == held.meta
-    assert np.array_equal(by_index.matrix, held.matrix)
+    assert by_index.ids == loaded.ids
+    assert by_index.meta == loaded.meta
+    assert np.array_equal(by_index.matrix, loaded.matrix)
     return version
 
 
@@ -100,8 +100,8 @@ def write_scores(folder: Path, version: int) -> None:
 
 
 def read_scores(folder: Path) -> object:
-    found, values = trials.read_scores(folder / "s.txt")
-    return [found.probe_ids, values.tolist()]
+    scored, values = trials.read_scores(folder / "s.txt")
+    return [scored.probe_ids, values.tolist()]
 
 
 def write_plda(folder: Path, version: int) -> None:
@@ -141,7 +141,7 @@ def read_shards(folder: Path) -> object:
     """All items, or none where the packing is not finished, which is said."""
     try:
         return (
-            [(one.id, one.open().read()) for one in shards.items(folder / "packed")]
+            [(item.id, item.open().read()) for item in shards.items(folder / "packed")]
             if (folder / "packed").is_dir()
             else []
         )
@@ -153,20 +153,20 @@ def read_shards(folder: Path) -> object:
 
 def write_gallery(folder: Path, version: int) -> None:
     gallery = ExactGallery(folder / "gallery", {"similarity": "cosine"})
-    held = Embeddings(
+    loaded = Embeddings(
         tuple("abcdef"),
         np.arange(24, dtype=np.float32).reshape(6, 4) + version,
         {"similarity": "cosine"},
     )
-    (gallery.update if len(gallery) else gallery.enrol)(held, list("xxyyzz"))
+    (gallery.update if len(gallery) else gallery.enrol)(loaded, list("xxyyzz"))
     gallery.close()
 
 
 def read_gallery(folder: Path) -> object:
     gallery = ExactGallery(folder / "gallery", {"similarity": "cosine"})
-    found = [(one.subject, one.enrolments, one.norm) for one in gallery.entries()]
+    result = [(entry.subject, entry.enrolments, entry.norm) for entry in gallery.entries()]
     gallery.close()
-    return found
+    return result
 
 
 MADE: dict[str, tuple[Write, Read]] = {
@@ -208,7 +208,7 @@ def counted(write: Write, folder: Path, version: int, last: int = -1) -> Counter
 
 def main(root: Path, kinds: list[str]) -> None:
     torch.set_num_threads(1)
-    told = {}
+    report = {}
     for kind in kinds:
         write, read = MADE[kind]
         fresh = kind == "shards"  # made once, and not replaced
@@ -234,22 +234,22 @@ def main(root: Path, kinds: list[str]) -> None:
             killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
             kills += killed
             try:
-                found = read(folder)
+                loaded = read(folder)
             except Exception as error:  # told below
                 other.append(
                     f"kill at call {point} of {first.count}: {type(error).__name__}: {error}"
                 )
                 continue
             write(folder, number)  # goes on or begins anew, whatever was left
-            if left := [one.name for one in folder.rglob(".*")]:
+            if left := [path.name for path in folder.rglob(".*")]:
                 other.append(f"kill at call {point} of {first.count}: the next write leaves {left}")
             whole = read(folder)
-            old += found == before
-            new += found == whole
-            if found not in (before, whole):
+            old += loaded == before
+            new += loaded == whole
+            if loaded not in (before, whole):
                 other.append(f"kill at call {point} of {first.count}: neither the old nor the new")
-        told[kind] = [kills, old, new, other]
-    print(json.dumps(told))
+        report[kind] = [kills, old, new, other]
+    print(json.dumps(report))
 
 
 def _folder(root: Path, kind: str, number: int) -> Path:

@@ -200,9 +200,11 @@ def run(command: str, copy: Path) -> str:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
+    """A copy of the repository, without the golden files."""
     for part in PARTS:
         if (ROOT / part).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "golden")
+            # What is compiled already comes along, but no file that another process is writing.
+            ignored = shutil.ignore_patterns("golden", "*.pyc.*")
             shutil.copytree(ROOT / part, tmp_path / part, ignore=ignored)
         else:
             shutil.copyfile(ROOT / part, tmp_path / part)
@@ -251,10 +253,12 @@ def test_a_data_set_is_added_in_five_lines(copy: Path) -> None:
     command = re.search(r"`(python -m pytest [^`]*)`", listed[4])
     assert command is not None
     named = command[1].replace("NAME", "birdsong").replace("MODALITY", "speaker")
-    told = run(named + " -vv", copy)
-    passed = {line.split("::")[0].split("/")[-1] for line in told.splitlines() if "PASSED" in line}
+    message = run(named + " -vv", copy)
+    passed = {
+        line.split("::")[0].split("/")[-1] for line in message.splitlines() if "PASSED" in line
+    }
     assert passed >= {"test_layers.py", "test_recipes.py", "test_birdsong.py"}
-    assert "test_trains_and_embeds[speaker/birdsong.py:arcface] PASSED" in told
+    assert "test_trains_and_embeds[speaker/birdsong.py:arcface] PASSED" in message
     assert "birdsong" in run("python -m likeness recipes", copy)
     assert "birdsong" in run("python -m likeness prepare", copy)
 
@@ -284,9 +288,9 @@ def test_a_backbone_is_added_in_five_lines(copy: Path) -> None:
     command = re.search(r"`(python -m pytest [^`]*)`", listed[4])
     assert command is not None
     named = command[1].replace("NAME", "meanframes").replace("Name", "MeanOfFrames")
-    told = run(named + " -vv", copy)
-    assert told.count("TestContract") >= 5
-    assert "test_meanframes_is_the_linear_layer_of_the_mean PASSED" in told
-    assert "test_no_backbone_is_left_out PASSED" in told.replace(
+    message = run(named + " -vv", copy)
+    assert message.count("TestContract") >= 5
+    assert "test_meanframes_is_the_linear_layer_of_the_mean PASSED" in message
+    assert "test_no_backbone_is_left_out PASSED" in message.replace(
         "test_counts_are_the_field_s_and_no_backbone", "test_no_backbone"
     )

@@ -1,10 +1,10 @@
 """Generated pages are up to date; the commands of README.md and docs/*.md run, or at least name
 recipes, settings and options that exist.
 
-Blocks marked `sh` and `python` in README.md, docs/own_data.md and docs/deployment.md are run as
-they stand, in one folder of small synthetic voices, faces and images; `likeness train` gets four
-steps of small batches and one thread besides. Commands in all other blocks are parsed by the
-command line itself, without being run.
+Blocks marked `sh` and `python` in README.md, docs/own_data.md, docs/deployment.md and
+docs/protocols.md are run as they stand, in one folder of small synthetic voices, faces and images;
+`likeness train` gets four steps of small batches and one thread besides. Commands in all other
+blocks are parsed by the command line itself, without being run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN = (
     "docs/own_data.md",
     "README.md",
+    "docs/limits.md",
+    "docs/losses.md",
+    "docs/backbones.md",
     "docs/deployment.md",
+    "docs/protocols.md",
 )  # in this order: later ones use files of the first
 QUICK = [
     "schedule.steps=4",
@@ -58,30 +62,37 @@ class Block(NamedTuple):
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    matched = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [
         Block(
-            page.relative_to(ROOT).as_posix(), text.count("\n", 0, one.start()) + 2, one[1], one[2]
+            page.relative_to(ROOT).as_posix(),
+            text.count("\n", 0, match.start()) + 2,
+            match[1],
+            match[2],
         )
-        for one in found
+        for match in matched
     ]
 
 
 def lines(block: Block) -> list[str]:
     """Its commands: continued lines are joined, blank ones and comments left out."""
     joined = re.sub(r"\s*\\\n\s*", " ", block.text).splitlines()
-    return [one for one in map(str.strip, joined) if one and not one.startswith("#")]
+    return [text for text in map(str.strip, joined) if text and not text.startswith("#")]
 
 
-BLOCKS = [one for page in PAGES for one in blocks(page)]
+BLOCKS = [value for page in PAGES for value in blocks(page)]
 RUNNABLE = [
-    one for name in RUN for one in BLOCKS if one.page == name and one.kind in ("sh", "python")
+    block
+    for name in RUN
+    for block in BLOCKS
+    if block.page == name and block.kind in ("sh", "python")
 ]
+NARROW = [*(ROOT / page for page in RUN), ROOT / "CONTRIBUTING.md", ROOT / "docs" / "limits.md"]
 SHOWN = [
-    (one, line)
-    for one in BLOCKS
-    if one.kind != "python"
-    for line in lines(one)
+    (block, line)
+    for block in BLOCKS
+    if block.kind != "python"
+    for line in lines(block)
     if re.match(r"(likeness|python|torchrun|make|pip|curl) ", line)
 ]
 
@@ -126,24 +137,24 @@ def ran(
                 for item in request.session.items
                 if item.path == request.path and "ran" in item.fixturenames
             ]  # type: ignore[attr-defined]
-            last = max(RUNNABLE.index(one) for one in asked)
-            return {(one.page, one.line): run(one) for one in RUNNABLE[: last + 1]}
+            last = max(RUNNABLE.index(value) for value in asked)
+            return {(entry.page, entry.line): run(entry) for entry in RUNNABLE[: last + 1]}
     finally:
         torch.set_num_threads(threads)
 
 
 def run(block: Block) -> str:
-    said = io.StringIO()
+    output = io.StringIO()
     steps = [block.text] if block.kind == "python" else lines(block)
     for step in steps:
         try:
-            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            with contextlib.redirect_stderr(output), contextlib.redirect_stdout(io.StringIO()):
                 if block.kind == "python":
                     exec(compile(step, f"{block.page}:{block.line}", "exec"), {"__name__": "docs"})
                 else:
                     run_line(step)
         except (Exception, SystemExit) as error:
-            return f"{step}\n{type(error).__name__}: {error}\n{said.getvalue()}"
+            return f"{step}\n{type(error).__name__}: {error}\n{output.getvalue()}"
     return ""
 
 
@@ -170,8 +181,8 @@ def run_line(line: str) -> None:
 @pytest.mark.parametrize(
     "block",
     [
-        pytest.param(one, marks=[pytest.mark.slow] if k else [], id=f"{one.page}:{one.line}")
-        for k, one in enumerate(RUNNABLE)
+        pytest.param(entry, marks=[pytest.mark.slow] if k else [], id=f"{entry.page}:{entry.line}")
+        for k, entry in enumerate(RUNNABLE)
     ],
 )
 def test_what_is_marked_as_run_runs(block: Block, ran: dict[tuple[str, int], str]) -> None:
@@ -187,11 +198,11 @@ def problem(arguments: list[str], folder: Path) -> str:
     """What the command line's own parser has against it ("" = nothing), in `folder` with a file or
     folder for every name; then recipe, variants, settings.
     """
-    for one in arguments[1:]:
-        name = re.sub(r"^lancedb:(.*)$", r"\1.lance", one)
+    for argument in arguments[1:]:
+        name = re.sub(r"^lancedb:(.*)$", r"\1.lance", argument)
         if (
-            not one.startswith("-")
-            and one not in names()  # of a recipe, not of a file
+            not argument.startswith("-")
+            and argument not in names()  # of a recipe, not of a file
             and not any(mark in name for mark in ":=")
             and not (folder / name).exists()
         ):
@@ -203,17 +214,17 @@ def problem(arguments: list[str], folder: Path) -> str:
     command = typer.main.get_command(app).commands[arguments[0]]  # type: ignore[attr-defined]
     with contextlib.chdir(folder):
         try:
-            given = command.make_context(arguments[0], list(arguments[1:])).params
+            inputs = command.make_context(arguments[0], list(arguments[1:])).params
         except Exception as error:  # of typer's own click or of click
             return getattr(error, "format_message", error.__str__)() or repr(error)
-    file, _, variant = str(given.get("recipe", "")).partition(":")
+    file, _, variant = str(inputs.get("recipe", "")).partition(":")
     if file:
         try:
             path = located(file) if not file.startswith("recipes/") else str(ROOT / file)
-            chosen = str(given.get("variants") or "").split(",")
-            for one in (".".join(part for part in (variant, name) if part) for name in chosen):
-                loaded, _ = recipes.load(path + (f":{one}" if one else ""))
-                recipes.override(loaded, list(given.get("overrides") or []))
+            chosen = str(inputs.get("variants") or "").split(",")
+            for argument in (".".join(part for part in (variant, name) if part) for name in chosen):
+                loaded, _ = recipes.load(path + (f":{argument}" if argument else ""))
+                recipes.override(loaded, list(inputs.get("overrides") or []))
         except (ValueError, OSError) as error:
             return str(error)
     return ""
@@ -233,7 +244,9 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         assert not problem(arguments, tmp_path / "clone")
     elif name == "python":
         source = (ROOT / arguments[0]).read_text(encoding="utf-8")
-        for option in (one.partition("=")[0] for one in arguments[1:] if one.startswith("--")):
+        for option in (
+            argument.partition("=")[0] for argument in arguments[1:] if argument.startswith("--")
+        ):
             assert f'"{option}"' in source, f"{arguments[0]} has no {option}"
     elif name == "make":
         assert re.search(
@@ -266,7 +279,7 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         ("compare speaker/folders --variants statistics,nobody --out o", "nobody"),
     ],
 )
-def test_wrong_commands_are_found(wrong: str, said: str, tmp_path: Path) -> None:
+def test_wrong_commands_are_detected(wrong: str, said: str, tmp_path: Path) -> None:
     assert said in problem(wrong.split(), tmp_path)
 
 
@@ -277,16 +290,17 @@ def test_wrong_commands_are_found(wrong: str, said: str, tmp_path: Path) -> None
 def test_links_lead_somewhere_and_no_page_names_a_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for target, _, anchor in (
-        one.partition("#")
-        for one in re.findall(r"\]\(([^)\s]+)\)", text)
-        if not one.startswith("http")
+        number.partition("#")
+        for number in re.findall(r"\]\(([^)\s]+)\)", text)
+        if not number.startswith("http")
     ):
         linked = page.parent / target if target else page
         assert linked.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in [
-                re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in headings
+                re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+                for heading in headings
             ], f"{target}#{anchor}"
     assert not re.findall(r"(?<![\w.])/(?:work|tmp|home|root|Users|mnt)/\S*", text)
 
@@ -298,7 +312,7 @@ def test_measuring_again_keeps_what_was_written_by_hand() -> None:
     for script, text in performance.sections().items():
         printed = "loading\n| work | ours |\n|---|---|\n| new | 1 s |\n\n| more |\n|---|\n"
         made = performance.section(script, printed, text)
-        told = [line for line in text.splitlines() if line and line[0] not in "|`"]
+        message = [line for line in text.splitlines() if line and line[0] not in "|`"]
         lines = made.splitlines()
         assert lines[0].startswith(f"`python benchmarks/{script}.py`, ")
         assert lines[1:9] == [
@@ -309,13 +323,19 @@ def test_measuring_again_keeps_what_was_written_by_hand() -> None:
             "",
             "| more |",
             "|---|",
-            *([""] if told else []),
+            *([""] if message else []),
         ], script
-        assert [line for line in lines[8:] if line] == told
+        assert [line for line in lines[8:] if line] == message
         assert performance.section(script, printed, made) == made
     assert (
         sum(line.startswith("FaissGallery") for line in page.splitlines()) == 1
     )  # a remark that begins with "`" would be lost
+
+
+@pytest.mark.parametrize("page", NARROW, ids=lambda page: page.name)
+def test_lines_have_at_most_100_columns_but_for_tables_of_data(page: Path) -> None:
+    wide = [line for line in page.read_text(encoding="utf-8").splitlines() if len(line) > 100]
+    assert [line for line in wide if not line.startswith("| ")] == []
 
 
 def test_the_readme_is_short() -> None:

@@ -50,7 +50,7 @@ from likeness.models import insightface as backends_insightface
 from likeness.models import onnx as exported_models
 from likeness.models import speechbrain as backends_speechbrain
 from likeness.models.run import load_model
-from likeness.prepare import fetch
+from likeness.prepare import archives
 from modalities.face import folders as face_folders
 from modalities.face import ijb, pairs, pickled, recordio, recordio_writer
 from modalities.image import cars, cifar, cub, lists, mnist, omniglot, sop
@@ -201,7 +201,8 @@ def replaced(text: bytes, where: int, value: object) -> bytes:
 # --------------------------------------------------------------------------------------------------
 
 IDS = ("ann/1", "ann/2", "bob/1", "bob/2")
-LISTED = Trials(IDS, IDS, [0, 0, 2, 1], [1, 2, 3, 3], [True, False, True, False])  # type: ignore[arg-type]
+_ROWS: Any = [[0, 0, 2, 1], [1, 2, 3, 3], [True, False, True, False]]
+LISTED = Trials(IDS, IDS, *_ROWS)
 EMBEDDED = Embeddings(IDS, np.arange(12, dtype=np.float32).reshape(4, 3), {"similarity": "cosine"})
 
 
@@ -227,8 +228,8 @@ def written(write: Callable[[Path], object], name: str) -> bytes:
 
 
 def member(archive: Callable[[], bytes], wanted: str) -> bytes:
-    with zipfile.ZipFile(io.BytesIO(archive())) as held:
-        return held.read(next(one for one in held.namelist() if one.endswith(wanted)))
+    with zipfile.ZipFile(io.BytesIO(archive())) as contents:
+        return contents.read(next(text for text in contents.namelist() if text.endswith(wanted)))
 
 
 def put_member(
@@ -236,11 +237,11 @@ def put_member(
 ) -> Path:
     """The archive with the payload in place of a member, checksums and all."""
     with (
-        zipfile.ZipFile(io.BytesIO(archive())) as held,
+        zipfile.ZipFile(io.BytesIO(archive())) as contents,
         zipfile.ZipFile(folder / name, "w") as other,
     ):
-        for one in held.namelist():
-            other.writestr(one, payload if one.endswith(wanted) else held.read(one))
+        for entry in contents.namelist():
+            other.writestr(entry, payload if entry.endswith(wanted) else contents.read(entry))
     return folder / name
 
 
@@ -284,8 +285,8 @@ JPEG = b"\xff\xd8" + bytes(60)
 
 def images(folder: Path) -> list[Item]:
     return [
-        Item(one, plain(f"{number}.jpg", folder, JPEG + bytes([number])), one[:3])
-        for number, one in enumerate(IDS)
+        Item(item_id, plain(f"{number}.jpg", folder, JPEG + bytes([number])), item_id[:3])
+        for number, item_id in enumerate(IDS)
     ]
 
 
@@ -297,8 +298,8 @@ def record(suffix: str) -> bytes:
 
 
 def place_record(suffix: str, folder: Path, payload: bytes) -> Path:
-    for one in (".rec", ".idx"):
-        plain(f"t{one}", folder, payload if one == suffix else record(one))
+    for first in (".rec", ".idx"):
+        plain(f"t{first}", folder, payload if first == suffix else record(first))
     return folder / "t.rec"
 
 
@@ -307,11 +308,11 @@ def place_lone_record(folder: Path, payload: bytes) -> Path:
 
 
 def read_record(path: Path) -> None:
-    for one in recordio.items(path):
-        with one.open() as file:
-            held = file.read()
-        if one.suffix == recordio.RECORD_SUFFIX:
-            recordio.join_parts(held)
+    for item in recordio.items(path):
+        with item.open() as file:
+            loaded = file.read()
+        if item.suffix == recordio.RECORD_SUFFIX:
+            recordio.join_parts(loaded)
 
 
 def verification() -> bytes:
@@ -337,13 +338,13 @@ def place_cifar_names(folder: Path, payload: bytes) -> Path:
 
 
 def cifar_archive() -> bytes:
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w") as tar:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, content in (("batches.meta.txt", CIFAR_NAMES), ("test_batch.bin", CIFAR_BATCH)):
-            one = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
-            one.size = len(content)
-            tar.addfile(one, io.BytesIO(content))
-    return held.getvalue()
+            contents = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            contents.size = len(content)
+            tar.addfile(contents, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 def idx(kind: str) -> bytes:
@@ -356,25 +357,25 @@ def idx(kind: str) -> bytes:
 
 def place_mnist(fuzzed: str, compressed: bool, folder: Path, payload: bytes) -> Path:
     for kind in ("images-idx3", "labels-idx1"):
-        held = payload if kind == fuzzed else idx(kind)
+        loaded = payload if kind == fuzzed else idx(kind)
         (zipped if compressed else plain)(
-            f"train-{kind}-ubyte{'.gz' if compressed else ''}", folder, held
+            f"train-{kind}-ubyte{'.gz' if compressed else ''}", folder, loaded
         )
     return folder
 
 
 @cache
 def omniglot_archive() -> bytes:
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     classes = np.array([f"alphabet{i:02d}/character01" for i in range(21)])
     np.savez(
-        held,
+        buffer,
         ink_packed=np.zeros((21, 1379), np.uint8),
         label=np.arange(21),
         class_name=classes,
         name=np.array([f"{i:04d}_01" for i in range(21)]),
     )
-    return held.getvalue()
+    return buffer.getvalue()
 
 
 def read_omniglot(path: Path) -> object:
@@ -384,7 +385,7 @@ def read_omniglot(path: Path) -> object:
 
 FACES = b"a.jpg 1 1\nb.jpg 1 2\nc.jpg 2 1\n"
 POINTS = b"".join(
-    b"%c.jpg 38.2 51.6 73.5 51.5 56.0 71.7 41.5 92.3 70.7 92.2 0.9\n" % one for one in b"abc"
+    b"%c.jpg 38.2 51.6 73.5 51.5 56.0 71.7 41.5 92.3 70.7 92.2 0.9\n" % value for value in b"abc"
 )
 SIDE = b"TEMPLATE_ID,SUBJECT_ID,FILENAME\n1,7,img/1.jpg\n1,7,img/2.jpg\n2,9,img/3.jpg\n"
 KNOWN_FACES = ijb_files.Faces(("a.jpg", "b.jpg", "c.jpg"), np.array([1, 1, 2]), np.array([1, 2, 1]))
@@ -474,9 +475,9 @@ def place_index(folder: Path, payload: bytes) -> Path:
 
 
 def read_shard(path: Path) -> object:
-    found = shards.items(path, labelled=False)
+    items = shards.items(path, labelled=False)
     path.with_name(f"{path.name}.index").unlink(missing_ok=True)
-    return found
+    return items
 
 
 @cache
@@ -521,9 +522,9 @@ def read_by(*reads: Callable[[Path], object]) -> Callable[[Path], None]:
 
     def read(path: Path) -> None:
         refusal: Exception | None = None
-        for one in reads:
+        for entry in reads:
             try:
-                one(path)
+                entry(path)
             except (ValueError, FileNotFoundError) as error:
                 refusal = error
         if refusal is not None:
@@ -542,25 +543,25 @@ def image(kind: str, mode: str = "RGB", **how: Any) -> bytes:
         (12, 16) if grey else (12, 16, 3),
         dtype=np.uint16 if mode == "I;16" else np.uint8,
     )
-    held, drawn = io.BytesIO(), Image.fromarray(pixels)
+    buffer, drawn = io.BytesIO(), Image.fromarray(pixels)
     drawn = drawn if grey or mode == "RGB" else drawn.convert(mode)
-    drawn.save(held, kind, **how)
-    return held.getvalue()
+    drawn.save(buffer, kind, **how)
+    return buffer.getvalue()
 
 
 def turned_jpeg() -> bytes:
-    told = Image.Exif()
-    told[0x112] = 6  # the orientation
-    return image("JPEG", exif=told.tobytes(), progressive=True)
+    message = Image.Exif()
+    message[0x112] = 6  # the orientation
+    return image("JPEG", exif=message.tobytes(), progressive=True)
 
 
 def place_png(folder: Path, payload: bytes) -> Path:
     """The checksums of its chunks are made anew."""
-    held, start = bytearray(payload), 8
-    while (end := start + 8 + int.from_bytes(held[start : start + 4], "big")) + 4 <= len(held):
-        held[end : end + 4] = zlib.crc32(held[start + 4 : end]).to_bytes(4, "big")
+    loaded, start = bytearray(payload), 8
+    while (end := start + 8 + int.from_bytes(loaded[start : start + 4], "big")) + 4 <= len(loaded):
+        loaded[end : end + 4] = zlib.crc32(loaded[start + 4 : end]).to_bytes(4, "big")
         start = end + 4
-    return plain("i.png", folder, bytes(held))
+    return plain("i.png", folder, bytes(loaded))
 
 
 def check_pixels(path: Path) -> None:
@@ -577,9 +578,9 @@ read_image = read_by(
 
 @cache
 def sound(kind: str, subtype: str) -> bytes:
-    held = io.BytesIO()
-    soundfile.write(held, 0.5 * np.sin(np.arange(900) / 5), 8000, format=kind, subtype=subtype)
-    return held.getvalue()
+    buffer = io.BytesIO()
+    soundfile.write(buffer, 0.5 * np.sin(np.arange(900) / 5), 8000, format=kind, subtype=subtype)
+    return buffer.getvalue()
 
 
 @cache
@@ -603,33 +604,33 @@ def crc(held: bytes, width: int, polynomial: int) -> bytes:
 
 def place_flac(folder: Path, payload: bytes) -> Path:
     """The checksums of its only frame are made anew."""
-    held, start, last = bytearray(payload), 4, False
-    while not last and start + 4 <= len(held):
-        last = bool(held[start] & 0x80)
-        start += 4 + int.from_bytes(held[start + 1 : start + 4], "big")
-    if start + 8 < len(held):
-        size = {6: 1, 7: 2}.get(held[start + 2] >> 4, 0) + {12: 1, 13: 2, 14: 2}.get(
-            held[start + 2] & 15, 0
+    loaded, start, last = bytearray(payload), 4, False
+    while not last and start + 4 <= len(loaded):
+        last = bool(loaded[start] & 0x80)
+        start += 4 + int.from_bytes(loaded[start + 1 : start + 4], "big")
+    if start + 8 < len(loaded):
+        size = {6: 1, 7: 2}.get(loaded[start + 2] >> 4, 0) + {12: 1, 13: 2, 14: 2}.get(
+            loaded[start + 2] & 15, 0
         )  # of what the header states at its end
         leading = next(
-            (bit for bit in range(8) if not held[start + 4] << bit & 0x80), 8
+            (bit for bit in range(8) if not loaded[start + 4] << bit & 0x80), 8
         )  # the frame's number, coded like a letter in UTF-8
         end = start + 4 + max(1, leading) + size
-        held[end : end + 1] = crc(held[start:end], 8, 0x07)
-        held[-2:] = crc(held[start:-2], 16, 0x8005)
-    return plain("a.flac", folder, bytes(held))
+        loaded[end : end + 1] = crc(loaded[start:end], 8, 0x07)
+        loaded[-2:] = crc(loaded[start:-2], 16, 0x8005)
+    return plain("a.flac", folder, bytes(loaded))
 
 
 def place_ogg(folder: Path, payload: bytes) -> Path:
     """The checksums of its pages are made anew."""
-    held, start = bytearray(payload), 0
-    while start + 27 <= len(held):
-        body = start + 27 + held[start + 26]
-        end = body + sum(held[start + 27 : body])
-        held[start + 22 : start + 26] = bytes(4)
-        held[start + 22 : start + 26] = crc(held[start:end], 32, 0x04C11DB7)[::-1]
+    loaded, start = bytearray(payload), 0
+    while start + 27 <= len(loaded):
+        body = start + 27 + loaded[start + 26]
+        end = body + sum(loaded[start + 27 : body])
+        loaded[start + 22 : start + 26] = bytes(4)
+        loaded[start + 22 : start + 26] = crc(loaded[start:end], 32, 0x04C11DB7)[::-1]
         start = end
-    return plain("a.ogg", folder, bytes(held))
+    return plain("a.ogg", folder, bytes(loaded))
 
 
 def read_in_shard(path: Path) -> object:
@@ -684,9 +685,9 @@ GALLERY = {"similarity": "cosine", "model": "m"}
 @cache
 def gallery() -> bytes:
     def make(path: Path) -> None:
-        held = open_gallery(path.parent, GALLERY)
-        held.enrol(Embeddings(IDS, EMBEDDED.matrix, GALLERY), ["ann", "ann", "bob", "zoë"])
-        held.close()
+        contents = open_gallery(path.parent, GALLERY)
+        contents.enrol(Embeddings(IDS, EMBEDDED.matrix, GALLERY), ["ann", "ann", "bob", "zoë"])
+        contents.close()
 
     return written(make, gallery_store.FILE)
 
@@ -705,17 +706,17 @@ def journal() -> bytes:
     head = bytes.fromhex("d9d505f920a163d7") + struct.pack(
         ">IIIII", 2, nonce, len(pages), 512, page_size
     )
-    held = [head.ljust(512, b"\0")]
+    contents = [head.ljust(512, b"\0")]
     for number in (1, 3):
         page = pages[number - 1]
-        held += [
+        contents += [
             struct.pack(">I", number),
             page,
             struct.pack(
                 ">I", (nonce + sum(page[i] for i in range(page_size - 200, 0, -200))) % 2**32
             ),
         ]
-    return b"".join(held)
+    return b"".join(contents)
 
 
 def place_journal(folder: Path, payload: bytes) -> Path:
@@ -726,17 +727,17 @@ def place_journal(folder: Path, payload: bytes) -> Path:
 
 def read_gallery(folder: Path) -> None:
     """List and search it; one in SQLite is changed too (changing a LanceDB table takes 50 ms)."""
-    held = open_gallery(folder)
+    contents = open_gallery(folder)
     try:
-        subjects = [one.subject for one in held.entries()]
-        if held.dim:
-            probe = Embeddings(("p",), np.ones((1, held.dim), np.float32), held.meta)
-            held.search(probe)
-            if isinstance(held, ExactGallery):
-                held.enrol(probe, ["new"])
-                held.remove(subjects[:1])
+        subjects = [entry.subject for entry in contents.entries()]
+        if contents.dim:
+            probe = Embeddings(("p",), np.ones((1, contents.dim), np.float32), contents.meta)
+            contents.search(probe)
+            if isinstance(contents, ExactGallery):
+                contents.enrol(probe, ["new"])
+                contents.remove(subjects[:1])
     finally:
-        held.close()
+        contents.close()
 
 
 @cache
@@ -755,23 +756,23 @@ def lance(kind: str) -> dict[str, bytes]:
         else:
             embeddings.write(path, EMBEDDED)
         return {
-            one.relative_to(path).as_posix(): one.read_bytes()
-            for one in sorted(path.rglob("*"))
-            if one.is_file()
+            first.relative_to(path).as_posix(): first.read_bytes()
+            for first in sorted(path.rglob("*"))
+            if first.is_file()
         }
 
 
 def lance_part(kind: str, part: str) -> bytes:
     """The file of a table in one of its folders, or with one ending."""
-    return next(held for name, held in lance(kind).items() if part in name)
+    return next(value for name, value in lance(kind).items() if part in name)
 
 
 def place_lance(kind: str, part: str, folder: Path, payload: bytes) -> Path:
     table = folder / ("gallery.lance" if kind == "gallery" else "e.lance")
     shutil.rmtree(table, ignore_errors=True)
-    for name, held in lance(kind).items():
+    for name, contents in lance(kind).items():
         (table / name).parent.mkdir(parents=True, exist_ok=True)
-        (table / name).write_bytes(payload if part in name else held)
+        (table / name).write_bytes(payload if part in name else contents)
     return folder if kind == "gallery" else table
 
 
@@ -810,40 +811,40 @@ def unpack(path: Path) -> None:
     _start_watching()
     _writes_into[:] = [into.parent.resolve() / into.name]
     try:
-        fetch.unpack(path.name, [path], into)
+        archives.unpack(path.name, [path], into)
     except ValueError:
         assert not into.exists()
         raise
     finally:
         _writes_into.clear()
-    assert not any(one.is_symlink() for one in into.rglob("*"))
+    assert not any(path.is_symlink() for path in into.rglob("*"))
 
 
 @cache
 def tar_archive(form: int) -> bytes:
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w", format=form) as tar:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
         for name, content in (
             ("a/1.txt", b"one"),
             (f"a/{'long' * (10 if form == tarfile.USTAR_FORMAT else 40)}/2.txt", b"two" * 100),
             ("c/3.txt", b""),
         ):
-            one = tarfile.TarInfo(name)
-            one.size = len(content)
-            tar.addfile(one, io.BytesIO(content))
+            contents = tarfile.TarInfo(name)
+            contents.size = len(content)
+            tar.addfile(contents, io.BytesIO(content))
         end = tar.offset
-    return held.getvalue()[: end + 1024]  # without the zeros that fill the last record
+    return buffer.getvalue()[: end + 1024]  # without the zeros that fill the last record
 
 
 @cache
 def zip_archive() -> bytes:
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("a/1.txt", b"one")
         archive.writestr("a/b/2.txt", b"two" * 100, zipfile.ZIP_DEFLATED)
         archive.writestr("c/3.txt", b"bz" * 50, zipfile.ZIP_BZIP2)
         archive.writestr("c/4.txt", b"xz" * 50, zipfile.ZIP_LZMA)
-    return held.getvalue()
+    return buffer.getvalue()
 
 
 @cache
@@ -913,20 +914,20 @@ def place_manifest(folder: Path, payload: bytes) -> Path:
     return folder
 
 
-MANIFEST = {
+MANIFEST: dict[str, Any] = {
     "manifest_version": 2,
     "model_id": "tiny",
     "license": "MODEL.LICENSE",
     "tasks": {"recognition": {"file": "a.onnx"}},
 }
-MANIFEST["tasks"]["recognition"]["preprocessing"] = {"mean": 127.5, "std": 127.5}  # type: ignore[index]
+MANIFEST["tasks"]["recognition"]["preprocessing"] = {"mean": 127.5, "std": 127.5}
 
 
 def place_beside_images(name: str, folder: Path, payload: bytes) -> Path:
     """A list beside what it names."""
-    for one in IDS:
-        (folder / one).parent.mkdir(exist_ok=True)
-        plain(f"{one}.jpg", folder, JPEG)
+    for item_id in IDS:
+        (folder / item_id).parent.mkdir(exist_ok=True)
+        plain(f"{item_id}.jpg", folder, JPEG)
     return plain(name, folder, payload)
 
 
@@ -950,9 +951,9 @@ CFP |= {
 
 
 def place_cfp(name: str, folder: Path, payload: bytes) -> Path:
-    for one, held in CFP.items():
-        (folder / one).parent.mkdir(parents=True, exist_ok=True)
-        plain(one, folder, payload if one == name else held)
+    for key, contents in CFP.items():
+        (folder / key).parent.mkdir(parents=True, exist_ok=True)
+        plain(key, folder, payload if key == name else contents)
     return folder
 
 
@@ -991,9 +992,9 @@ def place_celebs(name: str, folder: Path, payload: bytes) -> Path:
         "eval/test/id00800-singing-01-001",
         "eval/test/id00801-singing-01-001",
     )
-    for one, held in {**CELEBS, **{f"{name}.flac": b"" for name in recorded}}.items():
-        (folder / one).parent.mkdir(parents=True, exist_ok=True)
-        plain(one, folder, payload if one == name else held)
+    for key, contents in {**CELEBS, **{f"{name}.flac": b"" for name in recorded}}.items():
+        (folder / key).parent.mkdir(parents=True, exist_ok=True)
+        plain(key, folder, payload if key == name else contents)
     return folder
 
 
@@ -1331,18 +1332,18 @@ class Canary:
 
 def objects(payload: Any) -> bytes:
     """An .npy of pickled objects."""
-    held = io.BytesIO()
-    np.save(held, np.array([payload, payload], dtype=object), allow_pickle=True)
-    return held.getvalue()
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([payload, payload], dtype=object), allow_pickle=True)
+    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize(
     "name",
     [
-        one
-        for one in PARAMETERS
-        if one.values[0] not in ("npz ids", "per item ids", "omniglot names")
+        parameter
+        for parameter in PARAMETERS
+        if parameter.values[0] not in ("npz ids", "per item ids", "omniglot names")
     ],
 )
 def test_a_pickle_in_any_place_does_not_run(name: str, protocol: int, tmp_path: Path) -> None:
@@ -1373,13 +1374,13 @@ def test_pickled_objects_in_an_array_do_not_run(name: str, tmp_path: Path) -> No
 def test_kaldiio_ways_to_run_code_are_refused(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     payload = b"ann/1 PKL" + pickle.dumps(Canary(canary))  # kaldiio's own kind of pickled entry
-    for name, held in (
+    for name, contents in (
         ("e.ark", payload),
         ("e.scp", f"ann/1 mkdir {canary} |\n".encode()),
         ("f.scp", f"ann/1 | mkdir {canary}\n".encode()),
     ):
         with pytest.raises(ValueError, match="refused"):
-            embeddings.read(plain(name, tmp_path, held))
+            embeddings.read(plain(name, tmp_path, contents))
     assert not canary.exists()
 
 
@@ -1388,11 +1389,11 @@ def test_kaldiio_ways_to_run_code_are_refused(tmp_path: Path) -> None:
 
 
 def npy(descr: str, shape: tuple[int, ...], data: bytes = b"") -> bytes:
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(
-        held, {"descr": descr, "fortran_order": False, "shape": shape}
+        buffer, {"descr": descr, "fortran_order": False, "shape": shape}
     )
-    return held.getvalue() + data
+    return buffer.getvalue() + data
 
 
 def opcodes(*parts: bytes) -> bytes:
@@ -1414,9 +1415,9 @@ FAR = b'{"a":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000
 
 
 def tar_of(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
-    one = tarfile.TarInfo("a.jpg")
-    one.size, one.type = size, kind
-    return one.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
+    contents = tarfile.TarInfo("a.jpg")
+    contents.size, contents.type = size, kind
+    return contents.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
 
 
 def compressed_twice() -> bytes:
@@ -1501,7 +1502,7 @@ def sized(part: str = "backbone", **arguments: int) -> bytes:
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_memory_is_not_taken_because_a_file_says_so(claim: str, tmp_path: Path) -> None:
+def test_a_size_that_a_file_states_takes_no_memory(claim: str, tmp_path: Path) -> None:
     name, make = CLAIMS[claim]
     CASES[name].make()  # imports, and keeps what it made
     path = CASES[name].place(tmp_path, make())

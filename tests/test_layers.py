@@ -43,19 +43,21 @@ FILES = [path for top in OURS[:5] for path in sorted((ROOT / top).rglob("*.py"))
 
 def imports(path: Path) -> set[str]:
     """Every module that a file imports, at any depth."""
-    found: set[str] = set()
+    result: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            result |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return result
 
 
 def layer(path: Path) -> str:
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    return max((one for one in INTERNAL if f"{name}.".startswith(f"{one}.")), key=len, default=name)
+    return max(
+        (value for value in INTERNAL if f"{name}.".startswith(f"{value}.")), key=len, default=name
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -69,7 +71,7 @@ def test_imports_follow_the_table(path: Path) -> None:
     for name in imports(path):
         top = name.split(".")[0]
         if top in OURS:
-            assert any(f"{name}.".startswith(f"{one}.") for one in allowed), (
+            assert any(f"{name}.".startswith(f"{value}.") for value in allowed), (
                 f"{mine} must not import {name}"
             )
         elif mine in EXTERNAL:
@@ -157,13 +159,13 @@ def test_nothing_of_one_system_is_imported_with_a_module(path: Path) -> None:
         "multiprocessing.context.ForkProcess",
     }
     body = ast.parse(path.read_text(encoding="utf-8")).body
-    found = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
-    found |= {
+    result = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
+    result |= {
         f"{node.module}.{alias.name}"
         for node in body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
     assert not {
-        name for name in found if name in of_one_system or name.partition(".")[0] in of_one_system
+        name for name in result if name in of_one_system or name.partition(".")[0] in of_one_system
     }

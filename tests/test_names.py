@@ -62,15 +62,15 @@ def test_a_trial_list_finds_embeddings_subjects_and_groups_in_the_other_form(
     )
     np.testing.assert_array_equal(read_scores(tmp_path / "scores.txt", trials)[1], scores)
     mapping = read_mapping(tmp_path / "subjects.txt")
-    for given in (
+    for inputs in (
         mapping,
         {normalize("NFD", key): normalize("NFD", value) for key, value in mapping.items()},
     ):
-        found, how = subjects_of(trials, given)
+        subjects, how = subjects_of(trials, inputs)
         assert how == "given mapping"
-        assert found is not None
-        assert found[0].tolist() == [0, 1]
-        assert sides_of(trials, read_mapping(tmp_path / "groups.txt"), given)[0].tolist() == [
+        assert subjects is not None
+        assert subjects[0].tolist() == [0, 1]
+        assert sides_of(trials, read_mapping(tmp_path / "groups.txt"), inputs)[0].tolist() == [
             [0, 0],
             [1, 0],
         ]
@@ -96,7 +96,7 @@ def test_items_whose_ids_become_equal_are_refused_and_named() -> None:
     with pytest.raises(ValueError, match=r"1 repeated ids .*NFC.*Zo\\\\xeb.*Zoe\\\\u0308"):
         embedded(NFC, "ann", NFD)
     with pytest.raises(ValueError, match=r"1 repeated ids .*NFC.*Zo\\\\xeb.wav.*Zoe\\\\u0308.wav"):
-        check_unique([Item(one, Path(f"{one}.wav")) for one in (NFC, "ann", NFD)], "here")
+        check_unique([Item(value, Path(f"{value}.wav")) for value in (NFC, "ann", NFD)], "here")
     with pytest.raises(ValueError, match="1 ids"):
         subjects_of(Trials((NFC,), ("ann",), *ONE), {NFC: "a", NFD: "b", "ann": "c"})
 
@@ -119,13 +119,13 @@ def test_files_are_opened_by_the_name_on_the_disk(tmp_path: Path) -> None:
     trials, _ = read_pairs(tmp_path / "pairs.txt", suffix=".jpg")
     with pytest.raises(ValueError, match=r"1 of 2 .*ann"):
         find_images(trials, tmp_path)
-    found = find_images(Trials((f"{NFD}/{NFD}_0001",), (f"{NFC}/{NFC}_0001",), *ONE), tmp_path)
-    assert [(one.id, one.path) for one in found] == [(f"{NFC}/{NFC}_0001", place)]
-    assert found[0].open().read(2) == b"\xff\xd8"
+    result = find_images(Trials((f"{NFD}/{NFD}_0001",), (f"{NFC}/{NFC}_0001",), *ONE), tmp_path)
+    assert [(item.id, item.path) for item in result] == [(f"{NFC}/{NFC}_0001", place)]
+    assert result[0].open().read(2) == b"\xff\xd8"
     assert as_stored(tmp_path, f"{NFC}/none.jpg") == tmp_path / NFC / "none.jpg"
     assert "<img" in media_of(tmp_path).show(f"{NFC}/{NFC}_0001")
     (tmp_path / "list.txt").write_text(f"{NFD}/{NFD}_0001.jpg\n", encoding="utf-8")
-    assert [(one.id, one.path) for one in read_items(tmp_path / "list.txt")] == [
+    assert [(item.id, item.path) for item in read_items(tmp_path / "list.txt")] == [
         (f"{NFC}/{NFC}_0001.jpg", place)
     ]
 
@@ -148,7 +148,7 @@ def test_galleries_know_people_in_either_form(tmp_path: Path) -> None:
     store.close()
     gallery = ExactGallery(tmp_path)
     gallery.enrol(Embeddings(("b",), rows.matrix[1:]), [NFC])
-    assert [(one.subject, one.enrolments) for one in gallery.entries()] == [(NFC, 2)]
+    assert [(entry.subject, entry.enrolments) for entry in gallery.entries()] == [(NFC, 2)]
     gallery.update(Embeddings(("b",), rows.matrix[1:]), [NFD])
     assert gallery.search(rows, 1)[1][0].subject == NFC
     gallery.remove([NFD])

@@ -5,7 +5,9 @@ difference from ours.
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,9 +44,10 @@ STATED = {
 
 @pytest.mark.parametrize("tool", STATED)
 def test_the_page_says_what_is_derived_here(tool: str) -> None:
-    lines = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8").splitlines()
-    (line,) = (one for one in lines if one.startswith(f"| {tool} |"))
-    assert [text for text in STATED[tool] if text not in line] == []
+    page = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
+    entries = [" ".join(entry.split()) for entry in re.split(r"\n(?=- |\n)", page)]
+    (stated,) = (entry for entry in entries if re.match(rf"- \*\*{re.escape(tool)}\W", entry))
+    assert [text for text in STATED[tool] if text not in stated] == []
 
 
 sides = st.tuples(st.integers(0, 10_000), st.integers(1, 25), st.integers(1, 25))
@@ -77,7 +80,8 @@ def test_kaldis_eer_is_the_frr_at_the_first_target_score_where_far_is_no_higher(
     target, nontarget = drawn(*given_sides)
     theirs, ours, num = kaldi_eer(target, nontarget), eer(target, nontarget), len(target)
     rates = [
-        (float(np.mean(target < one)), float(np.mean(nontarget >= one))) for one in np.sort(target)
+        (float(np.mean(target < value)), float(np.mean(nontarget >= value)))
+        for value in np.sort(target)
     ]
     assert theirs == pytest.approx(
         next((frr for frr, far in rates if far <= frr + 1e-12), (num - 1) / num)
@@ -113,7 +117,9 @@ def test_clovas_eer_is_the_larger_rate_of_the_nearest_point(
         if gap <= gaps.min() + 1e-12
     ]
     theirs = clova_eer(target, nontarget, drop=False)
-    assert any(theirs == pytest.approx(one) for one in nearest)  # of two equally near points either
+    assert any(
+        theirs == pytest.approx(value) for value in nearest
+    )  # of two equally near points either
     lower = min(
         (far + frr) / 2
         for far, frr, gap in zip(curve.far, curve.frr, gaps, strict=True)
@@ -140,13 +146,13 @@ def test_facexzoos_standard_error_is_a_third_of_the_ten_folds_deviation() -> Non
     rng = np.random.default_rng(0)
     same = np.tile(np.arange(60) < 30, 10)
     scores = rng.standard_normal(600) + 1.5 * same
-    found = ten_fold_accuracy(scores, same)
+    result = ten_fold_accuracy(scores, same)
     folds = np.arange(600) // 60
     accuracies = [
-        np.mean((scores[folds == k] >= found.thresholds[k]) == same[folds == k]) for k in range(10)
+        np.mean((scores[folds == k] >= result.thresholds[k]) == same[folds == k]) for k in range(10)
     ]
-    assert found.mean == pytest.approx(np.mean(accuracies))
-    assert np.std(accuracies, ddof=1) / np.sqrt(10) == pytest.approx(found.std / 3)
+    assert result.mean == pytest.approx(np.mean(accuracies))
+    assert np.std(accuracies, ddof=1) / np.sqrt(10) == pytest.approx(result.std / 3)
 
 
 def revisitop_ap(ranks: list[int], num_relevant: int) -> float:
@@ -163,12 +169,15 @@ def test_revisitops_average_precision_is_lower_by_the_stated_sum(relevant: list[
     """Ours: one query before a gallery that it ranks in this order, R@K and MAP@1000 over the whole
     of it.
     """
-    places = [rank for rank, one in enumerate(relevant) if one]
+    places = [rank for rank, value in enumerate(relevant) if value]
     num = len(places)
     angles = np.linspace(0.1, 1.5, len(relevant))
     gallery = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     ours = retrieval_metrics(
-        np.array([[1.0, 0.0]]), [1], gallery=gallery, gallery_labels=[int(one) for one in relevant]
+        np.array([[1.0, 0.0]]),
+        [1],
+        gallery=gallery,
+        gallery_labels=[int(value) for value in relevant],
     )["map@1000"]
     lower = sum((rank - j) / (rank * (rank + 1)) for j, rank in enumerate(places) if rank) / (
         2 * num
@@ -178,10 +187,10 @@ def test_revisitops_average_precision_is_lower_by_the_stated_sum(relevant: list[
 
 
 def differences_of_ties(
-    confidence: np.ndarray, correct: np.ndarray, order: np.ndarray, num_bins: int, power: int
+    confidence: np.ndarray, correct: np.ndarray, order: np.ndarray, num_bins: int, power: Any
 ) -> float:
-    by_row = ece(confidence[order], correct[order], num_bins=num_bins, power=power, ties="row")  # type: ignore[arg-type]
-    return abs(by_row - ece(confidence, correct, num_bins=num_bins, power=power))  # type: ignore[arg-type]
+    by_row = ece(confidence[order], correct[order], num_bins=num_bins, power=power, ties="row")
+    return abs(by_row - ece(confidence, correct, num_bins=num_bins, power=power))
 
 
 @settings(max_examples=60)

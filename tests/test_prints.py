@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from likeness.cli import main
-from toolkit.console import BadItems, Bar, bar, console, track
+from toolkit.console import Bar, bar, console, track
 from toolkit.data.batch import Bad
 from toolkit.printing import argument_parser, is_terminal, say
+from toolkit.training.log import BadItems
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("toolkit/printing.py", "toolkit/console.py")
@@ -47,13 +48,15 @@ def prints(file: Path) -> Iterator[tuple[int, str]]:
             "click",
         ):
             yield from (
-                (node.lineno, one.name) for one in node.names if not one.name.endswith("Column")
+                (node.lineno, entry.name)
+                for entry in node.names
+                if not entry.name.endswith("Column")
             )
         if isinstance(node, ast.Import):
             yield from (
-                (node.lineno, one.name)
-                for one in node.names
-                if one.name.split(".")[0] in ("rich", "tqdm", "click")
+                (node.lineno, entry.name)
+                for entry in node.names
+                if entry.name.split(".")[0] in ("rich", "tqdm", "click")
             )
         if not isinstance(node, ast.Call):
             continue
@@ -77,7 +80,8 @@ def prints(file: Path) -> Iterator[tuple[int, str]]:
             name == "exit"
             and whose in ("sys", "")
             and any(
-                not isinstance(one, ast.Constant) or isinstance(one.value, str) for one in node.args
+                not isinstance(result, ast.Constant) or isinstance(result.value, str)
+                for result in node.args
             )
         )
         if (name in _CALLS | _MAKERS and not (name == "print" and whose == "console")) or (
@@ -85,7 +89,7 @@ def prints(file: Path) -> Iterator[tuple[int, str]]:
         ):
             yield node.lineno, name
         elif exits and not any(
-            isinstance(one, ast.Attribute) and one.attr == "exit_code" for one in node.args
+            isinstance(arg, ast.Attribute) and arg.attr == "exit_code" for arg in node.args
         ):  # sys.exit("text") prints it
             yield node.lineno, "exit"
 
@@ -261,7 +265,7 @@ def test_a_reader_that_has_gone_ends_the_printing_not_the_work(
         with monkeypatch.context() as patched, os.fdopen(writer, "w") as stream:
             patched.setattr(sys, "stdout", stream)
             with pytest.raises(SystemExit) as ended:
-                main([str(one) for one in arguments])
+                main([str(argument) for argument in arguments])
         assert ended.value.code == 0
         assert capfd.readouterr().err == ""
     assert (tmp_path / "r.json").is_file()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -26,9 +27,9 @@ def test_the_workflow_runs_what_ci_runs_on_every_supported_python() -> None:
     versions = job["strategy"]["matrix"]["python"]
     assert f">={versions[0]}" == PROJECT["requires-python"]
     stated = [
-        one.rpartition(" ")[2]
-        for one in PROJECT["classifiers"]
-        if re.search(r"Python :: 3\.\d+$", one)
+        classifier.rpartition(" ")[2]
+        for classifier in PROJECT["classifiers"]
+        if re.search(r"Python :: 3\.\d+$", classifier)
     ]
     assert versions == stated
 
@@ -38,21 +39,27 @@ def test_every_hook_is_local_and_runs_a_tool_of_the_project() -> None:
     assert repository["repo"] == "local"
     commands = [hook["entry"].removeprefix(".venv/bin/").split() for hook in repository["hooks"]]
     assert [words[:2] for words in commands] == [["ruff", "check"], ["ruff", "format"]]
-    assert any(one.startswith("ruff") for one in PROJECT["optional-dependencies"]["dev"])
+    assert any(text.startswith("ruff") for text in PROJECT["optional-dependencies"]["dev"])
 
 
-def test_the_citation_is_of_this_version() -> None:
+def released() -> list[str]:
+    """The versions of the change log, the newest first; what is not released yet has none."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
+    assert titles[0].startswith("Unreleased")
+    return [title.split()[0] for title in titles[1:]]
+
+
+def test_the_citation_is_of_the_newest_release() -> None:
     cited = parsed("CITATION.cff")
-    assert str(cited["version"]) == PROJECT["version"]
+    assert str(cited["version"]) == released()[0]
     assert cited["license"] == PROJECT["license"]
     assert {"cff-version", "message", "title", "authors"} <= set(cited)
 
 
-def test_changes_name_this_version_below_what_comes_next() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    titles = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
-    assert titles[0] == "Unreleased"
-    assert titles[1].startswith(PROJECT["version"])
+def test_this_version_is_the_newest_release_or_on_the_way_to_the_next() -> None:
+    now, newest = Version(PROJECT["version"]), Version(released()[0])
+    assert now == newest or (now > newest and now.is_devrelease)
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)

@@ -304,7 +304,7 @@ def test_orl_baselines_agree_with_a_second_calculation(
     recipe = module(ROOT / "recipes" / "face" / "orl.py")
     data = shared / "data"
     recipe.row("pixels", [recipe.baseline("pixels", fold, data) for fold in range(5)], data, {})
-    told = capsys.readouterr().out.split("|")
+    output = capsys.readouterr().out.split("|")
     similar, same, precisions = [], [], []
     for fold in range(5):
         items = recipe.orl.items(data, split="test", fold=fold)
@@ -327,8 +327,8 @@ def test_orl_baselines_agree_with_a_second_calculation(
         np.concatenate(same), np.concatenate(similar), drop_intermediate=False
     )
     crossing = np.argmin(np.abs(1 - true - false))
-    assert float(told[2].split()[0]) == pytest.approx(50 * (1 - true + false)[crossing], abs=0.2)
-    assert float(told[3].split()[0]) == pytest.approx(100 * np.mean(precisions), abs=0.06)
+    assert float(output[2].split()[0]) == pytest.approx(50 * (1 - true + false)[crossing], abs=0.2)
+    assert float(output[3].split()[0]) == pytest.approx(100 * np.mean(precisions), abs=0.06)
 
 
 def test_heads_state_their_command_and_where_numbers_are() -> None:

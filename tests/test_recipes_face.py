@@ -58,10 +58,10 @@ TINY += [
 FOLDER = Path(__file__).parents[1] / "recipes" / "face"
 MODULES = {name: SimpleNamespace(**recipes.read(str(FOLDER / f"{name}.py"))) for name in NAMES}
 VARIANTS = [
-    (name, one)
+    (name, recipe)
     for name in NAMES
-    for one in MODULES[name].RECIPES
-    if "simple" in one or not one.endswith("_released")
+    for recipe in MODULES[name].RECIPES
+    if "simple" in recipe or not recipe.endswith("_released")
 ]  # those differ in views alone
 
 
@@ -90,7 +90,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for shot in range(2)
     ]
     ids = tuple(item.id for item in tested)
-    first, second = (np.array(one, dtype=np.int32) for one in ([0, 2, 0, 1], [1, 3, 2, 3]))
+    first, second = (np.array(columns, dtype=np.int32) for columns in ([0, 2, 0, 1], [1, 3, 2, 3]))
     for where in (folders, packed):
         for name in ("lfw", "agedb_30", "calfw", "cplfw", "cfp_fp"):
             pickled.write(
@@ -123,7 +123,7 @@ def to_train() -> Iterator[Any]:
     for name in NAMES:
         first, *others = (variant for file, variant in VARIANTS if file == name)
         yield pytest.param(name, first)
-        yield from (pytest.param(name, one, marks=pytest.mark.slow) for one in others)
+        yield from (pytest.param(name, other, marks=pytest.mark.slow) for other in others)
 
 
 @pytest.mark.parametrize(("name", "variant"), to_train())
@@ -180,7 +180,7 @@ def test_ablation_is_table_9_of_the_paper(shared: Path) -> None:
         for name, recipe in MODULES["ms1mv2"].RECIPES.items()
         if "theta" in name
     ]
-    assert {(one["b_theta"], one["r"], one["alpha"]) for one in trained} == set(printed)
+    assert {(record["b_theta"], record["r"], record["alpha"]) for record in trained} == set(printed)
     assert len(trained) == 28
 
 
@@ -198,25 +198,25 @@ def test_losses_of_tables_3_to_5_differ_in_augmentation_only_by_name() -> None:
         ("vggface2", {"arcface", "cosface", "sphereface2"}),
         ("ms1mv2", {"b_arcface", "c_arcface", "c_magface", "c_adaface"}),
     ):
-        found: dict[str, Recipe] = MODULES[name].RECIPES
+        result: dict[str, Recipe] = MODULES[name].RECIPES
         plain = {
-            one: recipe
-            for one, recipe in found.items()
-            if not one.endswith("_released") and one != "insightface_r100"
+            name: recipe
+            for name, recipe in result.items()
+            if not name.endswith("_released") and name != "insightface_r100"
         }
         assert plain.keys() >= rivals
-        simple = next(recipe for one, recipe in plain.items() if one.endswith("simple"))
+        simple = next(recipe for name, recipe in plain.items() if name.endswith("simple"))
         assert all(describe(recipe.augment) == describe(ADAFACE_VIEW) for recipe in plain.values())
         released = {
-            one: recipe
-            for one, recipe in found.items()
-            if one.endswith("_released") and "simple" not in one
+            name: recipe
+            for name, recipe in result.items()
+            if name.endswith("_released") and "simple" not in name
         }
-        assert {one.removesuffix("_released") for one in released} >= rivals - {"c_adaface"}
-        for one, recipe in released.items():
+        assert {entry.removesuffix("_released") for entry in released} >= rivals - {"c_adaface"}
+        for key, recipe in released.items():
             assert describe(recipe.augment) == describe(FLIP_VIEW)
             assert replace(recipe, augment=simple.augment) == replace(
-                found[one.removesuffix("_released")], augment=simple.augment
+                result[key.removesuffix("_released")], augment=simple.augment
             )
 
 
@@ -278,10 +278,12 @@ def test_heads_speak_of_every_variant() -> None:
     for name in NAMES:
         head = MODULES[name].__doc__ or ""
         unnamed = [
-            one
-            for one in MODULES[name].RECIPES
-            if "theta" not in one
-            and one.removeprefix("ce_star_").removeprefix("cosface_star").removesuffix("_released")
+            recipe
+            for recipe in MODULES[name].RECIPES
+            if "theta" not in recipe
+            and recipe.removeprefix("ce_star_")
+            .removeprefix("cosface_star")
+            .removesuffix("_released")
             not in head
         ]
         assert unnamed == []
@@ -293,10 +295,10 @@ def test_scf_starts_from_the_class_vectors_of_arcface(
     """SCF passes them no gradient, so that those of a run from nothing would stay as drawn."""
     listed = MODULES["ms1mv2"].RECIPES
     arcface, scf = (
-        replace(tiny(listed[one]), measure=None) for one in ("c_arcface", "c_scf_arcface")
+        replace(tiny(listed[name]), measure=None) for name in ("c_arcface", "c_scf_arcface")
     )
     arcface, scf = (
-        replace(one, schedule=replace(one.schedule, watch="")) for one in (arcface, scf)
+        replace(recipe, schedule=replace(recipe.schedule, watch="")) for recipe in (arcface, scf)
     )
     fit(arcface, data=data["ms1mv2"], out=tmp_path / "first")
     fit(replace(scf, init=str(tmp_path / "first")), data=data["ms1mv2"], out=tmp_path / "second")

@@ -69,18 +69,18 @@ VARIANTS = [(name, variant) for name, module in MODULES.items() for variant in m
 
 def parts_of(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Field, dotted where parts are within parts -> its description."""
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
 
     def look(value: Any, name: str) -> None:
         if isinstance(value, dict):
             if set(value) == {"call", "args"}:
-                found[name] = value
+                result[name] = value
                 value = value["args"]
-            for key, one in value.items():
-                look(one, f"{name}.{key}" if name else key)
+            for key, entry in value.items():
+                look(entry, f"{name}.{key}" if name else key)
 
     look(describe(recipe), "")
-    return found
+    return result
 
 
 def by_data_set(listed: Sequence[str]) -> list[list[str]]:
@@ -120,20 +120,20 @@ def small(recipe: Recipe, own_network: bool) -> Recipe:
     if not own_network and parts_of(recipe)["backbone"]["call"].endswith(".BNInception"):
         recipe = replace(recipe, backbone=ImageResNet)
     parts = parts_of(recipe)
-    wanted = [
+    expected = [
         *TINY,
         *SMALL.get(parts["backbone"]["call"].rpartition(".")[2], []),
         f"sampling.items_per_class={min(2, recipe.sampling.items_per_class)}",
     ]
     if "weights" in inspect.signature(recipe.backbone).parameters:
-        wanted.append("backbone.weights=")
+        expected.append("backbone.weights=")
     fixed = (
         "image_size" in parts["backbone"]["args"]
     )  # a network for one size, which is small already
     edges = (
         {} if fixed else {"short_edge": EDGE + 4, "size": f"{EDGE + 4},{EDGE + 4}", "crop": EDGE}
     )
-    wanted += [
+    expected += [
         f"{name}.{key}={value}"
         for name in ("read", "train_read", "frontend")
         for key, value in edges.items()
@@ -144,15 +144,15 @@ def small(recipe: Recipe, own_network: bool) -> Recipe:
         and recipe.augment is not None
         and "size" in inspect.signature(recipe.augment).parameters
     ):
-        wanted.append(f"augment.size={EDGE}")
+        expected.append(f"augment.size={EDGE}")
     for name, part in parts.items():  # data sets of which only a part is there
         module, _, function = part["call"].rpartition(".")
         if (
             "whole"
             in inspect.signature(getattr(importlib.import_module(module), function)).parameters
         ):
-            wanted.append(f"{name}.whole=false")
-    made = recipes.override(recipe, wanted)
+            expected.append(f"{name}.whole=false")
+    made = recipes.override(recipe, expected)
     return replace(made, memory=replace(made.memory, size=16) if made.memory else None)
 
 
@@ -185,10 +185,10 @@ def write_cifar(folder: Path, names: Sequence[str], num_classes: int, each: int,
         labels = np.tile(np.arange(num_classes, dtype=np.uint8), each)
         planes = np.stack(
             [
-                cv2.resize(coloured(int(one), i // num_classes), (32, 32))
+                cv2.resize(coloured(int(label), i // num_classes), (32, 32))
                 .transpose(2, 0, 1)
                 .ravel()
-                for i, one in enumerate(labels)
+                for i, label in enumerate(labels)
             ]
         )
         (folder / name).write_bytes(
@@ -200,7 +200,10 @@ def classes_of(name: str) -> list[int]:
     """Class numbers from 1 that give each split of each protocol some classes."""
     num_classes, num_train, protocols = SETS[name]
     most = {"train": 9, "validation": 3, "test": 4}
-    every = [divide_classes(num_classes, num_train, protocol=one)._asdict() for one in protocols]
+    every = [
+        divide_classes(num_classes, num_train, protocol=protocol)._asdict()
+        for protocol in protocols
+    ]
     return sorted(
         {
             int(i) + 1
@@ -245,22 +248,22 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
     birds = [f"{c:03d}.Bird_{c}/bird_{shot}.jpg" for c in classes_of("cub") for shot in range(3)]
-    write_images([root / "CUB_200_2011" / "images" / one for one in birds])
+    write_images([root / "CUB_200_2011" / "images" / bird for bird in birds])
     (root / "CUB_200_2011" / "images.txt").write_text(
-        "".join(f"{i} {one}\n" for i, one in enumerate(birds, 1))
+        "".join(f"{i} {bird}\n" for i, bird in enumerate(birds, 1))
     )
 
     cars = [(f"car_ims/{c:03d}{shot:03d}.jpg", c) for c in classes_of("cars") for shot in range(3)]
-    write_images([root / "cars196" / one for one, _ in cars])
+    write_images([root / "cars196" / car for car, _ in cars])
     savemat(
         root / "cars196" / "cars_annos.mat",
         {"annotations": np.array(cars, dtype=[("relative_im_path", "O"), ("class", "O")])},
     )
 
     products = [(f"sofa_final/{c}_{shot}.JPG", c) for c in classes_of("sop") for shot in range(3)]
-    write_images([root / "Stanford_Online_Products" / one for one, _ in products])
-    for part, wanted in (("train", range(1, 11_319)), ("test", range(11_319, 22_635))):
-        rows = [f"{i} {c} 1 {path}\n" for i, (path, c) in enumerate(products, 1) if c in wanted]
+    write_images([root / "Stanford_Online_Products" / product for product, _ in products])
+    for part, expected in (("train", range(1, 11_319)), ("test", range(11_319, 22_635))):
+        rows = [f"{i} {c} 1 {path}\n" for i, (path, c) in enumerate(products, 1) if c in expected]
         (root / "Stanford_Online_Products" / f"Ebay_{part}.txt").write_text(
             "image_id class_id super_class_id path\n" + "".join(rows)
         )
@@ -278,7 +281,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shapes(backbone: Part, in_dim: int) -> dict[str, torch.Size]:
     with torch.device("meta"):  # shapes without weights
-        return {name: one.shape for name, one in backbone(in_dim).state_dict().items()}
+        return {name: tensor.shape for name, tensor in backbone(in_dim).state_dict().items()}
 
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
@@ -298,7 +301,7 @@ def test_describes_and_restores(name: str, variant: str) -> None:
     loss: Any = recipe.loss(8, 12)
     groups = param_groups(loss, recipe.optim)
     assert sum(len(group["params"]) for group in groups) == sum(
-        one.requires_grad for one in loss.parameters()
+        parameter.requires_grad for parameter in loss.parameters()
     )
     if recipe.schedule.watch:
         assert recipe.schedule.watch in recipe.metrics
@@ -320,11 +323,11 @@ def test_the_list_of_own_images_is_of_classes_that_nobody_trains_on(
     MODULES["folders"].write_lists(data, tmp_path / "lists")
     assert capsys.readouterr().out == f"8 items of 4 classes in {tmp_path / 'lists'}\n"
     listed = read_items(tmp_path / "lists" / "items.txt", data)
-    assert all(one.path == data / one.id and one.path.is_file() for one in listed)
+    assert all(item.path == data / item.id and item.path.is_file() for item in listed)
     for recipe in MODULES["folders"].RECIPES.values():
-        assert [one.id for one in recipe.measure.items(data)] == [one.id for one in listed]
-        assert not {str(one.label) for one in recipe.items(data)} & {
-            one.id.partition("/")[0] for one in listed
+        assert [item.id for item in recipe.measure.items(data)] == [item.id for item in listed]
+        assert not {str(item.label) for item in recipe.items(data)} & {
+            item.id.partition("/")[0] for item in listed
         }
 
 
@@ -343,7 +346,7 @@ def test_how_many_classes_own_images_need(
     assert (batch_size == recipe.sampling.batch_size) == (num_classes == 20)
 
 
-def test_what_watches_accuracy_or_recall_knows_that_higher_is_better() -> None:
+def test_recipes_that_watch_accuracy_or_recall_say_that_higher_is_better() -> None:
     for module in MODULES.values():
         for recipe in module.RECIPES.values():
             if set(recipe.metrics) & {"accuracy", "recall@1", "map@r"}:

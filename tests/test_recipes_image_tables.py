@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,16 +42,16 @@ WITH_FIGURES = pytest.mark.parametrize("name", NAMES[:2])
 
 def rows_of(head: str, *names: str) -> dict[str, list[str]]:
     """The cells of the tables' rows that begin with one of these names."""
-    found = re.findall(rf"^    ({'|'.join(names)})  +(.*)$", head, flags=re.MULTILINE)
-    return {name: re.split(r"   +", cells.strip()) for name, cells in found}
+    matched = re.findall(rf"^    ({'|'.join(names)})  +(.*)$", head, flags=re.MULTILINE)
+    return {name: re.split(r"   +", cells.strip()) for name, cells in matched}
 
 
 def test_table_7_is_quoted_and_has_a_variant_for_each_row(shared: Path) -> None:
     text = (shared / "papers" / "simple.txt").read_text(encoding="utf-8")
     text = text[text.index("Precision@1") : text.index("Table 7: Performance")]
     printed = {
-        tuple(map(float, one))
-        for one in re.findall(r"(\d\d\.\d\d)\s+(\d\d\.\d\d)\s+(\d\d\.\d\d)", text)
+        tuple(map(float, number))
+        for number in re.findall(r"(\d\d\.\d\d)\s+(\d\d\.\d\d)\s+(\d\d\.\d\d)", text)
     }
     quoted = rows_of(SIMPLE.__doc__, *SIMPLE.METHODS)
     assert len(printed) == 15
@@ -69,14 +70,14 @@ def test_simple_has_the_settings_that_sec_5_1_fixes(shared: Path) -> None:
     assert fixed is not None
     simple, ours = SIMPLE.METHODS["simple"], SIMPLE.METHODS["simple_ours"]
     assert (
-        [simple.loss.keywords[one] for one in ("r", "alpha", "b_theta")]
-        == [float(one) for one in fixed.groups()]
+        [simple.loss.keywords[name] for name in ("r", "alpha", "b_theta")]
+        == [float(text) for text in fixed.groups()]
         == [3, 0.001, 0.3]
     )
     assert simple.memory is not None
     assert (ours.loss.keywords["r"], ours.loss.keywords["alpha"], ours.memory) == (1, 0.1, None)
     assert replace(simple, loss=ours.loss, memory=None) == ours
-    assert all(one.memory is None for name, one in SIMPLE.METHODS.items() if name != "simple")
+    assert all(method.memory is None for name, method in SIMPLE.METHODS.items() if name != "simple")
 
 
 @EVERY
@@ -110,7 +111,7 @@ def test_every_row_with_a_nivmf_has_the_paper_s_normaliser_by_name(name: str) ->
 def test_table_4_is_quoted(name: str, column: int, shared: Path) -> None:
     text = (shared / "papers" / "nivmf.txt").read_text(encoding="utf-8")
     text = text[text.index("Table 4: R@1") : text.index("## K Qualitative")]
-    numbers = [float(one) for one in re.findall(r"(\d\d\.\d\d) ?\\pm", text)]
+    numbers = [float(number) for number in re.findall(r"(\d\d\.\d\d) ?\\pm", text)]
     assert len(numbers) == 14
     printed = [
         numbers[2 * column],
@@ -121,7 +122,7 @@ def test_table_4_is_quoted(name: str, column: int, shared: Path) -> None:
     quoted = rows_of(NIVMF.__doc__, *variants)
     assert [float(cells[column].split()[0]) for cells in quoted.values()] == printed
     assert sorted(quoted) == sorted(variants)
-    assert list(quoted)[2:] == [one for one in variants if one[:2] not in ("l2", "co")]
+    assert list(quoted)[2:] == [variant for variant in variants if variant[:2] not in ("l2", "co")]
 
 
 @pytest.mark.parametrize(
@@ -204,13 +205,13 @@ def test_figure_5_is_searched_as_supp_i_has_it(name: str, epochs: int, shared: P
     text = text[text.index("## I Experimental Details Ablation") : text.index("## J ")]
     assert "3 times with random seeds" in text
     assert "median of the maximum" in text
-    values = [re.findall(r"[\d/]+", one) for one in re.findall(r"\\in \\\{(.*?)\\\}", text)]
-    assert [len(one) for one in values] == [3, 3]
+    values = [re.findall(r"[\d/]+", number) for number in re.findall(r"\\in \\\{(.*?)\\\}", text)]
+    assert [len(value) for value in values] == [3, 3]
     for distance in NIVMF.DISTANCES:
         search = NIVMF.RANGES[f"{name}.{distance}"]
         assert isinstance(search, Search)
         assert (search.seeds, search.looks) == (3, epochs)
-        assert [one.values for one in search.values()] == [
+        assert [entry.values for entry in search.values()] == [
             (1.0, 1 / 32, 1 / 256),
             (10.0, 50.0, 200.0),
         ]  # type: ignore[union-attr]
@@ -289,8 +290,8 @@ def test_table_5_is_quoted(shared: Path) -> None:
     assert len(numbers) == 8
     quoted = rows_of(NIVMF.__doc__, "el_vmf_diversity", "elk_nivmf_diversity")
     for column, start in ((0, 4), (1, 0)):  # cub200, cars196
-        found = [re.findall(r"\d+", cells[column]) for cells in quoted.values()]
-        assert [*found[0], *found[1]] == numbers[start : start + 4]
+        matched = [re.findall(r"\d+", cells[column]) for cells in quoted.values()]
+        assert [*matched[0], *matched[1]] == numbers[start : start + 4]
 
 
 def test_what_is_compared_differs_in_method_alone() -> None:
@@ -299,7 +300,7 @@ def test_what_is_compared_differs_in_method_alone() -> None:
     """
     for name, data in NIVMF.DATA_SETS.items():
         figure_5 = NIVMF.figure_5(data)
-        diversity = [one for key, one in LISTED[name].items() if key.endswith("_diversity")]
+        diversity = [value for key, value in LISTED[name].items() if key.endswith("_diversity")]
         for table in (
             NIVMF.table_1(data).values(),
             NIVMF.table_2(data).values(),
@@ -309,9 +310,9 @@ def test_what_is_compared_differs_in_method_alone() -> None:
         ):
             listed = list(table)
             for field in ("items", "measure", "read", "train_read", "augment", "sampling"):
-                described = [describe(getattr(one, field), field) for one in listed]
-                assert all(one == described[0] for one in described), (name, field)
-            assert len({one.schedule.steps for one in listed}) <= 1
+                described = [describe(getattr(value, field), field) for value in listed]
+                assert all(value == described[0] for value in described), (name, field)
+            assert len({entry.schedule.steps for entry in listed}) <= 1
 
 
 def test_the_heads_name_every_variant() -> None:
@@ -320,10 +321,10 @@ def test_the_heads_name_every_variant() -> None:
         *((NIVMF.__doc__, list(variants)) for variants in LISTED.values()),
     ):
         stems = {
-            one: re.sub(r"=.*|_(euclidean|diversity|released|heuristic)$", "", one)
-            for one in listed
+            value: re.sub(r"=.*|_(euclidean|diversity|released|heuristic)$", "", value)
+            for value in listed
         }
-        assert [one for one, stem in stems.items() if stem not in head] == []
+        assert [name for name, stem in stems.items() if stem not in head] == []
 
 
 @pytest.fixture(scope="module")
@@ -377,19 +378,19 @@ def test_figure_5_is_tuned_on_held_out_classes(birds: Path, tmp_path: Path) -> N
         chosen, num_seeds=1, data=birds, out=tmp_path, tuning=compare.Tuning(ranges, 1), say=str
     )
     assert [run.failed for run in result.runs] == [""]
+    elk: Any = chosen["elk_nivmf"]
     train, test = (
-        {str(one.label) for one in part(birds)}
-        for part in (chosen["elk_nivmf"].items, chosen["elk_nivmf"].measure.items)  # type: ignore[union-attr]
+        {str(item.label) for item in part(birds)} for part in (elk.items, elk.measure.items)
     )
     for name, tuned in (result.tuned or {}).items():
         inner = on_validation_classes(chosen[name])
-        fitted = {str(one.label) for one in inner.items(birds)}
+        fitted = {str(item.label) for item in inner.items(birds)}
         for number in range(1):
             values = []
             for seed in range(3):  # Supp. I
                 folder = tmp_path / "tune" / name / f"trial-{number}" / f"seed-{seed}"
                 measured = per_item.read(folder / measure.TEST)
-                retrieved = {one.split("/")[-2] for one in measured.ids}
+                retrieved = {item_id.split("/")[-2] for item_id in measured.ids}
                 assert set(load_model(folder, inner).classes) == fitted
                 assert fitted | retrieved == train
                 assert not fitted & retrieved
@@ -400,16 +401,18 @@ def test_figure_5_is_tuned_on_held_out_classes(birds: Path, tmp_path: Path) -> N
             assert tuned.trials[number]["score"] == pytest.approx(np.median(values))
         final = tmp_path / name / "seed-0"
         assert set(load_model(final, chosen[name]).classes) == train
-        assert {one.split("/")[-2] for one in per_item.read(final / measure.TEST).ids} == test
+        assert {
+            item_id.split("/")[-2] for item_id in per_item.read(final / measure.TEST).ids
+        } == test
 
 
 def test_diversity_is_that_of_the_training_images(birds: Path, tmp_path: Path) -> None:
     recipe = replace(recipes.override(LISTED["cub200"]["el_vmf_diversity"], SHRUNK), backbone=TINY)
     fit(recipe, data=birds, out=tmp_path)
     measured = measure.run_test(recipe, tmp_path, birds)
-    assert measured.ids == tuple(one.id for one in recipe.items(birds))
+    assert measured.ids == tuple(item.id for item in recipe.items(birds))
     z = load_model(tmp_path, recipe).embed(recipe.items(birds))
-    labels = np.unique([one.label for one in recipe.items(birds)], return_inverse=True)[1]
+    labels = np.unique([item.label for item in recipe.items(birds)], return_inverse=True)[1]
     expected = {
         "cluster_diversity": cluster_diversity(z, labels),
         "feature_diversity": feature_diversity(z),
@@ -450,21 +453,23 @@ def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
     for fold in range(4):
         recipe: Recipe = SIMPLE.of_fold(tiny, fold)
         assert isinstance(recipe.items, partial)
-        trained.append({str(one.label) for one in recipe.items(birds)})
+        trained.append({str(item.label) for item in recipe.items(birds)})
         assert isinstance(recipe.measure, Retrieval)
         assert recipe.measure.validation is not None
-        assert not trained[-1] & {str(one.label) for one in recipe.measure.validation.items(birds)}
+        assert not trained[-1] & {
+            str(item.label) for item in recipe.measure.validation.items(birds)
+        }
         tested = recipe.measure.items(birds)
         z = load_model(tmp_path / f"fold{fold}", recipe).embed(tested)
         rows.append(z / np.linalg.norm(z, axis=1, keepdims=True))
-    assert len({tuple(sorted(one)) for one in trained}) == 4
+    assert len({tuple(sorted(value)) for value in trained}) == 4
     assert set.union(*trained) == {
         f"{block + i:03d}.Bird" for block in (1, 26, 51, 76) for i in range(4)
     }
     for i, item in enumerate(
         tested
     ):  # by hand: cosine of the joined rows is the mean of the folds' cosines
-        cosine = np.mean([one @ one[i] for one in rows], axis=0)
+        cosine = np.mean([row @ row[i] for row in rows], axis=0)
         order = [j for j in np.argsort(-cosine) if j != i]
         hits = [float(tested[j].label == item.label) for j in order[:2]]
         assert measured.ids[i] == item.id

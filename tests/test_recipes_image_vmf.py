@@ -76,7 +76,7 @@ def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, sha
             if "tau" in part
             else float(np.log(part["scale"]))
         )
-        held = {
+        contents = {
             "LR": optim.lr,
             "TLR": part.get("tau_lr"),
             "MOM": optim.momentum,
@@ -87,11 +87,11 @@ def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, sha
             "λ": part.get("resultant"),
             "Init τ": start,
         }
-        assert {*held, "NMOM"} == set(cells)
-        for key, found in held.items():
+        assert {*contents, "NMOM"} == set(cells)
+        for key, value in contents.items():
             cell = cells[key]
-            assert (found is None) == (cell is None), (loss, key)
-            assert cell is None or found == pytest.approx(number_of(cell), abs=1e-12), (loss, key)
+            assert (value is None) == (cell is None), (loss, key)
+            assert cell is None or value == pytest.approx(number_of(cell), abs=1e-12), (loss, key)
         assert (
             recipe.schedule.halve_after,
             recipe.schedule.stop_after,
@@ -110,14 +110,14 @@ def table_of_head(*columns: str) -> dict[str, list[str]]:
 def cells(text: str, pattern: str) -> list[list[float]]:
     """The means of the rows of a table of the paper that match a pattern, errors left out."""
     rows = re.findall(pattern, text, flags=re.MULTILINE)
-    return [[float(one) for one in re.findall(r"([\d.]+) ± ", row)] for row in rows]
+    return [[float(text) for text in re.findall(r"([\d.]+) ± ", row)] for row in rows]
 
 
 def test_the_head_has_tables_1_to_3_of_the_paper(shared: Path) -> None:
     text = (shared / "papers" / "vmf.txt").read_text(encoding="utf-8")
     name = r"^(?:STANDARD|HYPERBOLIC|COSINE|ARCFACE|vMF)"
     auroc = [
-        [float(one) for one in row.split("\t")]
+        [float(word) for word in row.split("\t")]
         for row in re.findall(rf"{name}\t((?:[01]\.\d\d\t?){{4}})$", text, flags=re.MULTILINE)
     ]
     accuracy = cells(text, rf"{name}(?:\t\d\d\.\d\d ± [\d.]+){{4}}$")
@@ -126,11 +126,11 @@ def test_the_head_has_tables_1_to_3_of_the_paper(shared: Path) -> None:
     assert tuple(stated) == LOSSES
     assert len(auroc) == len(accuracy) == len(ece) == 5
     for number, row in enumerate(stated.values()):
-        found = np.array(row, dtype=float).reshape(4, 4)  # data set, column
-        assert found[:, 0].tolist() == accuracy[number]
-        assert found[:, 1].tolist() == ece[number][:4]
-        assert found[:, 2].tolist() == ece[number][4:]
-        assert found[:, 3].tolist() == auroc[number]
+        result = np.array(row, dtype=float).reshape(4, 4)  # data set, column
+        assert result[:, 0].tolist() == accuracy[number]
+        assert result[:, 1].tolist() == ece[number][:4]
+        assert result[:, 2].tolist() == ece[number][4:]
+        assert result[:, 3].tolist() == auroc[number]
 
 
 def test_the_head_has_table_4_of_the_paper(shared: Path) -> None:
@@ -167,7 +167,7 @@ def test_variants_differ_in_the_method_alone(name: str) -> None:
     """
     listed = LISTED[name]
     check_variants(
-        {variant: one for variant, one in listed.items() if not variant.endswith("_cosine")},
+        {variant: value for variant, value in listed.items() if not variant.endswith("_cosine")},
         1,
         "",
         (),
@@ -222,7 +222,9 @@ def test_fixed_temperatures_stay_fixed(name: str) -> None:
             assert scale == pytest.approx(value, rel=1e-6)
             groups = param_groups(made, recipe.optim)
             assert [
-                group["lr"] for group in groups if any(one is made.tau for one in group["params"])
+                group["lr"]
+                for group in groups
+                if any(parameter is made.tau for parameter in group["params"])
             ] == ([] if made.tau is None else [0.0])
             assert type(made) is type(learned.loss(8, 4))
             if not isinstance(made, VMF):
@@ -247,16 +249,16 @@ def test_splits_and_batches_are_those_of_appendix_d() -> None:
         assert measure.validation is not None
         parts = [recipe.items, measure.validation.items, measure.items]
         settings = [describe(part, "items")["args"] for part in parts]
-        assert [one["split"] for one in settings] == ["train", "validation", "test"]
+        assert [record["split"] for record in settings] == ["train", "validation", "test"]
         if isinstance(measure, Retrieval):
-            assert {one["protocol"] for one in settings} == {"vmf"}
+            assert {record["protocol"] for record in settings} == {"vmf"}
         else:
             assert measure.calibrate_on == measure.validation.items
-            assert {one["validation_share"] for one in settings[:2]} == {0.15}
+            assert {record["validation_share"] for record in settings[:2]} == {0.15}
     sizes = {name: LISTED[name]["vmf"].sampling for name in NAMES.values()}
     assert {
-        name: (one.batch_size // one.items_per_class, one.items_per_class)
-        for name, one in sizes.items()
+        name: (size.batch_size // size.items_per_class, size.items_per_class)
+        for name, size in sizes.items()
     } == {
         "mnist": (10, 13),
         "fashion_mnist": (10, 13),
@@ -277,7 +279,7 @@ def test_networks_are_those_of_appendix_d() -> None:
             network.conv1.stride,
             tuple(network.fc.weight.shape),
         ) == ((64, 3, 3, 3), (1, 1), (128, 2048))
-        assert sum(one.requires_grad for one in network.bn1.parameters()) == 2
+        assert sum(parameter.requires_grad for parameter in network.bn1.parameters()) == 2
     for name in ("cars196", "cub200", "sop"):
         with torch.device("meta"):
             network = LISTED[name]["vmf"].backbone(3).train()
@@ -285,6 +287,6 @@ def test_networks_are_those_of_appendix_d() -> None:
             (64, 3, 7, 7),
             (512, 2048),
         )
-        norms = [one for one in network.modules() if isinstance(one, torch.nn.BatchNorm2d)]
+        norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
         assert len(norms) == 53
-        assert not any(one.training or one.weight.requires_grad for one in norms)
+        assert not any(norm.training or norm.weight.requires_grad for norm in norms)

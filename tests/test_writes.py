@@ -88,6 +88,8 @@ ALLOWED = {
         "download": "FILE.part is renamed when all is there",
         "_attempt": "half a tag fits no file of the server, which then sends it anew",
         "_receive": "FILE.part, which the next download goes on with",
+    },
+    "likeness/prepare/archives.py": {
         "_put": "all is unpacked in a hidden folder, which is renamed when it is whole",
     },
     "toolkit/gallery/lance.py": {"LanceGallery.__init__": _TABLE},
@@ -139,8 +141,8 @@ def _within(node: ast.AST, file: Path, function: str, safe: frozenset[str]) -> I
                 and (_name(called) in ("atomic_path", "staged") or _mentions(called, safe))
             ):
                 safe |= {item.optional_vars.id}
-        for one in node.body:
-            yield from _within(one, file, function, safe)
+        for statement in node.body:
+            yield from _within(statement, file, function, safe)
         return
     if isinstance(node, ast.Call) and _writes(node) and not _mentions(node, safe):
         yield Write(
@@ -157,14 +159,14 @@ def _in_memory(function: ast.FunctionDef) -> Iterator[str]:
             and isinstance(node.value, ast.Call)
             and _name(node.value) in ("BytesIO", "StringIO")
         ):
-            yield from (one.id for one in node.targets if isinstance(one, ast.Name))
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
         if isinstance(node, ast.With):
             yield from (
-                one.optional_vars.id
-                for one in node.items
-                if isinstance(one.optional_vars, ast.Name)
-                and isinstance(one.context_expr, ast.Call)
-                and _name(one.context_expr) == "BytesIO"
+                item.optional_vars.id
+                for item in node.items
+                if isinstance(item.optional_vars, ast.Name)
+                and isinstance(item.context_expr, ast.Call)
+                and _name(item.context_expr) == "BytesIO"
             )
 
 
@@ -179,7 +181,7 @@ def _name(call: ast.Call) -> str:
 
 
 def _mentions(call: ast.Call, names: frozenset[str]) -> bool:
-    return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(call))
+    return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(call))
 
 
 def _writes(call: ast.Call) -> bool:
@@ -191,15 +193,12 @@ def _writes(call: ast.Call) -> bool:
     ):
         return True
     if name in _OPENERS:
-        given = [
-            inner
-            for one in (*call.args, *(key.value for key in call.keywords))
-            for inner in ast.walk(one)
-        ]
+        arguments = (*call.args, *(key.value for key in call.keywords))
+        inputs = [node for argument in arguments for node in ast.walk(argument)]
         modes = [
-            one.value
-            for one in given
-            if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            node.value
+            for node in inputs
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
         ]
         return any(
             set(mode) <= set("rwaxbt+:gz") and set(mode) & set("wax+")
@@ -214,19 +213,19 @@ def _writes(call: ast.Call) -> bool:
 
 
 def test_every_write_is_whole_or_known() -> None:
-    found = [
-        one
+    result = [
+        value
         for folder in ("eval", "toolkit", "modalities", "likeness")
         for file in sorted((ROOT / folder).rglob("*.py"))
-        for one in writes(file)
+        for value in writes(file)
     ]
-    strangers = [one for one in found if one.function not in ALLOWED.get(one.file, {})]
+    strangers = [entry for entry in result if entry.function not in ALLOWED.get(entry.file, {})]
     assert not strangers, (
         "write through eval.formats.writing.atomic_path, or say in ALLOWED why a kill leaves "
         "nothing half-written that is taken for whole"
     )
-    gone = {(file, one) for file, functions in ALLOWED.items() for one in functions} - {
-        (one.file, one.function) for one in found
+    gone = {(file, function) for file, functions in ALLOWED.items() for function in functions} - {
+        (entry.file, entry.function) for entry in result
     }
     assert not gone, "these no longer write: remove them"
 
@@ -259,7 +258,7 @@ def report(out, text, image):
 def test_the_search_finds_plain_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     (tmp_path / "a.py").write_text(PLAIN)
-    assert [one.line for one in writes(tmp_path / "a.py")] == [3, 4, 6, 7, 8, 9, 10]
+    assert [entry.line for entry in writes(tmp_path / "a.py")] == [3, 4, 6, 7, 8, 9, 10]
     (tmp_path / "a.py").write_text(WHOLE)
     assert not [*writes(tmp_path / "a.py")]
 
@@ -273,7 +272,7 @@ def test_the_search_finds_plain_writes(tmp_path: Path, monkeypatch: pytest.Monke
     ],
     ids=" ".join,
 )
-def test_a_kill_leaves_the_old_or_the_new(kinds: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_kill_leaves_the_old_file_or_the_new_file(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """Processes that replace a file are killed at some 20 of their calls, those around the renames
     among them; what is there is then read.
     """
@@ -284,11 +283,11 @@ def test_a_kill_leaves_the_old_or_the_new(kinds: tuple[str, ...], tmp_path: Path
         str(tmp_path),
         *kinds,
     ]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr[-2000:]
-    found = json.loads(told.stdout.splitlines()[-1])
-    assert [*found] == [*kinds]
-    for kind, (kills, old, new, other) in found.items():
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    output = json.loads(ended.stdout.splitlines()[-1])
+    assert [*output] == [*kinds]
+    for kind, (kills, old, new, other) in output.items():
         assert kills >= 15, kind
         assert not other, (kind, other)
         assert old, kind  # kills came before the end ...
@@ -339,15 +338,18 @@ def on_a_full_disk(
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert "Traceback" not in ended.stderr
-    found: dict[str, list[Any]] = json.loads(ended.stdout.splitlines()[-1])
-    return found
+    output: dict[str, list[Any]] = json.loads(ended.stdout.splitlines()[-1])
+    return output
 
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(one, marks=[pytest.mark.slow] if one in IMPORT_MUCH else []) for one in WRITERS],
+    [
+        pytest.param(writer, marks=[pytest.mark.slow] if writer in IMPORT_MUCH else [])
+        for writer in WRITERS
+    ],
 )
-def test_a_full_disk_leaves_the_old_and_is_named(
+def test_a_full_disk_leaves_the_old_file_and_is_reported(
     kind: str, on_a_full_disk: dict[str, list[Any]]
 ) -> None:
     exception, message, old_is_there, left = on_a_full_disk[kind]

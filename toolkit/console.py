@@ -1,4 +1,4 @@
-"""What a run shows and hears: its progress, the items it cannot read, Ctrl-C."""
+"""What a run shows and hears: its progress, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
+from typing import Any, TextIO, TypeVar, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
-from eval.types import name_first
 from toolkit.printing import is_terminal, one_line, say, visible
-
-if TYPE_CHECKING:
-    from toolkit.data.batch import Bad
 
 T = TypeVar("T")
 
@@ -35,7 +31,7 @@ class _Stderr(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print texts with a line end. Beside a running progress bar they go above it."""
-        if not all(isinstance(one, str) for one in objects):  # a bar, drawn by rich itself
+        if not all(isinstance(value, str) for value in objects):  # a bar, drawn by rich itself
             super().print(*objects, **options)
         elif self.is_terminal:
             super().print(
@@ -43,6 +39,10 @@ class _Stderr(Console):
             )
         else:
             say(" ".join(objects), error=True)
+
+    def print_line(self, text: str) -> None:
+        """Print a text in which the name of a file may hold a line end, on one line."""
+        self.print(one_line(text))
 
 
 console = _Stderr(
@@ -101,36 +101,6 @@ class Bar:
     def note(self, text: str) -> None:
         if not self.quiet:
             self.progress.console.print(text)
-
-
-class BadItems:
-    """Names every unreadable item once, and stops the run when their share is too large."""
-
-    def __init__(self, max_share: float):
-        self.max_share, self.seen, self.failed, self.drawn = max_share, dict[str, str](), 0, 0
-
-    def count(self, unreadable: list[Bad], drawn: int) -> None:
-        self.drawn += drawn
-        self.failed += len(unreadable)
-        for one in unreadable:
-            if one.id not in self.seen:
-                self.seen[one.id] = one.reason
-                console.print(one_line(f"skipped {one.id}: {one.reason}"))
-        if self.failed > self.max_share * self.drawn + (1 if self.max_share else 0):
-            raise ValueError(
-                f"{self.failed} of {self.drawn} items drawn so far cannot be read "
-                f"({name_first(self.seen)}), more than max_bad_share={self.max_share}; "
-                "repair or remove them, or raise max_bad_share"
-            )
-
-    def report(self) -> None:
-        if self.seen:
-            skipped = (
-                "1 item was skipped because it"
-                if len(self.seen) == 1
-                else f"{len(self.seen)} items were skipped because they"
-            )
-            console.print(f"{skipped} cannot be read: {name_first(self.seen)}")
 
 
 def ignore_ctrl_c(_: int) -> None:

@@ -7,27 +7,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from html import escape
 from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval import results as report
-from eval.bootstrap import Drawn, bounds
+from eval.bootstrap import Drawn, bounds, check_draws
 from eval.identification import (
     RULES,
     Counts,
     Protocol,
     Searched,
+    check_fpir,
     rank_hits,
     search_embeddings,
     tpir,
 )
 from eval.protocols.labels import labels_of
-from eval.results import Result, interval_text, percent_text, with_bounds
+from eval.results import Result, as_html, interval_text, percent_text, with_bounds
 from eval.similarity import check_similarity
-from eval.types import Bools, Embeddings, Floats, name_first
+from eval.types import Bools, Embeddings, Floats, check_choice, check_counts, name_first
 
 Conventions = dict[str, str | float | int]
 _Measure = Callable[..., tuple[float, float | None]]
@@ -70,17 +70,13 @@ class IdentificationSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "fpirs", tuple(self.fpirs))
         object.__setattr__(self, "ranks", tuple(self.ranks))
-        if self.protocol not in get_args(Protocol):
-            raise ValueError(
-                f"unknown protocol {self.protocol!r}; choose one of {', '.join(get_args(Protocol))}"
-            )
+        check_choice("protocol", self.protocol, get_args(Protocol))
+        for fpir in self.fpirs:
+            check_fpir(fpir)
+        check_counts("ranks", self.ranks)
         if self.similarity is not None:
             check_similarity(self.similarity)
-        if self.num_resamples < 0:
-            raise ValueError(
-                f"num_resamples is {self.num_resamples}; give 0 for no intervals, or a number such "
-                "as 1000"
-            )
+        check_draws(self.level, self.num_resamples, self.seed)
 
 
 class Labelled(NamedTuple):
@@ -111,7 +107,7 @@ class Identified(NamedTuple):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return f"<pre>{escape(str(self))}</pre>"
+        return as_html(self)
 
     def __str__(self) -> str:
         return self.table().rstrip("\n")

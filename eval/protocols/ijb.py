@@ -366,7 +366,7 @@ def _record(switches: Switches) -> dict[str, str | float | int]:
         f"{0 if switches.flip == 'none' else 2}"
     )
     return {
-        "preset": next((name for name, one in PRESETS.items() if one == switches), "custom"),
+        "preset": next((name for name, preset in PRESETS.items() if preset == switches), "custom"),
         "switches": letters,
     } | asdict(switches)
 

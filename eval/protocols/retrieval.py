@@ -6,18 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import NamedTuple, get_args
 
 import numpy as np
 
-from eval.bootstrap import Bounds, Drawn, Ends, bounds
+from eval.bootstrap import Bounds, Drawn, Ends, bounds, check_draws
 from eval.protocols.labels import labels_of
 from eval.ranks import Counts
-from eval.results import Result, interval_notes, interval_text, percent_text, with_bounds
+from eval.results import (
+    Result,
+    as_html,
+    interval_notes,
+    interval_text,
+    percent_text,
+    with_bounds,
+)
 from eval.retrieval import Lone, query_metrics
 from eval.similarity import check_similarity
-from eval.types import Bools, Embeddings, Floats, name_first
+from eval.types import Bools, Embeddings, Floats, check_choice, check_counts, name_first
 
 Conventions = dict[str, str | float | int]
 _DRAWS = 1 << 22  # drawn classes in memory at once
@@ -60,17 +66,11 @@ class RetrievalSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ks", tuple(self.ks))
-        if self.lone not in get_args(Lone):
-            raise ValueError(
-                f"unknown lone {self.lone!r}; choose one of {', '.join(get_args(Lone))}"
-            )
+        check_choice("lone", self.lone, get_args(Lone))
+        check_counts("ks", self.ks)
         if self.similarity is not None:
             check_similarity(self.similarity)
-        if self.num_resamples < 0:
-            raise ValueError(
-                f"num_resamples is {self.num_resamples}; give 0 for no intervals, or a number such "
-                "as 1000"
-            )
+        check_draws(self.level, self.num_resamples, self.seed)
 
 
 class Retrieved(NamedTuple):
@@ -87,7 +87,7 @@ class Retrieved(NamedTuple):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return f"<pre>{escape(str(self))}</pre>"
+        return as_html(self)
 
     def __str__(self) -> str:
         return self.table().rstrip("\n")

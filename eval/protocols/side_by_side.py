@@ -15,7 +15,7 @@ from eval.bootstrap import Drawn, Resamples, drawn_from
 from eval.formats.subjects import subjects_of
 from eval.protocols.verification import VerificationSettings, evaluate
 from eval.results import Result, table
-from eval.types import Ints, Scores, Trials
+from eval.types import Bools, Floats, Ints, Scores, Trials
 
 if TYPE_CHECKING:
     from eval.paired import Paired, Unpaired
@@ -60,6 +60,47 @@ class Compared:
 
             more |= paired.to_json(self.paired)
         return more
+
+
+def labelled(
+    name: str, trials: Trials, values: Floats, *, unlabelled: str
+) -> tuple[Trials, Scores]:
+    """One system for `evaluate_together`: its trials and their scores with the labels.
+
+    Args:
+        name: What errors call the system.
+        trials: P trials.
+        values: (P,) scores.
+        unlabelled: What the error says of trials without labels.
+
+    Raises:
+        ValueError: The trials have no labels, or labels of one kind only.
+
+    >>> trials = Trials(("a", "b"), ("a", "b"), [0, 1], [0, 1], [True, True])
+    >>> values = np.array([0.9, 0.8])
+    >>> labelled("x.txt", trials, values, unlabelled="none")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    ValueError: x.txt: all 2 trials are target trials; verification metrics need at least one of ...
+    """
+    if trials.target is None:
+        raise ValueError(unlabelled)
+    refuse_one_kind(name, trials.target)
+    return trials, Scores(values, trials.target)
+
+
+def refuse_one_kind(name: str, target: Bools) -> None:
+    """Refuse trials (P,) that are all targets, or all nontargets.
+
+    Raises:
+        ValueError: They are.
+    """
+    if target.all() or not target.any():
+        kind = "target" if target.any() else "nontarget"
+        raise ValueError(
+            f"{name}: all {target.size} trials are {kind} trials; verification metrics need at "
+            "least one of each kind"
+        )
 
 
 def evaluate_together(

@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from html import escape
 from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.bootstrap import Bounds, Ends, Metric, Resamples, bounds_of
-from eval.results import Result, table, with_bounds
-from eval.types import Floats, Scores
+from eval.bootstrap import Bounds, Ends, Metric, Resamples, bounds_of, check_draws
+from eval.results import Result, as_html, table, with_bounds
+from eval.types import Floats, Scores, check_choice
 from eval.verification import (
     EerMethod,
     Measured,
     TarRule,
     actual_dcf,
     check_costs,
+    check_far,
     cllr,
     eer,
     min_cllr,
@@ -90,18 +90,13 @@ class VerificationSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "p_targets", tuple(self.p_targets))
         object.__setattr__(self, "fars", tuple(self.fars))
-        for name, allowed in (("eer_method", get_args(EerMethod)), ("tar_rule", get_args(TarRule))):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"unknown {name} {getattr(self, name)!r}; choose one of {', '.join(allowed)}"
-                )
-        for p_target in self.p_targets:
+        check_choice("eer_method", self.eer_method, get_args(EerMethod))
+        check_choice("tar_rule", self.tar_rule, get_args(TarRule))
+        for p_target in self.p_targets or (0.5,):
             check_costs(p_target, self.c_miss, self.c_fa)
-        if self.num_resamples < 0:
-            raise ValueError(
-                f"num_resamples is {self.num_resamples}; give 0 for no intervals, or a number such "
-                "as 1000"
-            )
+        for far in self.fars:
+            check_far(far)
+        check_draws(self.level, self.num_resamples, self.seed)
 
     @property
     def costs(self) -> dict[str, float]:
@@ -179,7 +174,7 @@ class Evaluated:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return f"<pre>{escape(str(self))}</pre>"
+        return as_html(self)
 
     def __str__(self) -> str:
         return self.table().rstrip("\n")

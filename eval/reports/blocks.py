@@ -14,6 +14,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+EMPTY = Markup("")
+
 
 @cache
 def environment() -> Environment:
@@ -70,4 +72,4 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "")
 
 def joined(parts: Iterable[Markup]) -> Markup:
     """Fragments, one after the other."""
-    return Markup("").join(parts)
+    return EMPTY.join(parts)

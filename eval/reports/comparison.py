@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from eval.comparison import LEVEL, Comparison
 from eval.formats.files import atomic_path
-from eval.reports.blocks import block, joined, prose
+from eval.reports.blocks import EMPTY, block, joined, prose
 from eval.reports.blocks import table as table_block
 from eval.reports.page import document
 from eval.reports.plots import COLOURS, STYLES, drawn, legend, plot
@@ -93,20 +93,16 @@ def to_json(comparison: Comparison, *, command: str, version: str) -> str:
         "conventions": conventions,
         "num_comparisons": comparison.num_comparisons,
     }
-    return (
-        json.dumps(
-            _finite(head | asdict(comparison)), indent=2, ensure_ascii=False, allow_nan=False
-        )
-        + "\n"
-    )
+    content = _json_value(head | asdict(comparison))
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
-    """NaN and infinity, which JSON cannot hold, as null."""
+def _json_value(value: Any) -> Any:
+    """The value, with null in place of NaN and infinity, which JSON cannot hold."""
     if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
+        return {key: _json_value(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
+        return [_json_value(part) for part in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
@@ -166,7 +162,7 @@ def curve_figure(
     """
     figure, axes = plot(4.5, 2.6)
     for variant in variants:
-        shown = variant
+        label_of_line = variant
         for (name, _), log in logs.items():
             points = [
                 (entry["step"], scale * entry[key])
@@ -183,9 +179,9 @@ def curve_figure(
                     linestyle=style,
                     linewidth=1.1,
                     alpha=0.75,
-                    label=shown,
+                    label=label_of_line,
                 )
-                shown = "_" + variant  # one entry of the legend for all seeds
+                label_of_line = "_" + variant  # one entry of the legend for all seeds
     axes.set(xlabel="Step", ylabel=label)
     if len(variants) > 1:
         legend(axes, columns=3, size=8)
@@ -237,7 +233,6 @@ def html(
 
 
 def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
-    nothing = Markup("")
     measured = [
         metric
         for metric in comparison.metrics
@@ -278,10 +273,10 @@ def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
     dots = f"Bar: mean over seeds. Line: interval over {over_what(comparison)}. Dots: the seeds."
     scales = "A line per seed. Different losses have different scales: only the shapes compare."
     return {
-        "Spread": prose(dots) + spread if spread else nothing,
+        "Spread": prose(dots) + spread if spread else EMPTY,
         "Metrics while training": training
         or prose("Measured at the end only; schedule.eval_every=N gives curves."),
-        "Loss": prose(scales) + block("two", parts=losses) if losses else nothing,
+        "Loss": prose(scales) + block("two", parts=losses) if losses else EMPTY,
     }
 
 

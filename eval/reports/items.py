@@ -14,7 +14,7 @@ from eval import per_item
 from eval.bootstrap import Drawn, bounds
 from eval.formats.files import atomic_path
 from eval.per_item import Metric, PerItem
-from eval.reports.blocks import block, folded, joined, prose, table
+from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.embeddings import embedding_map, norm_grid, norms_by_correct, space_3d
 from eval.reports.media import Media
 from eval.reports.page import document
@@ -24,7 +24,6 @@ from eval.types import Embeddings
 
 _LEVEL = 0.95
 _NUM_MISTAKES = 12
-_EMPTY = Markup("")
 
 
 def html(
@@ -56,7 +55,7 @@ def html(
         "Results": _metrics(measured, metrics, num_resamples),
         "Calibration": _calibration(measured),
         "Norms": _norms(measured),
-        "Lowest and highest norms": _EMPTY
+        "Lowest and highest norms": EMPTY
         if norms is None
         else norm_grid(measured.ids, norms, media),
         "The space of the embeddings": _space(measured),
@@ -98,7 +97,7 @@ def _metrics(measured: PerItem, metrics: Mapping[str, Metric], num_resamples: in
 def _calibration(measured: PerItem) -> Markup:
     columns = measured.columns
     if "confidence" not in columns or "correct" not in columns:
-        return _EMPTY
+        return EMPTY
     parts = {"As predicted": reliability(columns["confidence"], columns["correct"])}
     if "scaled_confidence" in columns:
         temperature = float(columns["temperature"][0]) if "temperature" in columns else float("nan")
@@ -113,14 +112,14 @@ def _norms(measured: PerItem) -> Markup:
     columns = measured.columns
     right, norms = columns.get("correct", columns.get("recall@1")), columns.get("norm")
     if norms is None or right is None:
-        return _EMPTY
+        return EMPTY
     known = ~np.isnan(right) & np.isin(right, (0.0, 1.0))
-    return norms_by_correct(norms[known], right[known].astype(np.bool_)) if known.any() else _EMPTY
+    return norms_by_correct(norms[known], right[known].astype(np.bool_)) if known.any() else EMPTY
 
 
 def _space(measured: PerItem) -> Markup:
     if measured.embeddings is None:
-        return _EMPTY
+        return EMPTY
     embeddings = Embeddings(measured.ids, measured.embeddings.astype(np.float32), {})
     numbers, classes = measured.columns.get("label"), measured.classes
     labels = (
@@ -136,7 +135,7 @@ def _mistakes(measured: PerItem, media: Media) -> Markup:
     """The wrong predictions of highest confidence."""
     columns, classes = measured.columns, measured.classes
     if not {"correct", "confidence", "label", "predicted"} <= set(columns):
-        return _EMPTY
+        return EMPTY
     wrong = np.flatnonzero(columns["correct"] == 0)
     if not wrong.size:
         return prose("Every item is classified right.")

@@ -13,7 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from eval.reports.blocks import block
+from eval.reports.blocks import EMPTY, block
 
 GREY = "#8a9099"
 # Colours of middle lightness: they read on white and on black.
@@ -43,7 +43,7 @@ def drawn(make: Callable[..., Any], *values: Any, alt: str, caption: str = "") -
         HTML, which is empty without matplotlib.
     """
     if not can_plot():
-        return Markup("")
+        return EMPTY
     from matplotlib import rc_context
 
     with rc_context({"text.parse_math": False}):  # a $ in a name is a $

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from numpy.typing import ArrayLike
 
 from eval.classification import ece, equal_mass
-from eval.reports.blocks import block, prose
+from eval.reports.blocks import EMPTY, block, prose
 from eval.reports.plots import COLOURS, GREY, drawn, legend, plot, style_of
 from eval.types import Floats, Scores
 from eval.verification import det, eer, sort_scores
@@ -47,13 +47,7 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
         shown = (curve.far <= high) & (curve.frr <= high)
         if shown.any():
             lows = np.minimum(lows, (0.7 * curve.far[shown].min(), 0.7 * curve.frr[shown].min()))
-        x, y = curve.far_deviate, curve.frr_deviate
-        if x.size > _NUM_POINTS:  # evenly along the curve, not along the trials
-            along = np.append(0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
-            kept = np.unique(
-                np.searchsorted(along, np.linspace(0, along[-1], _NUM_POINTS)).clip(max=x.size - 1)
-            )
-            x, y = x[kept], y[kept]
+        x, y = _thinned(curve.far_deviate, curve.frr_deviate)
         label = f"{name}, EER {100 * rates[name]:.2f} %" + (
             "" if x.size else " (no overlap, no curve)"
         )
@@ -62,12 +56,7 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
             axes.plot(*[ndtri(rates[name])] * 2, "o", color=COLOURS[i % len(COLOURS)], markersize=5)
     axes.axline((0, 0), slope=1, color=GREY, linewidth=0.7, alpha=0.6)
     for axis, low in ((axes.xaxis, lows[0]), (axes.yaxis, lows[1])):
-        ticks: list[float] = []
-        for rate in _TICKS:  # those that leave room for the one before
-            if low <= rate <= high and (
-                not ticks or ndtri(rate) - ndtri(ticks[-1]) > 0.06 * (ndtri(high) - ndtri(low))
-            ):
-                ticks.append(rate)
+        ticks = _probit_ticks(low, high)
         axis.set_ticks(ndtri(ticks), [f"{100 * rate:g}" for rate in ticks])
     axes.set(
         xlim=ndtri([lows[0], high]),
@@ -77,6 +66,28 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
     )
     legend(axes)
     return figure
+
+
+def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """At most _NUM_POINTS points of a curve, evenly along the curve and not along the trials."""
+    if x.size <= _NUM_POINTS:
+        return x, y
+    along = np.append(0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
+    places = np.linspace(0, along[-1], _NUM_POINTS)
+    kept = np.unique(np.searchsorted(along, places).clip(max=x.size - 1))
+    return x[kept], y[kept]
+
+
+def _probit_ticks(low: float, high: float) -> list[float]:
+    """The rates at the ticks of a probit axis; each leaves room for the one before it."""
+    from scipy.special import ndtri
+
+    room = 0.06 * (ndtri(high) - ndtri(low))
+    ticks: list[float] = []
+    for rate in _TICKS:
+        if low <= rate <= high and (not ticks or ndtri(rate) - ndtri(ticks[-1]) > room):
+            ticks.append(rate)
+    return ticks
 
 
 def roc_points(scores: Scores) -> tuple[Floats, Floats]:
@@ -154,7 +165,7 @@ def trade_off(scores: Mapping[str, Scores]) -> Markup:
         drawn(roc_figure, scores, alt="ROC curves"),
     ]
     if not any(curves):
-        return Markup("")
+        return EMPTY
     text = (
         "How many nontargets pass against how many targets are turned away, as the threshold "
         "moves. First the DET curve: nearer to the lower left is better, "

@@ -7,16 +7,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
 
 from eval.formats.files import atomic_path
+from eval.formats.provenance import likeness_version
 from eval.groups import Grouped, blocks, notes
 from eval.paired import Paired
 from eval.paired import notes as paired_notes
 from eval.paired import rows as paired_rows
-from eval.reports.blocks import block, folded, joined, prose, table
+from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.embeddings import embedding_map, norm_grid, space_3d
 from eval.reports.media import SECONDS, Media
 from eval.reports.page import document
@@ -34,8 +36,10 @@ from eval.results import (
 )
 from eval.types import Embeddings, Scores, Trials
 
+if TYPE_CHECKING:
+    from eval.protocols.side_by_side import Compared
+
 _DASH, _MINUS = "\u2013", "\u2212"
-_EMPTY = Markup("")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,54 @@ class Evidence:
     media: Media | None = None
     groups: Sequence[Grouped] = ()
     paired: Paired | None = None
+
+
+def write_page(
+    folder: str | Path,
+    compared: Compared,
+    *,
+    command: str,
+    inputs: Mapping[str, str] | None = None,
+    embeddings: Mapping[str, Embeddings] | None = None,
+    media: Media | None = None,
+) -> Path:
+    """Write the page of an evaluation, `index.html`, into a folder.
+
+    Args:
+        folder: where the page is written; it is made if it does not exist.
+        compared: what was measured.
+        command: makes the page again.
+        inputs: file -> its SHA-256.
+        embeddings: system -> the embeddings that were scored. The page then has
+            error-versus-reject, norm grids and a map.
+        media: the recordings or images that the ids name. The page then shows those of the hardest
+            trials and of the norm grids.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        KeyError: items of the trials have no embedding.
+    """
+    page = Path(folder) / "index.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    html(
+        page,
+        compared.results,
+        compared.scores,
+        command=command,
+        version=likeness_version(),
+        evidence=Evidence(
+            inputs=inputs or {},
+            trials=compared.trials,
+            embeddings=embeddings or {},
+            labels=compared.subject_of or None,
+            media=media,
+            groups=compared.grouped,
+            paired=compared.paired,
+        ),
+    )
+    return page
 
 
 def html(
@@ -112,10 +164,10 @@ def html(
         "Quality": _quality(scores, seen, media),
         "Embedding map": _maps(seen),
         # After the sections that show images and sound, so that it knows what is missing.
-        "Images and sound": prose(note) if (note := media.note()) else _EMPTY,
+        "Images and sound": prose(note) if (note := media.note()) else EMPTY,
         "Conventions": prose("Each number above depends on these choices.") + _conventions(results),
         "Recompute": block("command", text=command)
-        + (block("inputs", digests=seen.inputs) if seen.inputs else _EMPTY),
+        + (block("inputs", digests=seen.inputs) if seen.inputs else EMPTY),
     }
     about = f"{', '.join(systems)} on {_sizes(results, systems)}. Likeness {version}."
     with atomic_path(path) as temporary:
@@ -174,9 +226,9 @@ def _interval(result: Result) -> str:
 
 def _differences(paired: Paired | None) -> Markup:
     if paired is None:
-        return _EMPTY
+        return EMPTY
     head, *body = paired_rows(paired) or [[]]
-    shown = table(head, body, kind="t") if body else _EMPTY
+    shown = table(head, body, kind="t") if body else EMPTY
     return shown + joined(prose(note, soft=True) for note in paired_notes(paired))
 
 
@@ -200,7 +252,7 @@ def _distributions(results: Sequence[Result], scores: Mapping[str, Scores]) -> M
         for name, of in scores.items()
     }
     if not any(figures.values()):
-        return _EMPTY
+        return EMPTY
     text = prose(
         "The less the two classes overlap, the better they can be told apart; every error lies in "
         "the overlap."
@@ -213,7 +265,7 @@ def _reliability(results: Sequence[Result], scores: Mapping[str, Scores]) -> Mar
     """Of the systems whose scores were evaluated as log-likelihood ratios."""
     stated = {result.system: scores[result.system] for result in results if result.metric == "cllr"}
     if not stated:
-        return _EMPTY
+        return EMPTY
     text = (
         "The scores are log-likelihood ratios: a trial of LLR 2.3 should be ten times likelier "
         "among targets. On the diagonal they are what they say; "
@@ -229,7 +281,7 @@ def _quality(scores: Mapping[str, Scores], seen: Evidence, media: Media) -> Mark
     highest norm of each set of embeddings.
     """
     if not seen.embeddings:
-        return _EMPTY
+        return EMPTY
     measures, meanings = {}, []
     for name, embeddings in seen.embeddings.items():
         measures[name], meaning = trial_quality(seen.trials[name], embeddings)
@@ -255,10 +307,10 @@ def _maps(seen: Evidence) -> Markup:
     columns = []
     for names, used in _distinct(seen):
         heading = ", ".join(names) if len(seen.embeddings) > len(names) else ""
-        space = space_3d(used, seen.labels) if used.matrix.shape[1] == 3 else _EMPTY
+        space = space_3d(used, seen.labels) if used.matrix.shape[1] == 3 else EMPTY
         part = space + embedding_map(used, seen.labels)
         columns.append(block("column", heading=heading, part=part))
-    return block("two", parts=columns) if columns else _EMPTY
+    return block("two", parts=columns) if columns else EMPTY
 
 
 def _distinct(seen: Evidence) -> Iterator[tuple[list[str], Embeddings]]:

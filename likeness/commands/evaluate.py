@@ -1,20 +1,210 @@
-"""The files of `likeness evaluate`: score files become tables, JSON and a page."""
+"""`likeness evaluate`: score files become tables, JSON and a page.
+
+With --ijb the work is done by likeness/commands/ijb.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from eval import results as report
-from eval.formats import embeddings as embedding_files
-from eval.formats import trials
-from eval.formats.provenance import likeness_version, sha256
-from eval.formats.subjects import read_mapping
-from eval.protocols.side_by_side import Compared, evaluate_together
-from eval.protocols.verification import VerificationSettings
-from eval.reports import media as media_blocks
-from eval.types import Embeddings, Scores, Trials
+import typer
+
+from likeness.commands.options import (
+    EMBEDDINGS,
+    EXISTING,
+    PACK,
+    PRESET,
+    SWITCH,
+    is_default,
+    refuse_beside_ijb,
+    refuse_input_as_output,
+)
+from toolkit.printing import say
+
+if TYPE_CHECKING:
+    from eval.protocols.verification import VerificationSettings
+    from eval.reports.media import Media
+    from eval.types import Embeddings, Scores, Trials
+
+app = typer.Typer()
+_NOT_WITH_IJB = (
+    "reference",
+    "trials",
+    "subjects",
+    "groups",
+    "p_target",
+    "eer_method",
+    "tar_rule",
+    "c_miss",
+    "c_fa",
+    "llr",
+    "report",
+    "embeddings",
+    "media",
+)
+
+
+@app.command(
+    epilog="Examples: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json "
+    "--report report; "
+    "likeness evaluate ijbc.npz --ijb IJBC --preset insightface --preset opensphere --json "
+    "ijbc.json"
+)
+def evaluate(
+    context: typer.Context,
+    scores: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Score files, or with --ijb embeddings of faces. Several are set side by side.",
+            **EXISTING,
+        ),
+    ],
+    ijb: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of IJB-B or IJB-C. Its 1:1 protocol is evaluated from embeddings of "
+            "its faces.",
+            **PACK,
+        ),
+    ] = None,
+    preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
+    switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            help="The score file to which the differences of the others are taken (default: the "
+            "first)."
+        ),
+    ] = None,
+    trials: Annotated[
+        Path | None,
+        typer.Option(
+            help="A trial list with the labels, where the score files have none.", **EXISTING
+        ),
+    ] = None,
+    subjects: Annotated[
+        Path | None,
+        typer.Option(
+            help="Lines `id subject`, over whose subjects the intervals are resampled (default: "
+            "the first folder of the ids, else what target trials link).",
+            **EXISTING,
+        ),
+    ] = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            help="Lines `id group` or `subject group`, such as age bands: error rates are then "
+            "measured within and across groups as well.",
+            **EXISTING,
+        ),
+    ] = None,
+    p_target: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="The prior of a target trial in minDCF. It may be given several times (default: "
+            ".01 and .05)."
+        ),
+    ] = None,
+    far: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="A false-accept rate of TAR@FAR. It may be given several times (default: .1, .01 "
+            "and .001, with --ijb 1e-6 to .1)."
+        ),
+    ] = None,
+    eer_method: Annotated[
+        Literal["interpolated", "convex_hull", "nearest"],
+        typer.Option(help="How the EER is read off the ROC."),
+    ] = "interpolated",
+    tar_rule: Annotated[
+        Literal["strict", "nearest", "interpolated"],
+        typer.Option(help="Which threshold belongs to a false-accept rate."),
+    ] = "strict",
+    c_miss: Annotated[float, typer.Option(help="The cost of a miss in the DCF.")] = 1.0,
+    c_fa: Annotated[float, typer.Option(help="The cost of a false accept in the DCF.")] = 1.0,
+    llr: Annotated[
+        bool,
+        typer.Option(
+            "--llr",
+            help="The scores are log-likelihood ratios, so that Cllr, minCllr and the actual DCF "
+            "are measured too.",
+        ),
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results into this JSON file.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")
+    ] = None,
+    embeddings: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="The embeddings that were scored, one file for all score files or one for each. "
+            "The report then shows quality by norm and a map.",
+            **EMBEDDINGS,
+        ),
+    ] = None,
+    media: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            help="The folder of the images or recordings that the ids name, or a list `id path`. "
+            "The report then shows them.",
+        ),
+    ] = None,
+    resamples: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="How often the bootstrap resamples for the intervals; 0 gives none, which is the "
+            "default with --ijb.",
+        ),
+    ] = 1000,
+) -> None:
+    """Measure EER, minDCF and TAR@FAR of score files, with intervals resampled over subjects.
+
+    Of several score files on the same trials, the paired differences are measured too.
+    """
+    refuse_input_as_output(context, "json_file")
+    refuse_beside_ijb(context, ijb, _NOT_WITH_IJB)
+    if ijb is not None:
+        from likeness.commands import ijb as pack
+
+        presets = pack.read_presets(preset, switch)
+        drawn = 0 if is_default(context, "resamples") else resamples
+        say(
+            pack.evaluate_files(
+                scores, ijb, presets, fars=far or (), num_resamples=drawn, json_file=json_file
+            )
+        )
+        return
+    from eval.protocols.verification import VerificationSettings
+
+    settings = VerificationSettings(
+        p_targets=tuple(p_target or (0.01, 0.05)),
+        fars=tuple(far or (0.1, 0.01, 0.001)),
+        c_miss=c_miss,
+        c_fa=c_fa,
+        eer_method=eer_method,
+        tar_rule=tar_rule,
+        llr=llr,
+        num_resamples=resamples,
+    )
+    say(
+        evaluate_files(
+            scores,
+            settings,
+            reference=reference,
+            trial_list=trials,
+            subject_list=subjects,
+            group_list=groups,
+            json_file=json_file,
+            page=page_of(report, embeddings or (), media, str(context.obj)),
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -67,7 +257,7 @@ def evaluate_files(
     json_file: Path | None = None,
     page: Page | None = None,
 ) -> str:
-    """Evaluates score files side by side.
+    """Evaluate score files side by side.
 
     Args:
         score_files: One for each system.
@@ -75,11 +265,11 @@ def evaluate_files(
         reference: The score file to which the differences of the others are given, by default the
             first. Those on the same trials are paired, see `eval.paired`.
         trial_list: Labels for score files that have none, matched by pair.
-        subject_list: `id subject` lines for the intervals, see `evaluate_together`.
-        group_list: `id group` or `subject group` lines: error rates by group as well, see
-            `eval.groups`.
+        subject_list: Lines `id subject` for the intervals, see `evaluate_together`.
+        group_list: Lines `id group` or `subject group`. Error rates are then measured by group as
+            well, see `eval.groups`.
         json_file: Results in the schema of docs/protocols.md.
-        page: One self-contained page.
+        page: The page to write, if any.
 
     Returns:
         The table as text.
@@ -88,35 +278,53 @@ def evaluate_files(
         ValueError: As in reading the files and in the metrics.
         KeyError: Items of the trials have no embedding.
     """
-    settings = settings or VerificationSettings()
-    names = dict(zip(_names(score_files), score_files, strict=True))
+    from eval.formats.provenance import sha256
+    from eval.formats.subjects import read_mapping
+    from eval.formats.trials import read_trials
+    from eval.protocols.side_by_side import evaluate_together
+    from eval.protocols.verification import VerificationSettings
+    from eval.results import write_json
+    from likeness.files import names_of_files
+
+    path_of = dict(zip(names_of_files(score_files, "score"), score_files, strict=True))
     _check(score_files, reference, page)
-    shown = _Shown.read(page, list(names))
-    labels = trials.read_trials(trial_list) if trial_list else None
+    shown = _Shown.read(page, list(path_of))
+    labels = read_trials(trial_list) if trial_list else None
     subject_of = read_mapping(subject_list) if subject_list else None
     group_of = read_mapping(group_list) if group_list else None
     systems: dict[str, tuple[Trials, Scores]] = {}
-    for name, path in names.items():
+    for name, path in path_of.items():
         systems[name] = _read_system(path, labels, trial_list)
         shown.check(name, systems[name][0])
     compared = evaluate_together(
         systems,
-        settings,
-        reference=next((name for name, path in names.items() if path == reference), None),
+        settings or VerificationSettings(),
+        reference=next((name for name, path in path_of.items() if path == reference), None),
         subject_of=subject_of,
         group_of=group_of,
     )
     lists = [path for path in (trial_list, subject_list, group_list) if path]
     inputs = {str(path): sha256(path) for path in [*score_files, *lists, *shown.files]}
     if json_file:
-        report.write_json(json_file, compared.results, inputs, **compared.more_json())
+        write_json(json_file, compared.results, inputs, **compared.more_json())
     if page is not None:
-        known = compared.subject_of if subject_of or shown.embeddings or group_of else None
-        _write_page(page, compared, inputs, shown, known or None)
+        from eval.reports.verification import write_page  # slow to import, needed here only
+
+        write_page(
+            page.folder,
+            compared,
+            command=page.command,
+            inputs=inputs,
+            embeddings=shown.embeddings,
+            media=shown.media,
+        )
     return compared.table()
 
 
 def _check(score_files: Sequence[Path], reference: Path | None, page: Page | None) -> None:
+    """ValueError for embeddings that do not pair up with the score files, and for a reference that
+    is none of them.
+    """
     if page is not None and len(page.embeddings) not in (0, 1, len(score_files)):
         raise ValueError(
             f"{len(page.embeddings)} embedding files for {len(score_files)} score files; give one "
@@ -140,18 +348,21 @@ class _Shown:
     """
 
     embeddings: Mapping[str, Embeddings]
-    media: media_blocks.Media | None
+    media: Media | None
     files: Sequence[Path]
 
     @classmethod
     def read(cls, page: Page | None, systems: Sequence[str]) -> _Shown:
         """Reads the files of the page. One embedding file serves all systems."""
+        from eval.formats import embeddings as embedding_files
+        from eval.reports.media import media_of
+
         if page is None:
             return cls({}, None, [])
         read = {path: embedding_files.read(path) for path in dict.fromkeys(page.embeddings)}
         of_each = [read[path] for path in page.embeddings]
         of_each *= len(systems) if len(of_each) == 1 else 1
-        media = media_blocks.media_of(page.media) if page.media else None
+        media = media_of(page.media) if page.media else None
         files = [*page.embeddings, *([page.media] if page.media and page.media.is_file() else [])]
         return cls(dict(zip(systems, of_each, strict=True)) if of_each else {}, media, files)
 
@@ -166,53 +377,21 @@ class _Shown:
 def _read_system(
     path: Path, labels: Trials | None, trial_list: Path | None
 ) -> tuple[Trials, Scores]:
-    """The labelled trials of a score file, and their scores."""
-    listed, values = trials.read_scores(path, labels)
-    if listed.target is None:
-        where = f"neither {path} nor {trial_list} holds" if trial_list else f"{path} holds no"
-        trial_lists = "a trial list that has" if trial_list else "the trial list that has"
-        raise ValueError(f"{where} labels; give {trial_lists} them with --trials")
-    if listed.target.all() or not listed.target.any():
-        kind = "target" if listed.target.all() else "nontarget"
-        raise ValueError(
-            f"{path}: all {len(listed)} trials are {kind} trials; verification metrics need at "
-            "least one of each kind"
+    """The labelled trials of a score file, and their scores.
+
+    Args:
+        path: The score file.
+        labels: The trials of `trial_list`.
+        trial_list: Where labels are taken from, if they are not in the score file.
+    """
+    from eval.formats.trials import read_scores
+    from eval.protocols.side_by_side import labelled
+
+    trials, values = read_scores(path, labels)
+    unlabelled = f"{path} holds no labels; give the trial list that has them with --trials"
+    if trial_list:
+        unlabelled = (
+            f"neither {path} nor {trial_list} holds labels; give a trial list that has them with "
+            "--trials"
         )
-    return listed, Scores(values, listed.target)
-
-
-def _write_page(
-    page: Page,
-    compared: Compared,
-    inputs: Mapping[str, str],
-    shown: _Shown,
-    subject_of: Mapping[str, str] | None,
-) -> None:
-    from eval.reports import verification  # slow to import, needed here only
-
-    page.folder.mkdir(parents=True, exist_ok=True)
-    verification.html(
-        page.folder / "index.html",
-        compared.results,
-        compared.scores,
-        command=page.command,
-        version=likeness_version(),
-        evidence=verification.Evidence(
-            inputs=inputs,
-            trials=compared.trials,
-            embeddings=shown.embeddings,
-            labels=subject_of,
-            media=shown.media,
-            groups=compared.grouped,
-            paired=compared.paired,
-        ),
-    )
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """A short distinct name for each file."""
-    stems = [Path(path.name.removesuffix(".gz")).stem for path in paths]
-    names = stems if len(set(stems)) == len(paths) else [str(path) for path in paths]
-    if len(set(names)) < len(names):
-        raise ValueError(f"the same score file is given twice: {', '.join(map(str, paths))}")
-    return names
+    return labelled(str(path), trials, values, unlabelled=unlabelled)

@@ -1,14 +1,141 @@
-"""The files of `likeness identify`: embeddings and subjects become a table and JSON."""
+"""`likeness identify`: embeddings and their subjects become a table and JSON.
+
+With --ijb the work is done by likeness/commands/ijb.py.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from eval import results as report
-from eval.formats import embeddings
-from eval.formats.provenance import sha256
-from eval.formats.subjects import read_mapping
-from eval.protocols.identification import IdentificationSettings, identify
+import typer
+
+from likeness.commands.options import (
+    EMBEDDINGS,
+    EXISTING,
+    PACK,
+    PRESET,
+    SWITCH,
+    refuse_beside_ijb,
+    refuse_input_as_output,
+)
+from toolkit.printing import say
+
+if TYPE_CHECKING:
+    from eval.protocols.identification import IdentificationSettings
+
+app = typer.Typer()
+_NOT_WITH_IJB = ("gallery_subjects", "probe_subjects", "second_gallery", "similarity", "protocol")
+
+
+@app.command(
+    epilog="Examples: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01 "
+    "--json results.json; "
+    "likeness identify --probes ijbc.npz --ijb IJBC --preset insightface"
+)
+def identify(
+    context: typer.Context,
+    probes: Annotated[
+        Path,
+        typer.Option(
+            help="The embeddings to search for, or with --ijb those of all its faces.", **EMBEDDINGS
+        ),
+    ],
+    gallery: Annotated[
+        Path | None, typer.Option(help="The embeddings to search in.", **EMBEDDINGS)
+    ] = None,
+    ijb: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of IJB-B or IJB-C. Its 1:N protocol is evaluated from embeddings of "
+            "its faces.",
+            **PACK,
+        ),
+    ] = None,
+    preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
+    switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
+    gallery_subjects: Annotated[
+        Path | None,
+        typer.Option(help="Lines `id subject` (default: the first folder of the ids).", **EXISTING),
+    ] = None,
+    probe_subjects: Annotated[
+        Path | None,
+        typer.Option(help="Lines `id subject` (default: the first folder of the ids).", **EXISTING),
+    ] = None,
+    second_gallery: Annotated[
+        Path | None,
+        typer.Option(
+            help="A second gallery, such as G2 of IJB. Open-set rates are the mean over both.",
+            **EMBEDDINGS,
+        ),
+    ] = None,
+    fpir: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="A false-positive identification rate of TPIR. It may be given several times "
+            "(default: .01 and .1)."
+        ),
+    ] = None,
+    rank: Annotated[
+        list[int] | None,
+        typer.Option(help="The K of rank-K. It may be given several times (default: 1, 5 and 10)."),
+    ] = None,
+    similarity: Annotated[
+        str | None,
+        typer.Option(
+            help="How two embeddings are compared, a name of docs/protocols.md (default: what the "
+            "probes name, else cosine)."
+        ),
+    ] = None,
+    protocol: Annotated[
+        Literal["open", "closed"],
+        typer.Option(
+            help="open takes the threshold from non-mated probes; closed is the variant of SimPLE "
+            "and OpenSphere."
+        ),
+    ] = "open",
+    resamples: Annotated[
+        int,
+        typer.Option(
+            min=0, help="How often the bootstrap resamples for the intervals; 0 gives none."
+        ),
+    ] = 1000,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results into this JSON file.")
+    ] = None,
+) -> None:
+    """Search every probe in a gallery, and measure rank-K and open-set TPIR@FPIR."""
+    refuse_input_as_output(context, "json_file")
+    if (gallery is None) == (ijb is None):
+        raise ValueError("identify needs --gallery FILE or --ijb FOLDER, one of them")
+    refuse_beside_ijb(context, ijb, _NOT_WITH_IJB)
+    from eval.protocols.identification import IdentificationSettings
+
+    settings = IdentificationSettings(
+        similarity=similarity,
+        fpirs=tuple(fpir or (0.01, 0.1)),
+        ranks=tuple(rank or (1, 5, 10)),
+        protocol=protocol,
+        num_resamples=resamples,
+    )
+    if ijb is not None:
+        from likeness.commands import ijb as pack
+
+        presets = pack.read_presets(preset, switch)
+        say(pack.identify_files(probes, ijb, presets, settings=settings, json_file=json_file))
+        return
+    assert gallery is not None
+    say(
+        identify_files(
+            gallery,
+            probes,
+            settings,
+            gallery_subjects=gallery_subjects,
+            probe_subjects=probe_subjects,
+            second_gallery=second_gallery,
+            json_file=json_file,
+        )
+    )
 
 
 def identify_files(
@@ -21,14 +148,14 @@ def identify_files(
     second_gallery: Path | None = None,
     json_file: Path | None = None,
 ) -> str:
-    """Searches every probe in the gallery.
+    """Search every probe in the gallery.
 
     Args:
         gallery: Embeddings to search in.
         probes: Embeddings to search for.
         settings: How they are searched and what is measured.
-        gallery_subjects: `id subject` lines, else the first path component of the ids; several
-            templates of one subject count by the best score.
+        gallery_subjects: Lines `id subject`. By default the subject is the first path component of
+            the id. Several templates of one subject count by the best score.
         probe_subjects: The same of the probes.
         second_gallery: A gallery apart (G2 of IJB), whose subjects `gallery_subjects` has too.
         json_file: Results in the schema of docs/protocols.md.
@@ -39,16 +166,22 @@ def identify_files(
     Raises:
         ValueError: As in reading and in `eval.protocols.identification.identify`.
     """
+    from eval.formats import embeddings
+    from eval.formats.provenance import sha256
+    from eval.formats.subjects import read_mapping
+    from eval.protocols import identification
+    from eval.results import write_json
+
     galleries = [gallery, *([second_gallery] if second_gallery else [])]
-    identified = identify(
+    identified = identification.identify(
         [embeddings.read(path) for path in galleries],
         embeddings.read(probes),
-        settings or IdentificationSettings(),
+        settings or identification.IdentificationSettings(),
         gallery_subjects=read_mapping(gallery_subjects) if gallery_subjects else None,
         probe_subjects=read_mapping(probe_subjects) if probe_subjects else None,
     )
     if json_file:
         lists = [path for path in (gallery_subjects, probe_subjects) if path]
         inputs = {str(path): sha256(path) for path in [*galleries, probes, *lists]}
-        report.write_json(json_file, identified.results, inputs)
+        write_json(json_file, identified.results, inputs)
     return identified.table()

@@ -1,5 +1,5 @@
-"""Feature files and the lists of IJB-B or IJB-C to tables: the whole of `likeness evaluate --ijb`
-(1:1) and `likeness identify --ijb` (1:N).
+"""The work of `likeness evaluate --ijb` (1:1) and `likeness identify --ijb` (1:N): embeddings of
+faces and the lists of IJB-B or IJB-C become tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from eval import results as report
 from eval.formats import embeddings
 from eval.formats.provenance import sha256
 from eval.protocols.identification import IdentificationSettings
-from eval.protocols.ijb import FARS, Switches, identification_1_n, templates, verification_1_1
+from eval.protocols.ijb import (
+    FARS,
+    Switches,
+    identification_1_n,
+    switches_of,
+    templates,
+    verification_1_1,
+)
 from eval.protocols.ijb_files import (
     MetaFiles,
     Side,
@@ -27,8 +34,18 @@ from eval.protocols.ijb_files import (
 )
 from eval.results import Result
 from eval.types import Embeddings, Trials, name_first
+from likeness.files import names_of_files
 
 NO_INTERVALS = "Intervals over the subjects of the 1:N lists: --resamples 200."
+
+
+def read_presets(names: Sequence[str] | None, changes: Sequence[str] | None) -> dict[str, Switches]:
+    """The switches of each --preset, by default those of likeness, with the changes of --switch.
+
+    Raises:
+        ValueError: As `eval.protocols.ijb.switches_of`.
+    """
+    return {name: switches_of(name, changes or []) for name in names or ["likeness"]}
 
 
 def evaluate_files(
@@ -36,7 +53,7 @@ def evaluate_files(
     root: Path,
     presets: Mapping[str, Switches],
     *,
-    fars: Sequence[float] = FARS,
+    fars: Sequence[float] = (),
     num_resamples: int = 0,
     json_file: Path | None = None,
 ) -> str:
@@ -47,7 +64,7 @@ def evaluate_files(
             faces.
         root: The folder of the pack.
         presets: Name -> switches. The table has a column for each file and preset.
-        fars: False-accept rates, one TAR for each.
+        fars: False-accept rates, one TAR for each; empty stands for those of the protocol.
         num_resamples: Draws of the interval over subjects, whom the 1:N lists name.
         json_file: Results in the schema of docs/protocols.md.
 
@@ -70,7 +87,7 @@ def evaluate_files(
             pooled,
             pairs,
             switches,
-            fars=fars,
+            fars=tuple(fars) or FARS,
             subjects=subjects,
             num_resamples=num_resamples,
         )
@@ -137,10 +154,7 @@ def _pooled(
     """System name, switches and templates of each feature file and preset; one file of features is
     in memory at a time.
     """
-    stems = [path.stem for path in features]
-    names = stems if len(set(stems)) == len(stems) else [str(path) for path in features]
-    if len(set(names)) < len(names):
-        raise ValueError(f"the same feature file is given twice: {name_first(names)}")
+    names = names_of_files(features, "feature")
     faces = read_faces(files.faces)
     scores = (
         read_detector_scores(files.landmarks, faces)
@@ -155,11 +169,9 @@ def _pooled(
         ]
         del rows
         for preset, switches, pooled in made:
-            yield (
-                (name if len(presets) == 1 else preset if len(names) == 1 else f"{name}, {preset}"),
-                switches,
-                pooled,
-            )
+            # Only what differs between the systems stands in their names.
+            parts = [name] * (len(names) > 1 or len(presets) == 1) + [preset] * (len(presets) > 1)
+            yield ", ".join(parts), switches, pooled
 
 
 def _read(files: MetaFiles, presets: Mapping[str, Switches]) -> list[Path]:

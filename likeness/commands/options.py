@@ -1,4 +1,4 @@
-"""What the command line's modules share: kinds of options, and refuse_idle()."""
+"""What several commands share: kinds of options, and what is refused before the work begins."""
 
 from __future__ import annotations
 
@@ -8,28 +8,39 @@ from typing import Any
 
 import typer
 
+from toolkit.printing import one_line, say
+
 EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
 
 def placed(text: str) -> Path:
-    """Where embeddings are to be written: a file, or a LanceDB table by either of its names."""
+    """The place of embeddings, which may not exist yet: a file, or a LanceDB table by either of its
+    names.
+    """
     from eval.formats.embeddings import located
 
     return located(text)
 
 
 def stored(text: str) -> Path:
-    """Embeddings that are there."""
+    """The place of embeddings that exist."""
     path = placed(text)
     if not path.exists():
-        raise typer.BadParameter(
-            f"{text!r} does not exist"
-        )  # typer puts "Value error" before the text of a ValueError
+        # typer would put "Value error" before the text of a ValueError.
+        raise typer.BadParameter(f"{text!r} does not exist")
     return path
 
 
 EMBEDDINGS: dict[str, Any] = {"parser": stored, "metavar": "FILE"}
+PRESET = (
+    "With --ijb: whose conventions are used, a name of docs/protocols.md such as insightface, "
+    "adaface or opensphere. It may be given several times (default: likeness)."
+)
+SWITCH = (
+    "With --ijb: change one convention by SWITCH=VALUE, such as keep_norm=false or "
+    "tar_rule=strict. It may be given several times."
+)
 
 
 def is_default(context: typer.Context, name: str) -> bool:
@@ -38,45 +49,50 @@ def is_default(context: typer.Context, name: str) -> bool:
     return source is None or source.name == "DEFAULT"
 
 
-def refuse_idle(context: typer.Context, names: Sequence[str], other: str, given: object) -> None:
-    """ValueError for options that were given, but would change nothing as the `other` was not."""
+def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value: object) -> None:
+    """Refuse options that would change nothing.
+
+    Args:
+        context: Says which options were given.
+        names: The options, by the names of their parameters.
+        other: The option without which they change nothing, as it is typed.
+        value: Its value; a false one stands for an option that was left out.
+
+    Raises:
+        ValueError: Some of the options were given, and the other was not.
+    """
     idle = [f"--{name.replace('_', '-')}" for name in names if not is_default(context, name)]
-    if idle and not given:
+    if idle and not value:
         raise ValueError(
             f"{' and '.join(idle)} without {other} would change nothing; give that too, or leave "
             f"{'it' if len(idle) == 1 else 'them'} out"
         )
 
 
-def refuse_absent_files(*paths: Path) -> None:
-    """Refuse files that do not exist; cheap enough to ask before a network is loaded.
+def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[str, ...]) -> None:
+    """Refuse options that do not go with --ijb, and --preset and --switch without it.
 
     Raises:
-        ValueError: names the files that do not exist.
+        ValueError: names the options.
     """
-    absent = [str(path) for path in paths if not path.is_file()]
-    if absent:
+    refuse_idle(context, ("preset", "switch"), "--ijb", ijb)
+    refused = [f"--{name.replace('_', '-')}" for name in others if not is_default(context, name)]
+    if refused and ijb is not None:
         raise ValueError(
-            f"{len(absent)} of {len(paths)} files do not exist: {' and '.join(absent)}"
-        )
-
-
-def refuse_absent_model(model: str) -> None:
-    """Refuse a MODEL that is a path to nothing; cheap enough to ask before torch is imported.
-
-    Raises:
-        ValueError: there is no such file or folder.
-    """
-    if ":" not in model and not Path(model).exists():
-        raise ValueError(
-            f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
-            "file, speechbrain:SOURCE, wespeaker:FILE.pt or insightface:PATH"
+            f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, "
+            "whose protocol is set by --preset and --switch; leave it out"
         )
 
 
 def refuse_input_as_output(context: typer.Context, output: str) -> None:
-    """ValueError where the file that the option `output` names is one of the files that the command
-    reads, which it would replace.
+    """Refuse an output that would replace one of the files that the command reads.
+
+    Args:
+        context: Has the values of all options.
+        output: The option of the output, by the name of its parameter.
+
+    Raises:
+        ValueError: The output is one of the inputs.
     """
     out = context.params.get(output)
     if not isinstance(out, Path) or not out.is_file():
@@ -88,3 +104,8 @@ def refuse_input_as_output(context: typer.Context, output: str) -> None:
                     f"{out} is one of the inputs, and the output would replace it; name another "
                     "file for the output"
                 )
+
+
+def warn(sentence: str) -> None:
+    """Print a warning to the error stream."""
+    say(one_line(f"warning: {sentence}"), error=True)

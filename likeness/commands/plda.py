@@ -1,23 +1,74 @@
-"""The files of `likeness plda`: labelled embeddings become a PLDA."""
+"""`likeness plda`: fit a PLDA on labelled embeddings."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from eval.formats import embeddings as files
-from eval.formats.subjects import read_mapping
-from eval.plda import fit_plda
-from eval.types import name_first
+import typer
+
+from likeness.commands.options import EMBEDDINGS, EXISTING, refuse_input_as_output
+from toolkit.printing import say
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Example: likeness plda --embeddings train.npz --labels utt2spk --lda-dim 150 --out "
+    "plda.json"
+)
+def plda(
+    context: typer.Context,
+    embeddings: Annotated[
+        Path,
+        typer.Option(help="Embeddings of other subjects than those to be scored.", **EMBEDDINGS),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The .json file to write, for `likeness score --plda`.")
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Lines `id class` (default: the first folder of the ids).", **EXISTING),
+    ] = None,
+    lda_dim: Annotated[
+        int, typer.Option(min=0, help="How many dimensions LDA leaves; 0 leaves LDA out.")
+    ] = 0,
+    length_norm: Annotated[
+        bool, typer.Option(help="Scale the embeddings to one length first.")
+    ] = True,
+    iterations: Annotated[
+        int, typer.Option(min=1, help="How many iterations of EM are done.")
+    ] = 10,
+    scoring_length: Annotated[
+        Literal["kaldi", "simple", "none"],
+        typer.Option(
+            help="The length of a vector at scoring: kaldi takes what the model expects, as "
+            "Kaldi's recipes do, simple takes sqrt(K), and none leaves it as it is."
+        ),
+    ] = "kaldi",
+) -> None:
+    """Fit a two-covariance PLDA by Kaldi's conventions on labelled embeddings."""
+    refuse_input_as_output(context, "out")
+    say(
+        fit_files(
+            embeddings,
+            out,
+            labels=labels,
+            lda_dim=lda_dim,
+            length_norm=length_norm,
+            iterations=iterations,
+            scoring_length=scoring_length,
+        )
+    )
 
 
 def fit_files(embeddings: Path, out: Path, *, labels: Path | None = None, **options: Any) -> str:
-    """Fits a PLDA on an embeddings file and writes it for `likeness score --plda`.
+    """Fit a PLDA on a file of embeddings and write it for `likeness score --plda`.
 
     Args:
         embeddings: Of other subjects than those to be scored.
         out: The file of the PLDA.
-        labels: `id class` list, else the first folder of the ids.
+        labels: Lines `id class`. By default the class is the first folder of the id.
         options: Keywords of `eval.plda.fit_plda`.
 
     Returns:
@@ -27,7 +78,12 @@ def fit_files(embeddings: Path, out: Path, *, labels: Path | None = None, **opti
         KeyError: Ids have no class. All are counted, the first are named.
         ValueError: As in reading and in `fit_plda`.
     """
-    rows = files.read(embeddings)
+    from eval.formats import embeddings as embedding_files
+    from eval.formats.subjects import read_mapping
+    from eval.plda import fit_plda
+    from eval.types import name_first
+
+    rows = embedding_files.read(embeddings)
     class_of = read_mapping(labels) if labels else _first_folders(rows.ids)
     missing = [name for name in rows.ids if name not in class_of]
     if missing:
@@ -46,6 +102,6 @@ def fit_files(embeddings: Path, out: Path, *, labels: Path | None = None, **opti
 
 
 def _first_folders(ids: tuple[str, ...]) -> dict[str, str]:
-    """Id -> its first folder, of the ids that have one; Kaldi's and Windows' paths alike."""
+    """The first folder of each id that has one; Kaldi's and Windows' paths alike."""
     paths = {name: name.replace("\\", "/") for name in ids}
     return {name: path.partition("/")[0] for name, path in paths.items() if "/" in path.strip("/")}

@@ -29,6 +29,32 @@ MOVED = {
 }
 
 
+@app.command(epilog="Example: likeness recipes --copy speaker/an4 mine.py")
+def recipes(
+    name: Annotated[
+        str, typer.Argument(help="A recipe whose description is printed, such as speaker/an4.")
+    ] = "",
+    copy_to: Annotated[
+        tuple[str, Path] | None,
+        typer.Option(
+            "--copy", help="Write a copy of recipe NAME to the new file PATH.", metavar="NAME PATH"
+        ),
+    ] = None,
+) -> None:
+    """List the recipes that `likeness train` and `likeness compare` take by name.
+
+    With a name, print what the recipe's head says of it.
+    """
+    if copy_to:
+        if name:
+            raise ValueError(f"recipe {name!r} beside --copy would not be used; leave it out")
+        copied, *shared = copy(*copy_to)
+        beside = f" and {shared[0]}, which it shares with others" if shared else ""
+        say(f"wrote {copied}{beside}; train it with: likeness train {copied} --data DATA --out OUT")
+    else:
+        say(head(_path(name)) if name else table())
+
+
 def folder() -> Path:
     """The folder that holds MODALITY/NAME.py.
 
@@ -151,29 +177,3 @@ def copy(name: str, path: Path) -> list[Path]:
         with atomic_path(target) as partial:
             partial.write_bytes(text)
     return list(texts)
-
-
-@app.command(epilog="Example: likeness recipes --copy speaker/an4 mine.py")
-def recipes(
-    name: Annotated[
-        str, typer.Argument(help="A recipe whose description is printed, such as speaker/an4.")
-    ] = "",
-    copy_to: Annotated[
-        tuple[str, Path] | None,
-        typer.Option(
-            "--copy", help="Write a copy of recipe NAME to the new file PATH.", metavar="NAME PATH"
-        ),
-    ] = None,
-) -> None:
-    """List the recipes that `likeness train` and `likeness compare` take by name.
-
-    With a name, print what the recipe's head says of it.
-    """
-    if copy_to:
-        if name:
-            raise ValueError(f"recipe {name!r} beside --copy would not be used; leave it out")
-        copied, *shared = copy(*copy_to)
-        beside = f" and {shared[0]}, which it shares with others" if shared else ""
-        say(f"wrote {copied}{beside}; train it with: likeness train {copied} --data DATA --out OUT")
-    else:
-        say(head(_path(name)) if name else table())

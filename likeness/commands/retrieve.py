@@ -1,14 +1,94 @@
-"""The files of `likeness retrieve`: embeddings and labels become a table and JSON."""
+"""`likeness retrieve`: a file of embeddings and its labels become a table and JSON."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from eval.formats import embeddings as embedding_files
-from eval.formats.provenance import sha256
-from eval.formats.subjects import read_mapping
-from eval.protocols.retrieval import RetrievalSettings, retrieve
-from eval.results import write_json
+import typer
+
+from likeness.commands.options import EMBEDDINGS, EXISTING, refuse_input_as_output
+from toolkit.printing import say
+
+if TYPE_CHECKING:
+    from eval.protocols.retrieval import RetrievalSettings
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Example: likeness retrieve --embeddings embeddings.npz --labels labels.txt --json "
+    "results.json"
+)
+def retrieve(
+    context: typer.Context,
+    embeddings: Annotated[
+        Path,
+        typer.Option(
+            help="The embeddings of the queries. Each searches all others, or --gallery.",
+            **EMBEDDINGS,
+        ),
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Lines `id label` (default: the first folder of the ids).", **EXISTING),
+    ] = None,
+    gallery: Annotated[
+        Path | None, typer.Option(help="The embeddings to search in.", **EMBEDDINGS)
+    ] = None,
+    gallery_labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="Lines `id label` of the gallery (default: those of --labels).", **EXISTING
+        ),
+    ] = None,
+    similarity: Annotated[
+        str | None,
+        typer.Option(
+            help="How two embeddings are compared, a name of docs/protocols.md (default: what the "
+            "embeddings name, else cosine)."
+        ),
+    ] = None,
+    k: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--k", help="The K of recall@K. It may be given several times (default: 1, 2, 4 and 8)."
+        ),
+    ] = None,
+    lone: Annotated[
+        Literal["exclude", "zero", "error"],
+        typer.Option(
+            help="What becomes of queries without any relevant item: they are left out, count as "
+            "0, or are an error."
+        ),
+    ] = "exclude",
+    resamples: Annotated[
+        int,
+        typer.Option(
+            min=0, help="How often the bootstrap resamples for the intervals; 0 gives none."
+        ),
+    ] = 1000,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results into this JSON file.")
+    ] = None,
+) -> None:
+    """Measure recall@K, R-precision and MAP@R of retrieval, with intervals over classes."""
+    from eval.protocols.retrieval import RetrievalSettings
+
+    refuse_input_as_output(context, "json_file")
+    settings = RetrievalSettings(
+        similarity=similarity, ks=tuple(k or (1, 2, 4, 8)), lone=lone, num_resamples=resamples
+    )
+    say(
+        retrieve_files(
+            embeddings,
+            labels,
+            settings,
+            gallery=gallery,
+            gallery_labels=gallery_labels,
+            json_file=json_file,
+        )
+    )
 
 
 def retrieve_files(
@@ -20,11 +100,11 @@ def retrieve_files(
     gallery_labels: Path | None = None,
     json_file: Path | None = None,
 ) -> str:
-    """Retrieval metrics of an embedding file with bootstrap intervals over classes.
+    """Measure retrieval in a file of embeddings, with bootstrap intervals over classes.
 
     Args:
         embeddings: Of the queries.
-        labels: Lines `id label`, else the first path component of the ids.
+        labels: Lines `id label`. By default the label is the first path component of the id.
         settings: How queries search and what is measured.
         gallery: Embeddings that are searched instead of the queries themselves.
         gallery_labels: Lines `id label` of the gallery, by default `labels`.
@@ -36,14 +116,20 @@ def retrieve_files(
     Raises:
         ValueError: As in reading and in `eval.protocols.retrieval.retrieve`.
     """
+    from eval.formats import embeddings as embedding_files
+    from eval.formats.provenance import sha256
+    from eval.formats.subjects import read_mapping
+    from eval.protocols import retrieval
+    from eval.results import write_json
+
     if gallery is None and gallery_labels is not None:
         raise ValueError(
             f"gallery labels {gallery_labels} without a gallery; give its embeddings too"
         )
-    retrieved = retrieve(
+    retrieved = retrieval.retrieve(
         embedding_files.read(embeddings),
         read_mapping(labels) if labels else None,
-        settings or RetrievalSettings(),
+        settings or retrieval.RetrievalSettings(),
         gallery=embedding_files.read(gallery) if gallery else None,
         gallery_labels=read_mapping(gallery_labels) if gallery_labels else None,
         system=embeddings.stem,

@@ -1,22 +1,180 @@
-"""The files of `likeness score`: embeddings and a trial list become a score file, or a file of the
-calibration that is fitted on them.
+"""`likeness score`: embeddings and a trial list become a score file, or a file of the calibration
+that is fitted on them.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
-from eval.calibration import Calibration, load_calibration
-from eval.formats import embeddings as files
-from eval.formats.subjects import read_mapping
-from eval.formats.trials import read_trials, write_scores
-from eval.plda import Plda, load_plda
-from eval.scoring import Scoring, calibrate, score
-from eval.templates import read_enrolment
-from eval.types import Embeddings, Trials, name_first
+import typer
+
+from likeness.commands.options import (
+    EMBEDDINGS,
+    EXISTING,
+    refuse_idle,
+    refuse_input_as_output,
+)
+from toolkit.printing import say
+
+if TYPE_CHECKING:
+    from eval.scoring import Scoring
+    from eval.types import Embeddings, Trials
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort "
+    "cohort.npz --out scores.txt"
+)
+def score(
+    context: typer.Context,
+    trials: Annotated[
+        Path, typer.Option(help="The trial list; its columns are detected.", **EXISTING)
+    ],
+    embeddings: Annotated[
+        Path,
+        typer.Option(help="The embeddings of the enrolment side, or of both sides.", **EMBEDDINGS),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The file to write: lines `enrol probe score [label]`, or with --calibrate the "
+            "calibration, a .json file."
+        ),
+    ],
+    probe_embeddings: Annotated[
+        Path | None,
+        typer.Option(
+            help="The embeddings of the probe side, where they are in another file.", **EMBEDDINGS
+        ),
+    ] = None,
+    enrolment: Annotated[
+        Path | None,
+        typer.Option(
+            help="Lines `model item item ...`: the enrolment ids of the trials are then models, "
+            "which several items enrol.",
+            **EXISTING,
+        ),
+    ] = None,
+    pooling: Annotated[
+        Literal["mean", "norm_weighted"], typer.Option(help="How the items of a model are pooled.")
+    ] = "mean",
+    similarity: Annotated[
+        str | None,
+        typer.Option(
+            help="How two embeddings are compared, a name of docs/protocols.md (default: what the "
+            "embeddings name, else cosine)."
+        ),
+    ] = None,
+    subtract_mean: Annotated[
+        Path | None,
+        typer.Option(help="Embeddings whose mean is subtracted from all others.", **EMBEDDINGS),
+    ] = None,
+    plda: Annotated[
+        Path | None,
+        typer.Option(
+            help="Score by a PLDA that `likeness plda` has fitted, instead of a similarity.",
+            **EXISTING,
+        ),
+    ] = None,
+    scoring_length: Annotated[
+        Literal["kaldi", "simple", "none"] | None,
+        typer.Option(
+            help="With --plda: scale vectors to another length at scoring than the file says, see "
+            "`likeness plda`."
+        ),
+    ] = None,
+    cohort: Annotated[
+        Path | None,
+        typer.Option(
+            help="Embeddings of other subjects, by which the scores are normalised.", **EMBEDDINGS
+        ),
+    ] = None,
+    cohort_subjects: Annotated[
+        Path | None,
+        typer.Option(
+            help="Lines `id subject` of the cohort: the mean embeddings of its subjects are then "
+            "the cohort.",
+            **EXISTING,
+        ),
+    ] = None,
+    norm: Annotated[
+        Literal["as", "s", "z", "t"],
+        typer.Option(help="How the scores are normalised by the cohort."),
+    ] = "as",
+    top_n: Annotated[
+        int, typer.Option(min=1, help="How many of the highest cohort scores AS-norm takes.")
+    ] = 300,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="A calibration made with --calibrate, which turns the scores into log-likelihood "
+            "ratios.",
+            **EXISTING,
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Fit a calibration on these labelled trials instead of writing scores.",
+        ),
+    ] = False,
+    quality: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A quality measure of the calibration: log_norm, log_duration or cohort_mean. It "
+            "may be given several times."
+        ),
+    ] = None,
+    durations: Annotated[
+        Path | None,
+        typer.Option(help="Lines `id seconds`, from which log_duration is taken.", **EXISTING),
+    ] = None,
+) -> None:
+    """Score the trials of a list.
+
+    A model may be enrolled by several items. The scores may be normalised by a cohort, and
+    calibrated.
+    """
+    from eval.scoring import Scoring
+
+    refuse_input_as_output(context, "out")
+    _refuse_contradictions(context)
+    options = {field.name: context.params[field.name] for field in fields(Scoring)}
+    options |= {"probe_embeddings": probe_embeddings, "enrolment": enrolment}
+    if calibrate:
+        say(calibrate_files(trials, embeddings, out, quality=tuple(quality or ()), **options))
+    else:
+        say(score_files(trials, embeddings, out, **options))
+
+
+def _refuse_contradictions(context: typer.Context) -> None:
+    """ValueError for options that would change nothing, and for two that exclude each other."""
+    options = context.params
+    refuse_idle(context, ("cohort_subjects", "norm", "top_n"), "--cohort", options["cohort"])
+    refuse_idle(context, ("top_n",), "--norm as", options["norm"] == "as")
+    refuse_idle(context, ("pooling",), "--enrolment", options["enrolment"])
+    refuse_idle(context, ("scoring_length",), "--plda", options["plda"])
+    # A calibration that is applied names its own measures.
+    refuse_idle(context, ("quality",), "--calibrate", options["calibrate"])
+    timed = (
+        "log_duration" in (options["quality"] or ())
+        if options["calibrate"]
+        else options["calibration"]
+    )
+    refuse_idle(
+        context, ("durations",), "--calibrate --quality log_duration, or --calibration,", timed
+    )
+    if options["calibrate"] and options["calibration"]:
+        raise ValueError(
+            "--calibrate fits a calibration and --calibration applies one; give one of them"
+        )
 
 
 def score_files(
@@ -28,15 +186,15 @@ def score_files(
     enrolment: Path | None = None,
     **options: Any,
 ) -> str:
-    """Scores a trial list and writes `enrol probe score [label]`.
+    """Score a trial list and write lines `enrol probe score [label]`.
 
     Args:
         trials: The trial list.
         embeddings: Of both sides, or of the enrolment side if `probe_embeddings` has the other.
         out: The score file.
         probe_embeddings: Of the probe side.
-        enrolment: `model item item ...` list (`templates.read_enrolment`): the enrolment ids of the
-            trials are models, pooled from their items.
+        enrolment: Lines `model item item ...` (`eval.templates.read_enrolment`). The enrolment ids
+            of the trials are then models, which are pooled from their items.
         options: As for `read_scoring`.
 
     Returns:
@@ -45,11 +203,14 @@ def score_files(
     Raises:
         KeyError, ValueError: As in reading the files, `Scoring` and `score`.
     """
+    from eval import scoring as library
+    from eval.formats.trials import write_scores
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         scoring = read_scoring(options)
         listed, enrolled, sides = _read(trials, embeddings, probe_embeddings, enrolment)
-        scored = score(listed, enrolled, scoring, **sides)
+        scored = library.score(listed, enrolled, scoring, **sides)
         write_scores(out, listed, scored.values)
     calibrated = ""
     if scoring.calibration is not None:
@@ -69,7 +230,7 @@ def calibrate_files(
     p_target: float = 0.5,
     **options: Any,
 ) -> str:
-    """Fits a calibration on a labelled trial list and writes it as JSON for `score_files`.
+    """Fit a calibration on a labelled trial list and write it as JSON for `score_files`.
 
     Args:
         out: The file of the calibration.
@@ -78,11 +239,15 @@ def calibrate_files(
 
     The other arguments, what is returned and what is raised are as for `score_files`.
     """
+    from eval import scoring as library
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         scoring = read_scoring(options)
         listed, enrolled, sides = _read(trials, embeddings, probe_embeddings, enrolment)
-        fitted = calibrate(listed, enrolled, scoring, quality=quality, p_target=p_target, **sides)
+        fitted = library.calibrate(
+            listed, enrolled, scoring, quality=quality, p_target=p_target, **sides
+        )
         fitted.save(out)
     done = (
         f"calibration of {fitted.system} fitted on {len(listed)} trials at p_target {p_target:g} "
@@ -96,6 +261,8 @@ def read_scoring(options: Mapping[str, Any]) -> Scoring:
 
     The type of a field says how its file is read, so a new field needs nothing here.
     """
+    from eval.scoring import Scoring
+
     types = get_type_hints(Scoring)
     return Scoring(
         **{
@@ -105,12 +272,33 @@ def read_scoring(options: Mapping[str, Any]) -> Scoring:
     )
 
 
+def _reader(kind: Any) -> Callable[[Path], Any]:
+    """How a file of this type, which may be joined with None, is read."""
+    from eval.calibration import Calibration, load_calibration
+    from eval.formats import embeddings
+    from eval.formats.subjects import read_mapping
+    from eval.plda import Plda, load_plda
+    from eval.types import Embeddings
+
+    readers: dict[Any, Callable[[Path], Any]] = {
+        Embeddings: embeddings.read,
+        Plda: load_plda,
+        Calibration: load_calibration,
+        Mapping[str, str]: read_mapping,
+        Mapping[str, float]: read_durations,
+    }
+    return next(readers[choice] for choice in (kind, *get_args(kind)) if choice in readers)
+
+
 def read_durations(path: Path) -> dict[str, float]:
     """Reads lines `id seconds` (utt2dur) into {id: seconds}; a header is fine.
 
     Raises:
         ValueError: Lines whose second field is no number, all counted; and as `read_mapping`.
     """
+    from eval.formats.subjects import read_mapping
+    from eval.types import name_first
+
     listed = read_mapping(path)
     wrong = [name for name, text in listed.items() if not _is_number(text)]
     if wrong == list(listed)[:1] and len(listed) > 1:
@@ -132,29 +320,19 @@ def _is_number(text: str) -> bool:
     return True
 
 
-_READERS: dict[Any, Callable[[Path], Any]] = {
-    Embeddings: files.read,
-    Plda: load_plda,
-    Calibration: load_calibration,
-    Mapping[str, str]: read_mapping,
-    Mapping[str, float]: read_durations,
-}
-
-
-def _reader(kind: Any) -> Callable[[Path], Any]:
-    """How a file of this type, which may be joined with None, is read."""
-    return next(_READERS[choice] for choice in (kind, *get_args(kind)) if choice in _READERS)
-
-
 def _read(
     trials: Path, embeddings: Path, probe_embeddings: Path | None, enrolment: Path | None
 ) -> tuple[Trials, Embeddings, dict[str, Any]]:
-    """The trials, the embeddings, and the keywords `probe` and `models` of `score`."""
+    """The trials, the embeddings, and the keywords `probe` and `models` of `eval.scoring.score`."""
+    from eval.formats import embeddings as embedding_files
+    from eval.formats.trials import read_trials
+    from eval.templates import read_enrolment
+
     return (
         read_trials(trials),
-        files.read(embeddings),
+        embedding_files.read(embeddings),
         {
-            "probe": files.read(probe_embeddings) if probe_embeddings else None,
+            "probe": embedding_files.read(probe_embeddings) if probe_embeddings else None,
             "models": read_enrolment(enrolment) if enrolment else None,
         },
     )

@@ -24,38 +24,30 @@ by the cosine.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from eval.formats.provenance import digest, sha256
-from eval.types import name_first
-from likeness.models import insightface, speechbrain
+from likeness.models import insightface, speechbrain, wespeaker
 from likeness.models import onnx as exported
 from likeness.models.run import load_model
 from modalities.face import align, images
 from modalities.speaker import audio, long
 from modalities.speaker.features import KaldiFbank, RawWave
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from toolkit.backbones.campplus import CAMPPlus
-from toolkit.backbones.ecapa import WeSpeakerECAPA
-from toolkit.backbones.resnet import ResNet
-from toolkit.backbones.weights import load_wespeaker, read_weights
-from toolkit.backbones.xvector import XVector
+from toolkit.backbones.weights import read_weights
 from toolkit.data.pixels import PixelScale
 from toolkit.models import onnx
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import TorchEmbedder
 
 Frontend = Literal["wespeaker", "3dspeaker"]
-_MAX_MELS = 1024
 # These are WESPEAKER_FBANK and THREED_SPEAKER_FBANK of modalities/speaker/features.py without
 # dither, which is for training only.
 _KALDI: dict[str, dict[str, Any]] = {
@@ -67,7 +59,7 @@ _KALDI: dict[str, dict[str, Any]] = {
 def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
     """Load the model that a text names, with its reading, modality, similarity and digest.
 
-    A face model reads aligned crops; `with_detector` makes it read photographs.
+    A face model reads aligned crops; `load_to_embed` and `with_detector` make it read photographs.
 
     Args:
         model: One of the forms at the top of this file.
@@ -99,6 +91,32 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
     return load_model(Path(model))
 
 
+def load_to_embed(
+    model: str,
+    *,
+    detector: Path | Literal[False] | None = None,
+    frontend: Frontend = "wespeaker",
+) -> Loaded:
+    """Load the model that a text names, reading what people have: recordings, images, photographs.
+
+    `insightface:FOLDER` takes photographs, in which the detector of the pack finds the face. Every
+    other face model takes aligned crops, unless a detector is named.
+
+    Args:
+        model: One of the forms at the top of this file.
+        detector: An SCRFD .onnx file. None takes that of the pack; False takes none.
+        frontend: As for `load`.
+
+    Raises:
+        ValueError: As `load` and `with_detector`.
+        ImportError: As `load`.
+    """
+    loaded = load(model, frontend=frontend)
+    if detector is False:
+        return loaded
+    return with_detector(loaded, find_detector(model) if detector is None else detector)
+
+
 def in_parts(
     model: Loaded,
     *,
@@ -127,7 +145,7 @@ def in_parts(
         return model
     if model.modality != "speaker":
         raise ValueError(
-            "crops, chunks and --only-speech are for speech; this is a model of modality "
+            "crops, chunks and only_speech are for speech; this is a model of modality "
             f"{model.modality!r}: leave them out"
         )
     if crops and chunk_seconds:
@@ -254,98 +272,10 @@ def _load_speechbrain(source: str) -> Loaded:
 
 
 def _load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
-    """Load a state dict of WeSpeaker; the sizes of its tensors are the sizes of the network.
-
-    So neither its YAML nor an argument is needed.
-    """
     file = path / "avg_model.pt" if path.is_dir() else path
-    state = {name.removeprefix("module."): value for name, value in _load_state(file).items()}
-    shapes = {name: tuple(value.shape) for name, value in state.items()}
-    try:
-        # The first network takes no memory: what the sizes of a few tensors ask for may be much
-        # more than the file holds.
-        with torch.device("meta"):
-            backbone, num_mels = _wespeaker_network(shapes)
-        needed = sum(parameter.numel() for parameter in backbone.parameters())
-        stored = sum(tensor.numel() for tensor in state.values())
-        if needed > stored or not 1 <= num_mels <= _MAX_MELS:
-            raise ValueError(
-                f"{file}: weights do not fit: their sizes are of a network over {num_mels} bands "
-                f"with {needed} weights, and the file has {stored}; copy it again"
-            )
-        backbone, num_mels = _wespeaker_network(shapes)
-    except (KeyError, IndexError, ZeroDivisionError):
-        raise ValueError(
-            f"{file}: its {len(state)} tensors ({name_first(state)}) are none of ResNet, "
-            "ECAPA-TDNN, CAM++ or x-vector as WeSpeaker names them"
-        ) from None
-    try:
-        load_wespeaker(backbone, state)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
+    backbone, num_mels = wespeaker.network(file, _load_state(file))
     fbank = KaldiFbank(num_mels=num_mels, **_KALDI[frontend])
     return _speaker(fbank, backbone, _summed(file, frontend))
-
-
-def _wespeaker_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, int]:
-    """Return the network of these shapes and its number of bands.
-
-    Raises:
-        KeyError: It is another network.
-    """
-
-    def count(pattern: str) -> int:
-        return len({match[0] for name in shapes if (match := re.match(pattern, name))})
-
-    if "layer1.conv.weight" in shapes:  # ECAPA-TDNN
-        channels, num_mels, _ = shapes["layer1.conv.weight"]
-        scale = channels // shapes["layer2.se_res2block.1.convs.0.weight"][0]
-        if scale != 1 + count(r"layer2\.se_res2block\.1\.convs\.\d+\."):
-            raise KeyError(scale)
-        pooled, hidden = shapes["conv.weight"][0], shapes["pool.linear1.weight"][1]
-        return WeSpeakerECAPA(
-            num_mels,
-            dim=shapes["linear.weight"][0],
-            channels=channels,
-            pooled=pooled,
-            res2net_scale=scale,
-            se_channels=shapes["layer2.se_res2block.3.linear1.weight"][0],
-            global_context=hidden == 3 * pooled,
-            normalise="bn2.weight" in shapes,
-        ), num_mels
-    if "frame_1.conv_1d.weight" in shapes:
-        channels, num_mels, _ = shapes["frame_1.conv_1d.weight"]
-        pooled, two_layers = shapes["frame_5.conv_1d.weight"][0], "seg_2.weight" in shapes
-        return XVector(
-            num_mels,
-            dim=shapes["seg_1.weight"][0],
-            channels=channels,
-            pooled=pooled,
-            two_layers=two_layers,
-        ), num_mels
-    if "xvector.dense.linear.weight" in shapes:
-        # CAM++, whose head leaves an eighth of the bands.
-        num_mels = 8 * shapes["xvector.tdnn.linear.weight"][1] // shapes["head.conv1.weight"][0]
-        return CAMPPlus(num_mels, dim=shapes["xvector.dense.linear.weight"][0]), num_mels
-    width = shapes["conv1.weight"][0]
-    blocks = tuple(count(rf"layer{stage}\.\d+\.") for stage in (1, 2, 3, 4))
-    bottleneck = "layer1.0.conv3.weight" in shapes
-    dim, size = shapes["seg_1.weight"]
-    if any(name.startswith("pool.") for name in shapes):
-        raise ValueError(
-            "a ResNet with attentive pooling; only TSTP, the pooling of WeSpeaker's recipes for "
-            "ResNet, is read"
-        )
-    num_mels = 8 * size // (2 * width * 8 * (4 if bottleneck else 1))
-    depth, two_layers = 50 if bottleneck else 34, "seg_2.weight" in shapes
-    return ResNet(
-        num_mels,
-        dim=dim,
-        width=width,
-        depth=depth,
-        blocks=cast(tuple[int, int, int, int], blocks),
-        two_layers=two_layers,
-    ), num_mels
 
 
 class OnnxNetwork(nn.Module):
@@ -380,14 +310,6 @@ class OnnxNetwork(nn.Module):
         return torch.cat(rows).to(features.device)
 
 
-def _session(path: Path) -> Any:
-    """Open an .onnx file in ONNX Runtime.
-
-    It is bounded, one file, without custom operators, and on CUDA where that is available.
-    """
-    return onnx.open_session(path)
-
-
 def _try_out(session: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Return what a network gives for one random input of this shape: (1, dim) or (1, 1, dim)."""
     probe = torch.zeros(shape).normal_(generator=torch.Generator().manual_seed(0)).numpy()
@@ -408,7 +330,7 @@ def _try_out(session: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray[Any
 def _load_insightface(source: str) -> Loaded:
     pack = insightface.find(source)
     path, (size, mean, std) = pack.recognition, pack.pixels
-    session = _session(path)
+    session = onnx.open_session(path)
     value = session.get_inputs()[0]
     takes_bytes = value.type == "tensor(uint8)" and pack.stated and (mean, std) == (0.0, 1.0)
     if value.type != "tensor(float)" and not takes_bytes:
@@ -425,7 +347,7 @@ def _load_insightface(source: str) -> Loaded:
 
 
 def _load_onnx(path: Path, frontend: Frontend) -> Loaded:
-    session, summed = _session(path), sha256(path)
+    session, summed = onnx.open_session(path), sha256(path)
     probe: tuple[int, ...]
     front: nn.Module
     inputs, outputs = session.get_inputs(), session.get_outputs()

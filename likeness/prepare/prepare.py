@@ -28,7 +28,8 @@ from rich.progress import (
 
 from eval.formats.writing import move, sync_names
 from eval.types import name_first
-from likeness.prepare.fetch import differs, download, is_archive, unpack
+from likeness.prepare.archives import is_archive, unpack
+from likeness.prepare.fetch import differs, download
 from toolkit.console import bar
 from toolkit.data.source import Archive, Count, Dataset
 from toolkit.training.lock import only_writer

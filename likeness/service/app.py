@@ -18,6 +18,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,6 +44,7 @@ from toolkit.gallery.open import open_gallery
 from toolkit.models.checkpoint import Loaded
 
 MAX_FILES = 10  # of one enrolment
+MIN_TOKEN = 16  # characters
 _log = logging.getLogger("likeness.serve")
 Upload = Annotated[bytes, File()]
 Uploads = Annotated[list[bytes], File(max_length=MAX_FILES)]
@@ -259,16 +261,43 @@ def _add_errors(app: FastAPI) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Address:
+    """Where the server listens, and the names that requests may ask for.
+
+    Attributes:
+        host: the address to listen at.
+        port: 0 is a free one.
+        names: by which the server may be addressed, beside `host`.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    names: Sequence[str] = ()
+
+    def listen(self) -> socket.socket:
+        """Bind the address."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        return socket.create_server((self.host, self.port), family=family, backlog=256)
+
+    @property
+    def all_names(self) -> list[str]:
+        """The names, with the host unless it stands for every address of the machine."""
+        return [*([] if self.host in ("0.0.0.0", "::") else [self.host]), *self.names]
+
+    def url(self, port: int) -> str:
+        """The page's address, with the port that was bound."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{port}/"
+
+
 def serve(
     model: Loaded,
     *,
     gallery: Path | None = None,
-    host: str = "127.0.0.1",
-    port: int = 8000,
+    address: Address = Address(),
     token: str = "",
     threshold: float | None = None,
     calibration: Calibration | None = None,
-    allow_hosts: Sequence[str] = (),
     limits: Limits | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
@@ -277,12 +306,10 @@ def serve(
     Args:
         model: what embeds the uploads.
         gallery: its folder; None for no gallery.
-        host: the address to listen at.
-        port: 0 is a free one.
+        address: where the server listens.
         token: of 16 characters or more; where it is empty one is made and printed.
         threshold: of decisions; None where a calibration or nobody decides.
         calibration: turns scores into probabilities.
-        allow_hosts: names by which the server may be addressed, beside `host`.
         limits: what one client can cost the others.
         say: prints a line.
 
@@ -293,31 +320,24 @@ def serve(
     """
     import uvicorn
 
-    from likeness.service.connections import protocol
-
     limits = limits or Limits()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // limits.workers))
     made = not token
     token = token or secrets.token_urlsafe(24)
-    if len(token) < 16:
+    if len(token) < MIN_TOKEN:
         raise ValueError(
-            f"the token has {len(token)} characters; at least 16 are needed, so that it cannot be "
-            "guessed"
+            f"the token has {len(token)} characters; at least {MIN_TOKEN} are needed, so that it "
+            "cannot be guessed"
         )
-    listener = socket.create_server(
-        (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=256
-    )
-    local = listener.getsockname()[0] in ("127.0.0.1", "::1")
+    listener = address.listen()
+    bound, port = listener.getsockname()[:2]
+    local = bound in ("127.0.0.1", "::1")
     store = None if gallery is None else open_gallery(gallery, model.meta)
     try:
         service = Service(model, store, threshold=threshold, calibration=calibration, limits=limits)
-        named = [] if host in ("0.0.0.0", "::") else [host]
-        app = make_app(service, token=token, hosts=[*named, *allow_hosts], local=local)
-        shown = f"[{host}]" if ":" in host else host
-        say(
-            f"Likeness serves this {model.modality} model at "
-            f"http://{shown}:{listener.getsockname()[1]}/{f'#token={token}' if made else ''}"
-        )
+        app = make_app(service, token=token, hosts=address.all_names, local=local)
+        url = address.url(port) + (f"#token={token}" if made else "")
+        say(f"Likeness serves this {model.modality} model at {url}")
         if made:
             say(f"Token for enrolling and removing: {token}")
         if not local:
@@ -325,20 +345,28 @@ def serve(
                 "Other machines can connect: everything but the page needs the token, and nothing "
                 "is encrypted; put a proxy with TLS in front."
             )
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,  # or anybody could choose the address that the rate limit goes by
-            lifespan="off",
-            ws="none",
-            http=protocol(connections=limits.connections, head_seconds=limits.head_seconds),
-            timeout_keep_alive=10,
-            timeout_graceful_shutdown=5,
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+        uvicorn.Server(_server_settings(app, limits)).run(sockets=[listener])
     finally:
         listener.close()
         if store is not None:
             store.close()
+
+
+def _server_settings(app: Any, limits: Limits) -> Any:
+    """The uvicorn.Config of an application, with the limits of its connections."""
+    import uvicorn
+
+    from likeness.service.connections import protocol
+
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # or anybody could choose the address that the rate limit goes by
+        lifespan="off",
+        ws="none",
+        http=protocol(connections=limits.connections, head_seconds=limits.head_seconds),
+        timeout_keep_alive=10,
+        timeout_graceful_shutdown=5,
+    )

@@ -62,7 +62,7 @@ class _Bounded(H11Protocol):
             self._stop_timer()
 
     def on_response_complete(self) -> None:
-        # first: what follows may begin the next request, which was sent already
+        # This comes first: what follows may begin the next request, which was sent already.
         self._wait_for_head()
         super().on_response_complete()
         if self.cycle is not None and not self.cycle.response_complete:

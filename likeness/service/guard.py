@@ -42,7 +42,7 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -203,39 +203,35 @@ class Guard:
                 {"Retry-After": "1"},
             )
         if method not in ("GET", "HEAD"):
-            origin, site = sent.get(b"origin"), sent.get(b"sec-fetch-site", "none")
-            if (
-                origin is not None and origin.lower().partition("://")[2] != sent[b"host"].lower()
-            ) or site not in ("none", "same-origin"):
-                raise HTTPException(
-                    403,
-                    "requests from other pages are refused; use the page of this server, or send "
-                    "no Origin header",
-                )
+            _refuse_other_pages(sent)
         if method in ("PUT", "DELETE") or path == "/enrol" or not (self.local or path in OPEN):
-            # before the token is compared: who guessed too often is not told that a guess is right
-            if not self._failed.has(client):
-                raise HTTPException(
-                    429, "too many wrong tokens; wait ten seconds", {"Retry-After": "10"}
-                )
-            kind, _, token = sent.get(b"authorization", "").partition(" ")
-            if (
-                not hmac.compare_digest(token.strip().encode(), self.token.encode())
-                or kind.lower() != "bearer"
-            ):
-                self._failed.take(client)
-                raise HTTPException(
-                    401,
-                    "this needs the token that the server printed at its start: send "
-                    "Authorization: Bearer TOKEN",
-                    {"WWW-Authenticate": "Bearer"},
-                )
+            self._check_token(client, sent.get(b"authorization", ""))
         if method not in ("GET", "HEAD"):
             self._refuse_encoding([value for key, value in headers if key == b"content-type"])
             stated = sent.get(b"content-length", "0")
             if not stated.isdecimal() or len(stated) > 18 or int(stated) > self.limits.max_bytes:
                 raise HTTPException(413, too_large(self.limits))
             self._refuse_when_busy()  # again when it has arrived: only then does it take a place
+
+    def _check_token(self, client: str, authorization: str) -> None:
+        """HTTPException for a request without the token, and for who sent too many wrong ones."""
+        # Before the token is compared: who guessed too often is not told that a guess is right.
+        if not self._failed.has(client):
+            raise HTTPException(
+                429, "too many wrong tokens; wait ten seconds", {"Retry-After": "10"}
+            )
+        kind, _, token = authorization.partition(" ")
+        if (
+            not hmac.compare_digest(token.strip().encode(), self.token.encode())
+            or kind.lower() != "bearer"
+        ):
+            self._failed.take(client)
+            raise HTTPException(
+                401,
+                "this needs the token that the server printed at its start: send "
+                "Authorization: Bearer TOKEN",
+                {"WWW-Authenticate": "Bearer"},
+            )
 
     def _refuse_encoding(self, types: list[str]) -> None:
         """HTTPException where the client chooses an encoding of Python's for the form's texts:
@@ -250,6 +246,23 @@ class Guard:
     def _refuse_when_busy(self) -> None:
         if self.metrics.busy >= self.limits.workers + self.limits.waiting:
             raise HTTPException(503, BUSY, {"Retry-After": "1"})
+
+
+def _refuse_other_pages(sent: Mapping[bytes, str]) -> None:
+    """HTTPException for a request that a page of another server has sent.
+
+    Args:
+        sent: the request's headers.
+    """
+    origin, site = sent.get(b"origin"), sent.get(b"sec-fetch-site", "none")
+    if (
+        origin is not None and origin.lower().partition("://")[2] != sent[b"host"].lower()
+    ) or site not in ("none", "same-origin"):
+        raise HTTPException(
+            403,
+            "requests from other pages are refused; use the page of this server, or send no "
+            "Origin header",
+        )
 
 
 async def _pass(scope: Scope, receive: Receive, send: Send) -> None:

@@ -8,7 +8,6 @@ import inspect
 import logging
 import math
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,30 +18,14 @@ from typing import Any
 
 from eval.calibration import Calibration
 from eval.types import Embeddings
-from likeness import verify as verification
+from likeness import verification
 from likeness.service.limits import Limits
+from likeness.signatures import suffix_of
 from toolkit.data.batch import Item
 from toolkit.data.images import SUFFIXES, check_size
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import embed_where_readable
 
-# Suffix by which readers choose a decoder -> what such a file begins with. What its sender calls it
-# is never looked at.
-_STARTS = {
-    ".wav": rb"RIFF....WAVE|RF64|RIFX",
-    ".flac": rb"fLaC",
-    ".ogg": rb"OggS",
-    ".aiff": rb"FORM....AIF",
-    ".sph": rb"NIST_1A",
-    ".m4a": rb"....ftyp",
-    ".jpg": rb"\xff\xd8\xff",
-    ".png": rb"\x89PNG\r\n",
-    ".webp": rb"RIFF....WEBP",
-    ".bmp": rb"BM",
-    ".gif": rb"GIF8",
-    ".ppm": rb"P[3-6]\s",
-    ".mp3": rb"ID3|\xff[\xe2-\xff]",
-}
 _log = logging.getLogger("likeness.serve")
 
 
@@ -158,11 +141,8 @@ def private_files(files: Sequence[bytes]) -> Iterator[list[Path]]:
         try:
             paths = []
             for i, content in enumerate(files):
-                kinds = (
-                    name for name, start in _STARTS.items() if re.match(start, content, re.DOTALL)
-                )
-                suffix = next(kinds, "")
-                path = Path(folder) / f"{i}{suffix}"
+                # What its sender calls it is never looked at.
+                path = Path(folder) / f"{i}{suffix_of(content)}"
                 if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
                     handles.append(os.memfd_create("upload", os.MFD_CLOEXEC))
                     with os.fdopen(os.dup(handles[-1]), "wb") as file:

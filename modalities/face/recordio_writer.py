@@ -51,12 +51,7 @@ def write(
     order = np.argsort(numbers, kind="stable").tolist()
     # The key that follows the last image of each class.
     ends = np.cumsum(np.bincount(numbers, minlength=len(names))) + 1
-    if len(items) + len(names) + 1 >= EXACT:
-        warnings.warn(
-            f"with {len(items)} images the keys in record 0 pass 2^24 and are rounded to float32; "
-            "Likeness does not need these keys, but other readers may",
-            stacklevel=2,
-        )
+    _warn_of_rounding(len(items), len(names))
     folder.mkdir(parents=True, exist_ok=True)
     with (
         atomic_path(folder / f"{name}.idx") as index_path,
@@ -65,12 +60,8 @@ def write(
         rec_path.open("wb") as rec,
     ):
         for key, place in enumerate(order, 1):
-            image = encoded(items[place])
-            if not image:
-                raise ValueError(
-                    f"{items[place].name}: the file is empty; every record needs an image"
-                )
-            _write_record(rec, index, key, HEADER.pack(0, float(numbers[place]), key, 0) + image)
+            header = HEADER.pack(0, float(numbers[place]), key, 0)
+            _write_record(rec, index, key, header + _image_of(items[place]))
         first_identity = len(items) + 1
         for number, end in enumerate(ends.tolist()):
             begin = int(ends[number - 1]) if number else 1
@@ -85,6 +76,24 @@ def write(
     with atomic_path(folder / "property") as temporary:
         temporary.write_text(f"{len(names)},{size[0]},{size[1]}\n", encoding="ascii")
     return folder / f"{name}.rec"
+
+
+def _warn_of_rounding(num_images: int, num_classes: int) -> None:
+    """Warn where record 0 cannot hold its keys exactly."""
+    if num_images + num_classes + 1 >= EXACT:
+        warnings.warn(
+            f"with {num_images} images the keys in record 0 pass 2^24 and are rounded to float32; "
+            "Likeness does not need these keys, but other readers may",
+            stacklevel=3,
+        )
+
+
+def _image_of(item: Item) -> bytes:
+    """An item's image as it is stored; ValueError for an empty one."""
+    image = encoded(item)
+    if not image:
+        raise ValueError(f"{item.name}: the file is empty; every record needs an image")
+    return image
 
 
 def _empty(key: int, id2: int, begin: int, end: int) -> bytes:

@@ -102,6 +102,17 @@ def read(
             )
             block = to_rate.resample_chunk(block)
         resampled.append(block)
+    _refuse_short(name, samples, file_hz, min_seconds)
+    _refuse_not_finite(name, bad, values)
+    _refuse_silence(name, peak)
+    refuse_level(name, peak)
+    if to_rate is not None:
+        resampled.append(to_rate.resample_chunk(np.empty(0, np.float32), last=True))
+    return resampled[0] if len(resampled) == 1 else np.concatenate(resampled)
+
+
+def _refuse_short(name: str, samples: int, file_hz: int, min_seconds: float) -> None:
+    """Raise BadAudio for a file of no samples, or of less than min_seconds."""
     if samples == 0:
         raise BadAudio(
             f"{name}: the audio is empty, 0 samples; at least {min_seconds} s are needed; "
@@ -112,11 +123,19 @@ def read(
             f"{name}: the audio is too short, {samples / file_hz:.3f} s; at least {min_seconds} s "
             "are needed; remove the file or lower min_seconds"
         )
+
+
+def _refuse_not_finite(name: str, bad: int, values: int) -> None:
+    """Raise BadAudio where any of the values is NaN or infinite."""
     if bad:
         raise BadAudio(
             f"{name}: {bad} of {values} samples are NaN or infinite; all must be finite; write the "
             "file again"
         )
+
+
+def _refuse_silence(name: str, peak: float) -> None:
+    """Raise BadAudio for a wave whose largest absolute value is below SILENCE_DBFS."""
     if peak < 10 ** (SILENCE_DBFS / 20):
         level = (
             f"its peak is {20 * np.log10(peak):.1f} dBFS" if peak > 0 else "all samples are zero"
@@ -125,10 +144,6 @@ def read(
             f"{name}: the audio is silent, {level} after its channels are averaged; at least "
             f"{SILENCE_DBFS:.0f} dBFS is needed; remove the file"
         )
-    refuse_level(name, peak)
-    if to_rate is not None:
-        resampled.append(to_rate.resample_chunk(np.empty(0, np.float32), last=True))
-    return resampled[0] if len(resampled) == 1 else np.concatenate(resampled)
 
 
 def mix(raw: Wave) -> Wave:

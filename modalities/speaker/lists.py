@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -64,13 +64,11 @@ def items(
     rows = list(_rows(source))
     column = _columns(source, rows, {role: name for role, name in columns.items() if name})
     header = not all(name.isdigit() for name in columns.values() if name)
-    width = len(rows[0][1])
+    _refuse_partial(source, rows[header:], len(rows[0][1]), column)
     chosen: list[Item] = []
-    bad, missing = [], []
-    for number, fields in rows[header:]:
-        if len(fields) != width or not fields[column["path"]] or (id and not fields[column["id"]]):
-            bad.append(f"line {number}")
-        elif not split or fields[column["split_column"]] == split:
+    missing = []
+    for _, fields in rows[header:]:
+        if not split or fields[column["split_column"]] == split:
             name = fields[column["path"]]
             # Path.is_file raises where a name is too long.
             if not os.path.isfile(data / name):
@@ -78,19 +76,11 @@ def items(
             item_id = fields[column["id"]] if id else PurePosixPath(name).as_posix()
             item_label = (fields[column["label"]] or None) if label else None
             chosen.append(Item(item_id, data / name, item_label))
-    if bad:
-        needed = "path, no id" if id else "path"
-        raise ValueError(
-            f"{source}: {len(bad)} of {len(rows) - header} rows have no {needed} or not {width} "
-            f"fields ({name_first(bad)}); correct them"
-        )
     if not chosen:
-        if split:
-            raise ValueError(
-                f"{source}: no rows with {split!r} in column {split_column!r}; give one of its "
-                "values"
-            )
-        raise ValueError(f"{source}: no rows below the header; list the files")
+        of_split = f"with {split!r} in column {split_column!r}; give one of its values"
+        raise ValueError(
+            f"{source}: no rows {of_split if split else 'below the header; list the files'}"
+        )
     if missing:
         raise ValueError(
             f"{source}: {len(missing)} of {len(chosen)} files do not exist below {data} "
@@ -132,6 +122,24 @@ def trials(
     return matched(read_trials(listed), chosen, where=str(listed))
 
 
+def _refuse_partial(
+    source: Path, rows: Sequence[tuple[int, list[str]]], width: int, column: Mapping[str, int]
+) -> None:
+    """Raise ValueError for rows of another width, without a path or, where it is asked, an id."""
+    needed = [column[role] for role in ("path", "id") if role in column]
+    bad = [
+        f"line {number}"
+        for number, fields in rows
+        if len(fields) != width or not all(fields[place] for place in needed)
+    ]
+    if bad:
+        raise ValueError(
+            f"{source}: {len(bad)} of {len(rows)} rows have no "
+            f"{'path, no id' if 'id' in column else 'path'} or not {width} fields "
+            f"({name_first(bad)}); correct them"
+        )
+
+
 def matched(
     listed: Trials, candidates: Sequence[Item], *, where: str, hint: str = ""
 ) -> tuple[list[Item], Trials]:
@@ -148,8 +156,7 @@ def matched(
 
     Returns:
         The items that the trials name, in the order of the candidates, and the trials with the ids
-            of
-        these items.
+        of these items.
 
     Raises:
         ValueError: Ids are not found, or are found more than once. All are counted, and the first
@@ -175,15 +182,15 @@ def matched(
         return numbers[used]
 
     enrol, probe = rows(listed.enrol_ids, listed.enrol), rows(listed.probe_ids, listed.probe)
-    if missing or doubtful:
+    texts = []
+    if missing:
+        texts.append(f"{len(missing)} of its ids are no items ({name_first(missing)})")
+    if doubtful:
+        texts.append(
+            f"{len(doubtful)} fit several items without their suffix ({name_first(doubtful)})"
+        )
+    if texts:
         total = len(np.unique(listed.enrol)) + len(np.unique(listed.probe))
-        texts = []
-        if missing:
-            texts.append(f"{len(missing)} of its ids are no items ({name_first(missing)})")
-        if doubtful:
-            texts.append(
-                f"{len(doubtful)} fit several items without their suffix ({name_first(doubtful)})"
-            )
         raise ValueError(
             f"{where}: {' and '.join(texts)}; {total} enrolment and probe ids were looked "
             f"for{'; ' + hint if hint else ''}"

@@ -257,25 +257,46 @@ def corrupt(
         return wave
     choice = choices[int(rng.integers(len(choices)))]
     if choice.startswith("reverb"):
-        _, response = _usable(listing(rirs), partial(impulse_response, rate_hz=rate_hz), rng)
-        wave = reverberate(wave, response)
+        read_response = partial(impulse_response, rate_hz=rate_hz)
+        wave = reverberate(wave, _usable(listing(rirs), read_response, rng)[1])
     read_noise = partial(stretch, num_samples=len(wave), rng=rng, rate_hz=rate_hz)
     if choice == "babble":
-        speakers = kinds(musan)["speech"]
         number = int(rng.integers(babble_speakers[0], babble_speakers[1] + 1))
-        babble = np.zeros_like(wave)
-        # The groups are disjoint, so that no file is drawn twice.
-        for group in np.array_split(rng.permutation(len(speakers)), number):
-            _, noise = _usable([speakers[i] for i in group], read_noise, rng)
-            babble += _scaled(noise, wave, rng.uniform(*babble_snr_db))
-        wave = wave + babble
+        wave = wave + _babble(wave, rng, kinds(musan)["speech"], read_noise, number, babble_snr_db)
     elif choice != "reverb":
         files = listing(musan) if choice.endswith("any") else kinds(musan)[choice]
         path, noise = _usable(files, read_noise, rng)
-        first = path.relative_to(musan).parts[0]
-        wave = mix(wave, noise, rng.uniform(*ranges[first if first in _KINDS else "noise"]))
+        wave = mix(wave, noise, rng.uniform(*ranges[_kind_of(path, musan)]))
+    return _of_peak_one(wave) if peak else wave
+
+
+def _of_peak_one(wave: Wave) -> Wave:
+    """The wave divided by its largest absolute value; as it is where that is 0."""
     largest = float(np.abs(wave).max())
-    return wave / np.float32(largest) if peak and largest > 0 else wave
+    return wave / np.float32(largest) if largest > 0 else wave
+
+
+def _kind_of(path: Path, musan: str) -> str:
+    """Which kind of noise a file of the folder is."""
+    first = path.relative_to(musan).parts[0]
+    return first if first in _KINDS else "noise"
+
+
+def _babble(
+    wave: Wave,
+    rng: np.random.Generator,
+    speakers: Sequence[Path],
+    read_noise: Callable[[Path], Wave],
+    number: int,
+    snr_db: Range,
+) -> Wave:
+    """The sum of `number` different files of speech, each at a ratio of its own to the wave."""
+    babble = np.zeros_like(wave)
+    # The groups are disjoint, so that no file is drawn twice.
+    for group in np.array_split(rng.permutation(len(speakers)), number):
+        _, noise = _usable([speakers[i] for i in group], read_noise, rng)
+        babble += _scaled(noise, wave, rng.uniform(*snr_db))
+    return babble
 
 
 # The rules of published tools, as parts: partial(WESPEAKER, musan=..., rirs=...). CAM++ of

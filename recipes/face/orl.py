@@ -166,11 +166,11 @@ def network(variant: str, seed: int, fold: int, data: Path, init: str, out: Path
                 seed=seed,
             )
             model = load_model(fit(recipe, data=data, out=file.parent / f"run{fold}", resume=True))
-        found, _ = embed(
+        embedded, _ = embed(
             model.embedder, orl.items(data, split="test", fold=fold), model.read, meta=model.meta
         )
         file.parent.mkdir(parents=True, exist_ok=True)
-        embeddings.write(file, found)
+        embeddings.write(file, embedded)
     return embeddings.read(file)
 
 
@@ -186,19 +186,19 @@ def row(name: str, folds: list[Embeddings], data: Path, against: dict[str, Drawn
         numbers = np.array([int(label[1:]) for label in labels])
         row_of = {item.id: number for item, number in zip(items, numbers, strict=True)}
         sides = [
-            np.array([row_of[one] for one in ids])[index]
+            np.array([row_of[item_id] for item_id in ids])[index]
             for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
         ]
         similarity = embedded.meta.get("similarity", "cosine")
         values.append(score_trials(trials, embedded, similarity=similarity))
         target.append(trials.target)
         subjects.append(np.stack(sides, axis=1))
-        found = query_metrics(
+        per_query = query_metrics(
             embedded.matrix[embedded.rows([item.id for item in items])],
             labels,
             similarity=similarity,
         )["map@r"]
-        precisions += [found[labels == label].mean() for label in np.unique(labels)]
+        precisions += [per_query[labels == label].mean() for label in np.unique(labels)]
     scores = Scores(np.concatenate(values), np.concatenate(target))
     pairs = np.unique(np.concatenate(subjects), return_inverse=True)[1].reshape(-1, 2)
     drawn = resample({"eer": eer}, scores, pairs, num_resamples=1000, seed=0).values["eer"]
@@ -240,7 +240,7 @@ def main() -> None:
     )
     parser.add_argument("--variants", default="arcface,simple")
     parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
+    options = parser.parse_args()
     say(
         "| system | EER % (over subjects) | MAP@R % (over subjects) | EER vs pixels, paired | EER "
         "vs pixels less their mean, paired |\n|---|---|---|---|---|"
@@ -249,25 +249,25 @@ def main() -> None:
     for name in BASELINES:
         drawn = row(
             name,
-            [baseline(name, fold, given.data) for fold in range(NUM_FOLDS)],
-            given.data,
+            [baseline(name, fold, options.data) for fold in range(NUM_FOLDS)],
+            options.data,
             against,
         )
         if name in BASELINES[:2]:
             against[name] = drawn
-    chosen = [("init", 0)] if given.init else []
+    chosen = [("init", 0)] if options.init else []
     for variant, seed in [
         *chosen,
-        *((name, seed) for name in given.variants.split(",") for seed in range(given.seeds)),
+        *((name, seed) for name in options.variants.split(",") for seed in range(options.seeds)),
     ]:
-        found = [
-            network(variant, seed, fold, given.data, given.init, given.out)
+        measured = [
+            network(variant, seed, fold, options.data, options.init, options.out)
             for fold in range(NUM_FOLDS)
         ]
         row(
             "the demo's network as it is" if variant == "init" else f"{variant}, seed {seed}",
-            found,
-            given.data,
+            measured,
+            options.data,
             against,
         )
 

@@ -36,9 +36,9 @@ def llrs(seed: int, size: int = 4000, separation: float = 2.0) -> tuple[np.ndarr
 @pytest.mark.parametrize("p_target", [0.5, 0.05])
 def test_calibrated_scores_stay_what_they_are(p_target):
     scores, target = llrs(0, 200_000)
-    found = fit_calibration(scores, target, p_target=p_target)
-    assert found.slope == pytest.approx(1, abs=0.02)
-    assert found.offset == pytest.approx(0, abs=0.04)
+    result = fit_calibration(scores, target, p_target=p_target)
+    assert result.slope == pytest.approx(1, abs=0.02)
+    assert result.offset == pytest.approx(0, abs=0.04)
 
 
 @pytest.mark.parametrize("p_target", [0.5, 0.1])
@@ -48,18 +48,20 @@ def test_against_scikit_learn(p_target):
         0.5,
         0,
     ]
-    found = fit_calibration(scores, target, quality=quality, names=("a", "b"), p_target=p_target)
+    result = fit_calibration(scores, target, quality=quality, names=("a", "b"), p_target=p_target)
     weights = (
         np.where(target, p_target / target.sum(), (1 - p_target) / (~target).sum()) * scores.size
     )
     other = LogisticRegression(C=1e12, tol=1e-10, max_iter=10_000).fit(
         np.column_stack([scores, quality]), target, weights
     )
-    np.testing.assert_allclose([found.slope, *found.weights], other.coef_[0], rtol=1e-3, atol=1e-5)
-    assert found.offset == pytest.approx(
+    np.testing.assert_allclose(
+        [result.slope, *result.weights], other.coef_[0], rtol=1e-3, atol=1e-5
+    )
+    assert result.offset == pytest.approx(
         other.intercept_[0] - np.log(p_target / (1 - p_target)), abs=1e-3
     )
-    assert (found.names, found.p_target) == (("a", "b"), p_target)
+    assert (result.names, result.p_target) == (("a", "b"), p_target)
 
 
 def test_the_gradient_vanishes():
@@ -95,10 +97,10 @@ def test_a_shift_and_a_scale_change_no_llr(seed, scale, shift):
 def test_repeating_a_class_changes_nothing():
     scores, target = llrs(4, 600)
     again = np.concatenate([scores, np.repeat(scores[~target], 3)])
-    found = fit_calibration(
+    result = fit_calibration(
         again, np.concatenate([target, np.zeros(3 * (~target).sum(), dtype=bool)])
     )
-    assert found.slope == pytest.approx(fit_calibration(scores, target).slope, rel=1e-4)
+    assert result.slope == pytest.approx(fit_calibration(scores, target).slope, rel=1e-4)
 
 
 def test_quality_that_matters_lowers_the_cost():
@@ -134,9 +136,11 @@ def test_voxsrc23(shared):
 
 def test_save_and_load(tmp_path):
     scores, target = llrs(7)
-    found = fit_calibration(scores, target, quality=np.abs(scores), names=["size"], system="cosine")
-    found.save(tmp_path / "c.json")
-    assert load_calibration(tmp_path / "c.json") == found
+    result = fit_calibration(
+        scores, target, quality=np.abs(scores), names=["size"], system="cosine"
+    )
+    result.save(tmp_path / "c.json")
+    assert load_calibration(tmp_path / "c.json") == result
 
 
 @pytest.mark.parametrize(

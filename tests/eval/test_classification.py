@@ -20,7 +20,7 @@ def brute_ece(confidence, correct, num_bins: int, bins: str, power: int) -> floa
     hits.
     """
     n = len(confidence)
-    held: list[list[tuple[float, float]]] = [[] for _ in range(num_bins)]
+    contents: list[list[tuple[float, float]]] = [[] for _ in range(num_bins)]
     for rank, i in enumerate(sorted(range(n), key=lambda i: confidence[i])):
         tied = [correct[j] for j in range(n) if confidence[j] == confidence[i]]
         where = (
@@ -28,11 +28,13 @@ def brute_ece(confidence, correct, num_bins: int, bins: str, power: int) -> floa
             if bins == "mass"
             else min(num_bins - 1, int(confidence[i] * num_bins))
         )
-        held[where].append((sum(tied) / len(tied), confidence[i]))
+        contents[where].append((sum(tied) / len(tied), confidence[i]))
     total = sum(
-        len(one) / n * abs(np.mean([a for a, _ in one]) - np.mean([c for _, c in one])) ** power
-        for one in held
-        if one
+        len(value)
+        / n
+        * abs(np.mean([a for a, _ in value]) - np.mean([c for _, c in value])) ** power
+        for value in contents
+        if value
     )
     return float(total ** (1 / power))
 
@@ -53,29 +55,31 @@ CONFIDENCES = st.lists(
 )
 def test_ece_against_a_loop(items, num_bins, bins, power, random):
     confidence, correct = zip(*items, strict=True)
-    found = ece(confidence, correct, num_bins=num_bins, bins=bins, power=power)
-    assert found == pytest.approx(brute_ece(confidence, correct, num_bins, bins, power), abs=1e-12)
+    result = ece(confidence, correct, num_bins=num_bins, bins=bins, power=power)
+    assert result == pytest.approx(brute_ece(confidence, correct, num_bins, bins, power), abs=1e-12)
     random.shuffle(items)
     confidence, correct = zip(*items, strict=True)
     assert ece(confidence, correct, num_bins=num_bins, bins=bins, power=power) == pytest.approx(
-        found, abs=1e-12
+        result, abs=1e-12
     )
 
 
 @given(CONFIDENCES, st.integers(1, 16))
 def test_equal_mass_bins_against_a_loop(items, num_bins):
-    values, right = (np.array(one, dtype=np.float64) for one in zip(*items, strict=True))
-    held: dict[int, list[tuple[float, float]]] = {}
+    values, right = (np.array(value, dtype=np.float64) for value in zip(*items, strict=True))
+    contents: dict[int, list[tuple[float, float]]] = {}
     for rank, i in enumerate(sorted(range(len(items)), key=lambda i: items[i][0])):
         tied = [right[j] for j in range(len(items)) if values[j] == values[i]]
-        held.setdefault(rank * num_bins // len(items), []).append(
+        contents.setdefault(rank * num_bins // len(items), []).append(
             (values[i], sum(tied) / len(tied))
         )
     size, mean, share = equal_mass(values, right, num_bins)
-    assert size.tolist() == [len(one) for one in held.values()]
-    assert mean == pytest.approx([np.mean([a for a, _ in one]) for one in held.values()], abs=1e-12)
+    assert size.tolist() == [len(value) for value in contents.values()]
+    assert mean == pytest.approx(
+        [np.mean([a for a, _ in value]) for value in contents.values()], abs=1e-12
+    )
     assert share == pytest.approx(
-        [np.mean([b for _, b in one]) for one in held.values()], abs=1e-12
+        [np.mean([b for _, b in value]) for value in contents.values()], abs=1e-12
     )
 
 
@@ -108,7 +112,7 @@ def test_accuracy_shares_ties():
 
 @given(CONFIDENCES, st.randoms())
 def test_auroc_against_a_loop(items, random):
-    confidence, correct = (np.array(one) for one in zip(*items, strict=True))
+    confidence, correct = (np.array(value) for value in zip(*items, strict=True))
     right, wrong = confidence[correct], confidence[~correct]
     if not (right.size and wrong.size):
         with pytest.raises(ValueError, match="at least one of each"):
@@ -131,10 +135,10 @@ def test_temperature_is_found(scale):
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((4000, 5))
     probabilities = softmax(logits, 0.5)
-    labels = np.array([rng.choice(5, p=one) for one in probabilities])
-    found = fit_temperature(scale * logits, labels)
-    assert found == pytest.approx(0.5 * scale, rel=0.05)
-    expected = softmax(scale * logits, found)
+    labels = np.array([rng.choice(5, p=probability) for probability in probabilities])
+    result = fit_temperature(scale * logits, labels)
+    assert result == pytest.approx(0.5 * scale, rel=0.05)
+    expected = softmax(scale * logits, result)
     slope = (expected * logits).sum(axis=1) - logits[np.arange(4000), labels]
     assert abs(slope.mean()) < 1e-6
     before, after = (
@@ -144,8 +148,8 @@ def test_temperature_is_found(scale):
 
 
 def test_softmax_keeps_its_head():
-    found = softmax([[1e308, -1e308, 0.0], [3.0, 3.0, 3.0]], 10.0)
-    assert np.array_equal(found, [[1, 0, 0], [1 / 3] * 3])
+    result = softmax([[1e308, -1e308, 0.0], [3.0, 3.0, 3.0]], 10.0)
+    assert np.array_equal(result, [[1, 0, 0], [1 / 3] * 3])
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ def test_cluster_diversity_against_loops(seed):
     x, labels = rng.integers(-2, 3, size=(20, 3)), rng.integers(4, size=20)
     labels[:3] = 0
     variances = []
-    for one in set(labels.tolist()):
-        members = [x[i].astype(float) for i in range(20) if labels[i] == one]
+    for value in set(labels.tolist()):
+        members = [x[i].astype(float) for i in range(20) if labels[i] == value]
         if len(members) < 3:
             continue
         distances = []
@@ -60,9 +60,9 @@ def test_cluster_diversity_against_loops(seed):
         variances.append(np.mean((np.array(distances) - np.mean(distances)) ** 2))
     order = rng.permutation(20)
     assert cluster_diversity(x, labels) == pytest.approx(np.mean(variances), abs=1e-12)
-    assert cluster_diversity(x[order], [f"class {one}" for one in labels[order]]) == pytest.approx(
-        np.mean(variances), abs=1e-12
-    )
+    assert cluster_diversity(
+        x[order], [f"class {label}" for label in labels[order]]
+    ) == pytest.approx(np.mean(variances), abs=1e-12)
 
 
 @pytest.mark.parametrize(

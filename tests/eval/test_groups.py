@@ -50,7 +50,7 @@ def grouped(trials: Trials, scores: Scores, subject: list[int], *, resamples: in
     sides, names = sides_of(
         trials,
         {f"s{s}": "even" if s % 2 == 0 else "odd" for s in set(subject)},
-        {one: one.split("/")[0] for one in trials.enrol_ids},
+        {enrol_id: enrol_id.split("/")[0] for enrol_id in trials.enrol_ids},
     )
     return evaluate_groups(
         "x",
@@ -66,7 +66,7 @@ def loop_threshold(pairs: list[tuple[float, bool]], far: float | None) -> float:
     """Lowest threshold at the scores whose FAR is within `far`; None: where FAR and FRR are
     nearest, the lower of two.
     """
-    best, found = math.inf, math.inf
+    best, result = math.inf, math.inf
     num_targets, num_nontargets = sum(t for _, t in pairs), sum(not t for _, t in pairs)
     for threshold in sorted({s for s, _ in pairs}):
         accepts = sum(s >= threshold and not t for s, t in pairs)
@@ -75,8 +75,8 @@ def loop_threshold(pairs: list[tuple[float, bool]], far: float | None) -> float:
             if accepts <= far * num_nontargets + 1e-9:
                 return threshold
         elif abs(accepts * num_targets - misses * num_nontargets) < best:
-            best, found = abs(accepts * num_targets - misses * num_nontargets), threshold
-    return found
+            best, result = abs(accepts * num_targets - misses * num_nontargets), threshold
+    return result
 
 
 @given(st.integers(0, 10_000), st.integers(4, 9), st.integers(0, 1))
@@ -93,7 +93,7 @@ def test_rates_are_those_of_a_loop_over_the_trials(
         threshold = loop_threshold(listed, far)
         assert made.thresholds[at] == (threshold if math.isfinite(threshold) else None)
         for row, of_row in ((made.groups[0], {0}), (made.groups[1], {1}), (made.across, {0, 1})):
-            inside = [one for one, sides in zip(listed, group, strict=True) if sides == of_row]
+            inside = [value for value, sides in zip(listed, group, strict=True) if sides == of_row]
             target, nontarget = [s for s, t in inside if t], [s for s, t in inside if not t]
             assert (row.targets, row.nontargets) == (len(target), len(nontarget))
             for name, values in (("global_tar", target), ("global_far", nontarget)):
@@ -131,7 +131,7 @@ def test_intervals_are_those_of_trials_repeated_by_their_draws() -> None:
     pair_of = [(subject[i], subject[j]) for i, j in zip(trials.enrol, trials.probe, strict=True)]
     for number, row in enumerate(made.groups):
         inside = [k for k, (a, b) in enumerate(pair_of) if a % 2 == b % 2 == number]
-        names = sorted({one for k in inside for one in pair_of[k]})
+        names = sorted({value for k in inside for value in pair_of[k]})
         assert row.subjects == len(names) == 5
         counts = np.random.default_rng(1 + number).multinomial(5, np.full(5, 0.2), size=300)
         for at, threshold in made.thresholds.items():
@@ -140,7 +140,7 @@ def test_intervals_are_those_of_trials_repeated_by_their_draws() -> None:
             for count in counts:
                 repeated: dict[bool, list[bool]] = {True: [], False: []}
                 for k in inside:
-                    a, b = (int(count[names.index(one)]) for one in pair_of[k])
+                    a, b = (int(count[names.index(value)]) for value in pair_of[k])
                     is_target = bool(scores.target[k])
                     repeated[is_target] += [bool(scores.values[k] >= threshold)] * (
                         a if is_target else a * b
@@ -167,7 +167,9 @@ def test_a_group_without_errors_or_without_impostors_of_its_own_has_no_ratio_and
     trials = Trials(ids, ids, [0, 2, 4, 0, 0], [1, 3, 5, 2, 4], [True, True, True, False, False])
     scores = Scores(np.array([1.0, 0.2, 1.0, 0.5, 0.1]), trials.target)  # type: ignore[arg-type]
     subjects = np.array([[0, 0], [1, 1], [2, 2], [0, 1], [0, 2]], dtype=np.int32)
-    sides, names = sides_of(trials, {"a": "x", "b": "x", "c": "y"}, {one: one[0] for one in ids})
+    sides, names = sides_of(
+        trials, {"a": "x", "b": "x", "c": "y"}, {item_id: item_id[0] for item_id in ids}
+    )
     made = evaluate_groups(
         "s",
         scores,
@@ -183,7 +185,7 @@ def test_a_group_without_errors_or_without_impostors_of_its_own_has_no_ratio_and
     assert y.rates["global_tar(eer)"].value == 1.0
     assert made.ratios["global_tar(eer)"].value is None, "x misses one, y none"
     assert "eer" not in made.ratios
-    assert any("fewer than 20" in one for one in y.flags)
+    assert any("fewer than 20" in flag for flag in y.flags)
     assert "y* 1 subjects, fewer than 20" in table([made])
 
 
@@ -206,7 +208,7 @@ def test_an_item_may_have_another_group_than_its_subject() -> None:
         )
 
 
-def test_the_command_tells_it_in_table_json_and_report(
+def test_the_command_shows_groups_in_table_json_and_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trials, scores, subject = a_list(10, 3)
@@ -233,8 +235,8 @@ def test_the_command_tells_it_in_table_json_and_report(
         with pytest.raises(SystemExit) as ended:
             main(arguments)
     assert ended.value.code == 0
-    said = capsys.readouterr().out
-    for one in (
+    output = capsys.readouterr().out
+    for name in (
         "across groups",
         "worst to best",
         "even*",
@@ -242,7 +244,7 @@ def test_the_command_tells_it_in_table_json_and_report(
         "at FAR 0.1 of all trials",
         "fewer than 20",
     ):
-        assert one in said
+        assert name in output
     document = json.loads((tmp_path / "x.json").read_text())
     assert document["schema"] == "likeness.results/1"
     assert str(tmp_path) not in json.dumps(document)

@@ -56,11 +56,13 @@ def a_list(
     ("number", "has", "marked"),
     [(2, False, False), (4, False, False), (5, True, True), (19, True, True), (20, True, False)],
 )
-def test_the_number_of_subjects_decides(number: int, has: bool, marked: bool) -> None:
+def test_the_number_of_subjects_decides_whether_an_interval_is_printed(
+    number: int, has: bool, marked: bool
+) -> None:
     _, scores, subjects = a_list(number)
-    found, _ = bounds_of({"eer": eer}, scores, subjects, num_resamples=60)
+    result, _ = bounds_of({"eer": eer}, scores, subjects, num_resamples=60)
     assert (
-        (found["eer"].ends is not None)
+        (result["eer"].ends is not None)
         == has
         == (interval(eer, scores, subjects, num_resamples=60) is not None)
     )
@@ -109,14 +111,14 @@ def test_resamples_that_lose_a_class_mark_the_interval() -> None:
     scores = Scores(
         np.random.default_rng(0).standard_normal(2 * num - 1), np.arange(2 * num - 1) < num
     )
-    found, made = bounds_of({"eer": eer}, scores, subjects, num_resamples=400)
+    result, made = bounds_of({"eer": eer}, scores, subjects, num_resamples=400)
     share = made.num_redrawn / (400 + made.num_redrawn)
     expected = (1 - 1 / num) ** num
     assert share == pytest.approx(
         expected, abs=4 * (expected * (1 - expected) / (400 + made.num_redrawn)) ** 0.5
     )
-    assert found["eer"].ends is not None
-    assert "drawn again" in found["eer"].note
+    assert result["eer"].ends is not None
+    assert "drawn again" in result["eer"].note
 
 
 def test_an_interval_without_width_is_none() -> None:
@@ -150,8 +152,8 @@ def test_the_json_and_the_page_of_two_subjects_say_why(
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     first = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["results"][0]
     assert first["interval"] is None
-    for one in (text, page, first["conventions"]["interval_note"]):
-        assert "2 subjects, fewer than 5" in one
+    for value in (text, page, first["conventions"]["interval_note"]):
+        assert "2 subjects, fewer than 5" in value
     assert not BRACKET.search(text)
 
 
@@ -167,9 +169,9 @@ def test_groups_have_intervals_of_their_own_subjects() -> None:
         settings=FAST,
     )
     few, some, more = made.groups
-    assert {one.interval for one in few.rates.values()} == {None}
-    assert any(one.interval is not None for one in some.rates.values())
-    assert all("no interval" in one.note for one in few.rates.values())
+    assert {rate.interval for rate in few.rates.values()} == {None}
+    assert any(rate.interval is not None for rate in some.rates.values())
+    assert all("no interval" in rate.note for rate in few.rates.values())
     text = group_table([made])
     assert "few: no interval: 3 subjects" in text
     assert all(
@@ -197,8 +199,8 @@ def test_a_ratio_of_rates_that_do_not_vary_has_no_interval() -> None:
     values, enrol, probe, group = (np.array(column) for column in zip(*rows, strict=True))
     scores = Scores(values, enrol == probe)
     pairs, sides = (
-        np.stack([one, other], axis=1).astype(np.int32)
-        for one, other in ((enrol, probe), (group, group))
+        np.stack([value, other], axis=1).astype(np.int32)
+        for value, other in ((enrol, probe), (group, group))
     )
     made = evaluate_groups("x", scores, pairs, sides, ("a", "b"), settings=FAST)
     ratio = made.ratios["eer"]
@@ -213,21 +215,21 @@ def test_identification_ijb_and_retrieval(tmp_path: Path) -> None:
     for num in (3, 8):
         names = [f"s{i}" for i in range(num)]
         centres = rng.standard_normal((num, 8))
-        gallery = Embeddings(tuple(f"{one}/g" for one in names), centres.astype(np.float32))
+        gallery = Embeddings(tuple(f"{name}/g" for name in names), centres.astype(np.float32))
         rows = np.repeat(centres, 4, axis=0) + rng.standard_normal((4 * num, 8))
         probes = Embeddings(
-            tuple(f"{one}/{k}" for one in names for k in range(4)), rows.astype(np.float32)
+            tuple(f"{name}/{k}" for name in names for k in range(4)), rows.astype(np.float32)
         )
-        who = [one.split("/")[0] for one in probes.ids]
-        found = identify_labelled(
+        who = [item_id.split("/")[0] for item_id in probes.ids]
+        result = identify_labelled(
             [Labelled(gallery, names)],
             Labelled(probes, who),
             IdentificationSettings("cosine", fpirs=(), ranks=(1,), num_resamples=40),
             system="x",
             conventions={"subjects_from": "ids"},
         )
-        assert (found.results[0].interval is not None) == (num == 8)
-        assert f"{num} subjects, fewer than" in found.table()
+        assert (result.results[0].interval is not None) == (num == 8)
+        assert f"{num} subjects, fewer than" in result.table()
         files.write(tmp_path / "p.npz", probes)
         text = retrieve_files(
             tmp_path / "p.npz",
@@ -323,8 +325,8 @@ def test_a_comparison(number: int, has: bool, marked: bool) -> None:
     )
     subjects = Subjects(pairs.astype(np.int32), "ids", "list")
     runs = {
-        name: {0: measure(one, {"eer": eer}, subjects, num_resamples=60)}
-        for name, one in (("a", first), ("b", second))
+        name: {0: measure(value, {"eer": eer}, subjects, num_resamples=60)}
+        for name, value in (("a", first), ("b", second))
     }
     made = compared(runs, "eer", {"targets": 1, "nontargets": 1, "subjects": number})
     difference = made.cells[1].difference

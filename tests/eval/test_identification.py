@@ -58,7 +58,7 @@ def cases(draw, closed=False):
 
 def best_per_subject(row, gallery):
     return {
-        subject: max(score for score, one in zip(row, gallery, strict=True) if one == subject)
+        subject: max(score for score, value in zip(row, gallery, strict=True) if value == subject)
         for subject in set(gallery)
     }
 
@@ -83,8 +83,8 @@ def brute_tpir(scores, gallery, probes, fpir, protocol):
             (
                 score
                 for row, own in zip(rows, probes, strict=True)
-                for one, score in row.items()
-                if one != own
+                for name, score in row.items()
+                if name != own
             ),
             reverse=True,
         )
@@ -99,7 +99,7 @@ def brute_tpir(scores, gallery, probes, fpir, protocol):
     place = allowed if protocol == "open" else max(allowed - 1, 0)
     limit = tops[place] if place < len(tops) else -math.inf
     hits = [
-        row[own] > limit and all(score < row[own] for one, score in row.items() if one != own)
+        row[own] > limit and all(score < row[own] for name, score in row.items() if name != own)
         for row, own, has in zip(rows, probes, mated, strict=True)
         if has
     ]
@@ -144,7 +144,8 @@ def test_open_tpir_keeps_the_fpir_and_its_threshold_reproduces_it(case, fpir):
     ]
     assert sum(alarms) <= num_allowed(fpir, len(alarms))
     hits = [
-        row[own] >= threshold and all(score < row[own] for one, score in row.items() if one != own)
+        row[own] >= threshold
+        and all(score < row[own] for name, score in row.items() if name != own)
         for row, own in zip(rows, probes, strict=True)
         if own in gallery
     ]
@@ -194,12 +195,12 @@ def test_weights_are_repeated_probes(case, weights, fpir):
             abs=1e-12,
         )
     mated = np.isin(probes, gallery)
-    found = search(scores[mated], gallery, probes[mated], keep=1000)
+    result = search(scores[mated], gallery, probes[mated], keep=1000)
     repeated = np.repeat(np.arange(mated.sum()), w[mated])
     expected = tpir_at_fpir(
         scores[mated][repeated], gallery, probes[mated][repeated], fpir, protocol="closed"
     )
-    assert tpir(found, fpir, protocol="closed", weights=w[mated]).value == pytest.approx(
+    assert tpir(result, fpir, protocol="closed", weights=w[mated]).value == pytest.approx(
         expected, abs=1e-12
     )
 
@@ -228,8 +229,8 @@ def test_golden(case):
 def verbatim_ijb_1n(similarity, query_ids, reg_ids, far):
     """insightface ijb_1n.py / AdaFace / OpenSphere, from field-face.md 1.9, in loops."""
     similarity, positive = similarity.copy(), []
-    for i, one in enumerate(query_ids):
-        j = int(np.flatnonzero(reg_ids == one)[0])
+    for i, query_id in enumerate(query_ids):
+        j = int(np.flatnonzero(reg_ids == query_id)[0])
         positive.append(similarity[i, j])
         similarity[i, j] = -2.0
     threshold = np.sort(similarity.ravel())[-math.ceil(len(query_ids) * far)]
@@ -239,10 +240,10 @@ def verbatim_ijb_1n(similarity, query_ids, reg_ids, far):
 def verbatim_ijb_evals(similarity, query_ids, reg_ids, far):
     """insightface ijb_evals.py evaluation_1N, one gallery."""
     positive, negative, alone = [], [], []
-    for row, one in zip(similarity, query_ids, strict=True):
-        if one in reg_ids:
-            positive.append(row[reg_ids == one][0])
-            negative.append(row[reg_ids != one].max())
+    for row, query_id in zip(similarity, query_ids, strict=True):
+        if query_id in reg_ids:
+            positive.append(row[reg_ids == query_id][0])
+            negative.append(row[reg_ids != query_id].max())
         else:
             alone.append(row.max())
     positive, negative, alone = np.array(positive), np.array(negative), np.sort(alone)[::-1]
@@ -262,15 +263,15 @@ def faces(num_subjects=60, per_subject=6, dim=24, noise=1.0, seed=0):
 
 def test_the_tools_procedures_are_reproduced_by_name():
     centres, probes, subject = faces()
-    unit = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in (centres, probes)]
+    unit = [value / np.linalg.norm(value, axis=1, keepdims=True) for value in (centres, probes)]
     similarity, first = unit[1] @ unit[0].T, np.arange(60) < 30
     for far in (0.01, 0.1):
         assert tpir_at_fpir(
             similarity, np.arange(60), subject, far, protocol="closed"
         ) == pytest.approx(verbatim_ijb_1n(similarity, subject, np.arange(60), far), abs=1e-12)
         apart = [
-            verbatim_ijb_evals(similarity[:, one], subject, np.flatnonzero(one), far)
-            for one in (first, ~first)
+            verbatim_ijb_evals(similarity[:, value], subject, np.flatnonzero(value), far)
+            for value in (first, ~first)
         ]
         scores, names = (
             [similarity[:, first], similarity[:, ~first]],
@@ -306,24 +307,24 @@ def test_from_embeddings_in_blocks_is_the_matrix(monkeypatch, cells, similarity)
     ):
         whole = search(matrix(probes, x, similarity), names, who, keep=37)
         monkeypatch.setattr(identification, "_CELLS", cells)
-        found = search_embeddings(probes, x, names, who, similarity=similarity, keep=37)
+        result = search_embeddings(probes, x, names, who, similarity=similarity, keep=37)
         monkeypatch.undo()
         for name in ("mate", "rival", "highest"):
-            np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-5)
-        np.testing.assert_array_equal(found.above, whole.above)
-        assert (found.num_subjects, found.highest.size) == (whole.num_subjects, 37)
+            np.testing.assert_allclose(getattr(result, name), getattr(whole, name), atol=1e-5)
+        np.testing.assert_array_equal(result.above, whole.above)
+        assert (result.num_subjects, result.highest.size) == (whole.num_subjects, 37)
         others = matrix(probes, x, similarity).astype(float)
         others[who[:, None] == names] = -np.inf
-        best = np.stack([others[:, names == one].max(axis=1) for one in np.unique(names)], axis=1)
-        np.testing.assert_allclose(found.highest, np.sort(best.ravel())[::-1][:37], atol=1e-5)
+        best = np.stack([others[:, names == name].max(axis=1) for name in np.unique(names)], axis=1)
+        np.testing.assert_allclose(result.highest, np.sort(best.ravel())[::-1][:37], atol=1e-5)
 
 
 def test_equal_embeddings_tie_exactly_and_score_chance():
     rows = np.tile(np.random.default_rng(0).standard_normal(37).astype(np.float32), (101, 1))
-    found = search_embeddings(rows, rows[:7], np.arange(7), np.arange(101) % 7)
-    assert [rank_rate(found, k) for k in (1, 3, 7)] == pytest.approx([1 / 7, 3 / 7, 1.0])
-    found = search_embeddings(rows, rows[:7], np.arange(7), np.arange(101) % 14)
-    assert [tpir(found, fpir).value for fpir in (0.0, 0.5, 1.0)] == [
+    result = search_embeddings(rows, rows[:7], np.arange(7), np.arange(101) % 7)
+    assert [rank_rate(result, k) for k in (1, 3, 7)] == pytest.approx([1 / 7, 3 / 7, 1.0])
+    result = search_embeddings(rows, rows[:7], np.arange(7), np.arange(101) % 14)
+    assert [tpir(result, fpir).value for fpir in (0.0, 0.5, 1.0)] == [
         0.0,
         0.0,
         0.0,
@@ -343,11 +344,11 @@ def test_embeddings_in_any_order_give_the_same_bits():
         np.random.default_rng(1).permutation(len(probes)),
         np.random.default_rng(2).permutation(60),
     )
-    one = search_embeddings(probes, centres, np.arange(60), subject, keep=50)
+    first = search_embeddings(probes, centres, np.arange(60), subject, keep=50)
     two = search_embeddings(probes[order], centres[columns], columns, subject[order], keep=50)
-    np.testing.assert_array_equal(one.mate[order], two.mate)
-    np.testing.assert_array_equal(one.rival[order], two.rival)
-    np.testing.assert_array_equal(one.highest, two.highest)
+    np.testing.assert_array_equal(first.mate[order], two.mate)
+    np.testing.assert_array_equal(first.rival[order], two.rival)
+    np.testing.assert_array_equal(first.highest, two.highest)
 
 
 def test_labels_above_2_to_the_24_and_strings_are_exact():
@@ -411,8 +412,8 @@ def test_the_closed_threshold_is_one_of_mates():
         np.array([[0.6, 0.9, 0.1], [0.1, 0.95, 0.3]]),
         np.array([0, 1]),
     )  # the first mate is second, and yet counts
-    found = tpir(search(scores, np.arange(3), probes, keep=2), 1.0, protocol="closed")
-    assert found == (1.0, 0.6)
+    result = tpir(search(scores, np.arange(3), probes, keep=2), 1.0, protocol="closed")
+    assert result == (1.0, 0.6)
     rng = np.random.default_rng(0)
     for _ in range(20):
         scores, probes = rng.integers(0, 9, (8, 4)) / 10, rng.integers(0, 4, 8)

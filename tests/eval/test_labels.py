@@ -54,7 +54,7 @@ def test_no_function_is_left_out() -> None:
         "min_cllr",
     }
     assert {*named, "sort_scores", "verification_metrics", "split_classes"} == set(METRICS)
-    assert all("labels" in inspect.signature(one).parameters for one in METRICS.values())
+    assert all("labels" in inspect.signature(metric).parameters for metric in METRICS.values())
 
 
 @pytest.mark.parametrize("name", sorted(set(METRICS) - {"split_classes", "sort_scores"}))
@@ -62,8 +62,8 @@ def test_labels_give_what_the_split_classes_give(name: str) -> None:
     scores, labels = drawn()
     metric = partial(METRICS[name], **KEYWORDS.get(name, {}))
     expected = metric(scores[labels], scores[~labels])
-    for given in (labels, labels.astype(int), labels.tolist(), labels.astype(np.uint8)):
-        np.testing.assert_equal(metric(scores, labels=given), expected)
+    for inputs in (labels, labels.astype(int), labels.tolist(), labels.astype(np.uint8)):
+        np.testing.assert_equal(metric(scores, labels=inputs), expected)
     for wrong in (labels, labels.astype(float), labels.astype(int)):
         for arguments in ((scores, wrong), (wrong, scores)):
             with pytest.raises(ValueError, match="labels="):
@@ -105,9 +105,9 @@ def test_other_calls_are_refused() -> None:
 @pytest.mark.parametrize("wrong", [[True, False], [True, True], [False], np.ones(30, dtype=bool)])
 def test_booleans_are_never_scores(wrong: Any) -> None:
     """Also where numbers would pass: few of them, all the same, or of another count."""
-    for given in ((wrong, [3.0, 2.0]), ([3.0, 2.0], wrong)):
+    for inputs in ((wrong, [3.0, 2.0]), ([3.0, 2.0], wrong)):
         with pytest.raises(ValueError, match="labels="):
-            eer(*given)
+            eer(*inputs)
 
 
 def test_decisions_and_scores_that_labels_have_split_pass() -> None:

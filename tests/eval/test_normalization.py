@@ -57,22 +57,22 @@ def test_against_loops(monkeypatch, similarity, top_n):
     i, j = i[:4], j[:4]
     scores = pairs(enrol, probe, i, j, similarity)
     how = {"similarity": similarity, "top_n": top_n}
-    found = {
+    result = {
         "z": z_norm(scores, enrol, cohort, i=i, **how),
         "t": t_norm(scores, probe, cohort, j=j, **how),
         "s": s_norm(scores, enrol, probe, cohort, i=i, j=j, **how),
     }
     if top_n:
         assert (
-            as_norm(scores, enrol, probe, cohort, i=i, j=j, **how).tolist() == found["s"].tolist()
+            as_norm(scores, enrol, probe, cohort, i=i, j=j, **how).tolist() == result["s"].tolist()
         )
     expected = [
         brute(s, enrol[a], probe[b], cohort, top_n, similarity)
         for s, a, b in zip(scores, i, j, strict=True)
     ]
-    for kind, values in found.items():
+    for kind, values in result.items():
         np.testing.assert_allclose(
-            values, [one[kind] for one in expected], rtol=2e-4, atol=2e-4
+            values, [value[kind] for value in expected], rtol=2e-4, atol=2e-4
         )  # cohort scores are float32
 
 

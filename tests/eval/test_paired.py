@@ -41,7 +41,9 @@ def folder(tmp_path: Path) -> Path:
     )
     kept = order[5:]
     write_scores(tmp_path / "c.txt", Trials(ids, ids, a[kept], b[kept], target[kept]), base[kept])
-    bare = tuple(one.replace("/", "-") for one in ids)  # whose subjects only target trials name
+    bare = tuple(
+        item_id.replace("/", "-") for item_id in ids
+    )  # whose subjects only target trials name
     changed = target.copy()
     changed[np.flatnonzero(target)[:2]] = False
     write_scores(tmp_path / "e.txt", Trials(bare, bare, a, b, target), base)
@@ -60,8 +62,8 @@ def test_the_difference_is_that_of_each_resample(
         page=Page(folder / "report"),
     )
     document = json.loads((folder / "r.json").read_text(encoding="utf-8"))
-    found = {one["metric"]: one for one in document["differences"]}
-    assert list(found) == ["eer", "min_dcf(0.05)", "tar_at_far(0.1)"]
+    actual = {result["metric"]: result for result in document["differences"]}
+    assert list(actual) == ["eer", "min_dcf(0.05)", "tar_at_far(0.1)"]
     assert document["unpaired"] == []
     sides = []
     for name in ("a", "b"):  # each in an order of its own: by the ids
@@ -72,21 +74,21 @@ def test_the_difference_is_that_of_each_resample(
         ]
         order = sorted(range(len(pair)), key=pair.__getitem__)
         assert trials.target is not None
-        pairs = np.array([[int(one[1:3]) for one in pair[k]] for k in order])
+        pairs = np.array([[int(value[1:3]) for value in pair[k]] for k in order])
         sides.append((Scores(values[order], trials.target[order]), pairs))
     draws = [
-        resample({"eer": eer}, one, pairs, num_resamples=200, seed=0).values["eer"]
-        for one, pairs in sides
+        resample({"eer": eer}, side, pairs, num_resamples=200, seed=0).values["eer"]
+        for side, pairs in sides
     ]
     gaps = draws[1] - draws[0]
-    assert found["eer"]["interval"] == pytest.approx(np.quantile(gaps, [0.025, 0.975]), abs=1e-12)
-    rates = [eer(one.targets, one.nontargets) for one, _ in sides]
-    assert found["eer"]["value"] == pytest.approx(rates[1] - rates[0], abs=1e-12)
+    assert actual["eer"]["interval"] == pytest.approx(np.quantile(gaps, [0.025, 0.975]), abs=1e-12)
+    rates = [eer(side.targets, side.nontargets) for side, _ in sides]
+    assert actual["eer"]["value"] == pytest.approx(rates[1] - rates[0], abs=1e-12)
     tail = min((gaps <= 0).sum(), (gaps >= 0).sum())
-    assert found["eer"]["p"] == pytest.approx(min(1, 2 * (tail + 1) / 201))
-    width = np.ptp(found["eer"]["interval"])
-    for one in document["results"][::3]:
-        assert np.ptp(one["interval"]) > width  # what pairing is for
+    assert actual["eer"]["p"] == pytest.approx(min(1, 2 * (tail + 1) / 201))
+    width = np.ptp(actual["eer"]["interval"])
+    for entry in document["results"][::3]:
+        assert np.ptp(entry["interval"]) > width  # what pairing is for
     assert "Differences to a" in (folder / "report" / "index.html").read_text(encoding="utf-8")
 
 
@@ -101,8 +103,8 @@ def test_the_reference_is_the_first_or_the_one_named(
         text = capsys.readouterr().out
         assert f"minus {reference}" in text
         document = json.loads((folder / "r.json").read_text(encoding="utf-8"))
-        assert {one["reference"] for one in document["differences"]} == {reference}
-        assert {one["system"] for one in document["differences"]} == {"a", "b"} - {reference}
+        assert {record["reference"] for record in document["differences"]} == {reference}
+        assert {result["system"] for result in document["differences"]} == {"a", "b"} - {reference}
         assert document["unpaired"] == [
             {
                 "reference": reference,
@@ -130,13 +132,13 @@ def test_one_file_has_no_differences(folder: Path) -> None:
 
 
 def test_equal_lists_match_row_by_row_without_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, same = (
+    first, same = (
         Trials(("a", "b"), ("b", "c"), [1, 0, 1], [1, 0, 1], [True, False, True]) for _ in range(2)
     )
     monkeypatch.setattr(np, "argsort", None)
-    found = match_trials(one, same)
-    assert found.order is not None
-    assert found.order.tolist() == [0, 1, 2]
+    result = match_trials(first, same)
+    assert result.order is not None
+    assert result.order.tolist() == [0, 1, 2]
 
 
 def test_trials_match_as_multisets_of_ordered_pairs() -> None:
@@ -146,15 +148,15 @@ def test_trials_match_as_multisets_of_ordered_pairs() -> None:
     rng = np.random.default_rng(0)
     for case in range(60):
         names = [f"i{k}" for k in range(4)]
-        shuffled = [str(one) for one in rng.permutation([*names, "unused"])]
+        shuffled = [str(value) for value in rng.permutation([*names, "unused"])]
         first = rng.integers(4, size=(6, 2))
         second = (
             rng.permutation(first)
             if case % 3
             else rng.integers(4, size=(int(rng.integers(4, 8)), 2))
         )
-        second_names = np.array([shuffled.index(one) for one in names])
-        one = Trials(
+        second_names = np.array([shuffled.index(name) for name in names])
+        single = Trials(
             tuple(names), tuple(names), first[:, 0], first[:, 1], first[:, 0] == first[:, 1]
         )
         other = Trials(
@@ -164,7 +166,7 @@ def test_trials_match_as_multisets_of_ordered_pairs() -> None:
             second_names[second[:, 1]],
             second[:, 0] == second[:, 1],
         )
-        found = match_trials(one, other)
+        result = match_trials(single, other)
         counted = [
             {
                 pair: sum(pair == tuple(row) for row in rows.tolist())
@@ -176,7 +178,7 @@ def test_trials_match_as_multisets_of_ordered_pairs() -> None:
             sum(max(0, number - counted[1 - i].get(pair, 0)) for pair, number in counted[i].items())
             for i in (0, 1)
         ]
-        assert [found.only_first, found.only_second] == only
-        assert (found.order is not None) == (only == [0, 0])
-        if found.order is not None:
-            np.testing.assert_array_equal(second[found.order], first)
+        assert [result.only_first, result.only_second] == only
+        assert (result.order is not None) == (only == [0, 0])
+        if result.order is not None:
+            np.testing.assert_array_equal(second[result.order], first)

@@ -23,7 +23,7 @@ from eval.per_item import Columns, PerItem
 def measured(
     columns: dict[str, list[float]], groups: list[int] | None = None, over: str = "classes"
 ) -> PerItem:
-    arrays = {name: np.array(one, dtype=np.float64) for name, one in columns.items()}
+    arrays = {name: np.array(column, dtype=np.float64) for name, column in columns.items()}
     size = len(next(iter(arrays.values())))
     return PerItem(
         tuple(f"item{i}" for i in range(size)),
@@ -42,9 +42,11 @@ VALUES = st.lists(st.one_of(st.floats(-10, 10), st.just(float("nan"))), min_size
 
 @given(VALUES)
 def test_mean_leaves_out_what_has_no_value(values: list[float]) -> None:
-    there = [one for one in values if one == one]
-    found = first_mean({"x": np.array(values)})
-    assert found == pytest.approx(sum(there) / len(there), abs=1e-12) if there else np.isnan(found)
+    there = [value for value in values if value == value]
+    result = first_mean({"x": np.array(values)})
+    assert (
+        result == pytest.approx(sum(there) / len(there), abs=1e-12) if there else np.isnan(result)
+    )
 
 
 def test_calibration_error_bin_by_bin() -> None:
@@ -57,10 +59,10 @@ def test_calibration_error_bin_by_bin() -> None:
     ]
     columns = {"scaled_confidence": confidence, "confidence": 1 - confidence, "correct": correct}
     for power, expected in ((1, sum(gaps) / 3), (2, (sum(gap**2 for gap in gaps) / 3) ** 0.5)):
-        found = per_item.calibration_error(
+        result = per_item.calibration_error(
             columns, confidence="scaled_confidence", num_bins=3, power=power
         )  # type: ignore[arg-type]
-        assert found == pytest.approx(expected, abs=1e-12)
+        assert result == pytest.approx(expected, abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=15))
@@ -72,17 +74,19 @@ def test_norm_auroc_pair_by_pair(items: list[tuple[int, bool]]) -> None:
     pairs = [
         (a > b) + 0.5 * (a == b) for a, right in items if right for b, also in items if not also
     ]
-    found = per_item.norm_auroc(columns)
-    assert found == pytest.approx(sum(pairs) / len(pairs), abs=1e-12) if pairs else np.isnan(found)
+    result = per_item.norm_auroc(columns)
+    assert (
+        result == pytest.approx(sum(pairs) / len(pairs), abs=1e-12) if pairs else np.isnan(result)
+    )
 
 
 def test_mutual_information_is_scikit_learns() -> None:
     rng = np.random.default_rng(0)
     label, cluster = rng.integers(0, 5, 60), rng.integers(0, 4, 60)
-    found = per_item.mutual_information(
+    result = per_item.mutual_information(
         {"label": label.astype(np.float64), "cluster": cluster.astype(np.float64)}
     )
-    assert found == pytest.approx(normalized_mutual_info_score(label, cluster), abs=1e-12)
+    assert result == pytest.approx(normalized_mutual_info_score(label, cluster), abs=1e-12)
 
 
 @settings(max_examples=40)
@@ -95,8 +99,8 @@ def test_resamples_are_those_of_a_slow_loop(
     items: list[tuple[float, int]], grouped: bool, seed: int
 ) -> None:
     values, groups = [value for value, _ in items], [group for _, group in items]
-    one = measured({"x": values, "y": values[::-1]}, groups if grouped else None)
-    found = per_item.resample({"x": first_mean, "size": count}, one, num_resamples=6, seed=seed)
+    first = measured({"x": values, "y": values[::-1]}, groups if grouped else None)
+    result = per_item.resample({"x": first_mean, "size": count}, first, num_resamples=6, seed=seed)
     members = (
         [[i for i, group in enumerate(groups) if group == name] for name in sorted(set(groups))]
         if grouped
@@ -107,11 +111,11 @@ def test_resamples_are_those_of_a_slow_loop(
         rows = [
             i for drawn in rng.integers(len(members), size=len(members)) for i in members[drawn]
         ]
-        assert found["x"][number] == pytest.approx(
+        assert result["x"][number] == pytest.approx(
             sum(values[i] for i in rows) / len(rows), abs=1e-12
         )
-        assert found["size"][number] == len(rows)
-    assert one.num_groups == len(members)
+        assert result["size"][number] == len(rows)
+    assert first.num_groups == len(members)
 
 
 def count(columns: Columns) -> float:
@@ -125,19 +129,19 @@ def test_the_spread_of_a_mean_is_its_standard_error(each: int) -> None:
     """
     rng = np.random.default_rng(1)
     values = rng.normal(size=200)[:, None] + 0.3 * rng.normal(size=(200, each))
-    one = measured(
+    first = measured(
         {"x": values.ravel().tolist()},
         np.repeat(np.arange(200), each).tolist() if each > 1 else None,
     )
-    spread = per_item.resample({"x": first_mean}, one, num_resamples=2000)["x"]
+    spread = per_item.resample({"x": first_mean}, first, num_resamples=2000)["x"]
     assert spread.std() == pytest.approx(values.mean(axis=1).std() / 200**0.5, rel=4 / 4000**0.5)
     assert spread.mean() == pytest.approx(values.mean(), abs=4 * spread.std() / 2000**0.5)
 
 
 def test_draws_without_a_value_are_nan_and_left_out() -> None:
     """One wrong item of 5: (4/5)^5 of the draws lose it, and have no AUROC."""
-    one = measured({"norm": [5.0, 4.0, 3.0, 2.0, 1.0], "correct": [1.0, 1.0, 1.0, 1.0, 0.0]})
-    values = per_item.resample({"auroc": per_item.norm_auroc}, one, num_resamples=2000)["auroc"]
+    first = measured({"norm": [5.0, 4.0, 3.0, 2.0, 1.0], "correct": [1.0, 1.0, 1.0, 1.0, 0.0]})
+    values = per_item.resample({"auroc": per_item.norm_auroc}, first, num_resamples=2000)["auroc"]
     share = 0.8**5 + 0.2**5  # or all are the wrong one
     assert np.isnan(values).mean() == pytest.approx(
         share, abs=4 * (share * (1 - share) / 2000) ** 0.5
@@ -146,15 +150,15 @@ def test_draws_without_a_value_are_nan_and_left_out() -> None:
 
 
 def test_the_digest_is_of_what_was_measured_not_of_the_values() -> None:
-    one = measured({"x": [1.0, 2.0]}, [0, 1])
-    assert one.digest == measured({"x": [3.0, 4.0], "y": [0.0, 0.0]}, [0, 1]).digest
+    first = measured({"x": [1.0, 2.0]}, [0, 1])
+    assert first.digest == measured({"x": [3.0, 4.0], "y": [0.0, 0.0]}, [0, 1]).digest
     others = [
         measured({"x": [1.0, 2.0]}),
         measured({"x": [1.0, 2.0]}, [0, 0]),
         measured({"x": [1.0, 2.0]}, [0, 1], "items"),
         measured({"x": [1.0]}, [0]),
     ]
-    assert len({one.digest, *(other.digest for other in others)}) == 5
+    assert len({first.digest, *(other.digest for other in others)}) == 5
 
 
 def test_lengths_must_agree() -> None:
@@ -181,17 +185,21 @@ def test_what_is_written_is_read(
     tmp_path: Path, ids: list[str], grouped: bool, data: st.DataObject
 ) -> None:
     values = np.array(data.draw(st.lists(st.floats(), min_size=len(ids), max_size=len(ids))))
-    one = PerItem(
+    embedded = PerItem(
         tuple(ids),
         {"map@r": values},
         np.arange(len(ids), dtype=np.int32) if grouped else None,
         "classes",
     )
-    per_item.write(tmp_path / "test.npz", one)
-    found = per_item.read(tmp_path / "test.npz")
-    assert (found.ids, found.over, found.digest) == (one.ids, one.over, one.digest)
-    assert (found.groups is None) == (not grouped)
-    np.testing.assert_array_equal(found.columns["map@r"], values)
+    per_item.write(tmp_path / "test.npz", embedded)
+    loaded = per_item.read(tmp_path / "test.npz")
+    assert (loaded.ids, loaded.over, loaded.digest) == (
+        embedded.ids,
+        embedded.over,
+        embedded.digest,
+    )
+    assert (loaded.groups is None) == (not grouped)
+    np.testing.assert_array_equal(loaded.columns["map@r"], values)
 
 
 @settings(max_examples=150)

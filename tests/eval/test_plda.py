@@ -58,13 +58,13 @@ def test_the_score_is_the_likelihood_ratio_of_two_gaussians(
     if length_norm:
         seen = seen / np.linalg.norm(seen, axis=1, keepdims=True) * np.sqrt(dim)
     total = between + within
-    one = multivariate_normal(
+    first = multivariate_normal(
         np.tile(plda.centre, 2), np.block([[total, between], [between, total]]), allow_singular=True
     )
     two = multivariate_normal(plda.centre, total, allow_singular=True)
     i, j = np.array([0, 3, 7, 7]), np.array([1, 20, 9, 70])
     expected = [
-        one.logpdf(np.r_[seen[a], seen[b]]) - two.logpdf(seen[a]) - two.logpdf(seen[b])
+        first.logpdf(np.r_[seen[a], seen[b]]) - two.logpdf(seen[a]) - two.logpdf(seen[b])
         for a, b in zip(i, j, strict=True)
     ]
     np.testing.assert_allclose(plda.score(rows, rows, i, j), expected, rtol=1e-5, atol=1e-4)
@@ -106,9 +106,9 @@ def test_a_step_of_em_is_that_of_the_loop_over_items_with_classes_of_many_sizes(
             for x in rows[classes == k]:
                 residual += np.outer(x - y, x - y) + covariance
         between, within = second / 6, residual / 15
-    found = _em(rows, classes, 3)
-    np.testing.assert_allclose(found[0], between, rtol=1e-10)
-    np.testing.assert_allclose(found[1], within, rtol=1e-10)
+    result = _em(rows, classes, 3)
+    np.testing.assert_allclose(result[0], between, rtol=1e-10)
+    np.testing.assert_allclose(result[1], within, rtol=1e-10)
 
 
 def test_speechbrain_scores_the_same_covariances_alike() -> None:
@@ -255,8 +255,8 @@ def kaldi_scores(
             sum((row[d] - plda.mean[d]) * plda.lda[d][k] for d in range(len(row)))
             for k in range(dim)
         ]
-        length = math.sqrt(sum(one * one for one in moved))
-        moved = [one * math.sqrt(dim) / length for one in moved]
+        length = math.sqrt(sum(value * value for value in moved))
+        moved = [value * math.sqrt(dim) / length for value in moved]
         offset = [
             -sum(plda.transform[k][m] * plda.centre[m] for m in range(dim)) for k in range(dim)
         ]
@@ -264,22 +264,22 @@ def kaldi_scores(
             offset[k] + sum(plda.transform[k][m] * moved[m] for m in range(dim)) for k in range(dim)
         ]
         if simple:
-            factor = math.sqrt(dim) / math.sqrt(sum(one * one for one in u))
+            factor = math.sqrt(dim) / math.sqrt(sum(value * value for value in u))
         else:  # the covariance of one utterance is Psi + I / 1
             factor = math.sqrt(dim / sum(u[k] ** 2 / (plda.psi[k] + 1.0 / 1) for k in range(dim)))
-        return [one * factor for one in u] if normalise else u
+        return [value * factor for value in u] if normalise else u
 
     def score(u: list[float], v: list[float]) -> float:
-        given = without = 0.0
+        inputs = without = 0.0
         for k, psi in enumerate(plda.psi.tolist()):
             mean, variance = psi / (psi + 1.0) * u[k], 1.0 + psi / (psi + 1.0)
-            given += -0.5 * (
+            inputs += -0.5 * (
                 math.log(variance) + math.log(2 * math.pi) + (v[k] - mean) ** 2 / variance
             )
             without += -0.5 * (
                 math.log(1.0 + psi) + math.log(2 * math.pi) + v[k] ** 2 / (1.0 + psi)
             )
-        return given - without
+        return inputs - without
 
     left, right = [transformed(row) for row in enrol], [transformed(row) for row in probe]
     return left, [[score(u, v) for v in right] for u in left]
@@ -328,7 +328,7 @@ def test_a_file_of_the_format_before_scores_as_it_did(tmp_path: Path) -> None:
     plda = fit_plda(rows, labels, scoring_length="none")
     plda.save(tmp_path / "p.json")
     whole = json.loads((tmp_path / "p.json").read_text(encoding="utf-8"))
-    before = {name: one for name, one in whole.items() if name != "scoring_length"} | {
+    before = {name: value for name, value in whole.items() if name != "scoring_length"} | {
         "format": "likeness plda 1"
     }
     (tmp_path / "p.json").write_text(json.dumps(before), encoding="utf-8")
@@ -377,7 +377,7 @@ def test_a_calibration_refuses_scores_of_another_length(tmp_path: Path) -> None:
 
 def likeness(*arguments: object) -> int:
     with pytest.raises(SystemExit) as stopped:
-        main([str(one) for one in arguments])
+        main([str(argument) for argument in arguments])
     return int(stopped.value.code or 0)
 
 
@@ -390,27 +390,15 @@ def test_fit_and_score_from_the_command_line(
         tmp_path / "e.npz",
         Embeddings(ids, rows.astype(np.float32), {"model": "m1", "similarity": "dot"}),
     )
-    assert (
-        likeness(
-            "plda", "--embeddings", tmp_path / "e.npz", "--lda-dim", 3, "--out", tmp_path / "p.json"
-        )
-        == 0
-    )
+    fit = ("plda", "--embeddings", tmp_path / "e.npz")
+    three = (*fit, "--lda-dim", 3, "--out", tmp_path / "p.json")
+    assert likeness(*three) == 0
     assert "PLDA of 3 dims fitted on 150 embeddings of 30 classes" in capsys.readouterr().out
     (tmp_path / "t.txt").write_text(
         f"{ids[0]} {ids[1]} 1\n{ids[0]} {ids[9]} 0\n{ids[7]} {ids[6]} 1\n"
     )
-    score = (
-        "score",
-        "--trials",
-        tmp_path / "t.txt",
-        "--embeddings",
-        tmp_path / "e.npz",
-        "--plda",
-        tmp_path / "p.json",
-        "--out",
-        tmp_path / "s.txt",
-    )
+    compared = ("score", "--trials", tmp_path / "t.txt", "--embeddings", tmp_path / "e.npz")
+    score = (*compared, "--plda", tmp_path / "p.json", "--out", tmp_path / "s.txt")
     assert likeness(*score) == 0
     assert "scored by plda, model m1" in capsys.readouterr().out
     matrix = rows.astype(np.float32)
@@ -424,33 +412,19 @@ def test_fit_and_score_from_the_command_line(
     assert "scoring length" not in capsys.readouterr().out
     plain = read_scores(tmp_path / "s.txt")[1]
     assert not np.allclose(plain, kaldis)
-    assert (
-        likeness(
-            "plda",
-            "--embeddings",
-            tmp_path / "e.npz",
-            "--lda-dim",
-            3,
-            "--scoring-length",
-            "none",
-            "--out",
-            tmp_path / "p.json",
-        )
-        == 0
-    )
+    assert likeness(*three, "--scoring-length", "none") == 0
     assert likeness(*score) == 0
     np.testing.assert_array_equal(read_scores(tmp_path / "s.txt")[1], plain)
     capsys.readouterr()
-    assert (
-        likeness(*score[:5], "--out", tmp_path / "s.txt", "--scoring-length", "simple") == 2
-    )  # without --plda
+    without_plda = (*compared, "--out", tmp_path / "s.txt")
+    assert likeness(*without_plda, "--scoring-length", "simple") == 2
     assert "--plda" in capsys.readouterr().err
     assert likeness(*score, "--cohort", tmp_path / "e.npz") == 2
     assert "leave out cohort" in capsys.readouterr().err
     files.write(
         tmp_path / "e.npz", Embeddings(tuple(f"x{k}" for k in range(150)), matrix, {"model": "m2"})
     )
-    assert likeness("plda", "--embeddings", tmp_path / "e.npz", "--out", tmp_path / "q.json") == 2
+    assert likeness(*fit, "--out", tmp_path / "q.json") == 2
     assert "150 of 150 ids have no class ('x0'" in capsys.readouterr().err
     (tmp_path / "t.txt").write_text("x0 x1 1\nx0 x9 0\n")
     assert likeness(*score) == 0

@@ -50,9 +50,9 @@ def scores(trials):
 def results(scores, subjects):
     return [
         r
-        for name, one in scores.items()
+        for name, score in scores.items()
         for r in evaluate(
-            one,
+            score,
             VerificationSettings(num_resamples=50),
             subjects=subjects,
             subjects_from="the first folder of each id",
@@ -62,7 +62,7 @@ def results(scores, subjects):
 
 
 def test_results_hold_the_metrics_their_intervals_thresholds_and_counts(results, scores, subjects):
-    assert [one.metric for one in results[:6]] == [
+    assert [result.metric for result in results[:6]] == [
         "eer",
         "min_dcf(0.01)",
         "min_dcf(0.05)",
@@ -70,17 +70,17 @@ def test_results_hold_the_metrics_their_intervals_thresholds_and_counts(results,
         "tar_at_far(0.01)",
         "tar_at_far(0.001)",
     ]
-    one = scores["one"]
-    assert results[0].value == eer(one.targets, one.nontargets)
-    assert results[2].value == min_dcf(one.targets, one.nontargets, p_target=0.05)
-    assert results[3].value == tar_at_far(one.targets, one.nontargets, 0.1)
-    assert results[0].interval == interval(eer, one, subjects, num_resamples=50)
+    first = scores["one"]
+    assert results[0].value == eer(first.targets, first.nontargets)
+    assert results[2].value == min_dcf(first.targets, first.nontargets, p_target=0.05)
+    assert results[3].value == tar_at_far(first.targets, first.nontargets, 0.1)
+    assert results[0].interval == interval(eer, first, subjects, num_resamples=50)
     assert results[0].counts == {
         "targets": NUM_SUBJECTS,
         "nontargets": 112,
         "subjects": NUM_SUBJECTS,
     }
-    assert np.mean(one.targets >= results[3].threshold) == results[3].value
+    assert np.mean(first.targets >= results[3].threshold) == results[3].value
     assert [r.conventions["nontargets_allowed"] for r in results[3:6]] == [11, 1, 0]
 
 
@@ -92,7 +92,7 @@ def test_rules_that_keep_to_no_number_of_nontargets_state_none(scores, rule):
         subjects_from="unknown",
         system="one",
     ).results
-    assert not any("nontargets_allowed" in one.conventions for one in made)
+    assert not any("nontargets_allowed" in entry.conventions for entry in made)
     assert "none may be accepted" not in table(made)
     strict = evaluate(
         scores["one"], VerificationSettings(num_resamples=0), subjects_from="unknown", system="one"
@@ -136,8 +136,8 @@ def test_json_carries_schema_switches_digests_and_version(results):
     )
     assert SCHEMA == "likeness.results/1"
     assert len(document["results"]) == 12
-    for one in document["results"]:
-        assert set(one) == {
+    for record in document["results"]:
+        assert set(record) == {
             "system",
             "metric",
             "value",
@@ -147,7 +147,7 @@ def test_json_carries_schema_switches_digests_and_version(results):
             "conventions",
             "protocol",
         }
-        assert set(one["counts"]) == {"targets", "nontargets", "subjects"}
+        assert set(record["counts"]) == {"targets", "nontargets", "subjects"}
         assert {
             "ties",
             "accept",
@@ -156,8 +156,8 @@ def test_json_carries_schema_switches_digests_and_version(results):
             "num_resamples",
             "seed",
             "subjects_from",
-        } <= set(one["conventions"])
-    by_name = {one["metric"]: one["conventions"] for one in document["results"]}
+        } <= set(record["conventions"])
+    by_name = {result["metric"]: result["conventions"] for result in document["results"]}
     assert "interpolated" in by_name["eer"]["method"]
     assert {"p_target": 0.05, "c_miss": 1.0, "c_fa": 1.0}.items() <= by_name[
         "min_dcf(0.05)"
@@ -310,16 +310,16 @@ def test_hardest_trials_are_the_lowest_targets_and_highest_nontargets(
         num_hardest=3,
     )
     rows = re.findall(r'<td class="n">(\S+?)</td><td><div class="pair">(.*?)</div></td>', text)
-    one = scores["one"]
-    expected = [*np.sort(one.targets)[:3], *np.sort(one.nontargets)[::-1][:3]]
+    first = scores["one"]
+    expected = [*np.sort(first.targets)[:3], *np.sort(first.nontargets)[::-1][:3]]
     assert [value.replace("\u2212", "-") for value, _ in rows] == [
         f"{value:.4f}" for value in expected
     ]
-    lowest = int(np.argmin(np.where(one.target, one.values, np.inf)))
+    lowest = int(np.argmin(np.where(first.target, first.values, np.inf)))
     assert re.findall(r'class="id">(.*?)</span>', rows[0][1]) == [
         f"s{i // 2}/&lt;b&gt;{i}&amp;.wav" for i in (trials.enrol[lowest], trials.probe[lowest])
     ]
-    numbered = write(tmp_path / "n.html", results[:6], {"one": one}, num_hardest=1)
+    numbered = write(tmp_path / "n.html", results[:6], {"one": first}, num_hardest=1)
     assert f"trial {lowest + 1}<" in numbered
 
 
@@ -327,16 +327,16 @@ def test_embeddings_add_quality_grids_and_a_map_and_media_pictures(
     tmp_path, results, scores, trials
 ):
     rng = np.random.default_rng(1)
-    held = Embeddings(trials.enrol_ids, rng.standard_normal((len(trials.enrol_ids), 3)))
+    embedded = Embeddings(trials.enrol_ids, rng.standard_normal((len(trials.enrol_ids), 3)))
     faces = Media(lambda id: np.full((9, 9), len(id), np.uint8))
     both = dict.fromkeys(scores, trials)
-    labels = {one: one.split("/")[0] for one in trials.enrol_ids}
+    labels = {enrol_id: enrol_id.split("/")[0] for enrol_id in trials.enrol_ids}
     text = write(
         tmp_path / "r.html",
         results,
         scores,
         trials=both,
-        embeddings=dict.fromkeys(scores, held),
+        embeddings=dict.fromkeys(scores, embedded),
         labels=labels,
         media=faces,
     )
@@ -360,20 +360,23 @@ def test_embeddings_add_quality_grids_and_a_map_and_media_pictures(
             results,
             scores,
             trials={"one": trials},
-            embeddings=dict.fromkeys(scores, held),
+            embeddings=dict.fromkeys(scores, embedded),
         )
 
 
 def test_llr_scores_get_their_reliability(tmp_path, trials):
-    one = Scores(
+    first = Scores(
         2.0 * trials.target - 1 + np.random.default_rng(0).standard_normal(len(trials)),
         trials.target,
     )
     results = evaluate(
-        one, VerificationSettings(num_resamples=0, llr=True), subjects_from="unknown", system="llr"
+        first,
+        VerificationSettings(num_resamples=0, llr=True),
+        subjects_from="unknown",
+        system="llr",
     ).results
     assert "Reliability of the log-likelihood ratios" in write(
-        tmp_path / "r.html", results, {"llr": one}
+        tmp_path / "r.html", results, {"llr": first}
     )
 
 
@@ -439,8 +442,8 @@ def test_every_rule_is_named_and_gives_its_own_number() -> None:
         num_resamples=20,
     )
     results = {
-        one.metric: one
-        for one in evaluate(scores, switches, subjects_from="unknown", system="x").results
+        result.metric: result
+        for result in evaluate(scores, switches, subjects_from="unknown", system="x").results
     }
     target, nontarget = scores.targets, scores.nontargets
     assert results["eer"].value == eer(target, nontarget, method="convex_hull")

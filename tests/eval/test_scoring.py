@@ -17,8 +17,8 @@ from eval.scoring import Scored, Scoring, calibrate, score
 from eval.sides import QUALITY
 from eval.similarity import matrix
 from eval.types import Embeddings, Trials
-from likeness.commands import on_files
 from likeness.commands.score import read_scoring
+from likeness.commands.score import score as score_command
 
 NUM, DIM = 12, 4
 RNG = np.random.default_rng(3)
@@ -37,7 +37,7 @@ PLDA = Plda(np.zeros(DIM), np.eye(DIM), np.zeros(DIM), np.eye(DIM), np.ones(DIM)
 
 def test_every_field_has_its_option_of_the_command_line() -> None:
     """A new option is a field of Scoring and a parameter of the command, of the same name."""
-    parameters = inspect.signature(on_files.score).parameters
+    parameters = inspect.signature(score_command).parameters
     assert [field.name for field in fields(Scoring) if field.name not in parameters] == []
     not_a_field = {"context", "trials", "embeddings", "out", "probe_embeddings", "enrolment"}
     assert set(parameters) - {field.name for field in fields(Scoring)} == not_a_field | {
@@ -145,9 +145,9 @@ def test_a_calibration_with_every_measure_gives_llrs_of_the_same_scoring() -> No
     seconds = np.log(np.array(list(SECONDS.values())))
     norms = np.log(EMBEDDINGS.norms.astype(float))
     rest = llrs - fitted.slope * raw - fitted.offset
-    for k, one in ((0, norms), (2, seconds)):
-        rest -= fitted.weights[k] * np.minimum(one[FIRST], one[SECOND])
-        rest -= fitted.weights[k + 1] * np.maximum(one[FIRST], one[SECOND])
+    for k, value in ((0, norms), (2, seconds)):
+        rest -= fitted.weights[k] * np.minimum(value[FIRST], value[SECOND])
+        rest -= fitted.weights[k + 1] * np.maximum(value[FIRST], value[SECOND])
     closest = np.sort(matrix(EMBEDDINGS.matrix, COHORT.matrix, "dot"), axis=1)[:, -5:].mean(axis=1)
     rest -= fitted.weights[4] * np.minimum(closest[FIRST], closest[SECOND])
     rest -= fitted.weights[5] * np.maximum(closest[FIRST], closest[SECOND])

@@ -99,7 +99,7 @@ def test_pairs_against_brute_force(monkeypatch, similarity, path):
         i = np.sort(i)
         i[i == 9] = 10  # and a row that does not occur
         i[(i >= 14) & (i < 21)] = 21
-    found = pairs(x, y, i, j, similarity)
+    result = pairs(x, y, i, j, similarity)
     expected = np.array([brute(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)])
     scale = (
         1
@@ -107,8 +107,8 @@ def test_pairs_against_brute_force(monkeypatch, similarity, path):
         else np.linalg.norm(x[i].astype(float), axis=1) * np.linalg.norm(y[j].astype(float), axis=1)
         + 1e-30
     )
-    assert found.dtype == np.float64
-    assert np.max(np.abs(found - expected) / scale) < 5e-7
+    assert result.dtype == np.float64
+    assert np.max(np.abs(result - expected) / scale) < 5e-7
     full = matrix(x, y, similarity)
     assert full.dtype == np.float32
     assert np.max(np.abs(full[i, j] - expected) / scale) < 5e-7
@@ -123,10 +123,10 @@ def test_precise_pairs_against_brute_force(monkeypatch, similarity, path):
         monkeypatch.setattr(module, "_BLOCK_CELLS", 7 * 30)
     monkeypatch.setattr(module, "_BLOCK_TRIALS", 64)
     monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if path == "gather" else 1e9)
-    found = pairs(x, y, i, j, similarity)
+    result = pairs(x, y, i, j, similarity)
     expected = np.array([brute_precise(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)])
     np.testing.assert_allclose(
-        found, expected, rtol=1e-8, atol=2e-7
+        result, expected, rtol=1e-8, atol=2e-7
     )  # artanh and the differences of the brute force lose digits themselves
     np.testing.assert_allclose(matrix(x, y, similarity)[i, j], expected, rtol=1e-6, atol=1e-6)
 
@@ -141,9 +141,9 @@ def test_vmf_golden(monkeypatch, dim, similarity, key, gather):
     z, p, expected = golden[f"n{dim}/z"], golden[f"n{dim}/p"], -golden[f"n{dim}/{key}"]
     monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if gather else 1e9)
     i, j = np.indices(expected.shape).reshape(2, -1)
-    found = pairs(z, p, i, j, similarity).reshape(expected.shape)
+    result = pairs(z, p, i, j, similarity).reshape(expected.shape)
     np.testing.assert_allclose(
-        found, expected, rtol=1e-9, atol=6e-8 if 3 < dim < 128 else 1e-10
+        result, expected, rtol=1e-9, atol=6e-8 if 3 < dim < 128 else 1e-10
     )  # the series itself is good to 3e-8 below 64-D
     if key == "d_KL_z_p":
         np.testing.assert_allclose(
@@ -168,10 +168,10 @@ def test_poincare_golden(name):
     inside = np.flatnonzero(root * norms < 1 - 1e-3)
     tangent = points[inside] * (np.arctanh(root * norms[inside]) / (root * norms[inside]))[:, None]
     i, j = np.indices((inside.size, inside.size)).reshape(2, -1)
-    found = pairs(tangent, tangent, i, j, f"poincare:{name}").reshape(inside.size, -1)
-    np.testing.assert_allclose(-found, golden[f"dist_c{name}"][np.ix_(inside, inside)], atol=1e-4)
+    result = pairs(tangent, tangent, i, j, f"poincare:{name}").reshape(inside.size, -1)
+    np.testing.assert_allclose(-result, golden[f"dist_c{name}"][np.ix_(inside, inside)], atol=1e-4)
     np.testing.assert_allclose(
-        [in_ball(one, float(name)) for one in points], golden[f"expmap0_c{name}"], atol=1e-12
+        [in_ball(point, float(name)) for point in points], golden[f"expmap0_c{name}"], atol=1e-12
     )
 
 
@@ -181,31 +181,31 @@ def test_a_vector_is_closest_to_itself(dim, seed, size, similarity):
     with the concentrations).
     """
     x = np.random.default_rng(seed).standard_normal((6, dim)) * size
-    found = pairs(x, x, np.repeat(np.arange(6), 6), np.tile(np.arange(6), 6), similarity).reshape(
+    result = pairs(x, x, np.repeat(np.arange(6), 6), np.tile(np.arange(6), 6), similarity).reshape(
         6, 6
     )
-    assert np.isfinite(found).all()
+    assert np.isfinite(result).all()
     if not similarity.startswith("vmf_kl"):
-        np.testing.assert_allclose(found, found.T, rtol=1e-12, atol=1e-7 * (1 + size))
+        np.testing.assert_allclose(result, result.T, rtol=1e-12, atol=1e-7 * (1 + size))
     if not similarity.startswith("vmf_el"):
         tolerance = 1e-6 * (
             1 + size
         )  # 1e-8 |x| from the square root, amplified near the rim of the ball
         assert (
-            np.abs(np.diag(found)) <= (1e-2 if similarity.startswith("poincare") else tolerance)
+            np.abs(np.diag(result)) <= (1e-2 if similarity.startswith("poincare") else tolerance)
         ).all()
-        assert (found <= tolerance).all()
+        assert (result <= tolerance).all()
 
 
 def test_vmf_of_zero_vectors_is_the_uniform_distribution():
-    zero, one = np.zeros((1, 3)), np.array([[0.0, 3.0, 4.0]])
+    zero, unit = np.zeros((1, 3)), np.array([[0.0, 3.0, 4.0]])
     assert pairs(zero, zero, [0], [0], "vmf_el")[0] == pytest.approx(-np.log(4 * np.pi))
-    assert pairs(zero, one, [0], [0], "vmf_el")[0] == pytest.approx(
+    assert pairs(zero, unit, [0], [0], "vmf_el")[0] == pytest.approx(
         -np.log(4 * np.pi)
     )  # any density integrates to 1 against 1/4pi
     for similarity in ("vmf_b", "vmf_kl", "euclidean", "poincare:1"):
         assert pairs(zero, zero, [0], [0], similarity)[0] == pytest.approx(0, abs=1e-12)
-        assert pairs(zero, one, [0], [0], similarity)[0] < -0.1
+        assert pairs(zero, unit, [0], [0], similarity)[0] < -0.1
 
 
 @given(
@@ -218,10 +218,10 @@ def test_vmf_of_zero_vectors_is_the_uniform_distribution():
 )
 def test_any_shape(n, m, dim, trials, seed, similarity):
     x, y, i, j = data(n, m, dim, trials, seed)
-    found = pairs(x, y, i.astype(np.int32), j, similarity)
+    result = pairs(x, y, i.astype(np.int32), j, similarity)
     expected = [brute(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)]
-    assert found.shape == (trials,)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+    assert result.shape == (trials,)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-4)
 
 
 def test_the_paths_are_really_taken(monkeypatch):
@@ -244,11 +244,11 @@ def test_the_paths_are_really_taken(monkeypatch):
 
 
 def test_zero_vectors_score_zero():
-    zero, one = np.zeros((1, 3)), np.ones((1, 3))
+    zero, unit = np.zeros((1, 3)), np.ones((1, 3))
     for similarity in NAMES:
-        assert pairs(zero, one, [0], [0], similarity).tolist() == [0]
+        assert pairs(zero, unit, [0], [0], similarity).tolist() == [0]
         assert pairs(zero, zero, [0], [0], similarity).tolist() == [0]
-        assert matrix(one, zero, similarity).tolist() == [[0]]
+        assert matrix(unit, zero, similarity).tolist() == [[0]]
 
 
 @pytest.mark.parametrize("similarity", ["dot", "simple", "simple:-.25"])
@@ -269,16 +269,16 @@ def test_products_of_tiny_and_of_huge_vectors_keep_their_sign_and_digits(
         np.linalg.norm(x.astype(np.float64), axis=1)[i]
         * np.linalg.norm(y.astype(np.float64), axis=1)[j]
     )
-    found = pairs(x, y, i, j, similarity)
-    assert float(np.abs(found - expected).max(initial=0, where=lengths > 0) / size) < 1e-3
-    assert bool((np.abs(found - expected) <= 1e-6 * lengths).all())
+    result = pairs(x, y, i, j, similarity)
+    assert float(np.abs(result - expected).max(initial=0, where=lengths > 0) / size) < 1e-3
+    assert bool((np.abs(result - expected) <= 1e-6 * lengths).all())
     assert (
         pairs(x, x, [int(i[lengths.argmax()])], [int(i[lengths.argmax()])], "simple")[0] > 0
     )  # a vector is like itself
-    fits = np.abs(found) < 1e38
+    fits = np.abs(result) < 1e38
     with np.errstate(over="ignore"):  # the float32 matrix cannot hold the others
         assert bool(
-            (np.abs(matrix(x, y, similarity)[i, j] - found) <= 1e-6 * lengths + 1e-45)[fits].all()
+            (np.abs(matrix(x, y, similarity)[i, j] - result) <= 1e-6 * lengths + 1e-45)[fits].all()
         )
 
 
@@ -316,8 +316,8 @@ def test_simple_is_the_paper_formula():
 
 def test_equal_trials_have_equal_scores():
     x, y, i, j = data(30, 30, 64, 500, seed=3)
-    found = pairs(x, y, np.tile(i, 2), np.tile(j, 2))
-    assert found[:500].tobytes() == found[500:].tobytes()
+    result = pairs(x, y, np.tile(i, 2), np.tile(j, 2))
+    assert result[:500].tobytes() == result[500:].tobytes()
 
 
 def test_no_trials():

@@ -66,7 +66,7 @@ def test_against_loops(labels, method, keep_norm, weighted, block):
     expected = brute(embeddings.matrix, template, media, method, keep_norm, weights)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_BLOCK", block)
-        found = pool(
+        result = pool(
             embeddings,
             template,
             media,
@@ -83,10 +83,10 @@ def test_against_loops(labels, method, keep_norm, weighted, block):
             weights=weights if weighted else None,
             normalize=True,
         )
-    assert found.ids == tuple(str(name) for name in expected)
-    assert found.meta == embeddings.meta
+    assert result.ids == tuple(str(name) for name in expected)
+    assert result.meta == embeddings.meta
     rows = np.stack(list(expected.values()))
-    np.testing.assert_allclose(found.matrix, rows, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result.matrix, rows, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(
         unit.matrix, rows / np.linalg.norm(rows, axis=1, keepdims=True), rtol=1e-3, atol=1e-3
     )
@@ -97,19 +97,19 @@ def test_row_order_does_not_matter():
     order = np.random.default_rng(2).permutation(50)
     shuffled = Embeddings(tuple(embeddings.ids[k] for k in order), embeddings.matrix[order])
     for method in ("mean", "ijb"):
-        one, other = (
+        embedded, other = (
             pool(embeddings, template, media, method=method),
             pool(shuffled, template[order], media[order], method=method),
         )
         np.testing.assert_allclose(
-            other.matrix[other.rows(one.ids)], one.matrix, rtol=1e-5, atol=1e-6
+            other.matrix[other.rows(embedded.ids)], embedded.matrix, rtol=1e-5, atol=1e-6
         )
 
 
 def test_items_may_serve_several_templates_or_none():
     embeddings = Embeddings(("a", "b", "c"), np.array([[1.0], [2.0], [4.0]]))
-    found = pool(embeddings, ["t", "t", "s"], items=["a", "c", "a"])
-    assert (found.ids, found.matrix.ravel().tolist()) == (("t", "s"), [2.5, 1])
+    result = pool(embeddings, ["t", "t", "s"], items=["a", "c", "a"])
+    assert (result.ids, result.matrix.ravel().tolist()) == (("t", "s"), [2.5, 1])
     assert pool(embeddings, ["t", "t", "s"], items=[0, 2, 0]).matrix.ravel().tolist() == [2.5, 1]
 
 

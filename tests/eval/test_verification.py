@@ -89,17 +89,17 @@ def brute_tar(target, nontarget, far, rule):
             return 1
         limit = sorted(nontarget, reverse=True)[allowed]
         return sum(s > limit for s in target) / len(target)
-    wanted = Fraction(
+    expected = Fraction(
         num_allowed(far, len(nontarget)), len(nontarget)
     )  # a product within rounding of a count is that count
-    wanted = wanted if abs(float(wanted) - far) < 1e-15 else Fraction(far)
+    expected = expected if abs(float(expected) - far) < 1e-15 else Fraction(far)
     if rule == "nearest":
-        nearest = min(abs(x - wanted) for x, _ in points)
-        chosen = max(x for x, _ in points if abs(x - wanted) == nearest)
+        nearest = min(abs(x - expected) for x, _ in points)
+        chosen = max(x for x, _ in points if abs(x - expected) == nearest)
         return max(tar for x, tar in points if x == chosen)
-    within = max(i for i, (x, _) in enumerate(sorted(points)) if x <= wanted)
+    within = max(i for i, (x, _) in enumerate(sorted(points)) if x <= expected)
     (x0, y0), rest = sorted(points)[within], sorted(points)[within + 1 :]
-    return y0 if not rest else y0 + (wanted - x0) / (rest[0][0] - x0) * (rest[0][1] - y0)
+    return y0 if not rest else y0 + (expected - x0) / (rest[0][0] - x0) * (rest[0][1] - y0)
 
 
 @given(pairs)
@@ -168,7 +168,7 @@ def test_the_search_for_the_minimum_cost_misses_nothing(monkeypatch, bits):
 
 @given(pairs)
 def test_the_hull_is_the_same_from_either_class(scores):
-    target, nontarget = (np.array(one, dtype=float) for one in scores)
+    target, nontarget = (np.array(score, dtype=float) for score in scores)
     swapped = -nontarget, -target
     assert eer(*swapped, method="convex_hull") == pytest.approx(
         eer(target, nontarget, method="convex_hull"), abs=1e-12
@@ -228,7 +228,7 @@ def test_everything_is_accepted_when_the_far_allows_it():
 
 @given(pairs)
 def test_min_cllr_is_pav_on_tied_groups(scores):
-    target, nontarget = (np.array(one, dtype=float) for one in scores)
+    target, nontarget = (np.array(score, dtype=float) for score in scores)
     x, y = np.concatenate([target, nontarget]), np.repeat([1.0, 0.0], [target.size, nontarget.size])
     x = np.unique(x, return_inverse=True)[
         1
@@ -263,7 +263,7 @@ def test_det_holds_the_inner_points_of_the_roc_and_all_its_turns(scores):
 @settings(max_examples=30)
 @given(pairs, st.randoms(use_true_random=False))
 def test_row_order_does_not_matter(scores, random):
-    shuffled = [random.sample(one, len(one)) for one in scores]
+    shuffled = [random.sample(score, len(score)) for score in scores]
     assert verification_metrics(*scores, fars=[0.1, 0.3]) == verification_metrics(
         *shuffled, fars=[0.1, 0.3]
     )
@@ -366,7 +366,7 @@ def test_gaussians_have_the_closed_form_eer_and_min_dcf():
     dcf = norm.cdf(bayes - distance) + norm.sf(bayes) * 0.95 / 0.05
     assert min_dcf(target, nontarget, p_target=0.05) == pytest.approx(dcf, abs=0.01)
     llr = [
-        distance * (one - distance / 2) for one in (target, nontarget)
+        distance * (value - distance / 2) for value in (target, nontarget)
     ]  # perfectly calibrated: nothing is lost to calibration
     assert actual_dcf(*llr, p_target=0.05) == pytest.approx(dcf, abs=0.01)
     assert cllr(*llr) == pytest.approx(min_cllr(*llr), abs=0.002)

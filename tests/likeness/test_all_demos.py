@@ -77,10 +77,10 @@ def test_they_run_at_the_same_time(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert 0 < out.index("waited") < out.index("ended")
 
 
-def test_one_failure_is_told_and_the_others_end(
+def test_one_failure_is_reported_and_the_others_run_to_their_end(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ValueError, match="1 of 2 demos failed, face with exit code 2"):
+    with pytest.raises(ValueError, match=r"1 of 2 demos failed, face"):
         run_all(jobs(tmp_path, face=FAILS, image=WRITES), num_cores=2)
     out = capfd.readouterr().out
     assert "likeness: no recording is there" in out

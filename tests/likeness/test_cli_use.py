@@ -27,7 +27,7 @@ for package in ("onnxruntime", "onnxscript", "lancedb", "pyarrow", "h5py"):
 
 def likeness(*arguments: object) -> int:
     with pytest.raises(SystemExit) as stopped:
-        main([str(one) for one in arguments])
+        main([str(argument) for argument in arguments])
     return int(stopped.value.code or 0)
 
 
@@ -50,7 +50,7 @@ def test_an_export_is_a_model_and_a_table_is_embeddings(
     )
     export.export(model, tmp_path / "m.onnx")
     items = folders.items(voices, split="all")
-    Path("items").write_text("".join(f"{one.id}\t{one.path}\n" for one in items))
+    Path("items").write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
     Path("trials").write_text(
         "".join(
             f"{a.id} {b.id} {int(a.label == b.label)}\n"
@@ -59,7 +59,7 @@ def test_an_export_is_a_model_and_a_table_is_embeddings(
             if a.id < b.id
         )
     )
-    scores, found = set(), set()
+    scores, actual = set(), set()
     Path("db").mkdir()
     for out in ("lancedb:db/voices", "db/other.lance", "e.parquet", "e.h5", "e.npz"):
         assert likeness("embed", "--model", "m.onnx", "--items", "items", "--out", out) == 0
@@ -72,25 +72,25 @@ def test_an_export_is_a_model_and_a_table_is_embeddings(
             )
             == 0
         )
-        found.add(
+        actual.add(
             json.dumps(
                 [
-                    [one["value"] for one in json.loads(Path(name).read_text())["results"]]
+                    [result["value"] for result in json.loads(Path(name).read_text())["results"]]
                     for name in ("r.json", "i.json")
                 ]
             )
         )
         assert all(
-            len(one) == 64 for one in json.loads(Path("i.json").read_text())["inputs"].values()
+            len(value) == 64 for value in json.loads(Path("i.json").read_text())["inputs"].values()
         )
-    assert len(scores) == len(found) == 1, "the same, whatever the format"
-    held, (torch_made, _) = (
+    assert len(scores) == len(actual) == 1, "the same, whatever the format"
+    embedded, (torch_made, _) = (
         embeddings.read("db/voices.lance"),
         embed(model.embedder, items, model.read),
     )
-    assert held.ids == torch_made.ids
-    assert dict(held.meta) == model.meta
-    np.testing.assert_allclose(held.matrix, torch_made.matrix, rtol=1e-3, atol=1e-4)
+    assert embedded.ids == torch_made.ids
+    assert dict(embedded.meta) == model.meta
+    np.testing.assert_allclose(embedded.matrix, torch_made.matrix, rtol=1e-3, atol=1e-4)
     assert not list(tmp_path.glob("*.shards")) + list(tmp_path.glob("lancedb*"))
     assert (
         likeness("verify", items[0].path, items[1].path, "--model", "m.onnx", "--threshold", 0.1)

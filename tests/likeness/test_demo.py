@@ -33,14 +33,14 @@ def test_every_command_can_be_pasted(
 
     def part(folder: Path) -> tuple[list[Item], Trials]:
         a, b = np.triu_indices(4, 1)
-        return [Item(one, folder / one, one[:2]) for one in IDS], Trials(
+        return [Item(item_id, folder / item_id, item_id[:2]) for item_id in IDS], Trials(
             IDS, IDS, a, b, a // 2 == b // 2
         )
 
     def write(folder: Path) -> None:
-        for one in IDS:
-            (folder / one).parent.mkdir(parents=True, exist_ok=True)
-            (folder / one).write_text("")
+        for value in IDS:
+            (folder / value).parent.mkdir(parents=True, exist_ok=True)
+            (folder / value).write_text("")
 
     asked: dict[str, Any] = {}
     monkeypatch.setattr(demo, "fit", lambda *_, **more: out / "run")
@@ -62,60 +62,27 @@ def test_every_command_can_be_pasted(
         own_data="train",
         trials=part,
     )
-    said = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out.splitlines()
     commands = {
-        words[1]: words for words in (shlex.split(line) for line in said if line.startswith("  "))
+        words[1]: words for words in (shlex.split(line) for line in output if line.startswith("  "))
     }
-    assert commands["embed"][2:] == [
-        "--model",
-        f"{out}/run",
-        "--items",
-        f"{out}/items.txt",
-        "--root",
-        str(data),
-        "--out",
-        "mine.npz",
-    ]
-    assert commands["score"][2:] == [
-        "--trials",
-        f"{out}/trials.txt",
-        "--embeddings",
-        "mine.npz",
-        "--out",
-        "mine.txt",
-    ]
-    assert commands["evaluate"][2:] == [
-        "mine.txt",
-        "--embeddings",
-        "mine.npz",
-        "--media",
-        str(data),
-        "--report",
-        "mine-report",
-    ]
-    assert commands["verify"][2:] == [
-        str(data / IDS[0]),
-        str(data / IDS[1]),
-        "--model",
-        f"{out}/run",
-    ]
-    assert commands["serve"][2:] == ["--model", f"{out}/run"]
-    files = [
-        *map(str, made.scores),
-        "--embeddings",
-        str(made.embeddings[0]),
-        "--embeddings",
-        str(made.embeddings[1]),
-    ]
-    assert shlex.split(asked["page"].command) == [
-        "likeness",
-        "evaluate",
-        *files,
-        "--media",
-        str(data),
-        "--report",
-        f"{out}/report",
-    ]
+    listed, pairs = ("--items", f"{out}/items.txt"), ("--trials", f"{out}/trials.txt")
+    model, mine = ("--model", f"{out}/run"), ("--embeddings", "mine.npz")
+    media = ("--media", str(data))
+    expected = {
+        "embed": [*model, *listed, "--root", str(data), "--out", "mine.npz"],
+        "score": [*pairs, *mine, "--out", "mine.txt"],
+        "evaluate": ["mine.txt", *mine, *media, "--report", "mine-report"],
+        "verify": [str(data / IDS[0]), str(data / IDS[1]), *model],
+        "serve": [*model],
+    }
+    assert {name: commands[name][2:] for name in expected} == expected
+    files = [str(path) for path in made.scores]
+    for path in made.embeddings:
+        files += ["--embeddings", str(path)]
+    again = ["likeness", "evaluate", *files, *media, "--report", f"{out}/report"]
+    assert shlex.split(asked["page"].command) == again
+    assert len(made.embeddings) == 2
 
 
 def test_a_demo_that_is_stopped_says_so(
@@ -128,9 +95,9 @@ def test_a_demo_that_is_stopped_says_so(
     with pytest.raises(SystemExit) as ended:
         main(["demo", "--only", "speaker", "--out", str(tmp_path / "demo")])
     assert ended.value.code == 130
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert (
-        told
+        output
         == "the demo was stopped, and does not go on where it was; start it again with another "
         "--out\n"
     )

@@ -1,9 +1,10 @@
 """Long extractions: the same embeddings in the same order from any number of processes, and from
-the shards of a run that was stopped.
+the pieces of a run that was stopped.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -36,9 +37,9 @@ RECIPE = Recipe(
     items=folders.items,
     read=audio.read,
 )
-# extract.py's shards are thousands of items long; this runs the same command with shards of five.
+# extract.py's pieces are thousands of items long; this runs the same command with pieces of five.
 SCRIPT = (
-    "import sys; from likeness import cli, extract; extract.extract.__kwdefaults__['shard_items'] "
+    "import sys; from likeness import cli, extract; extract.extract.__kwdefaults__['piece_items'] "
     "= 5; cli.main(sys.argv[1:])"
 )
 
@@ -61,11 +62,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def items(voices: Path, tmp_path: Path) -> list[Item]:
     broken = tmp_path / "broken.flac"
     broken.write_bytes(b"no audio")
-    found = folders.items(voices, split="all")[:13]
-    return [*found[:7], Item("broken", broken, "x"), *found[7:]]
+    listed_items = folders.items(voices, split="all")[:13]
+    return [*listed_items[:7], Item("broken", broken, "x"), *listed_items[7:]]
 
 
-def test_shards_join_in_order_and_go_on_where_they_stopped(
+def test_pieces_join_in_order_and_go_on_where_they_stopped(
     model: Path, items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded, out = load_model(model), tmp_path / "out.npz"
@@ -83,24 +84,24 @@ def test_shards_join_in_order_and_go_on_where_they_stopped(
         loaded.embedder, stopping, loaded.modality, loaded.similarity, loaded.digest, loaded.step
     )
     with pytest.raises(KeyboardInterrupt):
-        extract.extract(counted, items, out, shard_items=5)
-    again = extract.extract(counted, items, out, shard_items=5)
+        extract.extract(counted, items, out, piece_items=5)
+    again = extract.extract(counted, items, out, piece_items=5)
     assert again is not None
     assert len(reads) == 9 + 9  # the first five were not read again
     for made in (whole, again):
         assert made[0].ids == tuple(item.id for item in items if item.id != "broken")
-        assert [one.id for one in made[1]] == ["broken"]
+        assert [item.id for item in made[1]] == ["broken"]
         assert "broken.flac" in made[1][0].reason
     np.testing.assert_allclose(
         again[0].matrix, whole[0].matrix, atol=1e-5 * np.abs(whole[0].matrix).max()
     )
-    with pytest.raises(ValueError, match=r"holds shards of another extraction \(items differ\)"):
-        extract.extract(counted, items[1:], out, shard_items=5)
+    with pytest.raises(ValueError, match=r"items differ\)"):
+        extract.extract(counted, items[1:], out, piece_items=5)
     extract.finish(out)
     assert not list(tmp_path.glob("*.shards"))
 
 
-def test_nobody_else_writes_into_the_shards_of_an_extraction(
+def test_nobody_else_writes_into_the_pieces_of_an_extraction(
     model: Path, items: list[Item], tmp_path: Path
 ) -> None:
     loaded, refused = load_model(model), list[str]()
@@ -111,22 +112,22 @@ def test_nobody_else_writes_into_the_shards_of_an_extraction(
         refused.append(item.id)
         return audio.read(item)
 
-    extract.extract(replace(loaded, read=read), items[:2], tmp_path / "out.npz", shard_items=1)
+    extract.extract(replace(loaded, read=read), items[:2], tmp_path / "out.npz", piece_items=1)
     assert len(refused) == 2
 
 
-def test_a_shard_of_unreadable_items_is_empty(
+def test_a_piece_of_unreadable_items_is_empty(
     model: Path, items: list[Item], tmp_path: Path
 ) -> None:
     broken = [items[7]._replace(id=f"b{i}") for i in range(3)]
     made = extract.extract(
-        load_model(model), [*broken, *items[:2]], tmp_path / "out.npz", shard_items=2
+        load_model(model), [*broken, *items[:2]], tmp_path / "out.npz", piece_items=2
     )
     assert made is not None
     assert made[0].ids == tuple(item.id for item in items[:2])
-    assert [one.id for one in made[1]] == ["b0", "b1", "b2"]
-    with pytest.raises(ValueError, match="none of 3 items could be read; the first: b0"):
-        extract.extract(load_model(model), broken, tmp_path / "none.npz", shard_items=2)
+    assert [item.id for item in made[1]] == ["b0", "b1", "b2"]
+    with pytest.raises(ValueError, match=r"none of 3 items .*: b0"):
+        extract.extract(load_model(model), broken, tmp_path / "none.npz", piece_items=2)
 
 
 @pytest.mark.slow  # three processes that import torch
@@ -175,10 +176,10 @@ def test_two_processes_write_the_same_file_as_one(
     assert made[0].meta == made[1].meta
 
 
-def test_shards_of_another_extraction_are_never_taken_for_a_short_list(
+def test_pieces_of_another_extraction_are_never_taken_for_a_short_list(
     model: Path, items: list[Item], tmp_path: Path
 ) -> None:
-    """A short list needs no shards of its own; those that a killed, longer one left behind at the
+    """A short list needs no pieces of its own; those that a killed, longer one left behind at the
     same place hold other items.
     """
     loaded, out = load_model(model), tmp_path / "out.npz"
@@ -189,17 +190,34 @@ def test_shards_of_another_extraction_are_never_taken_for_a_short_list(
         return audio.read(item)
 
     with pytest.raises(KeyboardInterrupt):
-        extract.extract(replace(loaded, read=stopping), items, out, shard_items=3)
-    with pytest.raises(
-        ValueError, match=r"holds shards of another extraction \(items differ\); remove that folder"
-    ):
-        extract.extract(loaded, items[-3:], out, shard_items=3)
+        extract.extract(replace(loaded, read=stopping), items, out, piece_items=3)
+    with pytest.raises(ValueError, match=r"items differ\); remove"):
+        extract.extract(loaded, items[-3:], out, piece_items=3)
 
 
-def test_shards_without_their_plan_are_not_gone_on_from(
+def test_the_folder_of_the_pieces_is_that_of_version_01(
     model: Path, items: list[Item], tmp_path: Path
 ) -> None:
-    """What a kill leaves while the folder of shards is removed: nobody knows of which model they
+    """Otherwise nothing could go on from what version 0.1 began."""
+    loaded, out = load_model(model), tmp_path / "out.npz"
+
+    def stopping(item: Item) -> np.ndarray:  # type: ignore[type-arg]
+        if item.id == items[5].id:
+            raise KeyboardInterrupt
+        return audio.read(item)
+
+    with pytest.raises(KeyboardInterrupt):
+        extract.extract(replace(loaded, read=stopping), items, out, piece_items=3)
+    plan = json.loads((tmp_path / "out.npz.shards" / "plan.json").read_text())
+    assert plan.keys() == {"model", "items", "settings", "shard_items"}
+    assert plan["shard_items"] == 3
+    assert files.read(tmp_path / "out.npz.shards" / "000000.npz").meta["bad"] == "[]"
+
+
+def test_pieces_without_their_plan_are_not_gone_on_from(
+    model: Path, items: list[Item], tmp_path: Path
+) -> None:
+    """What a kill leaves while the folder of pieces is removed: nobody knows of which model they
     are.
     """
     loaded, out = load_model(model), tmp_path / "out.npz"
@@ -209,6 +227,6 @@ def test_shards_without_their_plan_are_not_gone_on_from(
         left / "000000.npz",
         files.Embeddings(("other",), np.ones((1, 3), np.float32), {"bad": "[]"}),
     )
-    found = extract.extract(loaded, items[:3], out)
-    assert found is not None
-    assert found[0].ids == tuple(one.id for one in items[:3])
+    read_back = extract.extract(loaded, items[:3], out)
+    assert read_back is not None
+    assert read_back[0].ids == tuple(item.id for item in items[:3])

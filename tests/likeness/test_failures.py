@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 def likeness(*arguments: object) -> int:
     with pytest.raises(SystemExit) as stopped:
-        main([str(one) for one in arguments])
+        main([str(argument) for argument in arguments])
     return int(stopped.value.code or 0)
 
 
@@ -66,14 +66,16 @@ def test_any_exception_ends_in_one_sentence(
     monkeypatch.delenv("LIKENESS_TRACEBACK", raising=False)
     (tmp_path / "recipe.py").write_text(f"RECIPES = {RAISED[kind]}\n")
     assert likeness("train", tmp_path / "recipe.py", "--out", tmp_path / "out") == 2
-    told = one_line(capsys)
-    assert kind in told
-    assert "damaged" in told
-    assert "LIKENESS_TRACEBACK=1" in told
+    output = one_line(capsys)
+    assert kind in output
+    assert "damaged" in output
+    assert "LIKENESS_TRACEBACK=1" in output
     assert not (tmp_path / "out").exists()
 
 
-def test_too_little_memory_is_no_defect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_little_memory_is_not_called_a_defect(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for asked in (
         "__import__('numpy').zeros(2**55)",
         "__import__('torch').empty(2**59)",
@@ -81,9 +83,9 @@ def test_too_little_memory_is_no_defect(tmp_path: Path, capsys: pytest.CaptureFi
     ):
         (tmp_path / "recipe.py").write_text(f"RECIPES = {asked}\n")
         assert likeness("train", tmp_path / "recipe.py", "--out", tmp_path / "out") == 2
-        told = one_line(capsys)
-        assert "not enough memory" in told
-        assert "defect" not in told
+        output = one_line(capsys)
+        assert "not enough memory" in output
+        assert "defect" not in output
 
 
 def test_the_traceback_is_shown_where_it_is_asked_for(
@@ -214,10 +216,10 @@ class _Refusing(torch.utils.data.Dataset[int]):
 def test_a_reading_process_hands_on_its_sentence_not_its_traceback(place: int, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
         next(iter(torch.utils.data.DataLoader(_Refusing(), sampler=[place], num_workers=1)))
-    told = explain(caught.value)
-    assert "Traceback" not in told
-    assert said in told
-    assert ("damaged" in told) == bool(place)
+    message = explain(caught.value)
+    assert "Traceback" not in message
+    assert said in message
+    assert ("damaged" in message) == bool(place)
 
 
 SCRIPTS = sorted(
@@ -231,19 +233,19 @@ SCRIPTS = sorted(
 def test_a_script_refuses_bad_input_as_the_command_does(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = (
+    inputs = (
         ["--data", tmp_path / "none", "--out", tmp_path / "out"]
         if "argument_parser" in (ROOT / script).read_text()
         else [tmp_path / "none", tmp_path / "out"]
     )
-    given += (
+    inputs += (
         ["--weights", tmp_path / "none.pth"]
         if "cub200" in script
         else ["vox1_o"]
         if "voxceleb" in script
         else []
     )
-    for arguments in (given, ["one", "two", "three", "four", "five"]):
+    for arguments in (inputs, ["one", "two", "three", "four", "five"]):
         monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
         # Python puts the folder of a script first, where it finds what its recipes share.
         monkeypatch.syspath_prepend(str((ROOT / script).parent))
@@ -255,14 +257,14 @@ def test_a_script_refuses_bad_input_as_the_command_does(
         assert "Traceback" not in capsys.readouterr().err
 
 
-def test_json_is_not_an_excuse() -> None:
+def test_errors_of_the_json_module_are_named_with_their_type() -> None:
     """The texts of others are named with their kind, however harmless they look."""
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads("{")
     assert explain(caught.value).startswith("JSONDecodeError: ")
 
 
-def test_the_texts_of_every_package_of_ours_stand_for_themselves() -> None:
+def test_errors_of_our_packages_are_shown_without_their_type() -> None:
     """Installed from a wheel, our files lie where those of others do; their names tell them."""
     from likeness import failures
 

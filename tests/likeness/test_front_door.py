@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import inspect
 import io
+import json
 import pkgutil
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -24,6 +27,7 @@ import toolkit.losses
 from eval.formats.trials import write_trials
 from likeness.cli import _whole_command, main
 from likeness.inputs import items_of
+from likeness.missing import refuse_missing_files, refuse_missing_model
 from modalities.face import images
 from modalities.speaker import audio, folders
 from modalities.speaker.features import KaldiFbank
@@ -98,7 +102,7 @@ def test_importing_is_quick_and_brings_no_torch() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_every_public_name_is_there_and_explained() -> None:
+def test_every_public_name_exists_and_is_documented() -> None:
     assert set(likeness.__all__) <= set(dir(likeness))
     for name in likeness.__all__:
         value = getattr(likeness, name)
@@ -107,17 +111,24 @@ def test_every_public_name_is_there_and_explained() -> None:
         _ = likeness.nonsense
 
 
+@pytest.mark.parametrize("name", ["embed", "export", "verify"])
+def test_what_a_model_does_is_no_function_of_the_package(name: str) -> None:
+    importlib.import_module("likeness.verification")  # a submodule becomes an attribute
+    with pytest.raises(AttributeError, match=rf"load\(MODEL\)\.{name}"):
+        getattr(likeness, name)
+
+
 @pytest.mark.parametrize("room", [toolkit.losses, toolkit.backbones], ids=["losses", "backbones"])
-def test_the_flat_lists_are_complete(room: object) -> None:
+def test_the_flat_lists_are_complete(room: ModuleType) -> None:
     """Every public network or loss of the room is in the flat list, and nothing else."""
-    listed = getattr(likeness, room.__name__.rpartition(".")[2])  # type: ignore[attr-defined]
+    listed = getattr(likeness, room.__name__.rpartition(".")[2])
     classes = {
         value.__name__
-        for info in pkgutil.iter_modules(room.__path__)  # type: ignore[attr-defined]
-        for value in vars(importlib.import_module(f"{room.__name__}.{info.name}")).values()  # type: ignore[attr-defined]
+        for info in pkgutil.iter_modules(room.__path__)
+        for value in vars(importlib.import_module(f"{room.__name__}.{info.name}")).values()
         if inspect.isclass(value)
         and issubclass(value, nn.Module)
-        and value.__module__ == f"{room.__name__}.{info.name}"  # type: ignore[attr-defined]
+        and value.__module__ == f"{room.__name__}.{info.name}"
         and not value.__name__.startswith("_")
     }
     assert set(listed.__all__) == classes - {"KeyBank"}
@@ -160,6 +171,19 @@ def test_a_data_frame(model: likeness.Model, voices: Path) -> None:
     assert embeddings.ids == ("x", "y")
     assert list(embeddings.to_frame().columns[:3]) == ["id", "norm", 0]
     assert embeddings.to_frame().shape == (2, 2 + model.dim)
+
+
+def test_without_pandas_there_are_no_data_frames(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    settings = likeness.VerificationSettings(num_resamples=0)
+    for value in (
+        likeness.read_embeddings(world / "voices.npz"),
+        likeness.evaluate(world / "scores.txt", settings),
+    ):
+        with pytest.raises(ImportError, match="pip install pandas"):
+            value.to_frame()
 
 
 def test_a_table_needs_only_columns(model: likeness.Model, voices: Path) -> None:
@@ -238,6 +262,8 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
         (np.zeros((100, 100), np.float32), ValueError, "shape"),
         (np.array(["a.wav"]), FileNotFoundError, "1 of 1"),
         (io.StringIO("text"), ValueError, "binary"),
+        ("https://example.org/a.wav", ValueError, "address"),
+        (["https://example.org/a.wav"], ValueError, "address"),
         (io.BytesIO(b"no sound"), ValueError, "none of 1"),
         (np.zeros(16000, np.float32), ValueError, "silent"),
         (np.full(16000, np.nan, np.float32), ValueError, "NaN"),
@@ -252,7 +278,7 @@ def test_what_cannot_be_embedded(
 
 
 def test_a_recording_needs_its_rate(model: likeness.Model) -> None:
-    for rate_hz in (None, 0, 16000.5, -1, float("nan"), float("inf")):
+    for rate_hz in (None, "16000", 0, 16000.5, -1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="rate"):
             model.embed(np.ones(16000, np.float32), rate_hz=rate_hz)
 
@@ -265,8 +291,9 @@ def test_unreadable_files_are_counted_and_left_out(
     (tmp_path / "bad.flac").write_bytes(b"fLaC")
     (tmp_path / ".hidden.flac").write_bytes(b"fLaC")
     (tmp_path / "notes.txt").write_text("no sound")
-    with pytest.warns(UserWarning, match=r"1 of 2 .*bad\.flac"):
+    with pytest.warns(UserWarning, match=r"1 of 2 .*bad\.flac") as warned:
         embeddings = model.embed(tmp_path)
+    assert [warning.filename for warning in warned] == [__file__]
     assert embeddings.ids == ("good.flac",)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no files"):
@@ -288,7 +315,7 @@ def test_damaged_tables(model: likeness.Model, tmp_path: Path, table: str) -> No
         model.embed(tmp_path / "table.csv")
 
 
-def test_people_see_what_values_hold(model: likeness.Model, voices: Path) -> None:
+def test_values_print_readably(model: likeness.Model, voices: Path) -> None:
     embeddings = model.embed(voices)
     assert f"{len(embeddings)} items, {model.dim} dimensions" in repr(embeddings)
     assert "speaker" in repr(model)
@@ -308,11 +335,56 @@ def test_embeddings_are_saved_and_read(model: likeness.Model, voices: Path, tmp_
         embeddings.save(tmp_path / "voices.txt")
 
 
-def test_a_model_that_is_not_there() -> None:
+def test_a_missing_model_is_refused() -> None:
     with pytest.raises(FileNotFoundError, match="runs/nothing"):
         likeness.load("runs/nothing")
+    with pytest.raises(FileNotFoundError, match="''"):
+        likeness.load("")
     with pytest.raises(FileNotFoundError, match="detector"):
         likeness.load("insightface:none", detector="nothing.onnx")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "word"),
+    [
+        ({"calibration": "nothing.json"}, FileNotFoundError, "calibration"),
+        ({"calibration": True}, ValueError, "calibration"),
+        ({"detector": True}, ValueError, "detector"),
+        ({"device": "gpu"}, ValueError, "'gpu'"),
+        ({"frontend": "kaldi"}, ValueError, "kaldi"),
+    ],
+)
+def test_what_a_model_cannot_be_loaded_with(
+    run: Path, options: dict, error: type[Exception], word: str
+) -> None:
+    with pytest.raises(error, match=word):
+        likeness.load(run, **options)
+
+
+@pytest.mark.parametrize("value", [None, 3])
+def test_a_model_is_loaded_by_its_name(value: object) -> None:
+    with pytest.raises(ValueError, match=type(value).__name__):
+        likeness.load(value)  # type: ignore[arg-type]
+
+
+def test_settings_and_lists_of_another_kind_are_named(world: Path) -> None:
+    embeddings, scores = world / "voices.npz", world / "scores.txt"
+    for function, arguments in (
+        (likeness.evaluate, (scores, "far")),
+        (likeness.identify, (embeddings, embeddings, {"similarity": "dot"})),
+        (likeness.retrieve, (embeddings, None, "r")),
+    ):
+        with pytest.raises(ValueError, match="Settings"):
+            function(*arguments)
+    for function, arguments, more, word in (
+        (likeness.evaluate, (scores,), {"subjects": "no.txt"}, "subjects"),
+        (likeness.retrieve, (embeddings, "no.txt"), {}, "labels"),
+        (likeness.identify, (embeddings, embeddings), {"probe_subjects": "no.txt"}, "probe_s"),
+    ):
+        with pytest.raises(FileNotFoundError, match=word):
+            function(*arguments, **more)
+    with pytest.raises(ValueError, match="none of the systems"):
+        likeness.evaluate(scores, reference="other")
 
 
 @pytest.mark.parametrize(
@@ -324,7 +396,7 @@ def test_a_model_that_is_not_there() -> None:
         (["embed", "--items", "LIST", "--model", "RUN", "--out", "out.npz"], "2 of 2 files"),
     ],
 )
-def test_what_is_missing_is_said_before_a_network_is_loaded(
+def test_a_missing_file_is_an_error_before_a_network_is_loaded(
     run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -381,7 +453,10 @@ def test_files_and_values_are_scored_and_evaluated_alike(world: Path, voices: Pa
         assert "EER" in text
     assert result.to_frame()["metric"].iloc[0] == "eer"
     result.save(world / "results.json")
-    page = result.report(world / "report", embeddings=embeddings, media=voices)
+    page = result.report(world / "report", embeddings=world / "voices.npz", media=voices)
+    whole = page.read_bytes()
+    assert result.report(world / "report", embeddings=embeddings, media=voices) == page
+    assert page.read_bytes() == whole
     assert page.read_text(encoding="utf-8").count("<table") > 1
     blind = likeness.Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe)
     with pytest.raises(ValueError, match="labels"):
@@ -445,10 +520,149 @@ def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) 
         model.embed(tmp_path / "face.jpg")
 
 
-@pytest.mark.parametrize("scores", [{}, ["a.txt"], likeness.Scores(np.ones(1), np.ones(1, bool))])
-def test_what_cannot_be_evaluated(scores: object) -> None:
-    with pytest.raises(ValueError, match="scores"):
+@pytest.mark.parametrize(
+    ("scores", "error", "word"),
+    [
+        ({}, ValueError, "no scores"),
+        ([], ValueError, "no scores"),
+        (["a.txt"], FileNotFoundError, "a.txt"),
+        ("a.txt", FileNotFoundError, "a.txt"),
+        (["a.txt", "a.txt"], ValueError, "twice"),
+        ([0.1, 0.2], ValueError, "float"),
+        (np.ones(3), ValueError, "ndarray"),
+        (b"a.txt", ValueError, "bytes"),
+        ({"a.txt": 1}, ValueError, "int"),
+        (3, ValueError, "int"),
+        ({"a": np.ones(3)}, ValueError, "ndarray"),
+        (likeness.Scores(np.ones(1), np.ones(1, bool)), ValueError, "target"),
+        (likeness.Scores(np.ones(1), np.zeros(1, bool)), ValueError, "nontarget"),
+    ],
+)
+def test_what_cannot_be_evaluated(scores: object, error: type[Exception], word: str) -> None:
+    with pytest.raises(error, match=word):
         likeness.evaluate(scores)  # type: ignore[arg-type]
+
+
+def test_scores_without_ids_are_evaluated_over_trials(world: Path) -> None:
+    scored = likeness.score(world / "trials.txt", world / "voices.npz")
+    with_ids, bare = likeness.evaluate(scored), likeness.evaluate(scored.scores)
+    assert bare.eer == with_ids.eer
+    assert bare.threshold(far=0.2) == with_ids.threshold(far=0.2)
+    result = bare.results[0]
+    assert result.counts["subjects"] is None
+    assert "over trials" in str(result.conventions["interval"])
+    assert "no ids" in str(result.conventions["subjects_from"])
+    assert "<table" in bare.report(world / "bare").read_text(encoding="utf-8")
+    both = likeness.evaluate({"a": scored.scores, "b": scored.scores})
+    assert both["a"].eer == both["b"].eer == bare.eer
+    for mixed, more in (
+        ({"a": scored.scores, "b": scored}, {}),
+        (scored.scores, {"subjects": {"a": "b"}}),
+        (scored.scores, {"trials": world / "trials.txt"}),
+    ):
+        with pytest.raises(ValueError, match="ids"):
+            likeness.evaluate(mixed, **more)
+
+
+def test_a_sequence_is_named_as_the_command_names_it(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = likeness.VerificationSettings(num_resamples=0)
+    Path("again").mkdir()
+    for name in ("scores.txt", "dot.txt"):
+        content = (world / name).read_bytes()
+        Path(name).write_bytes(content)
+        Path("again", f"{name}.gz").write_bytes(gzip.compress(content))
+    for files, names in (
+        (["scores.txt", "again/dot.txt.gz"], ["scores", "dot"]),
+        (["dot.txt", "again/dot.txt.gz"], ["dot.txt", "again/dot.txt.gz"]),
+    ):
+        result = likeness.evaluate(files, settings)
+        with pytest.raises(SystemExit):
+            main(["evaluate", *files, "--resamples", "0", "--json", "results.json"])
+        document = json.loads(Path("results.json").read_text())
+        by_command = [row["system"] for row in document["results"]]
+        assert list(dict.fromkeys(by_command)) == list(result.compared.scores) == names
+    embeddings = likeness.read_embeddings(world / "voices.npz")
+    cosine = likeness.score(world / "trials.txt", embeddings)
+    dot = likeness.score(world / "trials.txt", embeddings, likeness.Scoring(similarity="dot"))
+    both = likeness.evaluate((cosine, Path("dot.txt"), dot), settings)
+    assert list(both.compared.scores) == [cosine.system, "dot", dot.system]
+    with pytest.raises(ValueError, match="mapping"):
+        likeness.evaluate([cosine, cosine], settings)
+
+
+def test_scores_are_saved_as_the_command_writes_them(world: Path, tmp_path: Path) -> None:
+    scored = likeness.score(world / "trials.txt", world / "voices.npz")
+    assert isinstance(scored, likeness.Scored)
+    scored.save(str(tmp_path / "scores.txt"))
+    assert (tmp_path / "scores.txt").read_bytes() == (world / "scores.txt").read_bytes()
+    settings = likeness.VerificationSettings(num_resamples=0)
+    result = likeness.evaluate(tmp_path / "scores.txt", settings)
+    assert result.eer == likeness.evaluate(scored, settings).eer
+
+
+def test_a_calibration_of_values_is_that_of_the_command(
+    world: Path, run: Path, voices: Path, tmp_path: Path
+) -> None:
+    likeness_command(
+        *("score", "--trials", "trials.txt", "--calibrate", "--quality", "log_norm"),
+        folder=world,
+        out=str(tmp_path / "by_command.json"),
+    )
+    fitted = likeness.calibrate(world / "trials.txt", world / "voices.npz", quality=["log_norm"])
+    assert isinstance(fitted, likeness.Calibration)
+    assert fitted == likeness.load_calibration(tmp_path / "by_command.json")
+    assert fitted == likeness.calibrate(
+        likeness.read_trials(world / "trials.txt"),
+        likeness.read_embeddings(world / "voices.npz"),
+        quality="log_norm",
+    )
+    fitted.save(tmp_path / "fitted.json")
+    trials = likeness.read_trials(world / "trials.txt")
+    first, second = trials.enrol_ids[trials.enrol[0]], trials.probe_ids[trials.probe[0]]
+    files = [voices / first, voices / second]
+    scoring = likeness.Scoring(calibration=fitted)
+    llr = likeness.score(trials, world / "voices.npz", scoring).values[0]
+    for calibration in (fitted, str(tmp_path / "fitted.json")):
+        result = likeness.load(run, calibration=calibration).verify(*files)
+        assert result.llr == pytest.approx(llr, abs=1e-4)
+    with pytest.raises(ValueError, match="already"):
+        likeness.calibrate(trials, world / "voices.npz", scoring)
+
+
+@pytest.mark.parametrize(
+    ("name", "reader"),
+    [
+        ("cohort", "read_embeddings"),
+        ("subtract_mean", "read_embeddings"),
+        ("plda", "load_plda"),
+        ("calibration", "load_calibration"),
+        ("cohort_subjects", "read_mapping"),
+        ("durations", "read_durations"),
+    ],
+)
+def test_scoring_takes_values_and_says_how_files_are_read(name: str, reader: str) -> None:
+    for file in ("file.npz", Path("file.npz")):
+        with pytest.raises(ValueError, match=f"{name} is of type .*{reader}"):
+            likeness.Scoring(**{name: file})  # type: ignore[arg-type]
+    assert callable(getattr(likeness, reader))
+
+
+@pytest.mark.parametrize("measure", ["score", "calibrate"])
+def test_what_cannot_be_scored(world: Path, measure: str) -> None:
+    trials, embeddings = world / "trials.txt", world / "voices.npz"
+    function = getattr(likeness, measure)
+    for arguments, error, word in (
+        (("nowhere.txt", embeddings), FileNotFoundError, "nowhere"),
+        ((trials, "nowhere.npz"), FileNotFoundError, "nowhere"),
+        (([("a", "b")], embeddings), ValueError, "Trials"),
+        ((trials, np.ones((2, 3))), ValueError, "ndarray"),
+        ((trials, embeddings, "dot"), ValueError, "Scoring"),
+    ):
+        with pytest.raises(error, match=word):
+            function(*arguments)
 
 
 def test_labels_are_taken_from_the_same_list(world: Path) -> None:
@@ -469,3 +683,76 @@ def test_thresholds_are_those_of_the_table(world: Path) -> None:
     result = likeness.evaluate(world / "scores.txt", settings)
     (row,) = (row for row in result.results if row.metric.startswith("min_dcf"))
     assert result.threshold(p_target=0.1) == pytest.approx(row.threshold)
+
+
+def test_missing_files_and_models_are_refused_without_numpy(tmp_path: Path) -> None:
+    """One module refuses them for Python and the command line, before anything slow is imported."""
+    code = (
+        "import sys; from pathlib import Path; from likeness import missing; "
+        "print(sorted({'torch', 'numpy', 'typer'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    there = tmp_path / "a.wav"
+    there.touch()
+    missing = [there, tmp_path / "b.wav", tmp_path]
+    refuse_missing_files(missing, allow_some=True)
+    with pytest.raises(FileNotFoundError, match=r"2 of 3 .* folders"):
+        refuse_missing_files(missing)
+    with pytest.raises(FileNotFoundError, match="2 of 2"):
+        refuse_missing_files(missing[1:], allow_some=True)
+    with pytest.raises(FileNotFoundError, match=r"'b\.wav'"):
+        refuse_missing_model("b.wav")
+    refuse_missing_model("speechbrain:somewhere")
+
+
+def test_embed_reads_as_the_command_does(
+    run: Path, model: likeness.Model, faces: likeness.Model, voices: Path, tmp_path: Path
+) -> None:
+    def by_command(*options: str) -> likeness.Embeddings:
+        files = ["--items", str(tmp_path / "list.txt"), "--root", str(voices)]
+        with pytest.raises(SystemExit) as stopped:
+            main(["embed", "--model", str(run), *files, *options, "--out", str(tmp_path / "e.npz")])
+        assert not stopped.value.code
+        return likeness.read_embeddings(tmp_path / "e.npz")
+
+    names = [path.relative_to(voices).as_posix() for path in sorted(voices.rglob("*.flac"))[:2]]
+    (tmp_path / "list.txt").write_text("".join(f"{name}\n" for name in names))
+    plain = model.embed(tmp_path / "list.txt", root=voices)
+    for options, reading in (
+        ("--crops 3 --crop-seconds 0.3", {"crops": 3, "crop_seconds": 0.3}),
+        ("--chunk-seconds 1 --only-speech", {"chunk_seconds": 1.0, "only_speech": True}),
+    ):
+        embeddings = model.embed(tmp_path / "list.txt", root=voices, **reading)
+        same(embeddings, by_command(*options.split()))
+        assert dict(embeddings.meta) == dict(likeness.read_embeddings(tmp_path / "e.npz").meta)
+        assert embeddings.meta != plain.meta
+    pixels = np.random.default_rng(0).integers(0, 255, (28, 28, 3), dtype=np.uint8)
+    both = faces.embed([pixels, pixels[:, ::-1]], flip="concat")
+    assert both.matrix.shape == (2, 8)
+    np.testing.assert_allclose(both.matrix[0, :4], both.matrix[1, 4:], atol=1e-5)
+    assert both.meta["flip"] == "concat"
+    assert faces.embed(pixels).matrix.shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("reading", "error", "word"),
+    [
+        ({"flip": "sum"}, ValueError, "flip"),
+        ({"flip": "up"}, ValueError, "choose"),
+        ({"crops": 2, "chunk_seconds": 5.0}, ValueError, "exclude"),
+        ({"chunk_seconds": 0.3}, ValueError, "at least 1 s"),
+        ({"batch_size": 0}, ValueError, "batch_size 0"),
+        ({"mirror": True}, TypeError, "mirror"),
+    ],
+)
+def test_what_embed_cannot_read(
+    model: likeness.Model, reading: dict, error: type[Exception], word: str
+) -> None:
+    with pytest.raises(error, match=word):
+        model.embed(np.ones(16000, np.float32), rate_hz=16000, **reading)
+
+
+def test_faces_have_neither_crops_nor_chunks(faces: likeness.Model) -> None:
+    with pytest.raises(ValueError, match="for speech"):
+        faces.embed(np.zeros((28, 28, 3), np.uint8), only_speech=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -49,12 +50,12 @@ RECIPE = Recipe(
     items=folders.items,
     read=images.read,
 )
-# The shards of a real extraction are thousands of faces long; these have ten, and the process is
+# The pieces of a real extraction are thousands of faces long; these have ten, and the process is
 # killed before it writes the third.
 KILLED = """
 import os, signal, sys
 from likeness import cli, extract
-extract.extract.__kwdefaults__["shard_items"] = 10
+extract.extract.__kwdefaults__["piece_items"] = 10
 write, calls = extract._write, []
 def write_twice(*arguments):
     calls.append(0)
@@ -67,7 +68,7 @@ cli.main(sys.argv[1:])
 def likeness(*arguments: object) -> None:
     """The command, which has to succeed."""
     with pytest.raises(SystemExit) as stopped:
-        main([str(one) for one in arguments])
+        main([str(argument) for argument in arguments])
     assert stopped.value.code == 0
 
 
@@ -163,7 +164,7 @@ def features(small: Small, model: Path, tmp_path_factory: pytest.TempPathFactory
 def test_faces_are_aligned_and_both_views_embedded(
     small: Small, model: Path, features: Path, tmp_path: Path
 ) -> None:
-    held = files.read(features)
+    contents = files.read(features)
     network = load_model(model).embedder
     rows = []
     for name, points in zip(small.names, small.points, strict=True):
@@ -177,23 +178,25 @@ def test_faces_are_aligned_and_both_views_embedded(
         )
         with torch.no_grad():
             rows.append(network.backbone(views).flatten().numpy())
-    assert held.ids == tuple(small.names)
+    assert contents.ids == tuple(small.names)
     np.testing.assert_allclose(
-        held.matrix, np.stack(rows), rtol=1e-3, atol=1e-4 * np.abs(rows).max()
+        contents.matrix, np.stack(rows), rtol=1e-3, atol=1e-4 * np.abs(rows).max()
     )
-    assert held.meta["flip"] == "concat"
-    assert held.meta["faces"] == "aligned to 112 x 112 by the pack's 5 landmarks"
+    assert contents.meta["flip"] == "concat"
+    assert contents.meta["faces"] == "aligned to 112 x 112 by the pack's 5 landmarks"
     loaded, listed = extract.ijb_pack(load_model(model), small.root)
     for flip, expected in (
-        ("none", held.matrix[:, :12]),
-        ("sum", held.matrix[:, :12] + held.matrix[:, 12:]),
+        ("none", contents.matrix[:, :12]),
+        ("sum", contents.matrix[:, :12] + contents.matrix[:, 12:]),
     ):
-        found = extract.extract(extract.with_flip(loaded, flip), listed[:4], tmp_path / "few.npz")  # type: ignore[arg-type]
-        assert found is not None
+        read_back = extract.extract(
+            extract.with_flip(loaded, flip), listed[:4], tmp_path / "few.npz"
+        )  # type: ignore[arg-type]
+        assert read_back is not None
         np.testing.assert_allclose(
-            found[0].matrix, expected[:4], rtol=1e-4, atol=1e-5 * np.abs(rows).max()
+            read_back[0].matrix, expected[:4], rtol=1e-4, atol=1e-5 * np.abs(rows).max()
         )
-        assert found[0].meta.get("flip", "none") == flip
+        assert read_back[0].meta.get("flip", "none") == flip
 
 
 @pytest.mark.slow  # a process that extracts; test_extract.py stops one without
@@ -225,16 +228,18 @@ def test_a_killed_extraction_goes_on(
     )
     assert killed.returncode == -signal.SIGKILL
     assert not out.exists()
-    before = {one.name: one.stat().st_mtime_ns for one in tmp_path.glob("ijbc.npz.shards/0*.npz")}
+    before = {
+        path.name: path.stat().st_mtime_ns for path in tmp_path.glob("ijbc.npz.shards/0*.npz")
+    }
     assert len(before) == 2
     assert extract.extract.__kwdefaults__ is not None
-    monkeypatch.setitem(extract.extract.__kwdefaults__, "shard_items", 10)
-    with pytest.raises(SystemExit):  # other features than those of the shards
+    monkeypatch.setitem(extract.extract.__kwdefaults__, "piece_items", 10)
+    with pytest.raises(SystemExit):  # other features than those of the pieces
         main([*command[:-4], "--flip", "sum", *command[-2:]])
     assert "settings differ" in capfd.readouterr().err
     likeness(*command)
-    told = capfd.readouterr()
-    assert f"2 of {-(-len(small.names) // 10)} shards are there" in told.out + told.err
+    output = capfd.readouterr()
+    assert f"2 of {-(-len(small.names) // 10)} pieces are there" in output.out + output.err
     whole, again = files.read(features), files.read(out)
     assert (again.ids, dict(again.meta)) == (whole.ids, dict(whole.meta))
     np.testing.assert_allclose(
@@ -248,9 +253,9 @@ def pooled_as(tool: str, small: Small, held: Embeddings) -> dict[int, np.ndarray
     OpenSphere's datasets, as field-face.md 1.8 states them.
     """
     both = held.matrix.astype(np.float64).reshape(len(held.ids), 2, -1)
-    found = {}
+    result = {}
     for template in small.subject:
-        here = [i for i, one in enumerate(small.template) if one == template]
+        here = [i for i, value in enumerate(small.template) if value == template]
         media = {
             m: [i for i in here if small.medium[i] == m] for m in {small.medium[i] for i in here}
         }
@@ -266,8 +271,8 @@ def pooled_as(tool: str, small: Small, held: Embeddings) -> dict[int, np.ndarray
                 np.mean([weight[i] * both[i].sum(axis=0) for i in own], axis=0)
                 for own in media.values()
             )
-        found[template] = fused / np.linalg.norm(fused)
-    return found
+        result[template] = fused / np.linalg.norm(fused)
+    return result
 
 
 def test_three_presets_from_features_to_the_tables(
@@ -276,55 +281,30 @@ def test_three_presets_from_features_to_the_tables(
     tools = ("insightface", "adaface", "opensphere")
     chosen = [text for tool in tools for text in ("--preset", tool)]
     one_to_one, one_to_many = tmp_path / "11.json", tmp_path / "1n.json"
-    likeness(
-        "evaluate",
-        features,
-        "--ijb",
-        small.root,
-        *chosen,
-        "--far",
-        0.1,
-        "--far",
-        0.02,
-        "--json",
-        one_to_one,
-    )
-    likeness(
-        "identify",
-        "--probes",
-        features,
-        "--ijb",
-        small.root,
-        *chosen,
-        "--fpir",
-        0.1,
-        "--rank",
-        1,
-        "--resamples",
-        20,
-        "--json",
-        one_to_many,
-    )
+    pack = ("--ijb", small.root, *chosen)
+    likeness("evaluate", features, *pack, "--far", 0.1, "--far", 0.02, "--json", one_to_one)
+    settings = ("--fpir", 0.1, "--rank", 1, "--resamples", 20)
+    likeness("identify", "--probes", features, *pack, *settings, "--json", one_to_many)
     printed = capsys.readouterr().out
     assert "detector_score False" in printed
-    found = {
-        (one["system"], one["metric"]): one
+    loaded = {
+        (result["system"], result["metric"]): result
         for path in (one_to_one, one_to_many)
-        for one in json.loads(path.read_text())["results"]
+        for result in json.loads(path.read_text())["results"]
     }
-    held = files.read(features)
+    read_back = files.read(features)
     target = np.array([same for _, _, same in small.pairs])
     for tool in tools:
-        pooled = pooled_as(tool, small, held)
+        pooled = pooled_as(tool, small, read_back)
         scores = np.array([pooled[a] @ pooled[b] for a, b, _ in small.pairs])
         far, tar, _ = roc_curve(target, scores, drop_intermediate=False)
-        for wanted in (0.1, 0.02):
-            nearest = np.flipud(tar)[np.argmin(abs(np.flipud(far) - wanted))]
-            last = np.flatnonzero(far <= wanted)[-1]
-            between = tar[last] + (wanted - far[last]) / (far[last + 1] - far[last]) * (
+        for expected in (0.1, 0.02):
+            nearest = np.flipud(tar)[np.argmin(abs(np.flipud(far) - expected))]
+            last = np.flatnonzero(far <= expected)[-1]
+            between = tar[last] + (expected - far[last]) / (far[last + 1] - far[last]) * (
                 tar[last + 1] - tar[last]
             )
-            result = found[tool, f"tar_at_far({wanted:g})"]
+            result = loaded[tool, f"tar_at_far({expected:g})"]
             assert result["value"] == pytest.approx(
                 between if tool == "opensphere" else nearest, abs=1e-9
             )
@@ -345,13 +325,13 @@ def test_three_presets_from_features_to_the_tables(
             ]
         )
         limit = np.sort(dots[~own])[::-1][int(np.ceil(0.1 * len(small.probes))) - 1]
-        assert found[tool, "tpir_at_fpir(0.1)"]["value"] == pytest.approx(
+        assert loaded[tool, "tpir_at_fpir(0.1)"]["value"] == pytest.approx(
             np.mean(dots[own] > limit), abs=1e-12
         )
-        assert found[tool, "rank_k(1)"]["value"] == pytest.approx(
+        assert loaded[tool, "rank_k(1)"]["value"] == pytest.approx(
             np.mean(own[np.arange(len(own)), dots.argmax(axis=1)]), abs=1e-12
         )
-        assert found[tool, "rank_k(1)"]["interval"] is not None
+        assert loaded[tool, "rank_k(1)"]["interval"] is not None
 
 
 def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
@@ -368,10 +348,13 @@ def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
         .partition("\n## ")[0]
     )
     monkeypatch.chdir(tmp_path)
-    commands = [line.split()[1:] for line in section.splitlines() if line.startswith("likeness ")]
-    assert [one[0] for one in commands] == ["embed", "evaluate", "identify"]
+    joined = re.sub(r"\\\n\s*", "", section)  # of commands that go on in the next line
+    commands = [line.split()[1:] for line in joined.splitlines() if line.startswith("likeness ")]
+    assert [command[0] for command in commands] == ["embed", "evaluate", "identify"]
     for command in commands:
-        likeness(*[{"MODEL": model, "IJBC": small.root, "8": 0}.get(one, one) for one in command])
+        likeness(
+            *[{"MODEL": model, "IJBC": small.root, "8": 0}.get(word, word) for word in command]
+        )
     assert "TAR (%) at FAR 0.0001" in capsys.readouterr().out
     rows = [
         [cell.strip() for cell in line.split("|")[1:-1]]
@@ -402,14 +385,14 @@ def test_intervals_switches_and_wrong_options(
         "--json",
         tmp_path / "x.json",
     )
-    found = json.loads((tmp_path / "x.json").read_text())["results"][1]
+    loaded = json.loads((tmp_path / "x.json").read_text())["results"][1]
     assert (
-        found["counts"]["subjects"],
-        found["conventions"]["tar_rule"],
-        found["conventions"]["preset"],
+        loaded["counts"]["subjects"],
+        loaded["conventions"]["tar_rule"],
+        loaded["conventions"]["preset"],
     ) == (SUBJECTS, "interpolated", "custom")
-    assert found["interval"][0] <= found["value"] <= found["interval"][1]
-    for command, said in (
+    assert loaded["interval"][0] <= loaded["value"] <= loaded["interval"][1]
+    for command, message in (
         (
             ["evaluate", str(features), *rest, "--tar-rule", "strict", "--llr"],
             "--tar-rule and --llr do not go with --ijb",
@@ -444,38 +427,38 @@ def test_intervals_switches_and_wrong_options(
         with pytest.raises(SystemExit) as stopped:
             main(command)
         assert stopped.value.code == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_what_the_features_hold_decides_which_switches_they_serve(
     small: Small, features: Path
 ) -> None:
-    faces, held = read_faces(meta_files(small.root).faces), files.read(features)
-    first, second = (Embeddings(held.ids, part) for part in np.split(held.matrix, 2, axis=1))
+    faces, loaded = read_faces(meta_files(small.root).faces), files.read(features)
+    first, second = (Embeddings(loaded.ids, part) for part in np.split(loaded.matrix, 2, axis=1))
     joined = {
-        name: Embeddings(held.ids, (first.matrix + second.matrix) * factor, {"flip": name})
+        name: Embeddings(loaded.ids, (first.matrix + second.matrix) * factor, {"flip": name})
         for name, factor in (("sum", 1.0), ("mean", 0.5))
     }
     for tool in PRESETS:
         for changes in ([], ["final_norm=false"], ["flip=mean", "final_norm=false"]):
             switches = switches_of(tool, changes)
             flipped = None if switches.flip == "none" else second
-            wanted = templates(
+            expected = templates(
                 first, faces, switches, flipped=flipped, detector_scores=small.scores
             ).matrix
-            for given in (held, *([] if switches.flip == "none" else joined.values())):
+            for inputs in (loaded, *([] if switches.flip == "none" else joined.values())):
                 np.testing.assert_allclose(
-                    templates(given, faces, switches, detector_scores=small.scores).matrix,
-                    wanted,
+                    templates(inputs, faces, switches, detector_scores=small.scores).matrix,
+                    expected,
                     rtol=1e-4,
                     atol=1e-5,
                 )
-    for given, tool, said in (
+    for inputs, tool, message in (
         (first, "insightface", "needs the features of the mirror images too"),
         (joined["sum"], "tface", "needs the image alone"),
     ):
-        with pytest.raises(ValueError, match=said):
-            templates(given, faces, preset(tool), detector_scores=small.scores)
+        with pytest.raises(ValueError, match=message):
+            templates(inputs, faces, preset(tool), detector_scores=small.scores)
 
 
 def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: Path) -> None:
@@ -483,7 +466,7 @@ def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: P
     copied = tmp_path / "copied"
     shutil.copytree(small.root, copied)
     (copied / "loose_crop" / "2.png").unlink()
-    with pytest.raises(ValueError, match=r"1 of \d+ images are not there \('2.png'\)"):
+    with pytest.raises(ValueError, match=r"1 of \d+ images .*'2.png'"):
         extract.ijb_pack(loaded, copied)
     (copied / "meta" / "ijbb_face_tid_mid.txt").write_text("1.png 1 1\n")
     with pytest.raises(ValueError, match="the meta files of 2 packs"):
@@ -491,7 +474,7 @@ def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: P
     speech = checkpoint.Loaded(loaded.embedder, loaded.read, "speaker", "cosine", "", 0)
     with pytest.raises(ValueError, match="modality 'speaker'"):
         extract.ijb_pack(speech, small.root)
-    with pytest.raises(ValueError, match="--flip sum is for images"):
+    with pytest.raises(ValueError, match="flip 'sum'"):
         extract.with_flip(speech, "sum")
     with pytest.raises(
         ValueError,

@@ -12,8 +12,9 @@ import soundfile
 from eval.calibration import Calibration
 from eval.formats import embeddings
 from likeness.cli import main
+from likeness.model import load as load_model
 from likeness.models import load
-from likeness.verify import Verification, find_calibration, verify
+from likeness.verification import Verification, find_calibration, verify
 from modalities.speaker import folders
 from toolkit.data.batch import Item
 from toolkit.models.embed import embed
@@ -25,7 +26,7 @@ TINY = Path(__file__).parents[1] / "tiny.py"
 
 def likeness(*arguments: object) -> int:
     with pytest.raises(SystemExit) as stopped:
-        main([str(one) for one in arguments])
+        main([str(argument) for argument in arguments])
     return int(stopped.value.code or 0)
 
 
@@ -39,22 +40,24 @@ def run(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_score_is_that_of_the_embeddings(run: Path, voices: Path) -> None:
     model = load.load(str(run))
     first, second = folders.items(voices, split="all")[:2]
-    found, _ = embed(model.embedder, [first, second], model.read)
-    unit = found.unit()
+    embedded, _ = embed(model.embedder, [first, second], model.read)
+    unit = embedded.unit()
     got = verify(model, first.path, second.path)
     assert got.score == pytest.approx(float(unit[0] @ unit[1]), abs=1e-6)
-    assert got.norms == pytest.approx(found.norms, rel=1e-5)
+    assert got.norms == pytest.approx(embedded.norms, rel=1e-5)
     assert (got.similarity, got.llr, got.same) == ("cosine", None, None)
     assert verify(model, first.path, first.path).score == pytest.approx(1, abs=1e-6)
     assert verify(model, first.path, second.path, threshold=got.score).same is True
     assert verify(model, first.path, second.path, threshold=got.score + 1e-6).same is False
     with pytest.raises(ValueError, match="threshold nan"):
         verify(model, first.path, second.path, threshold=float("nan"))
+    with pytest.raises(ValueError, match=r"'0\.4'"):
+        verify(model, first.path, second.path, threshold="0.4")  # type: ignore[arg-type]
 
 
 def test_a_calibration_gives_the_probability(run: Path, voices: Path) -> None:
     model = load.load(str(run))
-    first, second = (one.path for one in folders.items(voices, split="all")[:2])
+    first, second = (item.path for item in folders.items(voices, split="all")[:2])
     system = f"cosine, model {model.digest[:16]}"
     plain = verify(model, first, second)
     for prior in (0.5, 0.01):
@@ -96,7 +99,7 @@ def test_a_calibration_gives_the_probability(run: Path, voices: Path) -> None:
 def test_from_the_command_line(
     run: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = (one.path for one in folders.items(voices, split="all")[:2])
+    first, second = (item.path for item in folders.items(voices, split="all")[:2])
     base = ("verify", first, second, "--model", run)
     assert likeness(*base) == 0
     shown = capsys.readouterr().out
@@ -135,13 +138,55 @@ def test_from_the_command_line(
     assert "none" in Verification(0.5, "cosine", (1.0, 2.0)).text()
 
 
+def test_a_calibration_of_another_system_beside_a_run(
+    run: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a threshold it is left out; without one, and where somebody named it, it is refused."""
+    first, second = (item.path for item in folders.items(voices, split="all")[:2])
+    for other in (
+        Calibration(1.0, 0.0, system="plda"),
+        Calibration(1.0, 0.0, (1.0, 1.0), ("log_duration_low", "log_duration_high")),
+    ):
+        other.save(tmp_path / "other.json")
+        other.save(run / "calibration.json")
+        try:
+            model = load_model(run)
+            with pytest.warns(UserWarning, match="threshold decides") as warned:
+                assert model.verify(first, second, threshold=-1).same is True
+            assert [warning.filename for warning in warned] == [__file__]
+            with pytest.raises(ValueError, match="fit"):
+                model.verify(first, second)
+            assert load_model(run, calibration=False).verify(first, second).same is None
+            named = load_model(run, calibration=tmp_path / "other.json")
+            with pytest.raises(ValueError, match="fit"):
+                named.verify(first, second, threshold=-1)
+
+            base = ("verify", first, second, "--model", run, "--threshold", -1)
+            capsys.readouterr()
+            assert likeness(*base) == 0
+            shown = capsys.readouterr()
+            assert "the same subject" in shown.out
+            assert shown.err.startswith("warning: calibration.json")
+            assert shown.err.count("\n") == 1
+            assert likeness(*base[:-2]) == 2
+            assert likeness(*base, "--calibration", tmp_path / "other.json") == 2
+        finally:
+            (run / "calibration.json").unlink()
+
+
+def test_a_notebook_shows_text_and_no_markup() -> None:
+    shown = Verification(0.5, "<b>", (1.0, 2.0))._repr_html_()
+    assert shown.startswith("<pre>score ")
+    assert "&lt;b&gt;" in shown
+
+
 def test_a_calibration_of_score_fits_verify(
     run: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     items, trials = folders.trials(voices, split="all")
     from eval.formats.trials import write_trials
 
-    (tmp_path / "items.txt").write_text("".join(f"{one.id} {one.path}\n" for one in items))
+    (tmp_path / "items.txt").write_text("".join(f"{item.id} {item.path}\n" for item in items))
     write_trials(tmp_path / "trials.txt", trials)
     assert (
         likeness(
@@ -155,7 +200,7 @@ def test_a_calibration_of_score_fits_verify(
     )
     assert likeness(*score, "--calibration", tmp_path / "c.json", "--out", tmp_path / "s.txt") == 0
     enrol, probe, llr = (tmp_path / "s.txt").read_text().splitlines()[0].split()[:3]
-    where = {one.id: one.path for one in items}
+    where = {item.id: item.path for item in items}
     capsys.readouterr()
     assert (
         likeness(
@@ -254,9 +299,9 @@ def test_every_kind_of_recording_embeds_or_is_named(
         assert any(line.startswith(start) and reason in line for line in shown.err.splitlines()), (
             name
         )
-    found = embeddings.read(out)
-    assert found.ids == GOOD
-    same = found.unit() @ found.unit()[0]
+    loaded = embeddings.read(out)
+    assert loaded.ids == GOOD
+    same = loaded.unit() @ loaded.unit()[0]
     for name in (
         "stéréo 立体.wav",
         "24-bit.wav",
@@ -270,15 +315,15 @@ def test_long_recordings_embed_in_chunks(run: Path, folder: Path, tmp_path: Path
     model = load.in_parts(load.load(str(run)), chunk_seconds=600)
     long = tmp_path / "25 minutes.wav"
     soundfile.write(long, np.tile(noise(5), 300), 16_000)
-    found, bad = embed(
+    embedded, bad = embed(
         model.embedder,
         [Item("x", long), Item("y", folder / "plain.wav"), Item("z", folder / "silent.wav")],
         model.read,
         batch_size=2,
     )
     assert model.meta["chunks"] == "at most 600 s, mean by length"
-    assert [one.id for one in bad] == ["z"]
-    assert found.ids == ("x", "y")
+    assert [item.id for item in bad] == ["z"]
+    assert embedded.ids == ("x", "y")
 
 
 @pytest.mark.parametrize("name", [*BAD, "missing.wav"])
@@ -286,11 +331,11 @@ def test_verify_names_the_file_that_is_bad(
     run: Path, folder: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert likeness("verify", folder / "plain.wav", folder / name, "--model", run) == 2
-    said = capsys.readouterr().err
-    assert name in said
-    assert BAD.get(name, "1 of 2 files do not exist") in said
-    assert "plain.wav" not in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert name in output
+    assert BAD.get(name, "1 of 2 files do not exist") in output
+    assert "plain.wav" not in output
+    assert output.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", GOOD[1:])

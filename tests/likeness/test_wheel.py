@@ -4,6 +4,7 @@ dependencies of this environment in a fresh one, and used from an empty folder.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,8 +14,11 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from eval.formats import embeddings
+from likeness.cli import main
 from modalities import synthetic
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +34,7 @@ SOURCES = (
     "README.md",
     "LICENSE",
 )
-pytestmark = pytest.mark.slow  # half a minute
+pytestmark = pytest.mark.slow  # minutes: an installation, and trainings
 
 
 def shell(*words: str | Path, cwd: Path, code: int = 0) -> str:
@@ -83,7 +87,7 @@ def likeness(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A .pth file that names a folder does not read that folder's own .pth files: the editable
     # installation of the clone stays unseen.
     Path(place.strip(), "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile")
     shell(*pip, "--no-deps", "--no-index", wheel, cwd=folder)
     where = shell(python, "-c", "import likeness; print(likeness.__file__)", cwd=folder)
     assert Path(where.strip()).is_relative_to(folder)
@@ -124,6 +128,48 @@ def test_recipes_are_found_copied_and_trained_by_name(likeness: Path, tmp_path: 
     assert not (tmp_path / "none").exists()
 
 
-def test_the_demo_runs(likeness: Path, tmp_path: Path) -> None:
-    shell(likeness, "demo", "--only", "image", "--out", "demo", cwd=tmp_path)
-    assert (tmp_path / "demo" / "report" / "index.html").is_file()
+def run(*words: object) -> int:
+    """Run the clone's command line in this process; returns the exit code."""
+    with pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in words])
+    return int(stopped.value.code or 0)
+
+
+def test_the_demo_of_all_modalities_beats_raw_features_and_its_commands_run(
+    likeness: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The wheel runs the demo, and the clone runs the commands that the demo prints."""
+    out = tmp_path / "demo"
+    output = shell(likeness, "demo", "--out", out, cwd=tmp_path)
+    rates = {
+        result["system"]: result["value"]
+        for result in json.loads((out / "results.json").read_text())["results"]
+        if result["metric"] == "eer"
+    }
+    assert rates["speaker-likeness"] < 0.08 < 0.15 < rates["speaker-filterbank"]
+    assert rates["face-likeness"] < 0.16 < 0.3 < rates["face-pixels"]
+    assert rates["image-likeness"] < 0.06 < 0.15 < rates["image-pixels"]
+    page = (out / "report" / "index.html").read_text()
+    assert all(name in page for name in rates)
+    assert page.count("<audio") > 2 < page.count("<img")
+    for name in ("speaker", "face", "image"):
+        lines = output[output.index(f"{name}: {out}") :].splitlines()
+        command = next(line for line in lines if "likeness embed" in line).split()[1:]
+        command[command.index("--out") + 1] = str(tmp_path / "mine.npz")
+        assert run(*command) == 0
+        again = embeddings.read(tmp_path / "mine.npz")
+        before = embeddings.read(out / name / f"{name}-likeness.npz")
+        assert again.ids == before.ids
+        assert np.array_equal(again.matrix, before.matrix)
+        command = next(line for line in lines if "likeness verify" in line).split()[1:]
+        assert run(*command, "--json", tmp_path / "pair.json") == 0
+        first, second = (
+            before.unit()[before.rows([Path(path).relative_to(out / name / "data").as_posix()])[0]]
+            for path in command[1:3]
+        )
+        score = json.loads((tmp_path / "pair.json").read_text())["score"]
+        assert score == pytest.approx(float(first @ second), abs=1e-4)
+    assert f"likeness serve --model {out / 'image' / 'run'}" in output
+    capsys.readouterr()
+    assert run("demo", "--only", "speaker", "--out", out / "speaker") == 2
+    assert "choose another --out" in capsys.readouterr().err

@@ -1,3 +1,5 @@
+"""AN4: its folds of speakers, its trials, and what is said where the recordings are missing."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -19,29 +21,29 @@ def data() -> Path:
 
 
 def test_folds_partition_the_speakers_evenly_by_sex(data: Path) -> None:
-    folds = [{one.label for one in an4.items(data, split="test", fold=fold)} for fold in range(5)]
-    speakers = {one.label for one in an4.items(data, split="all")}
+    folds = [{item.label for item in an4.items(data, split="test", fold=fold)} for fold in range(5)]
+    speakers = {item.label for item in an4.items(data, split="all")}
     assert len(speakers) == 54
     assert set().union(*folds) == speakers
     assert sorted(map(len, folds)) == [10, 11, 11, 11, 11]
-    women = [sum(str(one).startswith("f") for one in fold) for fold in folds]
+    women = [sum(str(value).startswith("f") for value in fold) for fold in folds]
     assert max(women) - min(women) <= 1
     train = an4.items(data, split="train", fold=2)
-    assert {one.label for one in train} == speakers - folds[2]
-    assert all(one.id.split("/")[0] == one.label and one.path.is_file() for one in train)
+    assert {item.label for item in train} == speakers - folds[2]
+    assert all(item.id.split("/")[0] == item.label and item.path.is_file() for item in train)
 
 
 def test_more_classes_to_train_on(data: Path) -> None:
     plain = an4.items(data)
     fast = an4.items(data, speeds=(0.9, 1.1))
     assert len(fast) == 3 * len(plain)
-    assert len({one.label for one in fast}) == 3 * len({one.label for one in plain})
+    assert len({item.label for item in fast}) == 3 * len({item.label for item in plain})
     if (data / "librispeech").is_dir():
         more = an4.items(data, librispeech=True)
-        libri = {str(one.label) for one in more} - {str(one.label) for one in plain}
+        libri = {str(item.label) for item in more} - {str(item.label) for item in plain}
         assert len(libri) == 251
-        assert all(one.startswith("libri-") for one in libri)
-        assert len({one.id for one in more}) == len(more)
+        assert all(text.startswith("libri-") for text in libri)
+        assert len({item.id for item in more}) == len(more)
         assert an4.items(data, split="test", librispeech=True) == an4.items(data, split="test")
 
 
@@ -49,7 +51,7 @@ def test_trials_are_all_pairs(data: Path) -> None:
     chosen, made = an4.trials(data)
     assert len(made) == len(chosen) * (len(chosen) - 1) // 2
     assert made.target is not None
-    labels = np.array([one.label for one in chosen])
+    labels = np.array([item.label for item in chosen])
     assert np.array_equal(made.target, labels[made.enrol] == labels[made.probe])
     _, same = an4.trials(data, same_sex=True)
     assert same.target is not None

@@ -1,3 +1,5 @@
+"""Reading audio: every rate and format, cut or damaged files, and headers that lie."""
+
 from __future__ import annotations
 
 import sys
@@ -53,7 +55,7 @@ def test_16_bit_samples_are_exact_and_channels_averaged(tmp_path: Path) -> None:
 
 def test_an_id_carries_its_speed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.flac", tone(400, rate_hz=22050), 22050)
-    plain, slow, fast = (read(one) for one in speed_copies([Item("a", path, "x")]))
+    plain, slow, fast = (read(value) for value in speed_copies([Item("a", path, "x")]))
     assert [len(plain), len(slow), len(fast)] == pytest.approx(
         [16000, 16000 / 0.9, 16000 / 1.1], abs=2
     )
@@ -65,7 +67,7 @@ def test_speed_copies_are_new_classes() -> None:
     copies = speed_copies(
         [Item("a/1", Path("1"), "a"), Item("b/1", Path("2"), None)], speeds=(0.9, 1.1)
     )
-    assert [one.id for one in copies] == [
+    assert [item.id for item in copies] == [
         "a/1",
         "b/1",
         "a/1#speed=0.9",
@@ -73,7 +75,7 @@ def test_speed_copies_are_new_classes() -> None:
         "a/1#speed=1.1",
         "b/1#speed=1.1",
     ]
-    assert [one.label for one in copies] == ["a", None, "a#speed=0.9", None, "a#speed=1.1", None]
+    assert [item.label for item in copies] == ["a", None, "a#speed=0.9", None, "a#speed=1.1", None]
     assert speed_copies(copies[:2], speeds=()) == copies[:2]
     for wrong in [(1.0,), (0.9, 0.9), (3.0,), (0.0,), (float("nan"),)]:
         with pytest.raises(ValueError, match="speed"):

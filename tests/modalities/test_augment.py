@@ -1,3 +1,5 @@
+"""Augmenting speech: exact noise ratios, coloured noise, gain, and views that repeat exactly."""
+
 from __future__ import annotations
 
 import numpy as np

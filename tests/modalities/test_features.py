@@ -1,3 +1,5 @@
+"""Log mel features equal torchaudio's, and neither padding nor neighbours change them."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -38,10 +40,10 @@ def a_voice(number: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("source", ["synthetic", "an4"])
 def test_equals_torchaudio(settings: dict[str, object], source: str) -> None:
     if source == "an4":
-        found = sorted((SHARED / "data" / "an4" / "wav").glob("*/*.flac"))
-        if not found:
+        result = sorted((SHARED / "data" / "an4" / "wav").glob("*/*.flac"))
+        if not result:
             pytest.skip("../shared is absent")
-        wave = torch.from_numpy(read(Item("a", found[0])))
+        wave = torch.from_numpy(read(Item("a", result[0])))
     else:
         wave = a_voice()
     ours = KaldiFbank(**settings, cmn=False).eval()  # type: ignore[arg-type]

@@ -1,3 +1,5 @@
+"""Folders of speakers: they are divided by speaker, and pairs are drawn from them."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -23,9 +25,10 @@ def lay_out(root: Path, files_per_speaker: list[int]) -> Path:
 
 def test_speakers_are_divided_never_files(tmp_path: Path) -> None:
     data = lay_out(tmp_path, [3] * 10)
-    train, test, every = (items(data, split=split) for split in ("train", "test", "all"))  # type: ignore[arg-type]
-    assert len({one.label for one in test}) == 2
-    assert not {one.label for one in train} & {one.label for one in test}
+    train, test = items(data, split="train"), items(data, split="test")
+    every = items(data, split="all")
+    assert len({item.label for item in test}) == 2
+    assert not {item.label for item in train} & {item.label for item in test}
     assert sorted(train + test) == sorted(every)
     assert every[0] == Item("s00/session0/0.wav", tmp_path / "s00" / "session0" / "0.wav", "s00")
     assert items(data, split="test", seed=1) != test
@@ -37,7 +40,7 @@ def test_only_audio_files_that_are_not_hidden(tmp_path: Path) -> None:
     for name in ("s00/notes.txt", "s00/._x.wav", "s01/B.FLAC", "loose.wav", ".cache/x.wav"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert [one.id for one in scan(tmp_path)] == [
+    assert [item.id for item in scan(tmp_path)] == [
         "s00/session0/0.wav",
         "s01/B.FLAC",
         "s01/session0/0.wav",
@@ -94,7 +97,7 @@ def test_drawn_pairs_are_distinct_labelled_and_balanced(
     assert len(made) == min(total, num_trials)
     assert (made.enrol < made.probe).all()
     assert len(set(zip(made.enrol.tolist(), made.probe.tolist(), strict=True))) == len(made)
-    labels = np.array([one.label for one in chosen])
+    labels = np.array([item.label for item in chosen])
     assert np.array_equal(made.target, labels[made.enrol] == labels[made.probe])
     if total > num_trials:
         half = num_trials // 2
@@ -121,7 +124,7 @@ def test_a_large_set_is_drawn_without_listing_its_pairs() -> None:
 
 def test_all_pairs_within_groups() -> None:
     chosen = of_counts([2, 2, 2])
-    group = ["odd" if one.label == "1" else "even" for one in chosen]
+    group = ["odd" if item.label == "1" else "even" for item in chosen]
     assert len(all_pairs(chosen)) == 15
     assert len(all_pairs(chosen, within=group)) == 6 + 1
     with pytest.raises(ValueError, match=r"1 of 7 items have no label \('x'\)"):
@@ -136,8 +139,8 @@ def test_folds_are_even_within_groups(sizes: list[int], num_folds: int) -> None:
             stratified_folds(groups, num_folds)
         return
     folds = stratified_folds(groups, num_folds)
-    assert sorted(one for fold in folds for one in fold) == sorted(
-        one for group in groups for one in group
+    assert sorted(value for fold in folds for value in fold) == sorted(
+        value for group in groups for value in group
     )
     for counts in (
         [len(fold) for fold in folds],

@@ -1,3 +1,5 @@
+"""Synthetic voices: the same numbers give the same voice, and speakers can be told apart."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -43,9 +45,9 @@ def test_voices_are_distinct() -> None:
         for utterance in range(2)
         for seed in range(2)
     ]
-    for i, one in enumerate(waves):
+    for i, wave in enumerate(waves):
         for other in waves[i + 1 :]:
-            assert abs(np.corrcoef(one, other)[0, 1]) < 0.3
+            assert abs(np.corrcoef(wave, other)[0, 1]) < 0.3
 
 
 def test_the_pitch_is_the_speakers() -> None:
@@ -70,13 +72,15 @@ def statistics(speakers: range, utterances: int) -> np.ndarray:
             front_end(torch.from_numpy(voice(speaker, utterance))[None])[0][0]
             for utterance in range(utterances)
         ]
-        rows.append(np.stack([torch.cat((one.mean(0), one.std(0))).numpy() for one in feats]))
+        rows.append(np.stack([torch.cat((feat.mean(0), feat.std(0))).numpy() for feat in feats]))
     return np.stack(rows)
 
 
 def test_speakers_are_separable_but_not_trivially() -> None:
     stats = statistics(range(20), 6)
-    within = np.mean([np.linalg.norm(one[:, None] - one[None], axis=2).sum() / 30 for one in stats])
+    within = np.mean(
+        [np.linalg.norm(stat[:, None] - stat[None], axis=2).sum() / 30 for stat in stats]
+    )
     centres = stats.mean(1)
     flat = stats.reshape(-1, stats.shape[2])
     label = np.repeat(np.arange(20), 6)
@@ -93,13 +97,13 @@ def test_speakers_are_separable_but_not_trivially() -> None:
 
 def test_written_voices_are_the_same_voices(tmp_path: Path) -> None:
     write_voices(tmp_path, num_speakers=2, num_utterances=3, seed=5, seconds=(0.5, 0.6))
-    found = folders.scan(tmp_path)
-    assert [one.id for one in found] == [
+    items = folders.scan(tmp_path)
+    assert [item.id for item in items] == [
         f"spk{speaker:03d}/utt{utterance:02d}.flac"
         for speaker in range(2)
         for utterance in range(3)
     ]
-    wave, rate_hz = soundfile.read(found[4].path, dtype="float32")
+    wave, rate_hz = soundfile.read(items[4].path, dtype="float32")
     assert rate_hz == 16000
     np.testing.assert_allclose(wave, voice(1, 1, seed=5, seconds=(0.5, 0.6)), atol=2**-15)
 

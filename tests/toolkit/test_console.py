@@ -7,8 +7,9 @@ import signal
 
 import pytest
 
-from toolkit.console import BadItems, Bar, console, interruptible
+from toolkit.console import Bar, console, interruptible
 from toolkit.data.batch import Bad
+from toolkit.training.log import BadItems
 
 NAMES = (
     "a[bold].wav",
@@ -26,11 +27,11 @@ def test_names_are_not_read_as_markup(
     bad.report()
     with Bar(10, 0) as bar:
         bar.note("from [runs/an4]")
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     for name in NAMES:
-        assert f"skipped {name}: [no] sound" in told
-        assert told.count(name) == 2
-    assert "from [runs/an4]" in told
+        assert f"skipped {name}: [no] sound" in output
+        assert output.count(name) == 2
+    assert "from [runs/an4]" in output
 
 
 @pytest.mark.parametrize(("number", "start"), [(1, "1 item was "), (2, "2 items were ")])

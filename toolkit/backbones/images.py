@@ -6,7 +6,7 @@ start from a local file.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +76,7 @@ def hold_still(network: nn.Module, batch_norm: BatchNorm) -> None:
     """
     if batch_norm not in BatchNorm.__args__:  # type: ignore[attr-defined]
         raise ValueError(
-            f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BatchNorm.__args__)}"  # type: ignore[attr-defined]
+            f"batch_norm is {batch_norm!r}; it must be one of {', '.join(get_args(BatchNorm))}"
         )
     if batch_norm == "trained":
         return

@@ -6,7 +6,7 @@ The masks that carry through a network which frames are valid are here too.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -127,7 +127,7 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
         return _MultiHead(channels, heads=2, channelwise=False), 2 * channels
     if name == "MQMHASTP":
         return _MultiQuery(channels, queries=2, heads=8), 4 * channels
-    raise ValueError(f"pooling is {name!r}; it must be one of {', '.join(Pooling.__args__)}")  # type: ignore[attr-defined]
+    raise ValueError(f"pooling is {name!r}; it must be one of {', '.join(get_args(Pooling))}")
 
 
 def _precise(x: Tensor) -> Tensor:

@@ -136,13 +136,11 @@ def draws(
         yield [Draw(index, step, position) for position, index in enumerate(batches[row].tolist())]
 
 
-def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> None:
-    """Refuses settings that contradict each other, and data that cannot fill one batch.
+def check_settings(sampling: Sampling) -> None:
+    """Refuses numbers out of their range, and settings that contradict each other.
 
     Args:
-        labels: The class number of each item (N,).
-        sampling: How to draw.
-        shards: The shard number of each item (N,), if they are in shards.
+        sampling: How to draw, whatever the data.
 
     Raises:
         ValueError: The message says which setting is wrong, and what is allowed.
@@ -164,6 +162,23 @@ def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> Non
             f"open_shards={window} exclude each other; set one of them, since classes"
             " that are drawn by their weight lie in any shard"
         )
+    if each and size % each:
+        raise ValueError(f"sampling: batch_size={size} is not a multiple of items_per_class={each}")
+
+
+def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> None:
+    """Refuses wrong settings, as `check_settings`, and data that cannot fill one batch.
+
+    Args:
+        labels: The class number of each item (N,).
+        sampling: How to draw.
+        shards: The shard number of each item (N,), if they are in shards.
+
+    Raises:
+        ValueError: The message says which setting is wrong, and what is allowed.
+    """
+    check_settings(sampling)
+    size, each, window = sampling.batch_size, sampling.items_per_class, sampling.open_shards
     if window and (shards is None or shards.shape != labels.shape):
         raise ValueError(
             f"sampling: open_shards={window} needs the shard number of each of the {labels.size} "
@@ -171,8 +186,6 @@ def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> Non
             f" {'none' if shards is None else f'shape {shards.shape}'}; only items in tar shards "
             "have one (toolkit.data.shards): set open_shards to 0 for files"
         )
-    if each and size % each:
-        raise ValueError(f"sampling: batch_size={size} is not a multiple of items_per_class={each}")
     if each and size // each > (classes := int(np.unique(labels).size)):
         raise ValueError(
             f"sampling: {size // each} classes a batch (batch_size {size} / items_per_class "

@@ -275,7 +275,11 @@ def _sizes(items: Sequence[Item]) -> list[int]:
         if size < 0:
             bad.append((item.name, "no such file"))
         elif not 0 < size <= MAX_SPAN:
-            bad.append((item.name, f"{size} bytes; 1 to {MAX_SPAN} are allowed"))
+            reason = (
+                f"it has {size} bytes, but 1 to {MAX_SPAN} are allowed; write the file again, or "
+                "leave the item out"
+            )
+            bad.append((item.name, reason))
         elif not re.fullmatch(r"\.[a-z0-9_]{1,16}", item.suffix) or item.suffix in LABEL_SUFFIXES:
             reason = (
                 f"the suffix {item.suffix!r}; one such as '.flac' is needed, and "

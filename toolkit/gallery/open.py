@@ -62,6 +62,16 @@ def open_gallery(folder: str | Path, meta: Mapping[str, str] | None = None) -> A
 
     Returns:
         The gallery.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> people = Embeddings(("ann/1", "bob/1"), [[3, 4], [4, -3]], {"similarity": "cosine"})
+        >>> with TemporaryDirectory() as folder:
+        ...     gallery = open_gallery(folder, people.meta)
+        ...     gallery.enrol(people, ["ann", "bob"])
+        ...     (match,) = gallery.search(Embeddings(("who",), [[3, 3]]), k=1)[0]
+        >>> match.subject, round(match.score, 2)
+        ('ann', 0.99)
     """
     store: Any = lance.LanceGallery if lance.holds(Path(folder)) else ExactGallery
     return store(folder, meta)

@@ -2,8 +2,8 @@
 
 Every loss with proxies goes through the functions of this file instead of indexing by y or reducing
 over classes itself. The same loss then works on all C columns, as always, or, inside
-`with sharded(...)`, on the c columns of one process among several. Labels y are global in both
-cases: they count all classes. toolkit/parallel/spread.py spreads a loss.
+`with spread_classes(...)`, on the c columns of one process among several. Labels y are global in
+both cases: they count all classes. toolkit/parallel/spread.py spreads a loss.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toolkit.vmf.precision import once_in_full
 
 
 @dataclass(frozen=True, eq=False)
-class Shard:
+class OwnClasses:
     """The classes that this process keeps, and how their columns join the other processes'.
 
     Every process keeps at least one class, no class is kept twice, and every label of the batch is
@@ -50,28 +50,28 @@ class Shard:
         return column, self.classes[column] == y
 
 
-_shards: list[Shard] = []  # a list, not a ContextVar: torch.compile sees through it
+_spread: list[OwnClasses] = []  # a list, not a ContextVar: torch.compile sees through it
 
 
-def _current() -> Shard | None:
-    return _shards[-1] if _shards else None
+def _current() -> OwnClasses | None:
+    return _spread[-1] if _spread else None
 
 
 @contextmanager
-def sharded(shard: Shard) -> Iterator[None]:
-    """Make the class axis of every loss that is computed inside that of `shard`.
+def spread_classes(own: OwnClasses) -> Iterator[None]:
+    """Within the block, the class axis of every loss is that of `own`.
 
     The backward pass may run outside.
     """
-    _shards.append(shard)
+    _spread.append(own)
     try:
         yield
     finally:
-        _shards.pop()
+        _spread.pop()
 
 
-def is_sharded() -> bool:
-    """Whether this runs inside `with sharded(...)`."""
+def is_spread() -> bool:
+    """Whether this runs inside `with spread_classes(...)`."""
     return _current() is not None
 
 
@@ -81,23 +81,23 @@ def target_column(logits: Tensor, y: Tensor) -> Tensor:
     The result shares no memory with `logits`, so that `add_to_target` may change them in place
     afterwards.
     """
-    rows, shard = torch.arange(len(y), device=y.device), _current()
-    if shard is None:
+    rows, own = torch.arange(len(y), device=y.device), _current()
+    if own is None:
         return logits[rows, y]
-    column, here = shard.locate(y)
-    return shard.sum(torch.where(here, logits[rows, column], 0.0))
+    column, here = own.locate(y)
+    return own.sum(torch.where(here, logits[rows, column], 0.0))
 
 
 def with_target(logits: Tensor, y: Tensor, value: Tensor | float) -> Tensor:
     """Copy (B, C) logits with each row's own class set to `value`, (B,) or a number."""
-    shard = _current()
-    if shard is None:
+    own = _current()
+    if own is None:
         return (
             logits.scatter(1, y[:, None], value[:, None])
             if isinstance(value, Tensor)
             else logits.scatter(1, y[:, None], value)
         )
-    column, here = shard.locate(y)
+    column, here = own.locate(y)
     kept = logits[torch.arange(len(y), device=y.device), column]
     return logits.scatter(1, column[:, None], torch.where(here, value, kept)[:, None])
 
@@ -107,53 +107,53 @@ def add_to_target(logits: Tensor, y: Tensor, change: Tensor) -> Tensor:
 
     No second (B, C) block is made.
     """
-    shard = _current()
-    if shard is None:
+    own = _current()
+    if own is None:
         return logits.scatter_add_(1, y[:, None], change[:, None])
-    column, here = shard.locate(y)
+    column, here = own.locate(y)
     return logits.scatter_add_(1, column[:, None], torch.where(here, change, 0.0)[:, None])
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """The mean of logsumexp over classes minus the target's logit: (B, C), (B,) -> scalar."""
-    shard = _current()
+    own = _current()
     return (
         nn.functional.cross_entropy(logits, y)
-        if shard is None
-        else _shard_logsumexp(logits, y, shard).mean()
+        if own is None
+        else _spread_logsumexp(logits, y, own).mean()
     )
 
 
 def class_logsumexp(logits: Tensor) -> Tensor:
     """The logarithm of the sum over classes of exp: (B, C) -> (B,)."""
-    shard = _current()
-    return logits.logsumexp(dim=1) if shard is None else _shard_logsumexp(logits, None, shard)
+    own = _current()
+    return logits.logsumexp(dim=1) if own is None else _spread_logsumexp(logits, None, own)
 
 
 def class_sum(values: Tensor) -> Tensor:
     """The sum over classes: (..., C) -> (...)."""
-    shard = _current()
-    return values.sum(dim=-1) if shard is None else shard.sum(values.sum(dim=-1))
+    own = _current()
+    return values.sum(dim=-1) if own is None else own.sum(values.sum(dim=-1))
 
 
 def class_mean(values: Tensor) -> Tensor:
     """The mean over classes: (C,) -> scalar."""
-    shard = _current()
-    if shard is None:
+    own = _current()
+    if own is None:
         return values.mean()
-    total, count = shard.sum(torch.stack([values.sum(), values.new_tensor(len(values))]))
+    total, count = own.sum(torch.stack([values.sum(), values.new_tensor(len(values))]))
     mean: Tensor = total / count
     return mean
 
 
 def class_rows(rows: Tensor, y: Tensor) -> Tensor:
     """The rows of the labels' classes, rows[y]: (C, ...), (B,) -> (B, ...)."""
-    shard = _current()
-    if shard is None:
+    own = _current()
+    if own is None:
         return rows[y]
-    column, here = shard.locate(y)
+    column, here = own.locate(y)
     here = here.view(-1, *[1] * (rows.ndim - 1))
-    return shard.sum(torch.where(here, rows[column], 0.0))
+    return own.sum(torch.where(here, rows[column], 0.0))
 
 
 def class_gather(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,44 +165,44 @@ def class_gather(rows: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         The rows of all classes (C, ...), and the place among them of every row of `rows` (c,).
     """
-    shard = _current()
-    if shard is None:
+    own = _current()
+    if own is None:
         return rows, torch.arange(len(rows), device=rows.device)
-    return shard.gather(rows), torch.searchsorted(shard.gather(shard.classes), shard.classes)
+    return own.gather(rows), torch.searchsorted(own.gather(own.classes), own.classes)
 
 
-def _shard_logsumexp(logits: Tensor, y: Tensor | None, shard: Shard) -> Tensor:
-    value: Tensor = _ShardLogSumExp.apply(logits, y, shard)  # type: ignore[no-untyped-call]
+def _spread_logsumexp(logits: Tensor, y: Tensor | None, own: OwnClasses) -> Tensor:
+    value: Tensor = _SpreadLogSumExp.apply(logits, y, own)  # type: ignore[no-untyped-call]
     return value
 
 
-class _ShardLogSumExp(torch.autograd.Function):
+class _SpreadLogSumExp(torch.autograd.Function):
     """logsumexp over the columns of all processes, minus the target's logit unless y is None.
 
     One (B, c) block, the softmax, is kept for the gradient.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, y: Tensor | None, shard: Shard) -> Tensor:
-        top = shard.max(logits.amax(dim=1))
+    def forward(ctx: Any, logits: Tensor, y: Tensor | None, own: OwnClasses) -> Tensor:
+        top = own.max(logits.amax(dim=1))
         share = (logits - top[:, None]).exp_()
         parts = [share.sum(dim=1)]
         column = here = None
         if y is not None:
-            column, here = shard.locate(y)
+            column, here = own.locate(y)
             rows = torch.arange(len(y), device=y.device)
             parts.append(torch.where(here, logits[rows, column] - top, 0.0))
-        total, *own = shard.sum(torch.stack(parts))
+        total, *targets = own.sum(torch.stack(parts))
         ctx.save_for_backward(share.div_(total[:, None]), column, here)
-        ctx.shard = shard
-        value: Tensor = total.log() - own[0] if own else total.log() + top
+        ctx.own = own
+        value: Tensor = total.log() - targets[0] if targets else total.log() + top
         return value
 
     @staticmethod
     @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         share, column, here = ctx.saved_tensors
-        grad = ctx.shard.sum(grad)
+        grad = ctx.own.sum(grad)
         slope = share * grad[:, None]
         if column is not None:
             slope.scatter_add_(1, column[:, None], torch.where(here, -grad, 0.0)[:, None])

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.classes import cross_entropy, is_sharded
+from toolkit.losses.classes import cross_entropy, is_spread
 from toolkit.losses.common import checked, in_full, known_settings
 from toolkit.losses.contract import (
     Classifier,
@@ -198,7 +198,7 @@ class ProbabilisticNCA(nn.Module):
             # Below the floor it would have no gradient and never return, so the parameter itself is
             # clamped; .data keeps valid what an earlier forward pass saved for its gradient.
             self.temperature.data.clamp_(min=LEAST)
-        if self.distance == "el_nivmf" and self.kappas is not None and not is_sharded():
+        if self.distance == "el_nivmf" and self.kappas is not None and not is_spread():
             # `logits` would make (S, B, C) several times over; this sum never does.
             samples = self._draw(z) if samples is None else samples.to(z.dtype)
             mu, kappas = unit(self.proxies).to(z.dtype), self.kappas.to(z.dtype).clamp(min=0.1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from eval import directional
-from toolkit.losses.classes import class_logsumexp, class_rows, is_sharded
+from toolkit.losses.classes import class_logsumexp, class_rows, is_spread
 from toolkit.losses.common import checked, in_full, known_settings, normal, proxies
 from toolkit.losses.contract import Rates
 from toolkit.losses.softmax import tau_groups
@@ -209,7 +209,7 @@ class VMF(nn.Module):
         draws: tuple[Tensor, Tensor, Tensor] = (
             self._draws(nu) if samples is None else self._given(samples.to(z.dtype))
         )
-        if is_sharded():  # not blockwise: (S, B, c) is made
+        if is_spread():  # not blockwise: (S, B, c) is made
             logits = bound_logits(*draws, w, beta, self.dim, self.method)
             bound, own_w = class_logsumexp(logits.flatten(0, 1)).mean(), class_rows(w, y)
         else:

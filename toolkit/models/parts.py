@@ -87,19 +87,23 @@ def describe(value: Any, name: str = "recipe") -> Any:
     }
 
 
-def renamed(description: Any) -> Any:
+def renamed(description: Any, names: Mapping[str, str] = RENAMED) -> Any:
     """Replace the module names of version 0.1 in a description by those of this version.
+
+    Args:
+        description: What `describe` made, read from a file.
+        names: Old module names to new ones.
 
     Example:
         >>> renamed({"call": "toolkit.pixels.PixelScale", "args": {}})
         {'call': 'toolkit.data.pixels.PixelScale', 'args': {}}
     """
     if isinstance(description, list):
-        return [renamed(value) for value in description]
+        return [renamed(value, names) for value in description]
     if not isinstance(description, dict):
         return description
-    values = {key: renamed(value) for key, value in description.items()}
+    values = {key: renamed(value, names) for key, value in description.items()}
     if isinstance(values.get("call"), str):
         module, dot, name = values["call"].rpartition(".")
-        values["call"] = f"{RENAMED.get(module, module)}{dot}{name}"
+        values["call"] = f"{names.get(module, module)}{dot}{name}"
     return values

@@ -8,7 +8,7 @@ over the W processes:
 - The gradient at a process's own embeddings is W dL/dz. DistributedDataParallel averages the
   backbone's gradients, which makes it exact.
 - For a loss parameter that every process has whole, the mean of the gradients over the processes is
-  exact. For one that is sharded by class, the own gradient divided by W is. `average_gradients`
+  exact. For one whose classes are spread, the own gradient divided by W is. `average_gradients`
   does both.
 
 A loss that draws pairs at random may draw others in every process. Then the mean of the processes'
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch import distributed as processes
 
 from eval.types import name_first
-from toolkit.losses.classes import Shard, is_sharded, sharded
+from toolkit.losses.classes import OwnClasses, is_spread, spread_classes
 from toolkit.losses.contract import Remembering, Spreadable
 from toolkit.parallel.distributed import (
     gather,
@@ -50,7 +50,7 @@ from toolkit.vmf.precision import full
 
 @dataclass(frozen=True)
 class Layout:
-    """How a loss was sharded over the processes.
+    """How a loss was spread over the processes.
 
     Attributes:
         axes: Name of a parameter or buffer -> the axis of it that counts the classes.
@@ -100,7 +100,7 @@ def class_axes(loss_part: Callable[[int, int], nn.Module], dim: int) -> dict[str
     return axes
 
 
-def shard(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
+def cut(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
     """Cut a loss that was built with all classes down to this process's classes, in place.
 
     With one process nothing is cut. Classes are cut as torch.chunk does, so that `as_dtensor`
@@ -116,17 +116,17 @@ def shard(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
         ValueError: The loss does not support it, or there are more processes than can have a class
             each.
     """
-    _check_shards(loss, axes)
+    _check_spreadable(loss, axes)
     classes = int(loss.num_classes)  # type: ignore[arg-type]
     size = -(-classes // world())
     first, last = rank() * size, min((rank() + 1) * size, classes)
     if size * (world() - 1) >= classes:
         raise ValueError(
-            f"{classes} classes cut into {world()} shards of up to {size} leave a process without "
+            f"{classes} classes cut into {world()} parts of up to {size} leave a process without "
             "any; start fewer processes"
         )
     if world() > 1:
-        cut: dict[int, nn.Parameter] = {}  # a parameter that two parts share remains a single one
+        made: dict[int, nn.Parameter] = {}  # a parameter that two parts share remains a single one
         for name, axis in axes.items():
             path, _, own = name.rpartition(".")
             module, whole = loss.get_submodule(path), loss.get_submodule(path).__getattr__(own)
@@ -135,13 +135,13 @@ def shard(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
             local = rows.clone(memory_format=torch.contiguous_format)
             if isinstance(whole, nn.Parameter):
                 parameter = nn.Parameter(local, requires_grad=whole.requires_grad)
-                local = cut.setdefault(id(whole), parameter)
+                local = made.setdefault(id(whole), parameter)
             setattr(module, own, local)
         loss.register_forward_pre_hook(_refuse_alone)
     return Layout(dict(axes), classes, first, last)
 
 
-def _check_shards(loss: nn.Module, axes: Mapping[str, int]) -> None:
+def _check_spreadable(loss: nn.Module, axes: Mapping[str, int]) -> None:
     """Raise ValueError unless every part of the loss that depends on the classes supports it."""
     # Every part that keeps something per class must agree. MarginLoss is one although it has no
     # proxies: it indexes a beta per class by y itself.
@@ -149,17 +149,17 @@ def _check_shards(loss: nn.Module, axes: Mapping[str, int]) -> None:
     parts = [part for path, part in loss.named_modules() if path in owners]
     cannot = [type(part).__name__ for part in parts if not isinstance(part, Spreadable)]
     if cannot:
-        what = f"{name_first(cannot)} cannot be sharded by class"
+        what = f"{name_first(cannot)} cannot be spread over processes"
     elif not axes:
-        what = f"{type(loss).__name__} has nothing to shard: no parameter has a class axis"
+        what = f"{type(loss).__name__} has no classes to spread: no parameter has a class axis"
     else:
         return
     raise ValueError(f"{what}; leave it whole in every process")
 
 
 def _refuse_alone(loss: nn.Module, _: Any) -> None:
-    """Refuse a call of a sharded loss that does not come from `loss_of`."""
-    if not is_sharded():
+    """Refuse a call of a spread loss that does not come from `loss_of`."""
+    if not is_spread():
         raise RuntimeError(
             f"{type(loss).__name__} holds the classes of one process only: call it through "
             "toolkit.parallel.spread.loss_of"
@@ -187,7 +187,7 @@ def loss_of(
             same.
         y: Their classes (n,).
         z_key: The embeddings (n, D) of a second network, for losses that use one.
-        layout: What `shard` returned; None for a loss that is whole in every process.
+        layout: What `cut` returned; None for a loss that is whole in every process.
         rate: The share of its classes that every process draws (see the top of the file).
         seed: The draw depends on seed, step and process only.
         step: The number of the training step.
@@ -196,7 +196,7 @@ def loss_of(
         ValueError: The rate is outside (0, 1], or below 1 without a layout.
     """
     if not 0 < rate <= 1 or (layout is None and rate < 1):
-        raise ValueError(f"rate={rate} must be in (0, 1], and 1 for a loss that is not sharded")
+        raise ValueError(f"rate={rate} must be in (0, 1], and 1 for a loss that is not spread")
     lengths = lengths_of(len(y), y.device)
     z, y = gather(full(z), lengths), gather_plain(y, lengths)
     z_key = None if z_key is None else gather_plain(z_key, lengths)
@@ -205,7 +205,7 @@ def loss_of(
         return made
     own = torch.arange(layout.start, layout.stop, device=y.device)
     if rate == 1:
-        with sharded(Shard(own, total, largest, gather)):
+        with spread_classes(OwnClasses(own, total, largest, gather)):
             whole: Tensor = loss(z, y, z_key)
             return whole
     # Some parts of a loss read rows of other classes than those of y.
@@ -217,7 +217,7 @@ def loss_of(
         for name, tensor in (*loss.named_parameters(), *loss.named_buffers())
         if name in layout.axes
     }
-    with sharded(Shard(own[drawn], total, largest, gather)):
+    with spread_classes(OwnClasses(own[drawn], total, largest, gather)):
         drawn_loss: Tensor = torch.func.functional_call(loss, rows, (z, y, z_key))
         return drawn_loss
 
@@ -248,7 +248,7 @@ def draw(classes: Tensor, size: int, rate: float, *, seed: tuple[int, ...]) -> T
 def average_gradients(loss: nn.Module, layout: Layout | None = None) -> None:
     """Make the gradients of the loss's parameters exact, after backward.
 
-    They become the mean over the processes; those that `layout` calls sharded are divided by the
+    They become the mean over the processes; those that `layout` calls spread are divided by the
     number of processes.
     """
     if world() == 1:
@@ -270,19 +270,19 @@ def clip_gradients(
     """Scale gradients so that their joint norm is at most max_norm; return the norm before.
 
     Call it after `average_gradients`. It is like nn.utils.clip_grad_norm_, but the norm counts the
-    sharded parameters of all processes, so that all scale by the same number and stay equal.
+    spread parameters of all processes, so that all scale by the same number and stay equal.
 
     Args:
         parameters: The parameters whose gradients are scaled.
         max_norm: The largest norm.
-        loss: The loss, where it is sharded.
-        layout: What `shard` returned.
+        loss: The loss, where it is spread.
+        layout: What `cut` returned.
     """
     shares: set[int] = set()
     if loss is not None and layout is not None:
         shares = {id(x) for name, x in loss.named_parameters() if name in layout.axes}
     trained = [parameter for parameter in parameters if parameter.grad is not None]
-    gradients: dict[bool, list[Tensor]] = {False: [], True: []}  # by whether they are sharded
+    gradients: dict[bool, list[Tensor]] = {False: [], True: []}  # by whether they are spread
     for parameter in trained:
         assert parameter.grad is not None
         gradients[id(parameter) in shares].append(parameter.grad)

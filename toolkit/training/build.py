@@ -102,7 +102,6 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
         ValueError: Settings that do not go together.
     """
     torch.manual_seed(recipe.seed)
-    _check_compute(recipe)
     _make_deterministic(recipe.compute.deterministic)
     frontend = recipe.frontend()
     _check_rates(recipe, frontend)
@@ -116,7 +115,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     encoder = _add_memory(recipe, loss, embedder, device)
     layout = None
     if recipe.parallel.spread_classes or recipe.parallel.class_rate < 1:
-        layout = spread.shard(loss, spread.class_axes(recipe.loss, backbone.dim))
+        layout = spread.cut(loss, spread.class_axes(recipe.loss, backbone.dim))
     run = Run(
         embedder,
         loss,
@@ -129,23 +128,6 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     # from here on, dropout and dither differ between processes
     torch.manual_seed(recipe.seed + 1_000_003 * distributed.rank())
     return run
-
-
-def _check_compute(recipe: Recipe) -> None:
-    """Refuse numbers out of their range, and a batch too small for its pieces and processes."""
-    compute, parallel = recipe.compute, recipe.parallel
-    if compute.accumulate < 1 or compute.prefetch < 1 or not 0 < parallel.class_rate <= 1:
-        raise ValueError(
-            f"compute.accumulate={compute.accumulate} and compute.prefetch={compute.prefetch} must "
-            f"be at least 1, and parallel.class_rate={parallel.class_rate} above 0 and at most 1"
-        )
-    rows, least = recipe.sampling.batch_size // distributed.world(), least_rows(recipe)
-    if rows < least:
-        raise ValueError(
-            f"sampling.batch_size={recipe.sampling.batch_size} gives each of {distributed.world()} "
-            f"processes {rows} items of a batch, and compute.accumulate={compute.accumulate} needs "
-            f"{least}; raise batch_size or lower accumulate"
-        )
 
 
 def _make_deterministic(deterministic: bool) -> None:
@@ -170,11 +152,6 @@ def _add_memory(
         raise ValueError(
             f"memory is set, but {type(loss).__name__} takes no keys; set memory to None or "
             "take a loss with a bank, such as SimPLE"
-        )
-    if recipe.memory.size < recipe.sampling.batch_size:
-        raise ValueError(
-            f"memory.size={recipe.memory.size} is smaller than "
-            f"sampling.batch_size={recipe.sampling.batch_size}; it must hold a batch at least"
         )
     loss.bank = Bank(recipe.memory.size, cast(int, embedder.backbone.dim)).to(device)
     if recipe.memory.momentum > 0:
@@ -250,10 +227,6 @@ def half(recipe: Recipe, device: torch.device) -> torch.dtype:
             return torch.float32
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if precision not in known:
-        raise ValueError(
-            f"compute.precision is {precision!r}; choose one of auto, {', '.join(known)}"
-        )
     return known[precision]
 
 
@@ -276,8 +249,6 @@ def optimizer(
         return torch.optim.SGD(
             groups, lr=optim.lr, momentum=optim.momentum, nesterov=optim.nesterov, fused=fused
         )
-    if optim.name not in ("adam", "adamw"):
-        raise ValueError(f"optim.name is {optim.name!r}; choose one of sgd, adam, adamw")
     return (torch.optim.AdamW if optim.name == "adamw" else torch.optim.Adam)(
         groups, lr=optim.lr, fused=fused
     )

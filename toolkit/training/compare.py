@@ -45,7 +45,8 @@ from toolkit.training.measure import (
 )
 from toolkit.training.moved import place
 from toolkit.training.recipe import Recipe
-from toolkit.training.study import tune
+from toolkit.training.start import ReadInitial, read_initial
+from toolkit.training.study import Score, tune
 from toolkit.training.tune import Ranges, check_ranges, on_validation_classes
 from toolkit.training.variants import (
     INDIFFERENT,
@@ -98,6 +99,7 @@ def compare(
     terms: Terms = Terms(),
     tuning: Tuning | None = None,
     say: Callable[[str], None] = print,
+    read_initial: ReadInitial = read_initial,
 ) -> Comparison:
     """Train every variant with several seeds, measure all runs, and compare.
 
@@ -113,6 +115,7 @@ def compare(
         terms: The reference, and the fields in which variants may differ besides METHOD.
         tuning: A search for settings that comes first.
         say: Takes each line of progress.
+        read_initial: Reads the network that a recipe's init names.
 
     Returns:
         The table: means, standard errors, intervals and paired differences.
@@ -127,10 +130,12 @@ def compare(
     measured = data_of(variants, data)
     plan_file = out / "plan.json"
     keep_plan(plan_file, _without(variants, searched), measured)
+    score = partial(first_metric, data=data, read_initial=read_initial)
+    train = partial(train_and_measure, data=data, read_initial=read_initial)
     try:
-        chosen, tuned, untunable = _tune(variants, searched, tuning, measured, data, out, say)
+        chosen, tuned, untunable = _tune(variants, searched, tuning, measured, score, out, say)
         keep_plan(plan_file, _without(chosen, untunable), measured)
-        runs = _train_all(chosen, untunable, num_seeds, measured, data, out, say)
+        runs = _train_all(chosen, untunable, num_seeds, measured, train, out, say)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
             f"stopped by Ctrl-C; {out} is whole, and the same command goes on"
@@ -138,14 +143,8 @@ def compare(
     result = _stated(_summary(chosen, runs, measured, out, terms.reference), chosen, tuned)
     logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}
     scores = _first_scores(chosen, runs, measured, out)
-    comparison.write(
-        out,
-        result,
-        logs,
-        command=terms.command,
-        version=likeness_version(),
-        scores=scores,
-    )
+    version = likeness_version()
+    comparison.write(out, result, logs, command=terms.command, version=version, scores=scores)
     return result
 
 
@@ -178,7 +177,7 @@ def _tune(
     searched: Mapping[str, Ranges],
     tuning: Tuning | None,
     measured: Mapping[str, Data],
-    data: Path,
+    score: Score,
     out: Path,
     say: Callable[[str], None],
 ) -> tuple[dict[str, Recipe], dict[str, Tuned], dict[str, str]]:
@@ -195,7 +194,7 @@ def _tune(
                 variant=name,
                 num_trials=tuning.num_trials,
                 out=out / "tune",
-                score=partial(first_metric, data=data),
+                score=score,
                 data=measured[name].digest,
                 say=say,
             )
@@ -209,7 +208,7 @@ def _train_all(
     untunable: Mapping[str, str],
     num_seeds: int,
     measured: Mapping[str, Data],
-    data: Path,
+    train: Callable[..., Run],
     out: Path,
     say: Callable[[str], None],
 ) -> list[Run]:
@@ -224,7 +223,8 @@ def _train_all(
         if not run.failed:
             tell = partial(_tell, say, f"run {number} of {len(order)}: {name} seed {seed}")
             recipe = replace(variants[name], seed=seed)
-            run = train_and_measure(run, recipe, measured[name], data, out / run.folder, tell)
+            folder = out / run.folder
+            run = train(run, recipe, measured[name], folder=folder, tell=tell)
         runs.append(run)
     return sorted(runs, key=lambda run: list(variants).index(run.variant))
 
@@ -310,7 +310,7 @@ def _summary(
         chosen,
         not reference,
         counts.get(chosen) or next(iter(counts.values()), {}),
-        "" if subjects is None else subjects.found,
+        "" if subjects is None else subjects.source,
         num_resamples=num_resamples,
         varied=(),
         allowed=(),

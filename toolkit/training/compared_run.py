@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from eval.similarity import score_trials
 from eval.types import Floats, Scores, Trials, name_first
 from toolkit.data.batch import Item
 from toolkit.models.embed import embed_all, pick_device
-from toolkit.models.parts import describe
 from toolkit.training.log import read_log
 from toolkit.training.measure import TEST, load_embedder, metrics_of, run_test
-from toolkit.training.recipe import Recipe, Verification
+from toolkit.training.recipe import Recipe, Verification, descriptions
+from toolkit.training.start import ReadInitial, read_initial
 from toolkit.training.train import fit
 from toolkit.training.variants import Data, write_json
 
@@ -34,7 +35,14 @@ _FAILURES = (ValueError, RuntimeError, OSError)
 
 
 def train_and_measure(
-    run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tell: Callable[[str], None]
+    run: Run,
+    recipe: Recipe,
+    measured: Data,
+    data: Path,
+    folder: Path,
+    tell: Callable[[str], None],
+    *,
+    read_initial: ReadInitial = read_initial,
 ) -> Run:
     """Train and measure one run, or take what is finished.
 
@@ -45,19 +53,23 @@ def train_and_measure(
         data: The folder of the data set.
         folder: The run's folder.
         tell: Takes what became of it.
+        read_initial: Reads the network that recipe.init names.
 
     Returns:
         The run with its values, or with the reason why it failed.
     """
-    digest = hashlib.sha256(json.dumps(describe(recipe), sort_keys=True).encode()).hexdigest()
+    digests = [
+        hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+        for description in descriptions(recipe)
+    ]
     scores_file = folder / (TEST if recipe.measures_items else SCORES)
-    finished = _finished(run, folder / RESULT, scores_file, digest)
+    finished = _finished(run, folder / RESULT, scores_file, digests)
     if finished is not None:
         tell("finished before")
         return finished
     tell("")
     try:
-        values = _measure(recipe, measured, data, folder)
+        values = _measure(recipe, measured, data, folder, read_initial)
     except _FAILURES as error:
         tell(f"failed: {error}")
         return replace(run, failed=str(error))
@@ -69,7 +81,7 @@ def train_and_measure(
     )
     entry = {
         "schema": "likeness.run/1",
-        "recipe": digest,
+        "recipe": digests[0],
         "data": measured.digest,
         "scores": run.scores,
         "values": values,
@@ -82,17 +94,20 @@ def train_and_measure(
     return run
 
 
-def first_metric(recipe: Recipe, folder: Path, *, data: Path) -> float:
+def first_metric(
+    recipe: Recipe, folder: Path, *, data: Path, read_initial: ReadInitial = read_initial
+) -> float:
     """The first metric of a recipe, trained in a folder and measured as the recipe says."""
+    train = partial(fit, data=data, out=folder, resume=True, read_initial=read_initial)
     if isinstance(recipe.measure, Verification):
         with _own_threads():
-            model = fit(recipe, data=data, out=folder, resume=True)
+            model = train(recipe)
             items, trials = recipe.measure.trials(data)
             scores = score_model(model, recipe, items, trials)
         return next(iter(_values(recipe, scores, trials).values()))
     name = next(iter(recipe.metrics))
     with _own_threads():
-        fit(recipe, data=data, out=folder, resume=True)
+        train(recipe)
         return _finite(metrics_of(recipe, run_test(recipe, folder, data), only=name))[name]
 
 
@@ -111,21 +126,23 @@ def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Tria
     return score_trials(trials, embeddings, similarity=loaded.similarity)
 
 
-def _finished(run: Run, result: Path, scores_file: Path, digest: str) -> Run | None:
+def _finished(run: Run, result: Path, scores_file: Path, digests: Sequence[str]) -> Run | None:
     """The run as it was kept; None where it is not finished, or another recipe's or damaged."""
     if not (result.is_file() and scores_file.is_file()):
         return None
     kept = json.loads(result.read_text(encoding="utf-8"))
-    if kept["recipe"] != digest or kept["scores"] != sha256(scores_file):
+    if kept["recipe"] not in digests or kept["scores"] != sha256(scores_file):
         return None
     fields = ("values", "scores", "seconds", "items_per_second")
     return replace(run, **{name: kept[name] for name in fields})
 
 
-def _measure(recipe: Recipe, measured: Data, data: Path, folder: Path) -> dict[str, float]:
+def _measure(
+    recipe: Recipe, measured: Data, data: Path, folder: Path, read_initial: ReadInitial
+) -> dict[str, float]:
     """Train a run, and its metrics; the scores or values behind them are in its folder."""
     with _own_threads():
-        model = fit(recipe, data=data, out=folder, resume=True)
+        model = fit(recipe, data=data, out=folder, resume=True, read_initial=read_initial)
         if measured.trials is None:
             return _finite(metrics_of(recipe, run_test(recipe, folder, data)))
         scores = score_model(model, recipe, measured.items, measured.trials)

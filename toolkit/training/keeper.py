@@ -11,7 +11,7 @@ from torch import nn
 
 from eval.similarity import score_trials
 from eval.types import Trials
-from toolkit.console import BadItems, Bar, Interrupted, console, interruptible
+from toolkit.console import Bar, Interrupted, console, interruptible
 from toolkit.data.batch import Bad, Batch, Item
 from toolkit.losses.contract import similarity_trained_by
 from toolkit.models import checkpoint
@@ -19,7 +19,7 @@ from toolkit.models.embed import Diverged, TorchEmbedder, embed_all
 from toolkit.parallel import distributed
 from toolkit.training import measure
 from toolkit.training.finite import Watch
-from toolkit.training.log import Clock, Log
+from toolkit.training.log import BadItems, Clock, Log
 from toolkit.training.plan import Plan
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run, save_run

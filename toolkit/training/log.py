@@ -1,5 +1,5 @@
 """What a run writes down: log.jsonl always; TensorBoard and Weights & Biases where they are
-installed and asked for.
+installed and asked for. And what it says of items that it cannot read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 
 from eval.formats.files import atomic_path
 from eval.formats.writing import FULL, full_disk
+from eval.types import name_first
+from toolkit.console import console
 from toolkit.data.batch import Bad, Batch
 
 LOG = "log.jsonl"
@@ -199,3 +201,33 @@ class Clock:
         }
         self.since, self.waited, self.steps = now, 0.0, 0
         return {name: float(f"{value:.4g}") for name, value in numbers.items()}
+
+
+class BadItems:
+    """Names every unreadable item once, and stops the run when their share is too large."""
+
+    def __init__(self, max_share: float):
+        self.max_share, self.seen, self.failed, self.drawn = max_share, dict[str, str](), 0, 0
+
+    def count(self, unreadable: list[Bad], drawn: int) -> None:
+        self.drawn += drawn
+        self.failed += len(unreadable)
+        for item in unreadable:
+            if item.id not in self.seen:
+                self.seen[item.id] = item.reason
+                console.print_line(f"skipped {item.id}: {item.reason}")
+        if self.failed > self.max_share * self.drawn + (1 if self.max_share else 0):
+            raise ValueError(
+                f"{self.failed} of {self.drawn} items drawn so far cannot be read "
+                f"({name_first(self.seen)}), more than max_bad_share={self.max_share}; "
+                "repair or remove them, or raise max_bad_share"
+            )
+
+    def report(self) -> None:
+        if self.seen:
+            skipped = (
+                "1 item was skipped because it"
+                if len(self.seen) == 1
+                else f"{len(self.seen)} items were skipped because they"
+            )
+            console.print(f"{skipped} cannot be read: {name_first(self.seen)}")

@@ -20,7 +20,7 @@ from eval.diversity import cluster_diversity, feature_diversity
 from eval.per_item import PerItem
 from eval.retrieval import clusters as find_clusters
 from eval.retrieval import query_metrics
-from eval.similarity import matrix
+from eval.similarity import check_similarity
 from eval.types import Floats, name_first
 from toolkit.data.batch import Item, Read, check_unique
 from toolkit.losses.contract import Classifier, Probabilistic
@@ -154,9 +154,9 @@ def items_of(settings: Settings, data: Path) -> dict[str, list[Item]]:
     return listed
 
 
-def check_settings(settings: Settings, data: Path, classes: Sequence[str]) -> None:
+def check_items(settings: Settings, data: Path, classes: Sequence[str]) -> None:
     """Refuse before training on `classes` what a classification or retrieval would refuse after
-    hours of it: missing or damaged split files, labels, a similarity.
+    hours of it: missing or damaged split files, and labels.
 
     Raises:
         ValueError: One of these.
@@ -166,7 +166,6 @@ def check_settings(settings: Settings, data: Path, classes: Sequence[str]) -> No
         if isinstance(settings, Classification):
             _numbers(items, classes)
         else:
-            _check_similarity(settings.similarity or "cosine")
             _disjoint_labels(items, classes, settings.disjoint)
 
 
@@ -242,7 +241,7 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
             "by cosine; leave it out, or set num_samples to 0"
         )
     compared = "cosine" if drawn else settings.similarity or model.similarity
-    _check_similarity(compared)
+    check_similarity(compared)
     tested = settings.items(data)
     names = _disjoint_labels(tested, model.classes, settings.disjoint)
     labels = _numbers(tested, names)
@@ -266,11 +265,6 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
                 z[members], labels[members]
             )
     return _per_item(model, tested, columns, labels.astype(np.int32), "classes", z, names)
-
-
-def _check_similarity(similarity: str) -> None:
-    """ValueError, before anything is embedded, for a name that eval.similarity does not know."""
-    matrix(np.ones((1, 2)), np.ones((1, 2)), similarity)
 
 
 def _disjoint_labels(items: Sequence[Item], classes: Sequence[str], disjoint: bool) -> list[str]:

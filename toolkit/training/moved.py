@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolkit.models.parts import renamed
+from toolkit.models.parts import RENAMED, renamed
 
 # The recipe of version 0.1 had one level of fields.
 MOVED = {
@@ -29,6 +29,7 @@ MOVED = {
     "metrics": "measure.metrics",
 }
 GROUPS = ("schedule", "compute", "parallel", "measure")  # whose fields are told apart
+_OLD_NAMES = {new: old for old, new in RENAMED.items()}
 _VALUES = {
     "trials": "measure=Verification(trials=..., metrics=...)",
     "test": "measure=Classification(items=..., metrics=...) or measure=Retrieval(...)",
@@ -113,3 +114,50 @@ def _settings(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
     """The settings of a test, a function with arguments in version 0.1."""
     kind = str(part["call"]).rpartition(".")[2].capitalize()
     return {**defaults.get(kind, {}), **part["args"]}
+
+
+def as_version_0_1(description: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's description as version 0.1 wrote it: the inverse of `regrouped`.
+
+    Version 0.1 kept digests of descriptions beside what it had searched and compared. They are
+    computed again from this. A test in version 0.1 named the arguments that its recipe gave; here
+    these are taken to be the ones that differ from the defaults.
+
+    Args:
+        description: What `describe` made of a recipe.
+        defaults: As for `regrouped`.
+    """
+    inner = ("compute", "parallel", "measure")
+    whole = {name: value for name, value in description.items() if name not in inner}
+    for name, place_now in MOVED.items():
+        group, _, field = place_now.partition(".")
+        if group != "measure":
+            whole[name] = description[group][field]
+    measure = description["measure"] or {}
+    whole |= {
+        "trials": measure.get("trials"),
+        "test": as_test(measure, defaults),
+        "validation": as_test(measure.get("validation") or {}, defaults),
+        "metrics": measure.get("metrics", {}),
+    }
+    old: dict[str, Any] = renamed(whole, _OLD_NAMES)
+    return old
+
+
+def as_test(measure: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The test of version 0.1, a function with arguments, that a measure of items was.
+
+    None for a measure of trials, or none. Arguments as in `as_version_0_1`.
+    """
+    if "items" not in measure:
+        return None
+    kind = "Retrieval" if "ks" in measure else "Classification"
+    arguments = {
+        name: value
+        for name, value in measure.items()
+        if name not in ("metrics", "validation")
+        and (name not in defaults[kind] or value != defaults[kind][name])
+    }
+    test = {"call": f"toolkit.training.measure.{kind.lower()}", "args": arguments}
+    old: dict[str, Any] = renamed(test, _OLD_NAMES)
+    return old

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from eval.formats.provenance import digest
+from eval.similarity import check_similarity
 from eval.types import Trials, name_first
 from toolkit.data.batch import Draw, Item, Views, check_unique, label_numbers
 from toolkit.data.sampling import Index
 from toolkit.data.sampling import check as check_sampling
+from toolkit.data.sampling import check_settings as check_sampling_settings
 from toolkit.data.shards import shard_numbers
+from toolkit.losses.common import unknown_settings
 from toolkit.models.parts import describe
 from toolkit.parallel import distributed
 from toolkit.training import measure
+from toolkit.training.build import least_rows
 from toolkit.training.loading import check_held_out, views_of
 from toolkit.training.recipe import Recipe, Verification, check
 
@@ -69,7 +73,7 @@ class Plan:
 
 
 def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> Plan:
-    """List what a recipe trains on and is measured on, and check what can be refused at once.
+    """Check a recipe's settings, and then list and check what it trains on and is measured on.
 
     Args:
         recipe: What is trained, and how.
@@ -83,7 +87,7 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
         ValueError: Anything wrong with the settings, items, labels, trials or the first view; or
             the processes of the run disagree about them.
     """
-    check(recipe)
+    check_settings(recipe)
     description = describe(recipe)
     items = recipe.items(data) if items is None else items
     check_unique(items, "items")
@@ -93,12 +97,10 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
     trials: tuple[Sequence[Item], Trials] | None = None
     if isinstance(recipe.measure, Verification):
         trials = recipe.measure.trials(data)
-    _check_parallel(recipe)
-    _check_schedule(recipe)
     if trials is not None:
         _check_trials(trials, classes)
     for settings in measure.settings_of(recipe):
-        measure.check_settings(settings, data, classes)
+        measure.check_items(settings, data, classes)
     views = views_of(recipe, items, labels, seed=recipe.seed)
     views[Draw(0, 0, 0)]  # an augmentation may refuse its settings: a missing folder of noise, say
     fingerprint = digest([f"{item.id}\0{item.label}" for item in items])
@@ -122,14 +124,28 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
     )
 
 
-def _check_parallel(recipe: Recipe) -> None:
-    """Refuse classes that are spread over processes where a measure needs all of them."""
-    parallel = recipe.parallel
-    if recipe.measures_items and (parallel.spread_classes or parallel.class_rate < 1):
+def check_settings(recipe: Recipe) -> None:
+    """Refuse settings that are wrong whatever the data is, before any of it is listed.
+
+    Args:
+        recipe: What is to be trained.
+
+    Raises:
+        ValueError: The first such setting, its value, and what is allowed.
+    """
+    check(recipe)
+    for name in ("optim", "compute"):
+        settings = getattr(recipe, name)
+        if unknown := unknown_settings(type(settings), vars(settings)):
+            raise ValueError(f"{name}.{unknown[0]}")
+    _check_schedule(recipe)
+    check_sampling_settings(recipe.sampling)
+    _check_compute(recipe)
+    _check_measure(recipe)
+    if recipe.memory is not None and recipe.memory.size < recipe.sampling.batch_size:
         raise ValueError(
-            f"parallel.spread_classes={parallel.spread_classes} and parallel.class_rate="
-            f"{parallel.class_rate}, but classification and retrieval measure with all class "
-            "vectors; leave them false and 1, or measure by Verification"
+            f"memory.size={recipe.memory.size} is smaller than "
+            f"sampling.batch_size={recipe.sampling.batch_size}; it must hold a batch at least"
         )
 
 
@@ -146,6 +162,39 @@ def _check_schedule(recipe: Recipe) -> None:
         raise ValueError(
             f"schedule.watch={schedule.watch!r} needs a measure and must be one of the recipe's "
             f"metrics: {known}"
+        )
+
+
+def _check_compute(recipe: Recipe) -> None:
+    """Refuse numbers out of their range, and a batch too small for its pieces and processes."""
+    compute, parallel = recipe.compute, recipe.parallel
+    if compute.accumulate < 1 or compute.prefetch < 1 or not 0 < parallel.class_rate <= 1:
+        raise ValueError(
+            f"compute.accumulate={compute.accumulate} and compute.prefetch={compute.prefetch} must "
+            f"be at least 1, and parallel.class_rate={parallel.class_rate} above 0 and at most 1"
+        )
+    rows, least = recipe.sampling.batch_size // distributed.world(), least_rows(recipe)
+    if rows < least:
+        raise ValueError(
+            f"sampling.batch_size={recipe.sampling.batch_size} gives each of {distributed.world()} "
+            f"processes {rows} items of a batch, and compute.accumulate={compute.accumulate} needs "
+            f"{least}; raise batch_size or lower accumulate"
+        )
+
+
+def _check_measure(recipe: Recipe) -> None:
+    """Refuse unknown similarities, and classes that are spread over processes where a measure needs
+    all of them.
+    """
+    for similarity in (recipe.similarity, getattr(recipe.measure, "similarity", "")):
+        if similarity:
+            check_similarity(similarity)
+    parallel = recipe.parallel
+    if recipe.measures_items and (parallel.spread_classes or parallel.class_rate < 1):
+        raise ValueError(
+            f"parallel.spread_classes={parallel.spread_classes} and parallel.class_rate="
+            f"{parallel.class_rate}, but classification and retrieval measure with all class "
+            "vectors; leave them false and 1, or measure by Verification"
         )
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
+import json
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from toolkit.losses.common import unknown_settings
 from toolkit.models.parts import Part, describe
 from toolkit.training.assign import assign, suggest
 from toolkit.training.memory import Memory
-from toolkit.training.moved import place, refuse_flat, regrouped
+from toolkit.training.moved import as_test, as_version_0_1, place, refuse_flat, regrouped
 from toolkit.training.schedules import cosine
 
 T = TypeVar("T")
@@ -176,7 +177,8 @@ class Recipe:
     learns its constants before the first step (a loss of at most 4,096 views).
     max_bad_share: the share of unreadable items that is skipped (and named) before the run stops.
     init: a run folder or model to start from (fine-tuning): network weights (a run's best; its
-    last, with the class proxies, where classes and loss agree).
+    last, with the class proxies, where classes and loss agree). `likeness train` takes models of
+    other projects as well, as MODEL of its other commands.
     measure: how the finished model is tested, and the model as it trains; None = not at all.
     """
 
@@ -235,8 +237,9 @@ def read(file: str) -> dict[str, Any]:
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(
-            f"recipe {file!r} is no Python file; give RECIPE.py or RECIPE.py:VARIANT, as in "
-            "recipes/speaker/an4.py:simple"
+            f"recipe {file!r} is no Python file that exists; give a recipe file, RECIPE.py or "
+            "RECIPE.py:VARIANT, or the name of a recipe such as speaker/an4:simple "
+            "(`likeness recipes` lists them)"
         )
     module_spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
     assert module_spec is not None
@@ -304,7 +307,9 @@ def of_group(named: Mapping[str, T], group: str) -> dict[str, T]:
     {'vmf': 1, 'cosine': 2}
     """
     start = f"{group}."
-    return {name.removeprefix(start): one for name, one in named.items() if name.startswith(start)}
+    return {
+        name.removeprefix(start): value for name, value in named.items() if name.startswith(start)
+    }
 
 
 def check(recipe: Recipe) -> None:
@@ -369,6 +374,28 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
 
 def current(description: Mapping[str, Any]) -> dict[str, Any]:
     """A stored description of a recipe as this version describes it, whichever version wrote it."""
+    return regrouped(description, _measure_defaults())
+
+
+def descriptions(recipe: Recipe) -> list[dict[str, Any]]:
+    """A recipe's description, and the one that version 0.1 wrote of it where it could state all.
+
+    Searches and comparisons keep digests of descriptions, by which they are gone on with.
+    """
+    now = json.loads(json.dumps(describe(recipe)))
+    before = as_version_0_1(now, _measure_defaults())
+    return [now, before] if current(before) == now else [now]
+
+
+def describe_test(measure: Classification | Retrieval) -> Any:
+    """The items that a measure tests and how, without metrics and validation, as version 0.1
+    described it.
+    """
+    return as_test(describe(measure), _measure_defaults())
+
+
+def _measure_defaults() -> dict[str, dict[str, Any]]:
+    """The descriptions of the classes that measure items, with nothing but defaults."""
     defaults = {
         kind.__name__: {
             field.name: describe(field.default, field.name)
@@ -379,7 +406,7 @@ def current(description: Mapping[str, Any]) -> dict[str, Any]:
     }
     for settings in defaults.values():
         settings["metrics"] = {}
-    return regrouped(description, defaults)
+    return defaults
 
 
 def _parts(value: Any, name: str = "") -> list[tuple[str, Any]]:

@@ -86,7 +86,7 @@ class Run:
     scaler: torch.amp.GradScaler
     # (features, frames) -> z: the embedder's backbone, in pieces, perhaps compiled, perhaps in DDP
     network: nn.Module
-    layout: spread.Layout | None = None  # the classes that this process holds, if they are sharded
+    layout: spread.Layout | None = None  # the classes that this process holds, if they are spread
     plateau: Plateau = field(default_factory=Plateau)
     step: int = 0
     owed: bool = False  # the evaluation after `step` failed, and is made up when the run goes on
@@ -103,7 +103,7 @@ class Run:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of modules and optimiser under its name in a checkpoint, sharing memory;
-        those with sharded classes as DTensors of the whole.
+        those with spread classes as DTensors of the whole.
         """
         tensors: dict[str, Tensor] = {}
         seen: set[int] = set()
@@ -115,7 +115,7 @@ class Run:
                     continue
                 seen.add(value.data_ptr())
                 tensors[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
-        axes = self._sharded_parameters()
+        axes = self._spread_parameters()
         for index, values in self.optimizer.state_dict()[
             "state"
         ].items():  # of SGD and Adam all are tensors; rates are set anew at every step
@@ -130,8 +130,8 @@ class Run:
             return value
         return spread.as_dtensor(value, self.layout.axes[key], self.layout.num_classes)
 
-    def _sharded_parameters(self) -> dict[int, str]:
-        """The place in the optimiser and the name of every parameter whose classes are sharded."""
+    def _spread_parameters(self) -> dict[int, str]:
+        """The place in the optimiser and the name of every parameter whose classes are spread."""
         if self.layout is None:
             return {}
         names = {
@@ -270,7 +270,7 @@ def is_finished(out: Path, steps: int, stop_after: int) -> bool:
 def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
     """Go on from the newest whole checkpoint in `out`, False if there is none; all ranks call it.
 
-    Another number of ranks deals sharded classes out anew.
+    Another number of ranks deals spread classes out anew.
     """
     newest = latest(out)
     if newest is None:

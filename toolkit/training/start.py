@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,37 @@ from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run, is_finished, load_run
 
 
-def start(planned: Plan, out: Path, *, resume: bool = False) -> Run:
+@dataclass(frozen=True)
+class Initial:
+    """The network that fine-tuning starts from, of whatever kind of model it comes.
+
+    weights: the embedder's tensors by name. source: where they are from, in words.
+    """
+
+    weights: dict[str, Tensor]
+    source: str
+
+
+# `recipe.init` to the network that it names
+ReadInitial = Callable[[str], Initial]
+
+
+def read_initial(init: str) -> Initial:
+    """The network of a run's folder, as it was at its best, or of a model file that a run wrote.
+
+    The application reads models of other kinds as well (likeness.models.initial).
+
+    Raises:
+        ValueError: There is no such file, or it is of another kind.
+    """
+    weights, stated, summed = checkpoint.read(checkpoint.find_model(Path(init)), checkpoint.FORMAT)
+    source = f"{init} ({summed[:12]}, step {int(stated['step'])})"
+    return Initial(checkpoint.without_loss(weights), source)
+
+
+def start(
+    planned: Plan, out: Path, *, resume: bool = False, read_initial: ReadInitial = read_initial
+) -> Run:
     """Build the run of a plan in the folder `out`, or go on from its last checkpoint there.
 
     The folder is only written once nothing can refuse the recipe any more, so that a refused run
@@ -32,6 +64,7 @@ def start(planned: Plan, out: Path, *, resume: bool = False) -> Run:
         planned: What `plan` made.
         out: The run's folder.
         resume: Whether to go on from the folder's last checkpoint.
+        read_initial: Reads the network that `recipe.init` names.
 
     Returns:
         The run, at the step that comes next.
@@ -46,25 +79,27 @@ def start(planned: Plan, out: Path, *, resume: bool = False) -> Run:
     run = build(recipe, len(planned.classes), distributed.start() or pick_device())
     # before the held-out items are read, which may take long
     distributed.on_main(lambda: check_folder(out, planned.description, resume))
+    begins = not (resume and runs.latest(out))
+    initial = read_initial(recipe.init) if recipe.init and begins else None
     if not (resume and is_finished(out, recipe.schedule.steps, recipe.schedule.stop_after)):
         planned.read_held_out()
     distributed.on_main(lambda: prepare_folder(out, planned.description, resume))
     if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
-        taken = bool(recipe.init) and start_from(recipe, run, planned.classes)
+        taken = initial is not None and start_from(initial, recipe, run, planned.classes)
         estimate(
-            run, recipe, planned.items, planned.labels, network=not recipe.init, loss=not taken
+            run, recipe, planned.items, planned.labels, network=initial is None, loss=not taken
         )
     if distributed.is_main():
         checkpoint.remove_stale(out, run.plateau.kept)
     return run
 
 
-def start_from(recipe: Recipe, run: Run, classes: tuple[str, ...]) -> bool:
-    """Fine-tuning: put the weights of recipe.init, a run folder or a model file, into the run.
+def start_from(initial: Initial, recipe: Recipe, run: Run, classes: tuple[str, ...]) -> bool:
+    """Fine-tuning: put the weights of an initial model into the run.
 
-    From a run with the same classes and loss, the network and the loss of its last step are taken.
-    Otherwise the network alone is taken, as it was at the run's best. What was taken and what is
-    made anew is printed.
+    Where recipe.init is the folder of a run with the same classes and loss, the network and the
+    loss of its last step are taken. Otherwise the initial network alone is taken. What was taken
+    and what is made anew is printed.
 
     Returns:
         Whether the loss's state (its class proxies) was taken as well.
@@ -75,9 +110,8 @@ def start_from(recipe: Recipe, run: Run, classes: tuple[str, ...]) -> bool:
     path = Path(recipe.init)
     before = runs.latest(path) if path.is_dir() else None
     anew = _why_anew(path, before, run, classes)
-    weights, stated, model_digest = checkpoint.read(checkpoint.find_model(path), checkpoint.FORMAT)
-    checkpoint.put(run.embedder, checkpoint.without_loss(weights), f"init={path}")
-    source = f"init: network weights of {path} ({model_digest[:12]}, step {int(stated['step'])})"
+    checkpoint.put(run.embedder, initial.weights, f"init={recipe.init}")
+    source = f"init: network weights of {initial.source}"
     if before is not None and not anew:
         network = {
             name: value for name, value in run.tensors().items() if name.startswith("embedder.")

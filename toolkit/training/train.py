@@ -24,9 +24,9 @@ from toolkit.training.lock import only_writer
 from toolkit.training.log import check_loggers
 from toolkit.training.memory import update_encoder
 from toolkit.training.plan import Plan, plan
-from toolkit.training.recipe import Recipe, check
+from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
-from toolkit.training.start import start
+from toolkit.training.start import ReadInitial, read_initial, start
 from toolkit.vmf.precision import full
 
 Step = Callable[[Run, Batch, Recipe], Tensor]
@@ -86,6 +86,7 @@ def fit(
     loggers: Sequence[str] = (),
     items: Sequence[Item] | None = None,
     step: Step = step,
+    read_initial: ReadInitial = read_initial,
 ) -> Path:
     """Train a recipe.
 
@@ -102,6 +103,7 @@ def fit(
         loggers: "tensorboard" and "wandb", which get the numbers of log.jsonl as well.
         items: What is trained on, instead of the recipe's own items.
         step: What makes the loss of a batch.
+        read_initial: Reads the network that recipe.init names.
 
     Returns:
         The model file to use: the best where a metric is watched, otherwise the last.
@@ -113,14 +115,13 @@ def fit(
             is kept.
         Interrupted: After Ctrl-C, when the step is finished and saved.
     """
-    check(recipe)
     check_loggers(loggers)
     distributed.start()
     with ExitStack() as stack:
         # before anything is written, and before what takes its time
         distributed.on_main(lambda: stack.enter_context(only_writer(out)))
         planned = plan(recipe, data, items=items)
-        run = start(planned, out, resume=resume)
+        run = start(planned, out, resume=resume, read_initial=read_initial)
         if distributed.is_main():
             console.print(_overview(run, planned))
         keeper = Keeper(run, planned, out, loggers=loggers)

@@ -19,7 +19,7 @@ from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
 from toolkit.training.measure import items_of, settings_of
 from toolkit.training.moved import GROUPS, flat
-from toolkit.training.recipe import Recipe, Verification, current
+from toolkit.training.recipe import Recipe, Verification, current, describe_test
 from toolkit.training.tune import Ranges
 
 # What variants may differ in: the method, and what moves no number. Everything else decides what is
@@ -224,7 +224,10 @@ def _read_data(name: str, recipe: Recipe, data: Path) -> Data:
             [[item.id, item.label] for item in items]
             for items in items_of(settings_of(recipe)[-1], data).values()
         ]
-        stands_for = trained + json.dumps([_tested(recipe), tested], sort_keys=True)
+        # as version 0.1 described a test, whose comparisons go on
+        assert recipe.measure is not None
+        test = describe_test(recipe.measure)
+        stands_for = trained + json.dumps([test, tested], sort_keys=True)
         return Data(hashlib.sha256(stands_for.encode()).hexdigest(), (), None, None)
     items, trials = recipe.measure.trials(data)
     if trials.target is None:

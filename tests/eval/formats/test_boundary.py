@@ -54,13 +54,13 @@ def test_whatever_happens_there_is_one_error_here(
     function: object, arguments: tuple[object, ...], limits: Limits, keyword: str
 ) -> None:
     with Process() as process, pytest.raises(ValueError, match=keyword):
-        process.ask(function, *arguments, about="a.parquet", limits=limits)  # type: ignore[arg-type]
+        process.ask(function, *arguments, about="x", limits=limits)  # type: ignore[arg-type]
 
 
 def test_a_process_is_asked_again_after_an_error_and_not_after_its_end() -> None:
     with Process() as process:
         with pytest.raises(FileNotFoundError):
-            process.ask(os.stat, "/no such file", about="x", limits=LIMITS)  # type: ignore[arg-type]
+            process.ask(os.stat, "/absent", about="x", limits=LIMITS)  # type: ignore[arg-type]
         assert process.usable
         with pytest.raises(ValueError, match="signal 6"):
             process.ask(os.abort, about="x", limits=LIMITS)
@@ -137,7 +137,7 @@ def test_without_fork_the_functions_run_here(
         with pytest.raises(ValueError, match="x: it cannot be read"):
             process.ask(math.floor, "text", about="x", limits=LIMITS)  # type: ignore[arg-type]
         with pytest.raises(FileNotFoundError):
-            process.ask(os.stat, "/no such file", about="x", limits=LIMITS)  # type: ignore[arg-type]
+            process.ask(os.stat, "/absent", about="x", limits=LIMITS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -182,11 +182,11 @@ def test_arrays_come_back_bit_for_bit() -> None:
     ]
     with ours, theirs:
         _send(theirs, {"value": "ü"}, arrays)
-        header, found = _receive(ours)
+        header, result = _receive(ours)
     assert header == {"value": "ü"}
-    assert [one.shape for one in found] == [one.shape for one in arrays]
+    assert [array.shape for array in result] == [array.shape for array in arrays]
     assert all(
-        a.astype(b.dtype).tobytes() == b.tobytes() for a, b in zip(arrays, found, strict=True)
+        a.astype(b.dtype).tobytes() == b.tobytes() for a, b in zip(arrays, result, strict=True)
     )
 
 
@@ -196,9 +196,9 @@ def test_a_parquet_file_that_ends_arrow_s_process(tmp_path: Path) -> None:
     path.write_bytes(zlib.decompress(base64.b85decode("".join(ABORTS))))
     with pytest.raises(ValueError, match=r"e\.parquet"):
         embeddings.read(path)
-    held = Embeddings(("a", "b"), np.eye(2, dtype=np.float32))
-    embeddings.write(path, held)
-    assert embeddings.read(path).ids == held.ids
+    embedded = Embeddings(("a", "b"), np.eye(2, dtype=np.float32))
+    embeddings.write(path, embedded)
+    assert embeddings.read(path).ids == embedded.ids
 
 
 def test_reading_a_table_imports_no_native_reader_here(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_reading_a_table_imports_no_native_reader_here(tmp_path: Path) -> None:
     assert done.stdout == "[]\n"
 
 
-def test_who_waits_for_a_process_that_ends_is_not_blamed() -> None:
+def test_a_process_that_ends_while_another_waits_for_it_is_named() -> None:
     """Threads of the service share one process: a hostile file of one of them says nothing about
     those of the others.
     """
@@ -245,7 +245,7 @@ def test_who_waits_for_a_process_that_ends_is_not_blamed() -> None:
         starter = boundary._starter
     assert "processor time" in str(raised.pop("hostile"))
     # One that came first was answered: os.getpid gives no answer of ours, which is another error.
-    assert {type(one) for one in raised.values() if "TypeError" not in str(one)} <= {Ended}
+    assert {type(value) for value in raised.values() if "TypeError" not in str(value)} <= {Ended}
     with Process() as process:  # by the same starter: it was not asked to end a process twice
         assert boundary._starter is starter
         assert process.usable
@@ -269,4 +269,4 @@ def test_an_order_that_is_interrupted_leaves_no_answer_for_the_next(
             with pytest.raises(ValueError, match="signal 6"):
                 second.ask(os.abort, about="x", limits=LIMITS)
             with pytest.raises(FileNotFoundError):  # the other one is whole
-                first.ask(os.stat, "/no such file", about="x", limits=LIMITS)  # type: ignore[arg-type]
+                first.ask(os.stat, "/absent", about="x", limits=LIMITS)  # type: ignore[arg-type]

@@ -314,14 +314,14 @@ def test_every_truncation_is_noticed(tmp_path, name):
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         try:
-            found = read(path)
+            loaded = read(path)
         except ValueError:
             continue
         # archives of fewer whole entries are valid, and a .scp may lose its last newline or entries
         assert name != "e.npz"
-        assert len(found.ids) in complete
-        assert found.ids == SMALL.ids[: len(found.ids)]
-        assert found.matrix.tobytes() == SMALL.matrix[: len(found.ids)].tobytes()
+        assert len(loaded.ids) in complete
+        assert loaded.ids == SMALL.ids[: len(loaded.ids)]
+        assert loaded.matrix.tobytes() == SMALL.matrix[: len(loaded.ids)].tobytes()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -400,11 +400,11 @@ def test_a_file_that_changes_after_it_was_read_changes_no_number(
     monkeypatch.setattr(module, "_STRAIGHT_FROM", straight_from)
     rows = np.arange(4000, dtype=np.float32).reshape(500, 8)
     write(tmp_path / "e.npz", Embeddings(tuple(map(str, range(500))), rows))
-    found = read(tmp_path / "e.npz")
+    loaded = read(tmp_path / "e.npz")
     size = (tmp_path / "e.npz").stat().st_size
     with (tmp_path / "e.npz").open("rb+") as file:  # in place: what others do, we rename
         file.write(b"\1" * size)
-    assert np.array_equal(found.matrix, rows)
+    assert np.array_equal(loaded.matrix, rows)
 
 
 def test_a_file_that_changes_or_shrinks_while_it_is_read_is_refused(tmp_path, monkeypatch):

@@ -25,10 +25,10 @@ def test_a_folder_has_that_of_its_names_and_files(tmp_path: Path) -> None:
     (tmp_path / "t" / "sub").mkdir(parents=True)
     for name in ("b", "sub/a"):
         (tmp_path / "t" / name).write_text(name)
-    told = "".join(
+    message = "".join(
         f"{name}\0{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("b", "sub/a")
     )
-    assert sha256(tmp_path / "t") == hashlib.sha256(told.encode()).hexdigest()
+    assert sha256(tmp_path / "t") == hashlib.sha256(message.encode()).hexdigest()
 
 
 def test_an_index_has_that_of_all_that_is_read_behind_it(tmp_path: Path) -> None:
@@ -40,26 +40,26 @@ def test_an_index_has_that_of_all_that_is_read_behind_it(tmp_path: Path) -> None
 
     index = tmp_path / "e.scp"
     write(1.0, "cosine")
-    held, text = sha256(index), index.read_text()
-    assert sha256(index) == held != hashlib.sha256(index.read_bytes()).hexdigest()
+    loaded, text = sha256(index), index.read_text()
+    assert sha256(index) == loaded != hashlib.sha256(index.read_bytes()).hexdigest()
     write(2.0, "cosine")
     assert index.read_text() == text, "only the archive changed"
     other = sha256(index)
-    assert other != held
+    assert other != loaded
     write(2.0, "dot")
     assert index.read_text() == text
-    assert sha256(index) not in (held, other)
+    assert sha256(index) not in (loaded, other)
     write(1.0, "cosine")
-    assert sha256(index) == held
+    assert sha256(index) == loaded
     (tmp_path / "moved").mkdir()
-    for one in ("e.ark", "e.scp", "e.meta.json"):
-        (tmp_path / one).rename(tmp_path / "moved" / one)
+    for name in ("e.ark", "e.scp", "e.meta.json"):
+        (tmp_path / name).rename(tmp_path / "moved" / name)
     (tmp_path / "moved" / "e.scp").write_text(
         "a e.ark:2\nb e.ark:24\n"
     )  # read from beside the index
-    found = sha256(tmp_path / "moved" / "e.scp")
+    result = sha256(tmp_path / "moved" / "e.scp")
     (tmp_path / "moved" / "e.ark").write_bytes(b"other")
-    assert sha256(tmp_path / "moved" / "e.scp") != found
+    assert sha256(tmp_path / "moved" / "e.scp") != result
 
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")

@@ -51,9 +51,9 @@ def test_mapping(put):
 
 def test_subjects_from_a_mapping():
     trials = made(PLAIN)
-    found, _ = subjects_of(trials, {"a": "s", "x": "s", "y": "t", "b": "u"})
-    assert found is not None
-    assert (found[0].tolist(), found[1].tolist()) == ([0, 1], [0, 2])
+    subjects, _ = subjects_of(trials, {"a": "s", "x": "s", "y": "t", "b": "u"})
+    assert subjects is not None
+    assert (subjects[0].tolist(), subjects[1].tolist()) == ([0, 1], [0, 2])
     with pytest.raises(ValueError, match=r"2 ids have no subject .*'b', 'y'"):
         subjects_of(trials, {"a": "s", "x": "s"})
     with pytest.raises(ValueError, match=r"1 labels contradict.*b x"):
@@ -62,32 +62,32 @@ def test_subjects_from_a_mapping():
 
 def test_subjects_from_paths_only_if_the_labels_agree():
     agreeing = made([("s/1", "s/2", True), ("s/1", "t/1", False), ("t/2", "t/1", True)])
-    found, how = subjects_of(agreeing)
+    subjects, how = subjects_of(agreeing)
     assert how == "first path component of the ids"
-    assert found is not None
-    assert (found[0].tolist(), found[1].tolist()) == ([0, 1], [0, 1])
-    found, how = subjects_of(
+    assert subjects is not None
+    assert (subjects[0].tolist(), subjects[1].tolist()) == ([0, 1], [0, 1])
+    subjects, how = subjects_of(
         made([("wav/1", "wav/2", True), ("wav/1", "wav/3", False), ("wav/3", "wav/4", True)])
     )
     assert how == "groups connected by target trials"
-    assert found is not None
-    enrol, probe = found
+    assert subjects is not None
+    enrol, probe = subjects
     assert enrol.tolist() == [probe[0], probe[1]]  # 1 with 2, and 3 with itself and 4
     assert probe[1] == probe[2] != probe[0]
 
 
 def test_subjects_unknown():
-    found, how = subjects_of(
+    subjects, how = subjects_of(
         made([("a", "x", True), ("b", "x", True), ("b", "y", True), ("a", "y", False)])
     )
-    assert found is None
+    assert subjects is None
     assert "nontarget trials lie inside" in how
     assert subjects_of(made([("s/1", "s/2", None)]))[0] is None
 
 
 def test_same_id_on_both_sides_is_one_item():
-    found, _ = subjects_of(made([("a", "b", True), ("b", "c", True), ("a", "d", False)]))
-    assert found is not None
-    enrol, probe = found
+    subjects, _ = subjects_of(made([("a", "b", True), ("b", "c", True), ("a", "d", False)]))
+    assert subjects is not None
+    enrol, probe = subjects
     assert {*enrol.tolist(), *probe[:2].tolist()} == {enrol[0]}
     assert probe[2] != enrol[0]

@@ -54,7 +54,7 @@ def equal(a: Embeddings, b: Embeddings) -> bool:
 def test_round_trip_and_replacement(tmp_path, name):
     write(tmp_path / name, SMALL)
     assert equal(read(tmp_path / name), SMALL)
-    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
     large = Embeddings(
         tuple(f"i{k}" for k in range(40_000)),
         np.random.default_rng(0).standard_normal((40_000, 5), dtype=np.float32),
@@ -142,8 +142,8 @@ def test_consumers_find_ids_vectors_norms_and_meta(tmp_path):
         assert file["matrix"][...].tobytes() == SMALL.matrix.tobytes()
         assert file["norms"][...].tobytes() == SMALL.norms.tobytes()
         assert json.loads(file["meta"].asstr()[()]) == dict(SMALL.meta)
-    with np.load(tmp_path / "e.npz") as held:
-        assert held["norms"].tobytes() == SMALL.norms.tobytes()
+    with np.load(tmp_path / "e.npz") as contents:
+        assert contents["norms"].tobytes() == SMALL.norms.tobytes()
 
 
 def test_wespeakers_and_speechbrains_scoring_read_ours(tmp_path):
@@ -153,7 +153,7 @@ def test_wespeakers_and_speechbrains_scoring_read_ours(tmp_path):
     """
     kaldiio = pytest.importorskip("kaldiio")
     rng = np.random.default_rng(0)
-    held = Embeddings(
+    embedded = Embeddings(
         tuple(f"s{k}/{k}.wav" for k in range(6)),
         rng.standard_normal((6, 8), dtype=np.float32),
         {"similarity": "cosine"},
@@ -161,13 +161,13 @@ def test_wespeakers_and_speechbrains_scoring_read_ours(tmp_path):
     (tmp_path / "trials").write_text(
         "".join(
             f"{a} {b} {'target' if a < b else 'nontarget'}\n"
-            for a in held.ids
-            for b in held.ids
+            for a in embedded.ids
+            for b in embedded.ids
             if a != b
         )
     )
-    write(tmp_path / "e.ark", held)
-    write(tmp_path / "e.npz", held)
+    write(tmp_path / "e.ark", embedded)
+    write(tmp_path / "e.npz", embedded)
     by_kaldiio = dict(kaldiio.load_scp_sequential(str(tmp_path / "e.scp")))
     with np.load(tmp_path / "e.npz", allow_pickle=False) as archive:
         by_numpy = dict(zip(archive["ids"].tolist(), archive["matrix"], strict=True))
@@ -175,7 +175,7 @@ def test_wespeakers_and_speechbrains_scoring_read_ours(tmp_path):
     made = {}
     for name in names:
         if not (tmp_path / name).exists():
-            write(tmp_path / name, held)
+            write(tmp_path / name, embedded)
         score_files(tmp_path / "trials", tmp_path / name, tmp_path / "scores")
         made[name] = (tmp_path / "scores").read_bytes()
     assert len(set(made.values())) == 1, "the same scores, whatever the format"
@@ -270,10 +270,8 @@ def replaced(name: str, **arguments: Any) -> Any:
     return change
 
 
-def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
-    """What HDF5 can do besides holding arrays: open other files, allocate what is not there, run
-    plug-ins, loop in its heap of texts.
-    """
+def hostile_hdf5(tmp_path: Path) -> list[tuple[Any, str]]:
+    """Changes to a file, and what is said of the file that has them."""
     (tmp_path / "secret").write_bytes(b"\0" * 24)
     write(tmp_path / "other.h5", SMALL)
 
@@ -294,7 +292,7 @@ def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
     def no_matrix(file: Any) -> None:
         del file["matrix"]
 
-    cases: list[tuple[Any, str]] = [
+    return [
         (
             links(h5py.ExternalLink(str(tmp_path / "other.h5"), "matrix")),
             "matrix is a ExternalLink",
@@ -325,7 +323,13 @@ def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
         (no_matrix, "not an embeddings file"),
         (lambda file: (no_matrix(file), file.create_group("matrix")), "matrix is a group"),
     ]
-    for change, says in cases:
+
+
+def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
+    """What HDF5 can do besides holding arrays: open other files, allocate what is not there, run
+    plug-ins, loop in its heap of texts.
+    """
+    for change, says in hostile_hdf5(tmp_path):
         with pytest.raises(ValueError, match=says) as caught:
             read(hdf5(tmp_path / "e.h5", change))
         assert str(tmp_path / "e.h5") in str(caught.value)
@@ -349,12 +353,12 @@ def test_damaged_files(tmp_path, name):
     write(path, SMALL)
     whole, rng = path.read_bytes(), random.Random(0)
     for k in range(150):
-        held = bytearray(whole[: len(whole) * k // 100])
+        contents = bytearray(whole[: len(whole) * k // 100])
         if k >= 100:
-            held = bytearray(whole)
+            contents = bytearray(whole)
             for _ in range(3):
-                held[rng.randrange(len(held))] = rng.choice((0, 1, 255))
-        path.write_bytes(held)
+                contents[rng.randrange(len(contents))] = rng.choice((0, 1, 255))
+        path.write_bytes(contents)
         message = f"whole: {path}"
         try:
             read(path)
@@ -409,10 +413,10 @@ def test_a_killed_writer_leaves_a_whole_table(tmp_path, seconds):
         child.stdout.readline()
         time.sleep(seconds)
         child.send_signal(signal.SIGKILL)
-    found = read(path)
-    number = int(found.meta["number"])
-    assert found.ids == tuple(f"{number}/{k}" for k in range(3000))
-    assert (found.matrix == number).all()
+    loaded = read(path)
+    number = int(loaded.meta["number"])
+    assert loaded.ids == tuple(f"{number}/{k}" for k in range(3000))
+    assert (loaded.matrix == number).all()
     write(path, SMALL)
     assert equal(read(path), SMALL)
 

@@ -326,15 +326,15 @@ def test_integer_scores_of_numeric_ids_need_the_list(put):
 
 def test_ids_that_are_decimals_need_the_list_or_a_header(put):
     text = "1.1 1.2 0.53 1\n1.1 1.3 -0.2 0\n1.2 1.3 0.1 0\n"
-    wanted = [("1.1", "1.2", True), ("1.1", "1.3", False), ("1.2", "1.3", False)]
-    trials = made(wanted)
+    expected = [("1.1", "1.2", True), ("1.1", "1.3", False), ("1.2", "1.3", False)]
+    trials = made(expected)
     same, values = read_scores(put(text, "scores"), trials)
     assert same is trials
     assert values.tolist() == [0.53, -0.2, 0.1]
     with pytest.raises(ValueError, match=r"`enrol probe score label`.*header"):
         read_scores(put(text, "scores"))
-    found, values = read_scores(put("enrol probe score label\n" + text, "scores"))
-    assert rows(found) == wanted
+    scored, values = read_scores(put("enrol probe score label\n" + text, "scores"))
+    assert rows(scored) == expected
     assert values.tolist() == [0.53, -0.2, 0.1]
     assert read_scores(put("a 1.2 0.5\nb 1.10 -2\n"))[0].probe_ids == (
         "1.2",
@@ -491,10 +491,10 @@ def test_voxceleb1_o():
         (e, p, label == "1")
         for label, e, p in (line.split() for line in text.decode().splitlines())
     ]
-    found, how = subjects_of(trials)
-    assert found is not None
+    subjects, how = subjects_of(trials)
+    assert subjects is not None
     assert how == "first path component of the ids"
-    assert np.unique(np.concatenate(found)).size == 40
+    assert np.unique(np.concatenate(subjects)).size == 40
 
 
 def test_voxsrc23(tmp_path):
@@ -574,11 +574,11 @@ def test_an_open_pipe_is_written_and_an_open_file_is_not_replaced(tmp_path):
     finally:
         os.close(reading)
         os.close(writing)
-    with (tmp_path / "real").open("w") as held:
-        (tmp_path / "link").symlink_to(f"/dev/fd/{held.fileno()}")
+    with (tmp_path / "real").open("w") as file:
+        (tmp_path / "link").symlink_to(f"/dev/fd/{file.fileno()}")
         for name in (
-            f"/dev/fd/{held.fileno()}",
-            f"/proc/self/fd/{held.fileno()}",
+            f"/dev/fd/{file.fileno()}",
+            f"/proc/self/fd/{file.fileno()}",
             tmp_path / "link",
         ):
             if name == tmp_path / "link" or Path(name).exists():
@@ -588,9 +588,9 @@ def test_an_open_pipe_is_written_and_an_open_file_is_not_replaced(tmp_path):
                 ):
                     pass
         assert (
-            os.fstat(held.fileno()).st_nlink == 1
+            os.fstat(file.fileno()).st_nlink == 1
         )  # the file that is open is still the one of that name
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "real"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path):

@@ -36,7 +36,7 @@ def kill_a_writer(path: Path) -> None:
 
 
 def hidden(folder: Path) -> list[str]:
-    return sorted(one.name for one in folder.iterdir() if one.name.startswith("."))
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
 
 
 @NEEDS_FORK
@@ -169,4 +169,4 @@ def test_what_was_added_before_an_error_goes(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         add()
-    assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == ["old"]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["old"]

@@ -60,7 +60,7 @@ def world():
             medium.append(int(rng.integers(0, 3)) if face else 7)
             who.append(t % 30)
     order = rng.permutation(len(who))
-    template, medium, who = (np.array(one)[order] for one in (template, medium, who))
+    template, medium, who = (np.array(value)[order] for value in (template, medium, who))
     names = tuple(f"img/{i}.jpg" for i in range(len(who)))
     centres = rng.standard_normal((30, 12))
     scale = rng.uniform(0.5, 3.0, (len(who), 1))
@@ -74,8 +74,8 @@ def world():
 def loops(name, faces, views, detector):
     """The tools' code, face by face, template by template."""
     flip, keep_norm, use_detector, pooling, final = TABLE[name]
-    feature, mirrored = (one.matrix.astype(np.float64) for one in views)
-    found = {}
+    feature, mirrored = (embedded.matrix.astype(np.float64) for embedded in views)
+    result = {}
     for t in np.unique(faces.template):
         here = np.flatnonzero(faces.template == t)
         if pooling == "weighted":
@@ -107,9 +107,9 @@ def loops(name, faces, views, detector):
                 by_medium.setdefault(faces.medium[i], []).append(
                     face * detector[i] if use_detector else face
                 )
-            fused = sum(np.mean(one, axis=0) for one in by_medium.values())
-        found[str(t)] = fused / np.linalg.norm(fused) if final else fused
-    return found
+            fused = sum(np.mean(value, axis=0) for value in by_medium.values())
+        result[str(t)] = fused / np.linalg.norm(fused) if final else fused
+    return result
 
 
 def pooled_by(name, world):
@@ -130,7 +130,7 @@ def test_templates_are_the_tools_loops(name, world):
     expected = loops(name, *world[:3])
     assert set(pooled.ids) == set(expected)
     np.testing.assert_allclose(
-        pooled.matrix, np.stack([expected[one] for one in pooled.ids]), rtol=1e-5, atol=1e-6
+        pooled.matrix, np.stack([expected[item_id] for item_id in pooled.ids]), rtol=1e-5, atol=1e-6
     )
 
 
@@ -148,7 +148,10 @@ def all_pairs(subject_of, seed=1):
 def test_verification_is_the_tools_reading_of_the_roc(name, world):
     pooled, switches = pooled_by(name, world)
     pairs, _ = all_pairs(world[3])
-    x = {one: row.astype(np.float64) for one, row in zip(pooled.ids, pooled.matrix, strict=True)}
+    x = {
+        item_id: row.astype(np.float64)
+        for item_id, row in zip(pooled.ids, pooled.matrix, strict=True)
+    }
     scores = []
     for a, b in zip(pairs.enrol, pairs.probe, strict=True):
         u, v = x[pairs.enrol_ids[a]], x[pairs.probe_ids[b]]
@@ -157,22 +160,22 @@ def test_verification_is_the_tools_reading_of_the_roc(name, world):
             - (0.3 * np.linalg.norm(u) * np.linalg.norm(v) if name == "opensphere_simple" else 0.0)
         )
     far, tar, _ = roc_curve(pairs.target, np.array(scores), drop_intermediate=False)
-    found = {
-        one.metric: one
-        for one in verification_1_1("x", pooled, pairs, switches, fars=(1e-4, 1e-3, 1e-2, 1e-1))
+    actual = {
+        result.metric: result
+        for result in verification_1_1("x", pooled, pairs, switches, fars=(1e-4, 1e-3, 1e-2, 1e-1))
     }
-    for wanted in (1e-4, 1e-3, 1e-2, 1e-1):
+    for reference in (1e-4, 1e-3, 1e-2, 1e-1):
         if switches.tar_rule == "nearest":  # insightface: flipud, then the first nearest
-            expected = np.flipud(tar)[np.argmin(abs(np.flipud(far) - wanted))]
+            expected = np.flipud(tar)[np.argmin(abs(np.flipud(far) - reference))]
         elif switches.tar_rule == "interpolated":  # OpenSphere
-            last = np.flatnonzero(far <= wanted)[-1]
-            expected = tar[last] + (wanted - far[last]) / (far[last + 1] - far[last]) * (
+            last = np.flatnonzero(far <= reference)[-1]
+            expected = tar[last] + (reference - far[last]) / (far[last + 1] - far[last]) * (
                 tar[last + 1] - tar[last]
             )
         else:
-            expected = tar[far <= wanted].max()
-        one = found[f"tar_at_far({wanted:g})"]
-        assert one.value == pytest.approx(expected, abs=1e-9)
+            expected = tar[far <= reference].max()
+        first = actual[f"tar_at_far({reference:g})"]
+        assert first.value == pytest.approx(expected, abs=1e-9)
         assert {
             "flip",
             "keep_norm",
@@ -183,35 +186,44 @@ def test_verification_is_the_tools_reading_of_the_roc(name, world):
             "similarity",
             "tar_rule",
             "tpir_protocol",
-        } <= set(one.conventions)
-        assert one.conventions["far"] == wanted
-        assert one.conventions.get("nontargets_allowed") == (
-            int(wanted * one.counts["nontargets"]) if switches.tar_rule == "strict" else None
+        } <= set(first.conventions)
+        assert first.conventions["far"] == reference
+        assert first.conventions.get("nontargets_allowed") == (
+            int(reference * first.counts["nontargets"]) if switches.tar_rule == "strict" else None
         )
 
 
 def test_the_record_names_preset_and_letters(world):
     pooled, switches = pooled_by("tface", world)
     pairs, who = all_pairs(world[3])
-    one = verification_1_1("tface", pooled, pairs, switches)[0]
-    assert (one.conventions["switches"], one.conventions["flip"], one.metric, one.interval) == (
+    result = verification_1_1("tface", pooled, pairs, switches)[0]
+    assert (
+        result.conventions["switches"],
+        result.conventions["flip"],
+        result.metric,
+        result.interval,
+    ) == (
         "N0D1F0",
         "none",
         "eer",
         None,
     )
-    assert one.conventions["preset"] == "tface"
+    assert result.conventions["preset"] == "tface"
     custom = preset("insightface", keep_norm=False, detector_score=False)
     subjects = np.stack([who[pairs.enrol], who[pairs.probe]], axis=1)
-    one = verification_1_1(
+    result = verification_1_1(
         "x", pooled, pairs, custom, fars=(0.01,), subjects=subjects, num_resamples=20
     )[1]
-    assert (one.conventions["preset"], one.conventions["switches"], one.counts["subjects"]) == (
+    assert (
+        result.conventions["preset"],
+        result.conventions["switches"],
+        result.counts["subjects"],
+    ) == (
         "custom",
         "N0D0F2",
         30,
     )
-    assert one.interval[0] <= one.value <= one.interval[1]
+    assert result.interval[0] <= result.value <= result.interval[1]
     assert (
         "optimistic"
         in verification_1_1("x", pooled, pairs, custom, fars=(0.01,), num_resamples=5)[
@@ -227,9 +239,9 @@ def test_identification_is_the_tools_procedure(name, world):
     pooled, switches = pooled_by(name, world)
     ids, who = np.array(list(world[3])), np.array(list(world[3].values()))
     first, second = np.arange(0, 15), np.arange(15, 30)
-    galleries = [Side(ids[one], who[one]) for one in (first, second)]
+    galleries = [Side(ids[value], who[value]) for value in (first, second)]
     probes = Side(ids[30:], who[30:])
-    found = identification_1_n(
+    actual = identification_1_n(
         "x",
         pooled,
         galleries,
@@ -237,8 +249,10 @@ def test_identification_is_the_tools_procedure(name, world):
         switches,
         settings=IdentificationSettings(fpirs=(0.01, 0.1), ranks=(1, 5), num_resamples=20),
     )
-    values = {one.metric: one.value for one in found.results}
-    x = np.stack([pooled.matrix[pooled.ids.index(str(one))] for one in ids]).astype(np.float64)
+    values = {result.metric: result.value for result in actual.results}
+    x = np.stack([pooled.matrix[pooled.ids.index(str(item_id))] for item_id in ids]).astype(
+        np.float64
+    )
     dots = x[30:] @ x[:30].T
     if name == "opensphere_simple":
         dots -= 0.3 * np.linalg.norm(x[30:], axis=1)[:, None] * np.linalg.norm(x[:30], axis=1)
@@ -265,7 +279,7 @@ def test_identification_is_the_tools_procedure(name, world):
     if switches.tpir_protocol == "closed":
         expected = np.mean(who[:30][dots.argmax(axis=1)] == probes.subject)
     else:
-        gallery_of = [first if one in who[first] else second for one in probes.subject]
+        gallery_of = [first if value in who[first] else second for value in probes.subject]
         expected = np.mean(
             [
                 who[g][row[g].argmax()] == own
@@ -273,7 +287,9 @@ def test_identification_is_the_tools_procedure(name, world):
             ]
         )
     assert values["rank_k(1)"] == pytest.approx(expected, abs=1e-12)
-    assert all(one.conventions["tpir_protocol"] == switches.tpir_protocol for one in found.results)
+    assert all(
+        result.conventions["tpir_protocol"] == switches.tpir_protocol for result in actual.results
+    )
 
 
 def test_other_switches(world):
@@ -282,19 +298,19 @@ def test_other_switches(world):
         flip="included", detector_score=False, media="none", template="mean", final_norm=False
     )
     pooled = templates(views[0], faces, plain)
-    for one, row in zip(pooled.ids, pooled.matrix, strict=True):
+    for item_id, row in zip(pooled.ids, pooled.matrix, strict=True):
         np.testing.assert_allclose(
-            row, views[0].matrix[faces.template == int(one)].mean(axis=0), rtol=1e-5, atol=1e-6
+            row, views[0].matrix[faces.template == int(item_id)].mean(axis=0), rtol=1e-5, atol=1e-6
         )
     order = np.random.default_rng(0).permutation(len(faces.names))
     shuffled = Faces(
         tuple(faces.names[i] for i in order), faces.template[order], faces.medium[order]
     )
-    one, two = (
+    item_id, two = (
         templates(views[0], f, preset("insightface"), flipped=views[1], detector_scores=d)
         for f, d in ((faces, detector), (shuffled, detector[order]))
     )
-    np.testing.assert_allclose(one.matrix[one.rows(two.ids)], two.matrix, atol=1e-6)
+    np.testing.assert_allclose(item_id.matrix[item_id.rows(two.ids)], two.matrix, atol=1e-6)
 
 
 def test_bad_switches_are_refused(world):
@@ -439,7 +455,7 @@ def test_contradictions_are_found_wherever_they_stand(tmp_path, monkeypatch):
         labels = {}
         for a, b, label in table:
             labels.setdefault((a, b), set()).add(label)
-        torn = sum(len(one) == 2 for one in labels.values())
+        torn = sum(len(label) == 2 for label in labels.values())
         if torn:
             num_refused += 1
             with pytest.raises(ValueError, match=f"{torn} pairs have both labels"):
@@ -479,10 +495,10 @@ def test_presets_differ_as_the_field_s_tools_do(world):
     for name in PRESETS:
         pooled, switches = pooled_by(name, world)
         tar[name] = {
-            one.metric: one.value
-            for one in verification_1_1(name, pooled, pairs, switches, fars=(0.001, 0.01, 0.1))
+            result.metric: result.value
+            for result in verification_1_1(name, pooled, pairs, switches, fars=(0.001, 0.01, 0.1))
         }
-        found = identification_1_n(
+        actual = identification_1_n(
             name,
             pooled,
             galleries,
@@ -490,7 +506,7 @@ def test_presets_differ_as_the_field_s_tools_do(world):
             switches,
             settings=IdentificationSettings(fpirs=(0.01, 0.1), ranks=(1,), num_resamples=0),
         )
-        tpir[name] = {one.metric: one.value for one in found.results}
+        tpir[name] = {result.metric: result.value for result in actual.results}
     # fact 1: N0D1F1 of ijb_evals.py is N1D1F1 of ijb_11.py; fact 2: their 1:N is not one protocol,
     # the closed one gives less
     assert tar["insightface"] == tar["insightface_ijb_evals"] == tar["cvlface_n1d1"]
@@ -534,8 +550,8 @@ def test_the_three_tar_rules_on_the_scores_of_one_preset(world):
     exact, between = 50 / num, 50.6 / num
     tar = {
         rule: [
-            one.value
-            for one in verification_1_1(
+            result.value
+            for result in verification_1_1(
                 "x", pooled, pairs, preset("insightface", tar_rule=rule), fars=(exact, between)
             )[1:]
         ]
@@ -580,17 +596,17 @@ def test_the_quick_readers_agree_with_the_careful_ones(tmp_path, monkeypatch):
                 (tmp_path / name).write_bytes(
                     (text.removeprefix("# a comment\n") if name == "pairs" else text).encode()
                 )
-            found, trials = read_faces(tmp_path / "faces"), read_template_pairs(tmp_path / "pairs")
+            result, trials = read_faces(tmp_path / "faces"), read_template_pairs(tmp_path / "pairs")
             listed = [
                 (trials.enrol_ids[i], trials.probe_ids[j], bool(t))
                 for i, j, t in zip(trials.enrol, trials.probe, trials.target, strict=True)
             ]
             read.append(
                 (
-                    found.names,
-                    found.template.tolist(),
-                    found.medium.tolist(),
-                    read_detector_scores(tmp_path / "points", found).tolist(),
+                    result.names,
+                    result.template.tolist(),
+                    result.medium.tolist(),
+                    read_detector_scores(tmp_path / "points", result).tolist(),
                     listed,
                 )
             )
@@ -648,7 +664,7 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_
         work(without)
         inputs = json.loads(out.read_text())["inputs"]
         assert str(meta / "ijbc_face_tid_mid.txt") in inputs
-        assert not any("5pts" in one for one in inputs)
+        assert not any("5pts" in value for value in inputs)
         with pytest.raises(FileNotFoundError):
             work(with_scores)
         points = meta / "ijbc_name_5pts_score.txt"

@@ -89,23 +89,23 @@ def cases(draw):
 def test_accuracy_is_brute_force_over_the_scores_of_the_other_folds(case):
     scores, same, fold = case
     mean, std, chosen = brute_accuracy(*case)
-    found = ten_fold_accuracy(scores, same, folds=fold)
-    assert (found.mean, found.std) == (
+    result = ten_fold_accuracy(scores, same, folds=fold)
+    assert (result.mean, result.std) == (
         pytest.approx(mean, abs=1e-12),
         pytest.approx(std, abs=1e-12),
     )
-    np.testing.assert_array_equal(found.thresholds, chosen)
+    np.testing.assert_array_equal(result.thresholds, chosen)
 
 
 @settings(max_examples=30)
 @given(cases(), st.randoms(use_true_random=False))
 def test_row_order_does_not_matter_within_given_folds(case, random):
     order = random.sample(range(len(case[0])), len(case[0]))
-    one, two = (
+    first, two = (
         ten_fold_accuracy(case[0], case[1], folds=case[2]),
         ten_fold_accuracy(*(np.array(x)[order] for x in case[:2]), folds=np.array(case[2])[order]),
     )
-    assert (one.mean, one.std, one.thresholds.tolist()) == (
+    assert (first.mean, first.std, first.thresholds.tolist()) == (
         two.mean,
         two.std,
         two.thresholds.tolist(),
@@ -116,12 +116,12 @@ def test_the_grid_is_the_fields_procedure_with_ties_too():
     dist, same = distances(200)
     for d in (dist, dist.round(1)):
         mean, std, chosen = verbatim_accuracy(d, same, 4)
-        found = ten_fold_accuracy(-d, same, folds=4, thresholds="grid")
-        assert (found.mean, found.std) == (
+        result = ten_fold_accuracy(-d, same, folds=4, thresholds="grid")
+        assert (result.mean, result.std) == (
             pytest.approx(mean, abs=1e-15),
             pytest.approx(std, abs=1e-15),
         )
-        np.testing.assert_allclose(-found.thresholds, chosen, atol=1e-12)
+        np.testing.assert_allclose(-result.thresholds, chosen, atol=1e-12)
         for far in (0.0, 0.05, 1.0):
             assert val_at_far(-d, same, far, folds=4, thresholds="grid") == pytest.approx(
                 verbatim_val(d, same, far, 4), abs=1e-12
@@ -144,8 +144,10 @@ def test_rounding_above_0_is_a_distance_of_0():
         assert val_at_far(above, same, far, folds=4, thresholds="grid") == pytest.approx(
             verbatim_val(dist, same, far, 4), abs=1e-12
         )
-    found = ten_fold_accuracy(above, same, folds=4, thresholds="grid")
-    assert (found.mean, found.std) == pytest.approx(verbatim_accuracy(dist, same, 4)[:2], abs=1e-15)
+    result = ten_fold_accuracy(above, same, folds=4, thresholds="grid")
+    assert (result.mean, result.std) == pytest.approx(
+        verbatim_accuracy(dist, same, 4)[:2], abs=1e-15
+    )
 
 
 def test_val_by_the_strict_rule_meets_the_far_on_the_other_folds():
@@ -178,7 +180,7 @@ def test_lfw_pairs(shared):
     assert trials.probe_ids[trials.probe[0]] == "Abel_Pacheco/Abel_Pacheco_0004.jpg"
     np.testing.assert_array_equal(np.bincount(fold), [600] * 10)
     np.testing.assert_array_equal(fold, np.repeat(np.arange(10), 600))
-    names = [one.split("/")[0] for one in trials.enrol_ids]
+    names = [enrol_id.split("/")[0] for enrol_id in trials.enrol_ids]
     np.testing.assert_array_equal(
         trials.target,
         [names[i] == names[j] for i, j in zip(trials.enrol, trials.probe, strict=True)],
@@ -194,14 +196,14 @@ def test_lfw_pairs(shared):
     centre = {name: rng.standard_normal(32) for name in dict.fromkeys(names)}
     rows = np.array([centre[name] + 0.8 * rng.standard_normal(32) for name in names])
     scores = pair_scores(rows, rows, trials.enrol, trials.probe)
-    found, grid = (
+    result, grid = (
         ten_fold_accuracy(scores, trials.target),
         ten_fold_accuracy(2 * scores - 2, trials.target, thresholds="grid"),
     )
-    assert found.mean == pytest.approx(
+    assert result.mean == pytest.approx(
         1 - eer(scores[trials.target], scores[~trials.target]), abs=0.01
     )
-    assert grid.mean == pytest.approx(found.mean, abs=0.005)
+    assert grid.mean == pytest.approx(result.mean, abs=0.005)
     expected = verbatim_accuracy(2 - 2 * scores, trials.target, 10)
     assert grid[:2] == pytest.approx(expected[:2], abs=1e-15)
 

@@ -32,16 +32,16 @@ def clusters(
         (num_classes * num_each, dim)
     )
     ids = tuple(f"c{i // num_each}/{i}" for i in range(len(matrix)))
-    return Embeddings(ids, matrix), {one: one.split("/")[0] for one in ids}
+    return Embeddings(ids, matrix), {item_id: item_id.split("/")[0] for item_id in ids}
 
 
 def test_the_grid_holds_both_ends_in_order() -> None:
     norms = np.random.default_rng(0).permutation(100) / 7
     text = norm_grid([f"<{i}>" for i in range(100)], norms, PICTURES, num=5)
     assert "<7>" not in text
-    found = [int(one) for one in re.findall(r'alt="&lt;(\d+)&gt;"', text)]
+    matched = [int(number) for number in re.findall(r'alt="&lt;(\d+)&gt;"', text)]
     order = np.argsort(norms)
-    assert found == [*order[:5], *order[::-1][:5]]
+    assert matched == [*order[:5], *order[::-1][:5]]
     assert (
         len(re.findall("<img", norm_grid(["a", "b", "c"], [1, 2, 3], PICTURES))) == 2
     )  # an end has at most half of the items
@@ -67,7 +67,7 @@ def test_accuracy_by_norm_is_a_groupwise_mean_and_ties_share_their_answers() -> 
     )
 
 
-def test_right_and_wrong_are_told_with_the_auroc() -> None:
+def test_norms_of_right_and_wrong_answers_are_shown_with_the_auroc() -> None:
     rng = np.random.default_rng(2)
     norms = rng.random(200)
     correct = rng.random(200) < norms
@@ -93,9 +93,9 @@ def test_norms_that_hardly_differ_are_drawn(norms: np.ndarray) -> None:
 
 
 def test_a_map_keeps_classes_together() -> None:
-    held, labels = clusters(4, 15, 20)
-    points = plane(held.matrix)
-    number = np.array([int(labels[one][1:]) for one in held.ids])
+    contents, labels = clusters(4, 15, 20)
+    points = plane(contents.matrix)
+    number = np.array([int(labels[item_id][1:]) for item_id in contents.ids])
     distance = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(60)
     assert np.mean(number[distance.argmin(axis=1)] == number) > 0.95
     for matrix in (
@@ -107,15 +107,19 @@ def test_a_map_keeps_classes_together() -> None:
 
 
 def test_a_map_is_bounded_and_says_what_it_shows() -> None:
-    held, labels = clusters(30, 12, 6)
-    text = embedding_map(held, labels, num_points=40, num_classes=5)
+    contents, labels = clusters(30, 12, 6)
+    text = embedding_map(contents, labels, num_points=40, num_classes=5)
     assert "40 of 360 items, from 5 of 30 classes" in text
     assert 40 <= text.count("<use") <= 60
-    assert "40 of 360 items; on" in embedding_map(held, num_points=40)
+    assert "40 of 360 items; on" in embedding_map(contents, num_points=40)
     assert "too few" in embedding_map(*clusters(2, 3, 6))
     assert "$c0$" in embedding_map(
-        held,
-        {one: f"${labels[one]}$" for one in held.ids if labels[one] in ("c0", "c1")},
+        contents,
+        {
+            item_id: f"${labels[item_id]}$"
+            for item_id in contents.ids
+            if labels[item_id] in ("c0", "c1")
+        },
         num_points=40,
     )
 
@@ -131,8 +135,8 @@ def test_three_dimensions_are_seen_from_the_diagonal() -> None:
     assert np.linalg.norm(flat, axis=1) ** 2 + near**2 == pytest.approx(
         np.linalg.norm(points, axis=1) ** 2
     )
-    held, labels = clusters(10, 20, 3)
-    text = space_3d(held, labels)
+    contents, labels = clusters(10, 20, 3)
+    text = space_3d(contents, labels)
     assert text.count("<svg") == 2
     assert "200 of 200 items" in text
     assert "c9" in text

@@ -141,7 +141,7 @@ def test_a_collapsed_model_gets_its_page(tmp_path: Path) -> None:
     assert ">Lowest and highest norms</h2>" in page
 
 
-def test_all_right_and_nothing_to_show(tmp_path: Path) -> None:
+def test_the_page_of_a_classifier_without_errors_has_no_examples_of_errors(tmp_path: Path) -> None:
     made = classified()
     columns = {**made.columns, "correct": np.ones(60), "predicted": made.columns["label"]}
     html(

@@ -5,6 +5,7 @@ Chromium or playwright is absent.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +31,8 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"{'png' if i % 2 else 'wav'}"
         for i in range(24)
     )
-    for i, one in enumerate(ids):
-        path = folder / "media" / one
+    for i, item_id in enumerate(ids):
+        path = folder / "media" / item_id
         path.parent.mkdir(parents=True, exist_ok=True)
         if i % 2:
             Image.fromarray(rng.integers(0, 255, (90, 70, 3), dtype=np.uint8)).save(path)
@@ -40,8 +41,8 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     a, b = np.triu_indices(len(ids), 1)
     trials = Trials(ids, ids, a, b, a // 4 == b // 4)
     assert trials.target is not None
-    held = Embeddings(ids, rng.standard_normal((24, 3)) + 3 * np.eye(3)[np.arange(24) // 4 % 3])
-    files.write(folder / "e.npz", held)
+    embedded = Embeddings(ids, rng.standard_normal((24, 3)) + 3 * np.eye(3)[np.arange(24) // 4 % 3])
+    files.write(folder / "e.npz", embedded)
     for name in ("one", "a-system-of-a-rather-long-name"):
         write_scores(
             folder / f"{name}.txt", trials, 2 * trials.target + rng.standard_normal(len(trials))
@@ -61,11 +62,11 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def luminance(colour: str) -> float:
     red, green, blue = (
-        int(one) / 255 for one in colour[colour.index("(") + 1 : colour.index(")")].split(",")[:3]
+        int(word) / 255 for word in colour[colour.index("(") + 1 : colour.index(")")].split(",")[:3]
     )
     linear = [
-        one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4
-        for one in (red, green, blue)
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+        for value in (red, green, blue)
     ]
     return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
@@ -73,13 +74,13 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize(
     ("scheme", "width"), [("light", 1100), pytest.param("dark", 360, marks=pytest.mark.slow)]
 )
-def test_the_page_in_a_browser(page_file: Path, browser: object, scheme: str, width: int) -> None:
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 780})  # type: ignore[attr-defined]
+def test_the_page_in_a_browser(page_file: Path, browser: Any, scheme: str, width: int) -> None:
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 780})
     page = context.new_page()
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: said.append(dialog.message))
+    output, asked = [], []
+    page.on("console", lambda message: output.append(message.text))
+    page.on("pageerror", lambda error: output.append(str(error)))
+    page.on("dialog", lambda dialog: output.append(dialog.message))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(page_file.as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
@@ -105,6 +106,6 @@ def test_the_page_in_a_browser(page_file: Path, browser: object, scheme: str, wi
     assert (
         page.locator("svg").count() == 2 + 2 + 1 + 1 + 3
     )  # DET and ROC, histograms, reliability, error versus reject, three maps
-    assert [one for one in asked if not one.startswith("data:")] == [page_file.as_uri()]
-    assert said == []
+    assert [text for text in asked if not text.startswith("data:")] == [page_file.as_uri()]
+    assert output == []
     context.close()

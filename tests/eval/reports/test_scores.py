@@ -38,7 +38,7 @@ def made(num: int, gap: float = 2.0, share: float = 0.3, seed: int = 0) -> Score
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=40))
 def test_roc_points_are_what_tar_at_far_says_ties_and_all(pairs) -> None:
-    values, target = (np.array(one) for one in zip(*pairs, strict=True))
+    values, target = (np.array(value) for value in zip(*pairs, strict=True))
     target[:2] = True, False
     scores = Scores(values, target)
     far, tar = roc_points(scores)
@@ -84,13 +84,13 @@ def test_ratio_bins_by_hand_with_ties_and_extremes() -> None:
     scores = Scores(
         np.array([-800.0, -800.0, 1.0, 1.0, 800.0]), np.array([False, False, False, True, True])
     )
-    found = llr_points(scores, num_bins=3)
-    assert found.stated == pytest.approx(
+    result = llr_points(scores, num_bins=3)
+    assert result.stated == pytest.approx(
         [-800.0, 1.0, 800.0]
     )  # equal scores share a bin, and nothing overflows
     t, n = np.array([0, 1, 1]), np.array([2, 1, 0])
-    assert found.observed == pytest.approx(np.log((t + 0.5) / 3) - np.log((n + 0.5) / 4))
-    assert found.half_width == pytest.approx(1.96 * np.sqrt(1 / (t + 0.5) + 1 / (n + 0.5)))
+    assert result.observed == pytest.approx(np.log((t + 0.5) / 3) - np.log((n + 0.5) / 4))
+    assert result.half_width == pytest.approx(1.96 * np.sqrt(1 / (t + 0.5) + 1 / (n + 0.5)))
     constant = llr_points(Scores(np.zeros(4), np.array([True, True, False, False])))
     assert constant.stated == constant.observed == pytest.approx([0.0])
 
@@ -157,19 +157,19 @@ def test_nearly_constant_scores_are_drawn() -> None:
 
 
 def test_quality_is_the_lower_norm_of_what_has_an_embedding() -> None:
-    held = Embeddings(("a", "b", "c"), np.diag([3.0, 1.0, 2.0]))
+    embedded = Embeddings(("a", "b", "c"), np.diag([3.0, 1.0, 2.0]))
     trials = Trials(("a", "b"), ("c", "a"), [0, 0, 1], [0, 1, 0])
-    values, told = trial_quality(trials, held)
+    values, message = trial_quality(trials, embedded)
     assert values.tolist() == [2, 3, 1]
-    assert "lower norm" in told
+    assert "lower norm" in message
     models = Trials(("m1", "m2"), ("c", "a"), [0, 1], [0, 1])
-    values, told = trial_quality(models, held)
+    values, message = trial_quality(models, embedded)
     assert values.tolist() == [2, 3]
-    assert "probe side" in told
+    assert "probe side" in message
     with pytest.raises(KeyError, match="1 of 2 enrolment ids"):
-        trial_quality(Trials(("a", "x"), ("c",), [0, 1], [0, 0]), held)
+        trial_quality(Trials(("a", "x"), ("c",), [0, 1], [0, 0]), embedded)
     with pytest.raises(KeyError, match="none of the ids"):
-        trial_quality(Trials(("m",), ("n",), [0], [0]), held)
+        trial_quality(Trials(("m",), ("n",), [0], [0]), embedded)
 
 
 def test_rejecting_by_a_telling_quality_lowers_the_error() -> None:

@@ -34,10 +34,10 @@ def folder(tmp_path: Path) -> Path:
         files.write(
             tmp_path / f"{name}.npz", Embeddings((*ids, "unused"), rng.standard_normal((13, 4)))
         )
-    for one in ids:
-        (tmp_path / "faces" / one).parent.mkdir(parents=True, exist_ok=True)
+    for item_id in ids:
+        (tmp_path / "faces" / item_id).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 255, (20, 20), dtype=np.uint8)).save(
-            tmp_path / "faces" / f"{one}.png"
+            tmp_path / "faces" / f"{item_id}.png"
         )
     return tmp_path
 
@@ -65,13 +65,13 @@ def test_the_command_writes_the_page_with_what_it_was_made_of(
     assert page.count("<img") > 12
     assert "unused" not in page  # items outside the trials
     assert "12 of 12 items, from 4 of 4 classes" in page
-    assert [one.name for one in (folder / "out").iterdir()] == ["index.html"]
+    assert [path.name for path in (folder / "out").iterdir()] == ["index.html"]
 
 
 def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
     scores = [folder / "x.txt", folder / "y.txt"]
-    for given, maps in (([folder / "x.npz"], 1), ([folder / "x.npz", folder / "y.npz"], 2)):
-        evaluate_files(scores, FAST, page=Page(folder / "out", embeddings=given))
+    for inputs, maps in (([folder / "x.npz"], 1), ([folder / "x.npz", folder / "y.npz"], 2)):
+        evaluate_files(scores, FAST, page=Page(folder / "out", embeddings=inputs))
         assert (folder / "out" / "index.html").read_text().count("Map of the embeddings") == maps
 
 
@@ -94,9 +94,10 @@ def test_groups_of_two_lists_do_not_share_a_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Subjects that only target trials tell are found for each list anew."""
-    told: dict[str, str] = {}
+    report: dict[str, str] = {}
     monkeypatch.setattr(
-        "eval.reports.verification.html", lambda *_, evidence, **more: told.update(evidence.labels)
+        "eval.reports.verification.html",
+        lambda *_, evidence, **more: report.update(evidence.labels),
     )
     (folder / "one.txt").write_text("a1 a2 .9 1\na1 b1 .1 0\nb1 b2 .8 1\n")
     (folder / "two.txt").write_text("c1 c2 .9 1\nc1 b2 .1 0\nb2 b1 .8 1\n")
@@ -109,9 +110,9 @@ def test_groups_of_two_lists_do_not_share_a_name(
         FAST,
         page=Page(folder / "out", embeddings=[folder / "all.npz"]),
     )
-    assert told["a1"] == told["a2"]
-    assert told["c1"] == told["c2"]
-    assert len({told["a1"], told["c1"], told["b2"]}) == 3
+    assert report["a1"] == report["a2"]
+    assert report["c1"] == report["c2"]
+    assert len({report["a1"], report["c1"], report["b2"]}) == 3
 
 
 def test_wrong_input_is_refused_first(folder: Path) -> None:

@@ -28,9 +28,13 @@ def files(tmp_path):
     centres = rng.standard_normal((50, 16))
 
     def write(name, subjects, count):
-        ids = tuple(f"s{one}/{name}{i}" for one in subjects for i in range(count))
+        ids = tuple(f"s{subject}/{name}{i}" for subject in subjects for i in range(count))
         rows = np.array(
-            [centres[one] + 0.9 * rng.standard_normal(16) for one in subjects for _ in range(count)]
+            [
+                centres[subject] + 0.9 * rng.standard_normal(16)
+                for subject in subjects
+                for _ in range(count)
+            ]
         )
         embeddings.write(
             tmp_path / f"{name}.npz", Embeddings(ids, rows, {"similarity": "simple:0.3"})
@@ -53,39 +57,39 @@ def subjects(one):
 def results(path):
     document = json.loads(path.read_text())
     assert document["schema"] == "likeness.results/1"
-    return {one["metric"]: one for one in document["results"]}, document
+    return {result["metric"]: result for result in document["results"]}, document
 
 
 def test_one_gallery_open_set(files):
     folder, g1, _, p, _ = files
     text = identify_files(folder / "g1.npz", folder / "p.npz", json_file=folder / "out.json")
-    found, document = results(folder / "out.json")
+    record, document = results(folder / "out.json")
     scores, names, who = matrix(p.matrix, g1.matrix, "simple:0.3"), subjects(g1), subjects(p)
     mated = np.isin(who, names)
     for k in (1, 5, 10):
-        assert found[f"rank_k({k})"]["value"] == pytest.approx(
+        assert record[f"rank_k({k})"]["value"] == pytest.approx(
             rank_k(scores[mated], names, who[mated], k), abs=1e-12
         )
     for fpir in (0.01, 0.1):
-        one = found[f"tpir_at_fpir({fpir:g})"]
-        assert one["value"] == pytest.approx(tpir_at_fpir(scores, names, who, fpir), abs=1e-12)
-        assert one["threshold"] == pytest.approx(
+        result = record[f"tpir_at_fpir({fpir:g})"]
+        assert result["value"] == pytest.approx(tpir_at_fpir(scores, names, who, fpir), abs=1e-12)
+        assert result["threshold"] == pytest.approx(
             tpir(
                 search_embeddings(p.matrix, g1.matrix, names, who, similarity="simple:0.3"), fpir
             ).threshold
         )
-        assert one["conventions"]["rule"].startswith("open set")
-        low, high = one["interval"]
-        assert 0 <= low <= one["value"] <= high <= 1
-    one = found["rank_k(1)"]
-    assert one["counts"] == {
+        assert result["conventions"]["rule"].startswith("open set")
+        low, high = result["interval"]
+        assert 0 <= low <= result["value"] <= high <= 1
+    result = record["rank_k(1)"]
+    assert result["counts"] == {
         "probes": 150,
         "mated_probes": 60,
         "gallery_templates": 40,
         "gallery_subjects": 20,
         "subjects": 50,
     }
-    assert (one["protocol"], one["conventions"]["similarity"]) == (
+    assert (result["protocol"], result["conventions"]["similarity"]) == (
         "identification 1:N, open set",
         "simple:0.3",
     )
@@ -93,7 +97,7 @@ def test_one_gallery_open_set(files):
         document["inputs"][str(folder / "p.npz")]
         == hashlib.sha256((folder / "p.npz").read_bytes()).hexdigest()
     )
-    assert f"{100 * one['value']:.2f}" in text
+    assert f"{100 * result['value']:.2f}" in text
     for words in (
         "TPIR (%) at FPIR 0.01",
         "mated probes",
@@ -112,7 +116,7 @@ def test_intervals_are_draws_of_probe_subjects(files):
         IdentificationSettings(num_resamples=60, ranks=(1,), fpirs=(0.1,)),
         json_file=folder / "out.json",
     )
-    found, _ = results(folder / "out.json")
+    document, _ = results(folder / "out.json")
     scores, names, who = matrix(p.matrix, g1.matrix, "simple:0.3"), subjects(g1), subjects(p)
     known, number = np.unique(who, return_inverse=True)
     rng, draws = np.random.default_rng(0), []
@@ -127,8 +131,8 @@ def test_intervals_are_draws_of_probe_subjects(files):
             )
         )
     expected = np.quantile(draws, [0.025, 0.975], axis=0)
-    assert found["rank_k(1)"]["interval"] == pytest.approx(expected[:, 0].tolist(), abs=1e-12)
-    assert found["tpir_at_fpir(0.1)"]["interval"] == pytest.approx(
+    assert document["rank_k(1)"]["interval"] == pytest.approx(expected[:, 0].tolist(), abs=1e-12)
+    assert document["tpir_at_fpir(0.1)"]["interval"] == pytest.approx(
         expected[:, 1].tolist(), abs=1e-12
     )
 
@@ -136,7 +140,7 @@ def test_intervals_are_draws_of_probe_subjects(files):
 def test_galleries_apart_and_merged(files):
     folder, g1, g2, _, m = files
     galleries, names, who = (g1, g2), [subjects(g1), subjects(g2)], subjects(m)
-    scores = [matrix(m.matrix, one.matrix, "cosine") for one in galleries]
+    scores = [matrix(m.matrix, embedded.matrix, "cosine") for embedded in galleries]
     identify_files(
         folder / "g1.npz",
         folder / "m.npz",
@@ -144,17 +148,17 @@ def test_galleries_apart_and_merged(files):
         second_gallery=folder / "g2.npz",
         json_file=folder / "out.json",
     )
-    found, _ = results(folder / "out.json")
+    document, _ = results(folder / "out.json")
     for fpir in (0.01, 0.1):
-        assert found[f"tpir_at_fpir({fpir:g})"]["value"] == pytest.approx(
+        assert document[f"tpir_at_fpir({fpir:g})"]["value"] == pytest.approx(
             tpir_galleries_apart(scores, names, who, fpir), abs=1e-12
         )
     hits = [
         rank_k(s[np.isin(who, n)], n, who[np.isin(who, n)], 5) * np.isin(who, n).sum()
         for s, n in zip(scores, names, strict=True)
     ]
-    assert found["rank_k(5)"]["value"] == pytest.approx(sum(hits) / who.size, abs=1e-12)
-    assert found["rank_k(5)"]["protocol"].endswith("galleries apart")
+    assert document["rank_k(5)"]["value"] == pytest.approx(sum(hits) / who.size, abs=1e-12)
+    assert document["rank_k(5)"]["protocol"].endswith("galleries apart")
     merged = folder / "closed.json"
     text = identify_files(
         folder / "g1.npz",
@@ -163,8 +167,8 @@ def test_galleries_apart_and_merged(files):
         second_gallery=folder / "g2.npz",
         json_file=merged,
     )
-    found, _ = results(merged)
-    assert found["tpir_at_fpir(0.1)"]["value"] == pytest.approx(
+    document, _ = results(merged)
+    assert document["tpir_at_fpir(0.1)"]["value"] == pytest.approx(
         tpir_at_fpir(
             np.concatenate(scores, axis=1), np.concatenate(names), who, 0.1, protocol="closed"
         ),
@@ -176,11 +180,11 @@ def test_galleries_apart_and_merged(files):
 def test_subject_lists_and_row_order(files):
     folder, g1, _, p, _ = files
     order = np.random.default_rng(1).permutation(len(p.ids))
-    for name, one, rows in (("g", g1, np.arange(len(g1.ids))[::-1]), ("q", p, order)):
-        ids = tuple(f"{name}-{i}" for i in range(len(one.ids)))
-        embeddings.write(folder / f"{name}.npz", Embeddings(ids, one.matrix[rows], one.meta))
+    for name, item, rows in (("g", g1, np.arange(len(g1.ids))[::-1]), ("q", p, order)):
+        ids = tuple(f"{name}-{i}" for i in range(len(item.ids)))
+        embeddings.write(folder / f"{name}.npz", Embeddings(ids, item.matrix[rows], item.meta))
         (folder / f"{name}.txt").write_text(
-            "".join(f"{a} {b}\n" for a, b in zip(ids, subjects(one)[rows], strict=True))
+            "".join(f"{a} {b}\n" for a, b in zip(ids, subjects(item)[rows], strict=True))
         )
     first = identify_files(
         folder / "g1.npz",
@@ -197,13 +201,13 @@ def test_subject_lists_and_row_order(files):
         json_file=folder / "b.json",
     )
     a, b = results(folder / "a.json")[0], results(folder / "b.json")[0]
-    assert {name: (one["value"], one["interval"]) for name, one in a.items()} == {
-        name: (one["value"], one["interval"]) for name, one in b.items()
+    assert {name: (result["value"], result["interval"]) for name, result in a.items()} == {
+        name: (result["value"], result["interval"]) for name, result in b.items()
     }
     assert first.replace("first path component of the ids", "given mapping") == second
 
 
-def test_what_cannot_be_said_is_left_out_with_a_note(files):
+def test_a_metric_that_cannot_be_computed_is_left_out_with_a_note(files):
     folder = files[0]
     text = identify_files(
         folder / "g1.npz", folder / "g1.npz", IdentificationSettings(ranks=(1, 50), num_resamples=0)
@@ -278,7 +282,10 @@ def test_orl_faces_by_their_pixels(shared, tmp_path):
     enrolled = np.array(
         [name.endswith("/1") and int(name[1:].split("/")[0]) <= 15 for name in names]
     )
-    for name, chosen in (("g", enrolled), ("p", ~np.array([one.endswith("/1") for one in names]))):
+    for name, chosen in (
+        ("g", enrolled),
+        ("p", ~np.array([name.endswith("/1") for name in names])),
+    ):
         embeddings.write(
             tmp_path / f"{name}.npz", Embeddings(tuple(np.array(names)[chosen]), faces[chosen])
         )
@@ -288,7 +295,7 @@ def test_orl_faces_by_their_pixels(shared, tmp_path):
         IdentificationSettings(num_resamples=100),
         json_file=tmp_path / "o.json",
     )
-    found, _ = results(tmp_path / "o.json")
-    assert found["rank_k(1)"]["counts"]["mated_probes"] == 135
-    assert 0.5 < found["rank_k(1)"]["value"] < found["rank_k(5)"]["value"] <= 1
-    assert found["tpir_at_fpir(0.1)"]["value"] < found["rank_k(1)"]["value"]
+    document, _ = results(tmp_path / "o.json")
+    assert document["rank_k(1)"]["counts"]["mated_probes"] == 135
+    assert 0.5 < document["rank_k(1)"]["value"] < document["rank_k(5)"]["value"] <= 1
+    assert document["tpir_at_fpir(0.1)"]["value"] < document["rank_k(1)"]["value"]

@@ -58,7 +58,7 @@ def test_a_file_that_exists_is_taken_as_it_is(
 
 
 @pytest.mark.parametrize("command", [("train",), ("compare",)])
-def test_a_name_that_is_none_is_refused(
+def test_an_unknown_name_is_refused(
     command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*command, "speaker/an5", "--out", str(tmp_path / "out")) == 2
@@ -74,8 +74,8 @@ def test_a_copy_trains_the_same(name: str, tmp_path: Path) -> None:
         recipe.read(str(path))["RECIPES"]
         for path in (ROOT / "recipes" / f"{name}.py", tmp_path / "mine.py")
     )
-    assert {key: json.dumps(describe(one)) for key, one in ours.items()} == {
-        key: json.dumps(describe(one)) for key, one in theirs.items()
+    assert {key: json.dumps(describe(value)) for key, value in ours.items()} == {
+        key: json.dumps(describe(value)) for key, value in theirs.items()
     }
 
 

@@ -21,43 +21,47 @@ def files(tmp_path):
     for name, number in (("items", 60), ("gallery", 24)):
         classes = np.arange(number) % 12
         rows = (centres[classes] + 0.8 * rng.standard_normal((number, 8))).astype(np.float32)
-        ids = tuple(f"class{one:02}/{name}{i}" for i, one in enumerate(classes))
+        ids = tuple(f"class{class_:02}/{name}{i}" for i, class_ in enumerate(classes))
         paths[name] = tmp_path / f"{name}.npz"
         embeddings.write(
             paths[name], Embeddings(ids, rows, {"similarity": "dot", "model": "a" * 64})
         )
         paths[f"{name}_labels"] = tmp_path / f"{name}.txt"
         paths[f"{name}_labels"].write_text(
-            "".join(f"{one} {one.split('/')[0]}\n" for one in reversed(ids)), encoding="utf-8"
+            "".join(f"{item_id} {item_id.split('/')[0]}\n" for item_id in reversed(ids)),
+            encoding="utf-8",
         )
     return paths
 
 
 def values(file):
-    return {one["metric"]: one for one in json.loads(file.read_text(encoding="utf-8"))["results"]}
+    return {
+        result["metric"]: result
+        for result in json.loads(file.read_text(encoding="utf-8"))["results"]
+    }
 
 
 def test_self_retrieval(files, tmp_path):
     out = tmp_path / "out.json"
     text = retrieve_files(files["items"], files["items_labels"], json_file=out)
-    found = embeddings.read(files["items"])
+    loaded = embeddings.read(files["items"])
     expected = retrieval_metrics(
-        found.matrix, [one.split("/")[0] for one in found.ids], similarity="dot"
+        loaded.matrix, [item_id.split("/")[0] for item_id in loaded.ids], similarity="dot"
     )
     document = json.loads(out.read_text(encoding="utf-8"))
     assert document["schema"] == "likeness.results/1"
     assert set(document["inputs"]) == {str(files["items"]), str(files["items_labels"])}
-    for metric, one in values(out).items():
-        assert one["value"] == pytest.approx(expected[metric], abs=1e-12)
-        assert one["interval"][0] <= one["value"] <= one["interval"][1]
-        assert one["counts"] == {
+    for metric, result in values(out).items():
+        assert result["value"] == pytest.approx(expected[metric], abs=1e-12)
+        assert result["interval"][0] <= result["value"] <= result["interval"][1]
+        assert result["counts"] == {
             "queries": 60,
             "lone": 0,
             "gallery": 60,
             "classes": 12,
             "subjects": 12,
         }
-        assert one["conventions"]["similarity"] == "dot"
+        assert result["conventions"]["similarity"] == "dot"
     assert f"{100 * expected['map@r']:6.2f}" in text
     assert "MAP@R" in text
     assert "12 classes (items.txt), 1,000 resamples" in text
@@ -79,15 +83,15 @@ def test_query_and_gallery(files, tmp_path):
     )
     query, gallery = embeddings.read(files["items"]), embeddings.read(files["gallery"])
     classes, gallery_classes = (
-        [one.split("/")[0] for one in side.ids] for side in (query, gallery)
+        [item_id.split("/")[0] for item_id in side.ids] for side in (query, gallery)
     )
     expected = retrieval_metrics(
         query.matrix, classes, gallery=gallery.matrix, gallery_labels=gallery_classes, ks=(1, 3)
     )
-    assert {metric: one["value"] for metric, one in values(out).items()} == {
+    assert {metric: result["value"] for metric, result in values(out).items()} == {
         k: pytest.approx(v) for k, v in expected.items() if not k.startswith("num")
     }
-    assert {one["interval"] for one in values(out).values()} == {None}
+    assert {result["interval"] for result in values(out).values()} == {None}
 
 
 def test_intervals_against_repeated_queries():
@@ -95,11 +99,11 @@ def test_intervals_against_repeated_queries():
     rng = np.random.default_rng(4)
     codes = np.sort(np.append(np.arange(7), rng.integers(7, size=30)))
     per_query = {"a": rng.random(37), "b": rng.random(37)}
-    found = class_intervals(per_query, codes, RetrievalSettings(num_resamples=200, seed=5))
+    result = class_intervals(per_query, codes, RetrievalSettings(num_resamples=200, seed=5))
     draws = np.random.default_rng(5).integers(7, size=(200, 7))
-    for name, one in per_query.items():
-        means = [np.concatenate([one[codes == drawn] for drawn in draw]).mean() for draw in draws]
-        assert found[name] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=1e-12)
+    for name, value in per_query.items():
+        means = [np.concatenate([value[codes == drawn] for drawn in draw]).mean() for draw in draws]
+        assert result[name] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=1e-12)
 
 
 def test_lone_queries(files, tmp_path):

@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
         tmp_path / "model_trials",
         [f"m{k} {ids[p]} {int(k == p % 6)}" for k in range(6) for p in range(12, NUM)],
     )
-    write(tmp_path / "seconds", [f"{one} {1.5 + k}" for k, one in enumerate(ids)])
+    write(tmp_path / "seconds", [f"{item_id} {1.5 + k}" for k, item_id in enumerate(ids)])
     write(tmp_path / "cohort_subjects", [f"c{k} t{k // 4}" for k in range(40)])
     return tmp_path
 
@@ -57,15 +57,15 @@ def write(path: Path, lines: list[str]) -> None:
 
 
 def expected(folder: Path, similarity: str = "simple:0.2", centred: bool = False):
-    trials, held, cohort = (
+    trials, loaded, cohort = (
         read_trials(folder / "trials"),
         files.read(folder / "e.npz"),
         files.read(folder / "c.npz").matrix,
     )
-    matrix = held.matrix
+    matrix = loaded.matrix
     if centred:
         matrix, cohort = subtract_mean(matrix, cohort), subtract_mean(cohort, cohort)
-    i, j = held.rows(trials.enrol_ids)[trials.enrol], held.rows(trials.probe_ids)[trials.probe]
+    i, j = loaded.rows(trials.enrol_ids)[trials.enrol], loaded.rows(trials.probe_ids)[trials.probe]
     return trials, matrix, cohort, i, j, pairs(matrix, matrix, i, j, similarity)
 
 
@@ -80,8 +80,8 @@ def test_the_similarity_comes_from_the_option_else_the_embeddings_else_cosine(fo
     np.testing.assert_allclose(scores(folder), expected(folder)[-1], rtol=1e-5, atol=1e-5)
     score_files(folder / "trials", folder / "e.npz", folder / "out", similarity="vmf_b")
     np.testing.assert_allclose(scores(folder), expected(folder, "vmf_b")[-1], rtol=1e-9)
-    held = files.read(folder / "e.npz")
-    files.write(folder / "plain.ark", Embeddings(held.ids, held.matrix))
+    loaded = files.read(folder / "e.npz")
+    files.write(folder / "plain.ark", Embeddings(loaded.ids, loaded.matrix))
     assert "scored by cosine in" in score_files(
         folder / "trials", folder / "plain.ark", folder / "out"
     )
@@ -102,20 +102,20 @@ def test_norms(folder, norm):
         similarity="simple:0.2",
     )
     z, t = z_norm(raw, matrix, cohort, i=i, **how), t_norm(raw, matrix, cohort, j=j, **how)
-    wanted = {
+    reference = {
         "z": z,
         "t": t,
         "s": (z + t) / 2,
         "as": as_norm(raw, matrix, matrix, cohort, top_n=9, i=i, j=j, **how),
     }[norm]
-    np.testing.assert_allclose(scores(folder), wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores(folder), reference, rtol=1e-4, atol=1e-5)
     assert f"mean subtracted, {norm}_norm" in text
     assert ("top 9" in text) == (norm == "as")
     assert "warning" not in text
 
 
 def test_two_files_and_the_order_of_their_rows_change_nothing(folder):
-    held = files.read(folder / "e.npz")
+    loaded = files.read(folder / "e.npz")
     score_files(
         folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "c.npz", top_n=9
     )
@@ -123,7 +123,7 @@ def test_two_files_and_the_order_of_their_rows_change_nothing(folder):
     order = np.random.default_rng(1).permutation(NUM)
     files.write(
         folder / "p.npz",
-        Embeddings(tuple(held.ids[k] for k in order), held.matrix[order], held.meta),
+        Embeddings(tuple(loaded.ids[k] for k in order), loaded.matrix[order], loaded.meta),
     )
     score_files(
         folder / "trials",
@@ -139,9 +139,9 @@ def test_two_files_and_the_order_of_their_rows_change_nothing(folder):
 @pytest.mark.parametrize("pooling", ["mean", "norm_weighted"])
 @pytest.mark.parametrize("centre", [False, True])
 def test_multi_enrolment(folder, pooling, centre):
-    trials, held = read_trials(folder / "model_trials"), files.read(folder / "e.npz")
+    trials, loaded = read_trials(folder / "model_trials"), files.read(folder / "e.npz")
     mean = files.read(folder / "c.npz").matrix.mean(axis=0, dtype=np.float64) if centre else 0
-    matrix = held.matrix - mean
+    matrix = loaded.matrix - mean
     models = matrix[:6] + matrix[6:12]
     if pooling == "mean":
         models = models / 2
@@ -153,11 +153,11 @@ def test_multi_enrolment(folder, pooling, centre):
         pooling=pooling,
         subtract_mean=folder / "c.npz" if centre else None,
     )
-    found = read_scores(folder / "out", trials)[1]
-    i = np.array([int(one[1:]) for one in trials.enrol_ids])[trials.enrol]
-    j = held.rows(trials.probe_ids)[trials.probe]
+    scored = read_scores(folder / "out", trials)[1]
+    i = np.array([int(enrol_id[1:]) for enrol_id in trials.enrol_ids])[trials.enrol]
+    j = loaded.rows(trials.probe_ids)[trials.probe]
     np.testing.assert_allclose(
-        found, pairs(models, matrix, i, j, "simple:0.2"), rtol=1e-4, atol=1e-4
+        scored, pairs(models, matrix, i, j, "simple:0.2"), rtol=1e-4, atol=1e-4
     )
 
 
@@ -172,8 +172,8 @@ def test_a_cohort_of_subject_means(folder):
         cohort_subjects=folder / "cohort_subjects",
         top_n=5,
     )
-    wanted = as_norm(raw, matrix, matrix, means, top_n=5, i=i, j=j, similarity="simple:0.2")
-    np.testing.assert_allclose(scores(folder), wanted, rtol=1e-3, atol=1e-4)
+    reference = as_norm(raw, matrix, matrix, means, top_n=5, i=i, j=j, similarity="simple:0.2")
+    np.testing.assert_allclose(scores(folder), reference, rtol=1e-3, atol=1e-4)
 
 
 def test_calibration_with_all_quality_measures(folder):
@@ -199,19 +199,23 @@ def test_calibration_with_all_quality_measures(folder):
     score_files(
         folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "c.npz", top_n=9
     )
-    raw, held, trials = scores(folder), files.read(folder / "e.npz"), read_trials(folder / "trials")
-    norms, seconds = held.norms.astype(float), 1.5 + np.arange(NUM)
-    i, j = held.rows(trials.enrol_ids)[trials.enrol], held.rows(trials.probe_ids)[trials.probe]
+    raw, loaded, trials = (
+        scores(folder),
+        files.read(folder / "e.npz"),
+        read_trials(folder / "trials"),
+    )
+    norms, seconds = loaded.norms.astype(float), 1.5 + np.arange(NUM)
+    i, j = loaded.rows(trials.enrol_ids)[trials.enrol], loaded.rows(trials.probe_ids)[trials.probe]
     full = pairs(
-        held.matrix,
+        loaded.matrix,
         files.read(folder / "c.npz").matrix,
         *np.indices((NUM, 40)).reshape(2, -1),
         "simple:0.2",
     ).reshape(NUM, 40)
     closest = np.sort(full, axis=1)[:, -9:].mean(axis=1)
     columns = [
-        side(one[i], one[j])
-        for one in (np.log(norms), np.log(seconds), closest)
+        side(quality[i], quality[j])
+        for quality in (np.log(norms), np.log(seconds), closest)
         for side in (np.minimum, np.maximum)
     ]
     by_hand = fit_calibration(raw, trials.target, quality=np.stack(columns, axis=1), p_target=0.1)
@@ -249,8 +253,12 @@ def test_durations_of_models_are_sums(folder):
         similarity="cosine",
     )
     trials, raw = read_scores(folder / "out")
-    enrol = np.array([2 * (1.5 + int(one[1:])) + 6 for one in trials.enrol_ids])[trials.enrol]
-    probe = np.array([1.5 + int(one.split("u")[1]) for one in trials.probe_ids])[trials.probe]
+    enrol = np.array([2 * (1.5 + int(enrol_id[1:])) + 6 for enrol_id in trials.enrol_ids])[
+        trials.enrol
+    ]
+    probe = np.array([1.5 + int(probe_id.split("u")[1]) for probe_id in trials.probe_ids])[
+        trials.probe
+    ]
     fitted = load_calibration(folder / "c.json")
     np.testing.assert_allclose(
         llr,
@@ -323,11 +331,11 @@ def test_warnings_are_told(folder):
         folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "e.npz", top_n=9
     )
     assert "warning: 24 of 24 cohort ids" in text
-    held = files.read(folder / "e.npz")
+    loaded = files.read(folder / "e.npz")
     files.write(
         folder / "p.npz",
         Embeddings(
-            held.ids, np.where(np.arange(NUM)[:, None] == 3, 0, held.matrix), {"model": "other"}
+            loaded.ids, np.where(np.arange(NUM)[:, None] == 3, 0, loaded.matrix), {"model": "other"}
         ),
     )
     text = score_files(
@@ -380,7 +388,7 @@ def test_refused(folder, how, message):
         ({"quality": ["cohort_mean"]}, "needs a cohort"),
     ],
 )
-def test_quality_that_cannot_be_had(folder, how, message):
+def test_quality_that_is_not_available_is_refused(folder, how, message):
     with pytest.raises(ValueError, match=message):
         calibrate_files(folder / "trials", folder / "e.npz", folder / "c.json", **how)
 

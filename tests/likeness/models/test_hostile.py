@@ -17,7 +17,7 @@ import pytest
 
 from eval.types import Embeddings
 from likeness.models import speechbrain
-from likeness.prepare.fetch import unpack
+from likeness.prepare.archives import unpack
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.store import FILE
 from toolkit.models import onnx as onnx_models
@@ -27,8 +27,8 @@ def test_a_tar_whose_links_are_too_long_to_resolve_writes_nothing_outside(tmp_pa
     """CVE-2025-4517: beyond PATH_MAX, os.path.realpath stops resolving, and tarfile's data filter
     believes that a link stays inside.
     """
-    held, folder, steps = io.BytesIO(), "d" * 247, "abcdefghijklmnop"
-    with tarfile.open(fileobj=held, mode="w") as tar:
+    buffer, folder, steps = io.BytesIO(), "d" * 247, "abcdefghijklmnop"
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
 
         def add(
             name: str, kind: bytes = tarfile.SYMTYPE, link: str = "", content: bytes = b""
@@ -47,7 +47,7 @@ def test_a_tar_whose_links_are_too_long_to_resolve_writes_nothing_outside(tmp_pa
         add("escape", link=f"{long}/../outside")
         add("escape/written", tarfile.REGTYPE, content=b"x")
     (tmp_path / "outside").mkdir()
-    (tmp_path / "a.tar").write_bytes(held.getvalue())
+    (tmp_path / "a.tar").write_bytes(buffer.getvalue())
     with pytest.raises(ValueError, match="link"):
         unpack("a.tar", [tmp_path / "a.tar"], tmp_path / "into")
     assert not (tmp_path / "into").exists()
@@ -148,7 +148,7 @@ def model(
         [helper.make_tensor_value_info("z", kind, None)],
         [onnx.numpy_helper.from_array(np.array(value), name) for name, value in constants.items()],
     )
-    sets = [helper.make_opsetid("", 17), *(helper.make_opsetid(one, 1) for one in domains)]
+    sets = [helper.make_opsetid("", 17), *(helper.make_opsetid(domain, 1) for domain in domains)]
     path.write_bytes(
         helper.make_model(
             graph, opset_imports=sets, ir_version=8, functions=functions
@@ -190,7 +190,7 @@ def test_a_loop_of_any_number_of_rounds_ends(
 def test_a_tensor_of_any_size_is_refused_and_an_honest_model_runs_on(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     node = onnx.helper.make_node
-    one = onnx.helper.make_tensor("one", 1, [1], [1.0])
+    first = onnx.helper.make_tensor("one", 1, [1], [1.0])
     size = [
         node("ReduceSum", ["x"], ["s"], keepdims=0),
         node("Cast", ["s"], ["i"], to=7),
@@ -198,7 +198,7 @@ def test_a_tensor_of_any_size_is_refused_and_an_honest_model_runs_on(tmp_path: P
     ]
     nodes = [
         *size,
-        node("ConstantOfShape", ["k"], ["f"], value=one),
+        node("ConstantOfShape", ["k"], ["f"], value=first),
         node("ReduceSum", ["f"], ["t"], keepdims=0),
         node("Add", ["x", "t"], ["z"]),
     ]

@@ -23,9 +23,10 @@ from onnx import TensorProto, helper, numpy_helper
 from eval.formats import embeddings
 from eval.formats.provenance import sha256
 from likeness.cli import main
+from likeness.model import load as load_model
 from likeness.models import insightface as insight
 from likeness.models import load
-from likeness.verify import verify
+from likeness.verification import verify
 from modalities.face import align, images
 from toolkit.data.batch import Item
 from toolkit.data.images import encode, to_floats
@@ -182,9 +183,9 @@ def photograph(
 
 
 def bgr(path: Path) -> np.ndarray:
-    found = cv2.imread(str(path))
-    assert found is not None
-    return np.asarray(found)
+    loaded = cv2.imread(str(path))
+    assert loaded is not None
+    return np.asarray(loaded)
 
 
 def theirs(path: Path) -> Any:
@@ -222,7 +223,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def likeness(*arguments: object) -> int:
     with pytest.raises(SystemExit) as stopped:
-        main([str(one) for one in arguments])
+        main([str(argument) for argument in arguments])
     return int(stopped.value.code or 0)
 
 
@@ -231,7 +232,7 @@ def test_embeddings_of_aligned_crops_are_insightfaces(
     name: str, batch: Any, crops: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = recognizer(tmp_path / "r.onnx", HEADS[name], batch=batch)
-    (tmp_path / "list.txt").write_text("".join(f"{one.stem}\t{one}\n" for one in crops))
+    (tmp_path / "list.txt").write_text("".join(f"{crop.stem}\t{crop}\n" for crop in crops))
     assert (
         likeness(
             "embed",
@@ -244,19 +245,19 @@ def test_embeddings_of_aligned_crops_are_insightfaces(
         )
         == 0
     )
-    found = embeddings.read(tmp_path / "e.npz")
+    loaded = embeddings.read(tmp_path / "e.npz")
     model = theirs(file)
-    expected = np.concatenate([model.get_feat(bgr(one)) for one in crops])
-    np.testing.assert_allclose(found.matrix, expected, atol=1e-6 * np.abs(expected).max())
-    assert dict(found.meta) == {"model": sha256(file), "modality": "face", "similarity": "cosine"}
+    expected = np.concatenate([model.get_feat(bgr(crop)) for crop in crops])
+    np.testing.assert_allclose(loaded.matrix, expected, atol=1e-6 * np.abs(expected).max())
+    assert dict(loaded.meta) == {"model": sha256(file), "modality": "face", "similarity": "cosine"}
     scale = (model.input_mean, model.input_std)
     assert insight.read_pixels(file) == (112, *scale)
     assert scale == ((0.0, 1.0) if name in ("mxnet", "pytorch") else (127.5, 127.5))
-    said = capsys.readouterr().err.splitlines()
-    assert [one for one in said if "non-commercial research only" in one] == [
+    output = capsys.readouterr().err.splitlines()
+    assert [value for value in output if "non-commercial research only" in value] == [
         f"{file}: {insight.find(str(file)).text().removeprefix(f'{file}: ')}"
     ]
-    other = np.concatenate([model.get_feat(bgr(one)[..., ::-1].copy()) for one in crops])
+    other = np.concatenate([model.get_feat(bgr(crop)[..., ::-1].copy()) for crop in crops])
     assert np.abs(other - expected).max() > 1e-3  # the order of colours is not left to chance
 
 
@@ -285,8 +286,8 @@ def test_files_of_a_pack_are_told_apart_as_model_zoo_does(pack: Path, tmp_path: 
         model = theirs(file)
         expected = "unknown" if model is None else names.get(model.taskname, "dense landmarks")
         assert insight.kind(onnx.load(str(file)).graph) == expected, file
-    found = insight.find(str(pack))
-    assert (found.recognition.name, found.detector, found.stated) == (
+    result = insight.find(str(pack))
+    assert (result.recognition.name, result.detector, result.stated) == (
         "w600k_r1.onnx",
         pack / "det_tiny.onnx",
         False,
@@ -377,7 +378,7 @@ def test_a_manifest_of_version_2_says_the_scale(crops: list[Path], tmp_path: Pat
         insight.find(str(tmp_path))
 
 
-def test_what_is_no_recognition_model_is_refused(
+def test_a_file_that_is_no_recognition_model_is_refused(
     pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -426,9 +427,7 @@ def test_what_is_no_recognition_model_is_refused(
     ]:
         with pytest.raises(ValueError, match=says):
             load.load(f"insightface:{source}")
-    with pytest.raises(
-        ValueError, match=r"a network over images is given as insightface:FILE\.onnx"
-    ):
+    with pytest.raises(ValueError, match=r"insightface:FILE\.onnx"):
         load.load(str(tmp_path / "r.onnx"))
     monkeypatch.setattr(insight, "MAX_BYTES", len(whole) - 1)
     with pytest.raises(ValueError, match=f"{len(whole)} bytes; an .onnx file holds at most"):
@@ -453,21 +452,25 @@ def test_a_photograph_gives_what_face_analysis_gives(
     loaded = load.with_detector(
         load.load(f"insightface:{pack}"), load.find_detector(f"insightface:{pack}")
     )
-    wanted = []
+    expected = []
     for shot in shots:
         best, _ = app.det_model.detect(bgr(shot), max_num=1)
-        wanted.append(
+        expected.append(
             next(
-                one.embedding for one in app.get(bgr(shot)) if np.array_equal(one.bbox, best[0, :4])
+                entry.embedding
+                for entry in app.get(bgr(shot))
+                if np.array_equal(entry.bbox, best[0, :4])
             )
         )
     capsys.readouterr()
     for k, shot in enumerate(shots):
         got = verify(loaded, shots[0], shot)
-        pair = wanted[0], wanted[k]
-        assert got.norms == pytest.approx([float(np.linalg.norm(one)) for one in pair], rel=1e-5)
+        pair = expected[0], expected[k]
+        assert got.norms == pytest.approx(
+            [float(np.linalg.norm(value)) for value in pair], rel=1e-5
+        )
         assert got.score == pytest.approx(
-            float(pair[0] @ pair[1] / np.prod([np.linalg.norm(one) for one in pair])), abs=1e-5
+            float(pair[0] @ pair[1] / np.prod([np.linalg.norm(value) for value in pair])), abs=1e-5
         )
     assert capsys.readouterr().err == f"{shots[1]}: 3 faces; the central one was taken\n"
     assert (
@@ -494,36 +497,17 @@ def test_verify_from_the_command_line(
     assert document["modality"] == "face"
     assert document["faces"].startswith("central, aligned to 112 x 112")
     one_file = ("--model", f"insightface:{pack / 'w600k_r1.onnx'}")
-    assert (
-        likeness(
-            "verify",
-            first,
-            second,
-            *one_file,
-            "--detector",
-            pack / "det_tiny.onnx",
-            "--json",
-            tmp_path / "w.json",
-        )
-        == 0
-    )
+    aligned = (*one_file, "--detector", pack / "det_tiny.onnx")
+    assert likeness("verify", first, second, *aligned, "--json", tmp_path / "w.json") == 0
     assert json.loads((tmp_path / "w.json").read_text()) == document
     assert likeness("verify", *crops[:2], *one_file) == 0  # aligned already
     (tmp_path / "photos.txt").write_text("a.png\nb.png\nempty.png\n")
-    detected = (
-        "--items",
-        tmp_path / "photos.txt",
-        *one_file,
-        "--detector",
-        pack / "det_tiny.onnx",
-        "--out",
-        tmp_path / "photos.npz",
-    )
-    assert likeness("embed", *detected) == 0
+    detected = ("--items", tmp_path / "photos.txt", *aligned)
+    assert likeness("embed", *detected, "--out", tmp_path / "photos.npz") == 0
     assert "skipped empty.png" in capsys.readouterr().err
-    held = embeddings.read(tmp_path / "photos.npz")
-    assert held.meta["faces"] == document["faces"]
-    assert float(held.unit()[0] @ held.unit()[1]) == pytest.approx(document["score"], abs=1e-6)
+    loaded = embeddings.read(tmp_path / "photos.npz")
+    assert loaded.meta["faces"] == document["faces"]
+    assert float(loaded.unit()[0] @ loaded.unit()[1]) == pytest.approx(document["score"], abs=1e-6)
     for arguments, says in [
         (
             ("verify", first, nobody, "--model", f"insightface:{pack}"),
@@ -545,11 +529,41 @@ def test_verify_from_the_command_line(
     ]:
         capsys.readouterr()
         assert likeness(*arguments) == 2
-        said = [
+        output = [
             line for line in capsys.readouterr().err.splitlines() if line.startswith("likeness: ")
         ]
-        assert len(said) == 1
-        assert says in said[0]
+        assert len(output) == 1
+        assert says in output[0]
+
+
+def test_a_folder_takes_photographs_and_a_file_takes_crops_everywhere(
+    pack: Path, crops: list[Path], tmp_path: Path
+) -> None:
+    """In Python, `embed` and `verify`: the folder brings its detector, and one file none."""
+    shots = [photograph(tmp_path / f"{name}.png", (3, 3), seed=ord(name)) for name in "ab"]
+    folder, file = f"insightface:{pack}", f"insightface:{pack / 'w600k_r1.onnx'}"
+    of_photographs = load_model(folder).embed(shots)
+    of_crops = load_model(file).embed(crops[:2])
+    assert of_photographs.meta["faces"].startswith("central")
+    assert "faces" not in of_crops.meta
+    for model, inputs, expected in (
+        (load_model(file, detector=pack / "det_tiny.onnx"), shots, of_photographs),
+        (load_model(folder, detector=False), crops[:2], of_crops),
+    ):
+        same = model.embed(inputs)
+        assert same.meta == expected.meta
+        np.testing.assert_array_equal(same.matrix, expected.matrix)
+    for model, inputs, expected in ((folder, shots, of_photographs), (file, crops, of_crops)):
+        (tmp_path / "list.txt").write_text("".join(f"{path}\n" for path in inputs[:2]))
+        command = ("embed", "--model", model, "--items", tmp_path / "list.txt")
+        assert likeness(*command, "--out", tmp_path / "e.npz") == 0
+        stored = embeddings.read(tmp_path / "e.npz")
+        assert dict(stored.meta) == dict(expected.meta)
+        np.testing.assert_allclose(stored.matrix, expected.matrix, rtol=1e-5)
+        json_file = tmp_path / "v.json"
+        assert likeness("verify", *inputs[:2], "--model", model, "--json", json_file) == 0
+        score = json.loads(json_file.read_text())["score"]
+        assert score == pytest.approx(float(stored.unit()[0] @ stored.unit()[1]), abs=1e-6)
 
 
 def test_a_detector_serves_face_models_only_and_keeps_their_size(
@@ -559,11 +573,11 @@ def test_a_detector_serves_face_models_only_and_keeps_their_size(
 
     model = load.load(f"insightface:{recognizer(tmp_path / 'r.onnx', size=224)}")
     shot = photograph(tmp_path / "a.png", (3, 3))
-    found = load.with_detector(model, pack / "det_tiny.onnx").read(Item("a", shot))
+    loaded = load.with_detector(model, pack / "det_tiny.onnx").read(Item("a", shot))
     expected, _ = align.align_one(
         align.load_detector(pack / "det_tiny.onnx"), images.decode(Item("a", shot)), size=224
     )
-    assert np.array_equal(np.asarray(found), to_floats(expected))
+    assert np.array_equal(np.asarray(loaded), to_floats(expected))
     assert load.with_detector(model, None) is model
     for size, shape in (
         (112, (3, 112, 112)),

@@ -155,17 +155,21 @@ def test_speechbrain_folders_embed_as_speechbrain_does(
         str(folder), savedir=str(tmp_path / "save")
     )  # executes the YAML, which is ours
     items = folders.items(voices, split="all")[:6]
-    found, bad = embed(loaded.embedder, items, loaded.read, batch_size=4, meta=loaded.meta)
+    embedded, bad = embed(loaded.embedder, items, loaded.read, batch_size=4, meta=loaded.meta)
     assert not bad
     with torch.no_grad():
         expected = np.stack(
             [
-                theirs.encode_batch(torch.from_numpy(audio.read(one))[None]).flatten().numpy()
-                for one in items
+                theirs.encode_batch(torch.from_numpy(audio.read(item))[None]).flatten().numpy()
+                for item in items
             ]
         )
-    np.testing.assert_allclose(found.matrix, expected, atol=exact * np.abs(expected).max())
-    assert (found.meta["similarity"], found.meta["modality"], len(found.meta["model"])) == (
+    np.testing.assert_allclose(embedded.matrix, expected, atol=exact * np.abs(expected).max())
+    assert (
+        embedded.meta["similarity"],
+        embedded.meta["modality"],
+        len(embedded.meta["model"]),
+    ) == (
         "cosine",
         "speaker",
         64,
@@ -188,22 +192,74 @@ def test_a_speechbrain_model_of_telephone_speech_reads_at_its_rate(
     theirs = EncoderClassifier.from_hparams(
         str(folder), savedir=str(tmp_path / "save")
     )  # executes the YAML, which is ours
-    one = folders.items(voices, split="all")[0]
-    wave = audio.read(one, rate_hz=8_000)
-    np.testing.assert_array_equal(loaded.read(one), wave)
+    items = folders.items(voices, split="all")[0]
+    wave = audio.read(items, rate_hz=8_000)
+    np.testing.assert_array_equal(loaded.read(items), wave)
     with torch.no_grad():
         expected = theirs.encode_batch(torch.from_numpy(wave)[None]).flatten().numpy()
-        found = loaded.embedder(torch.from_numpy(loaded.read(one))[None])[0].numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
-    pieces: Any = load.in_parts(loaded, chunk_seconds=60).read(one)
+        read_back = loaded.embedder(torch.from_numpy(loaded.read(items))[None])[0].numpy()
+    np.testing.assert_allclose(read_back, expected, atol=1e-6 * np.abs(expected).max())
+    pieces: Any = load.in_parts(loaded, chunk_seconds=60).read(items)
     assert sum(map(len, pieces)) == pytest.approx(len(wave), abs=2)
 
 
-def test_no_yaml_is_executed_and_no_pickle_loaded(tmp_path: Path) -> None:
+# What a text of hyperparams.yaml ("" for all of it) is replaced by, and what is then said of it.
+REFUSED_YAML = [
+    (
+        "ECAPA_TDNN.ECAPA_TDNN",
+        "ECAPA_TDNN.Other",
+        "its embedding_model is 'speechbrain.lobes.models.ECAPA_TDNN.Other'",
+    ),
+    (
+        "speechbrain.lobes.models.ECAPA_TDNN.ECAPA_TDNN",
+        "os.system",
+        "its embedding_model is 'os.system'",
+    ),
+    ("lin_neurons: 12", "lin_neurons: 13", "do not fit the network: 0 missing"),
+    ("lin_neurons: 12", "lin_neurons: 9999999999", "is not read; allowed are numbers up to"),
+    ("[16, 16, 16, 16, 48]", "[60000, 60000, 60000, 60000, 60000]", "do not fit"),
+    ("lin_neurons: 12", "lin_neurons: !apply:os.getpid", "is not read"),
+    ("lin_neurons: 12", "neurons: 12", "'neurons' are no arguments of ECAPA_TDNN"),
+    (
+        "input_size: !ref <n_mels>\n    channels",
+        "input_size: 30\n    channels",
+        "takes 30 bands, but its Fbank gives 24",
+    ),
+    ("norm_type: sentence", "norm_type: speaker", "mean_var_norm is 'speaker'"),
+    (
+        "    norm_type: sentence\n",
+        "",
+        "mean_var_norm is 'global'",
+    ),  # what SpeechBrain takes where nothing is said
+    (
+        "norm_type: sentence",
+        "norm_type: sentence\n    mean_norm: False",
+        "mean_var_norm sets 'mean_norm', which are not read",
+    ),
+    (
+        "features.InputNormalization\n    norm_type: sentence",
+        "features.Other\n    norm_type: sentence",
+        "mean_var_norm is '!new:.*features.Other'",
+    ),
+    (
+        "lobes.features.Fbank",
+        "lobes.features.MFCC",
+        "compute_features is '!new:speechbrain.lobes.features.MFCC'",
+    ),
+    ("deltas: False", "deltas: True", "'deltas'"),
+    ("deltas: False", "filter_shape: gaussian", "'filter_shape', which are not read"),
+    ("mean_var_norm:", "other:", "mean_var_norm is missing"),
+    ("", "a: [", "no YAML"),
+    ("", "[" * 50_000, "no YAML"),
+    ("", "- 1", "expected names and values"),
+    ("", "a: " + "x" * 2**20, "over 65536 bytes"),
+]
+
+
+def test_no_yaml_is_executed(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path / "spkrec", ECAPA)
-    yaml, weights = folder / "hyperparams.yaml", folder / "embedding_model.ckpt"
-    whole, state = yaml.read_text(), torch.load(weights, weights_only=True)
-    ran = tmp_path / "ran"
+    yaml = folder / "hyperparams.yaml"
+    whole, ran = yaml.read_text(), tmp_path / "ran"
     yaml.write_text(
         whole + f'evil: !apply:pathlib.Path.touch [!new:pathlib.Path ["{ran}"]]\nworse: '
         "!!python/name:os.system\n"
@@ -213,60 +269,17 @@ def test_no_yaml_is_executed_and_no_pickle_loaded(tmp_path: Path) -> None:
     yaml.write_text(whole + f"evil: !apply:os.system ['touch {ran}']\n")
     load.load(f"speechbrain:{folder}")
     assert not ran.exists()
-    for before, after, says in [
-        (
-            "ECAPA_TDNN.ECAPA_TDNN",
-            "ECAPA_TDNN.Other",
-            "its embedding_model is 'speechbrain.lobes.models.ECAPA_TDNN.Other'",
-        ),
-        (
-            "speechbrain.lobes.models.ECAPA_TDNN.ECAPA_TDNN",
-            "os.system",
-            "its embedding_model is 'os.system'",
-        ),
-        ("lin_neurons: 12", "lin_neurons: 13", "do not fit the network: 0 missing"),
-        ("lin_neurons: 12", "lin_neurons: 9999999999", "is not read; allowed are numbers up to"),
-        ("[16, 16, 16, 16, 48]", "[60000, 60000, 60000, 60000, 60000]", "do not fit"),
-        ("lin_neurons: 12", "lin_neurons: !apply:os.getpid", "is not read"),
-        ("lin_neurons: 12", "neurons: 12", "'neurons' are no arguments of ECAPA_TDNN"),
-        (
-            "input_size: !ref <n_mels>\n    channels",
-            "input_size: 30\n    channels",
-            "takes 30 bands, but its Fbank gives 24",
-        ),
-        ("norm_type: sentence", "norm_type: speaker", "mean_var_norm is 'speaker'"),
-        (
-            "    norm_type: sentence\n",
-            "",
-            "mean_var_norm is 'global'",
-        ),  # what SpeechBrain takes where nothing is said
-        (
-            "norm_type: sentence",
-            "norm_type: sentence\n    mean_norm: False",
-            "mean_var_norm sets 'mean_norm', which are not read",
-        ),
-        (
-            "features.InputNormalization\n    norm_type: sentence",
-            "features.Other\n    norm_type: sentence",
-            "mean_var_norm is '!new:.*features.Other'",
-        ),
-        (
-            "lobes.features.Fbank",
-            "lobes.features.MFCC",
-            "compute_features is '!new:speechbrain.lobes.features.MFCC'",
-        ),
-        ("deltas: False", "deltas: True", "'deltas'"),
-        ("deltas: False", "filter_shape: gaussian", "'filter_shape', which are not read"),
-        ("mean_var_norm:", "other:", "mean_var_norm is missing"),
-        (whole, "a: [", "no YAML"),
-        (whole, "[" * 50_000, "no YAML"),
-        (whole, "- 1", "expected names and values"),
-        (whole, "a: " + "x" * 2**20, "over 65536 bytes"),
-    ]:
-        yaml.write_text(whole.replace(before, after))
+    for before, after, says in REFUSED_YAML:
+        yaml.write_text(whole.replace(before, after) if before else after)
         with pytest.raises(ValueError, match=says):
             load.load(f"speechbrain:{folder}")
-    yaml.write_text(whole)
+    assert not ran.exists()
+
+
+def test_no_pickle_is_loaded(tmp_path: Path) -> None:
+    folder, ran = hub_folder(tmp_path / "spkrec", ECAPA), tmp_path / "ran"
+    weights = folder / "embedding_model.ckpt"
+    state = torch.load(weights, weights_only=True)
 
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -398,16 +411,16 @@ def test_onnx_networks_over_filterbanks(onnx_model: tuple[Path, nn.Module], voic
     items = folders.items(voices, split="all")[:5]
     for frontend, fbank in (("wespeaker", WESPEAKER_FBANK), ("3dspeaker", THREED_SPEAKER_FBANK)):
         loaded = load.load(str(path), frontend=frontend)  # type: ignore[arg-type]
-        found, _ = embed(loaded.embedder, items, loaded.read, batch_size=3)
+        embedded, _ = embed(loaded.embedder, items, loaded.read, batch_size=3)
         front = fbank().eval()
         with torch.no_grad():
             expected = np.stack(
                 [
-                    network(front(torch.from_numpy(audio.read(one))[None])[0])[0].numpy()
-                    for one in items
+                    network(front(torch.from_numpy(audio.read(item))[None])[0])[0].numpy()
+                    for item in items
                 ]
             )
-        np.testing.assert_allclose(found.matrix, expected, atol=1e-5 * np.abs(expected).max())
+        np.testing.assert_allclose(embedded.matrix, expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.slow  # with the export of the test above
@@ -452,7 +465,7 @@ def test_onnx_networks_over_waves_and_what_is_refused(tmp_path: Path) -> None:
         load.load(str(tmp_path / "bad.onnx"))
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     for model, says in [
         ("speechbrain:nowhere", "neither a folder nor a name on the hub"),
         ("speechbrain:../../nowhere", "neither a folder nor a name"),
@@ -470,7 +483,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
 
 def likeness(*arguments: object) -> int:
     with pytest.raises(SystemExit) as stopped:
-        main([str(one) for one in arguments])
+        main([str(argument) for argument in arguments])
     return int(stopped.value.code or 0)
 
 
@@ -482,7 +495,7 @@ def test_crops_chunks_and_pauses_from_the_command_line(
 ) -> None:
     path, _ = onnx_model
     items = folders.items(voices, split="all")[:4]
-    (tmp_path / "list.txt").write_text("".join(f"{one.id}\t{one.path}\n" for one in items))
+    (tmp_path / "list.txt").write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
     base = ("embed", "--model", path, "--items", tmp_path / "list.txt", "--out", tmp_path / "e.npz")
     loaded = load.load(str(path))
 
@@ -490,9 +503,9 @@ def test_crops_chunks_and_pauses_from_the_command_line(
         """The mean over pieces, weighted by their lengths."""
         with torch.no_grad():
             rows = [
-                loaded.embedder(torch.from_numpy(one)[None])[0].double().numpy() for one in waves
+                loaded.embedder(torch.from_numpy(wave)[None])[0].double().numpy() for wave in waves
             ]
-        return np.average(rows, axis=0, weights=[len(one) for one in waves])
+        return np.average(rows, axis=0, weights=[len(wave) for wave in waves])
 
     cases: list[tuple[list[object], Callable[[Any], list[Any]] | None, dict[str, str]]] = [
         ([], lambda w: [w], {}),
@@ -504,18 +517,20 @@ def test_crops_chunks_and_pauses_from_the_command_line(
         (["--chunk-seconds", 1], lambda w: [w], {"chunks": "at most 1 s, mean by length"}),
         (["--only-speech"], None, {"pauses": "left out by energy"}),
     ]
-    for more, pieces, said in cases:
+    for more, pieces, message in cases:
         assert likeness(*base, *more) == 0
-        found = embeddings.read(tmp_path / "e.npz")
-        assert dict(found.meta) == {
+        read_back = embeddings.read(tmp_path / "e.npz")
+        assert dict(read_back.meta) == {
             "model": loaded.digest,
             "modality": "speaker",
             "similarity": "cosine",
-            **said,
+            **message,
         }
         if pieces is not None:
-            expected = np.stack([whole(*pieces(audio.read(one))) for one in items])
-            np.testing.assert_allclose(found.matrix, expected, atol=1e-5 * np.abs(expected).max())
+            expected = np.stack([whole(*pieces(audio.read(item))) for item in items])
+            np.testing.assert_allclose(
+                read_back.matrix, expected, atol=1e-5 * np.abs(expected).max()
+            )
     for more, says in [
         (["--crops", 2, "--chunk-seconds", 5], "exclude each other"),
         (["--crops", 2, "--crop-seconds", 0], "at least 0.1 s"),

@@ -59,7 +59,7 @@ def test_a_run_goes_on(tmp_path: Path) -> None:
         fit(other, data=tmp_path, out=tmp_path / "run", resume=True)
 
 
-def test_every_new_name_is_there() -> None:
+def test_every_new_name_exists() -> None:
     for module in RENAMED.values():
         assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
     assert renamed(

@@ -36,8 +36,8 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        server, wanted = self.server, self.headers.get("Range")
-        server.requests.append((self.path, wanted))
+        server, expected = self.server, self.headers.get("Range")
+        server.requests.append((self.path, expected))
         if self.path == "/moved":
             self.send_response(302)
             self.send_header("Location", "ftp://127.0.0.1/x")
@@ -53,8 +53,8 @@ class Handler(BaseHTTPRequestHandler):
         body = server.files[self.path[1:]]
         tag = '"' + hashlib.md5(body).hexdigest() + '"'
         start = 0
-        if wanted and server.ranges and self.headers.get("If-Range") in (None, tag):
-            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        if expected and server.ranges and self.headers.get("If-Range") in (None, tag):
+            start = int(expected.removeprefix("bytes=").removesuffix("-"))
             if start >= len(body):
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{len(body)}")
@@ -78,28 +78,28 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving() -> Iterator[Server]:
     """A server that answers in a thread of its own until the end of the block."""
-    with Server() as one:
+    with Server() as server:
         thread = threading.Thread(
-            target=one.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
         )
         thread.start()
-        yield one
-        one.shutdown()
+        yield server
+        server.shutdown()
 
 
 def packed(members: dict[str, bytes], kind: str = "w:gz") -> bytes:
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode=kind) as tar:  # type: ignore[call-overload]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=kind) as tar:  # type: ignore[call-overload]
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-    return held.getvalue()
+    return buffer.getvalue()
 
 
 def zipped(members: dict[str, bytes]) -> bytes:
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
-    return held.getvalue()
+    return buffer.getvalue()

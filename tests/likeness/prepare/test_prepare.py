@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likeness.cli import main
-from likeness.prepare.fetch import _Joined, differs, download, unpack
+from likeness.prepare.archives import _Joined, unpack
+from likeness.prepare.fetch import differs, download
 from likeness.prepare.prepare import prepare
 from likeness.prepare.sources import DATASETS, named
 from tests.disk_calls import come_in_order, recorded
@@ -31,8 +32,8 @@ from toolkit.data.source import Archive, Dataset, Holds
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving() as one:
-        yield one
+    with serving() as first:
+        yield first
 
 
 WAVS = {f"set-1.0/recordings/{i}.wav": os.urandom(2_000) for i in range(5)}
@@ -49,40 +50,42 @@ def dataset(server: Server, body: bytes, name: str = "set.tar.gz", **more: objec
 
 
 def run(one: Dataset, data: Path, **more: object) -> list[str]:
-    said: list[str] = []
-    prepare(one, data, say=said.append, wait_seconds=0.01, **more)  # type: ignore[arg-type]
-    return said
+    message: list[str] = []
+    prepare(one, data, say=message.append, wait_seconds=0.01, **more)  # type: ignore[arg-type]
+    return message
 
 
 def left(data: Path) -> list[str]:
     """Every file below data but the lock."""
     return sorted(
-        one.relative_to(data).as_posix()
-        for one in data.rglob("*")
-        if one.is_file() and one.name != ".lock"
+        path.relative_to(data).as_posix()
+        for path in data.rglob("*")
+        if path.is_file() and path.name != ".lock"
     )
 
 
 def test_fetches_verifies_unpacks_counts_and_does_it_once(server: Server, tmp_path: Path) -> None:
     body = packed({**WAVS, "set-1.0/README": b"read"})
-    one = dataset(server, body, sha256=hashlib.sha256(body).hexdigest(), size=len(body))
-    said = run(one, tmp_path)
+    first = dataset(server, body, sha256=hashlib.sha256(body).hexdigest(), size=len(body))
+    message = run(first, tmp_path)
     assert left(tmp_path) == [f"set/wav/{i}.wav" for i in range(5)]
     assert (tmp_path / "set/wav/3.wav").read_bytes() == WAVS["set-1.0/recordings/3.wav"]
-    assert "set.tar.gz: SHA-256 is right" in said
-    assert said[-1] == "ok       files in set/wav: 5 of 5"
-    assert "set/wav is there already; unpacked files are counted, not summed" in run(one, tmp_path)
+    assert "set.tar.gz: SHA-256 is right" in message
+    assert message[-1] == "ok       files in set/wav: 5 of 5"
+    assert "set/wav is there already; unpacked files are counted, not summed" in run(
+        first, tmp_path
+    )
     assert len(server.requests) == 1
 
 
 def test_an_archive_goes_when_what_it_held_is_on_the_disk(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = dataset(server, packed(WAVS))
+    first = dataset(server, packed(WAVS))
     server.files["list.txt"] = b"a b"
     listed = Archive(makes="meta/list.txt", urls=(server.url("list.txt"),))
     calls = recorded(monkeypatch, tmp_path)
-    run(replace(one, archives=(*one.archives, listed)), tmp_path)
+    run(replace(first, archives=(*first.archives, listed)), tmp_path)
     for name, made in (
         ("set.tar.gz", ["sync", "replace set/wav", "fsync set"]),
         ("list.txt", ["replace meta/list.txt", "fsync meta"]),
@@ -99,21 +102,20 @@ def test_files_that_are_there_already_are_summed(
     server: Server, tmp_path: Path, folder: str
 ) -> None:
     body = packed(WAVS)
-    one = dataset(server, body, md5=hashlib.md5(body).hexdigest())
-    run(one, tmp_path)
+    first = dataset(server, body, md5=hashlib.md5(body).hexdigest())
+    run(first, tmp_path)
     beside = tmp_path / folder / "set.tar.gz"
     beside.write_bytes(body)
     assert (
         "set/wav is there already; MD5 of set.tar.gz is right; unpacked files are counted, not "
-        "summed" in run(one, tmp_path)
+        "summed" in run(first, tmp_path)
     )
     beside.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
     with pytest.raises(
         ValueError,
-        match=r"^set.tar.gz: its md5 is [0-9a-f]{32}, but [0-9a-f]{32} is expected; remove it and "
-        r"set/wav from .* and run the command again$",
+        match=r"^set.tar.gz: its md5 .* remove it and set/wav",
     ):
-        run(one, tmp_path)
+        run(first, tmp_path)
     assert (
         tmp_path / "set/wav/3.wav"
     ).is_file()  # what somebody put there is removed by nobody else
@@ -136,7 +138,7 @@ def test_files_that_are_there_already_are_summed(
     (tmp_path / "meta/list.txt").write_bytes(b"a c")
     with pytest.raises(
         ValueError,
-        match=r"^list.txt: its md5 is .* is expected; remove it from .* and run the command again$",
+        match=r"^list.txt: its md5 .* remove it",
     ):
         run(whole, tmp_path)
 
@@ -147,12 +149,12 @@ def test_broken_connections_are_resumed_where_they_broke(server: Server, tmp_pat
     server.busy = 2
     download(server.url("a"), tmp_path / "a", wait_seconds=0.01)
     assert (tmp_path / "a").read_bytes() == server.files["a"]
-    starts = [int(wanted[6:-1]) for _, wanted in server.requests if wanted]
+    starts = [int(request[6:-1]) for _, request in server.requests if request]
     assert starts == [1_500_000, 2_250_000, 2_625_000]
     assert left(tmp_path) == ["a"]
 
 
-def test_a_stopped_download_goes_on_and_a_changed_file_starts_anew(
+def test_a_stopped_download_resumes_and_a_changed_file_starts_again(
     server: Server, tmp_path: Path
 ) -> None:
     server.files["a"] = os.urandom(100_000)
@@ -160,8 +162,7 @@ def test_a_stopped_download_goes_on_and_a_changed_file_starts_anew(
     server.ranges = False  # every try begins anew and gains nothing
     with pytest.raises(
         OSError,
-        match=r"the connection ended after 50000 of 100000 bytes; gave up after 5 tries; what "
-        r"arrived is kept",
+        match="50000 of 100000 bytes",
     ):
         download(server.url("a"), tmp_path / "a", wait_seconds=0.001)
     assert left(tmp_path) == ["a.part", "a.part.tag"]
@@ -208,30 +209,29 @@ def test_wrong_checksum_or_size_leaves_nothing(server: Server, tmp_path: Path) -
 def test_files_that_somebody_put_there_are_removed_by_nobody_else(
     server: Server, tmp_path: Path
 ) -> None:
-    one = dataset(server, packed(WAVS), md5="0" * 32)
+    first = dataset(server, packed(WAVS), md5="0" * 32)
     put = tmp_path / "downloads" / "set.tar.gz"
     put.parent.mkdir()
     put.write_bytes(b"mine")
     with pytest.raises(
         ValueError,
-        match=r"^set.tar.gz: its md5 is .* is expected; remove it: run the command again",
+        match=r"^set.tar.gz: its md5 .* remove it: run",
     ):
-        run(one, tmp_path)
+        run(first, tmp_path)
     assert put.read_bytes() == b"mine"
     assert server.requests == []
     server.files["b"] = b"second part"
     parts = Archive(makes="both", urls=(server.url("set.tar.gz"), server.url("b")), md5="0" * 32)
     with pytest.raises(
         ValueError,
-        match=r"is expected; 'b' of it, fetched now, was removed; remove 'set.tar.gz' from "
-        r".*downloads too: run the command again",
+        match=r"'b' of it.*remove 'set.tar.gz' from",
     ):
         run(Dataset("both", "two parts", "none", "here", (parts,), by_hand="ask"), tmp_path)
     assert left(tmp_path) == ["downloads/set.tar.gz"]
     assert put.read_bytes() == b"mine"
 
 
-def test_an_unknown_checksum_is_said(server: Server, tmp_path: Path) -> None:
+def test_an_unknown_checksum_is_reported(server: Server, tmp_path: Path) -> None:
     body = packed(WAVS)
     assert f"set.tar.gz: UNVERIFIED, no checksum of it is known; {len(body)} bytes" in run(
         dataset(server, body), tmp_path, keep=True
@@ -261,8 +261,8 @@ def test_members_outside_the_folder_are_refused(server: Server, tmp_path: Path) 
         info = tarfile.TarInfo("x")
         info.type = tarfile.CHRTYPE
         tar.addfile(info)
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         entry = zipfile.ZipInfo("set-1.0/recordings/0.wav")
         entry.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(entry, "/etc/passwd")
@@ -272,7 +272,7 @@ def test_members_outside_the_folder_are_refused(server: Server, tmp_path: Path) 
         "c.tar.gz": device.getvalue(),
         "d.zip": zipped({**WAVS, "../evil.wav": b"x"}),
         "e.zip": zipped({"/evil.wav": b"x"}),
-        "f.zip": held.getvalue(),
+        "f.zip": buffer.getvalue(),
     }
     for name, body in cases.items():
         with pytest.raises(
@@ -286,21 +286,26 @@ def test_members_outside_the_folder_are_refused(server: Server, tmp_path: Path) 
 
 def nameless_zip() -> bytes:
     """Its only member has no name."""
-    held = zipped({"a": b"x"})
-    start = held.index(b"PK\1\2")
-    end = held.index(b"PK\5\6")
-    member, listed = held[:start], held[start:end]
+    contents = zipped({"a": b"x"})
+    start = contents.index(b"PK\1\2")
+    end = contents.index(b"PK\5\6")
+    member, listed = contents[:start], contents[start:end]
     member = member[:26] + bytes(2) + member[28:30] + member[31:]
     listed = listed[:28] + bytes(2) + listed[30:46] + listed[47:]
-    return member + listed + held[end : end + 12] + struct.pack("<IIH", len(listed), len(member), 0)
+    return (
+        member
+        + listed
+        + contents[end : end + 12]
+        + struct.pack("<IIH", len(listed), len(member), 0)
+    )
 
 
 def bzipped() -> bytes:
     """A member in bzip2 with a changed byte: bz2 raises OSError."""
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w", zipfile.ZIP_BZIP2) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("a", b"x" * 100)
-    return held.getvalue().replace(b"BZh9", b"BZh0")
+    return buffer.getvalue().replace(b"BZh9", b"BZh0")
 
 
 @pytest.mark.parametrize(
@@ -325,7 +330,7 @@ def test_expanding_archives_are_refused(tmp_path: Path) -> None:
     info = tarfile.TarInfo("zeros")
     info.size = 2**29
     zeros.write_bytes(gzip.compress(info.tobuf() + bytes(1_000)))
-    with pytest.raises(ValueError, match="it holds over 1 members or 268435456 bytes"):
+    with pytest.raises(ValueError, match="over 1 members or 268435456"):
         unpack(zeros.name, [zeros], tmp_path / "into")
     assert not (tmp_path / "into").exists()
 
@@ -333,18 +338,17 @@ def test_expanding_archives_are_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full"
 )
-def test_a_full_disk_is_said_and_nothing_final_is_left(server: Server, tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_leaves_no_final_file(server: Server, tmp_path: Path) -> None:
     server.files["a"] = b"x" * 100
     (tmp_path / "a.part").symlink_to("/dev/full")
     with pytest.raises(
         OSError,
-        match=r"a\.part: cannot be written \(No space left on device\); make room and run the "
-        r"command again",
+        match=r"a\.part: .*No space left.*make room",
     ):
         download(server.url("a"), tmp_path / "a")
     assert not (tmp_path / "a").exists()
     server.claim = 10**18
-    with pytest.raises(OSError, match=r"1000000000\.00 GB are to come but .* GB are free"):
+    with pytest.raises(OSError, match=r"1000000000\.00 GB .* GB are free"):
         download(server.url("a"), tmp_path / "b")
 
 
@@ -353,7 +357,7 @@ def test_addresses_that_are_refused(server: Server, tmp_path: Path) -> None:
         download("file:///etc/passwd", tmp_path / "a")
     with pytest.raises(OSError, match=r"answers 404 .*the file may have moved"):
         download(server.url("absent"), tmp_path / "a")
-    with pytest.raises(ValueError, match=r"leads to an address that is not http or https .*ftp"):
+    with pytest.raises(ValueError, match=r"not http or https .*ftp"):
         download(server.url("moved"), tmp_path / "a", wait_seconds=0.001)
     server.shutdown()
     server.server_close()
@@ -387,20 +391,18 @@ def test_parts_are_joined_and_archives_put_there_by_hand_are_taken(
             takes=("*/recordings/*",),
             md5=hashlib.md5(wavs).hexdigest(),
         )
-        one = Dataset(
+        loaded = Dataset(
             "set", "", "", "", (by_hand,), holds=holds, by_hand="fetch set.zip into DATA/downloads"
         )
-        with pytest.raises(
-            ValueError, match=r"set: 1 of 1 counts .*fetch set.zip into .*/downloads"
-        ):
-            run(one, data)
+        with pytest.raises(ValueError, match=r"1 of 1 counts .*fetch set.zip into"):
+            run(loaded, data)
         for i, name in enumerate(names):
             (data / where / name).write_bytes(
                 wavs[i * 4_000 : (i + 1) * 4_000]
                 if len(names) == 2 and i == 0
                 else wavs[4_000 * i :]
             )
-        run(one, data)
+        run(loaded, data)
         assert len(left(data)) == 5 + len(names)  # the user's files stay
 
 
@@ -430,21 +432,19 @@ def test_joined_reads_like_one_file(
 
 
 def test_the_table_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len({one.name for one in DATASETS}) == len(DATASETS)
-    for one in DATASETS:
-        assert one.licence
-        assert one.page.startswith("http")
-        assert one.holds or one.check
-        for archive in one.archives:
+    assert len({dataset.name for dataset in DATASETS}) == len(DATASETS)
+    for entry in DATASETS:
+        assert entry.licence
+        assert entry.page.startswith("http")
+        assert entry.holds or entry.check
+        for archive in entry.archives:
             assert archive.names
-            assert one.by_hand or archive.urls
+            assert entry.by_hand or archive.urls
             assert all(url.startswith("http") for url in archive.urls)
             assert len(archive.sha256) in (0, 64)
             assert len(archive.md5) in (0, 32)
             assert not archive.makes.startswith("/")
-    with pytest.raises(
-        ValueError, match=r"no data set 'muasn' to prepare; did you mean 'musan'; there are an4, "
-    ):
+    with pytest.raises(ValueError, match=r"'muasn' .*did you mean 'musan'"):
         named("muasn")
     main_ok(["prepare"])
     assert "voxceleb1 by hand" in " ".join(capsys.readouterr().out.split())
@@ -456,7 +456,7 @@ def main_ok(arguments: list[str]) -> None:
     assert stopped.value.code == 0
 
 
-def test_voxceleb_is_told_and_counted_without_a_network(
+def test_voxceleb_is_explained_and_counted_without_the_internet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Everything that a download would make is there, though empty of audio: nothing is fetched,
@@ -480,7 +480,7 @@ def test_voxceleb_is_told_and_counted_without_a_network(
     assert len(shown.err.strip().splitlines()) == 1
 
 
-def test_speakers_of_no_split_are_said_and_their_metadata_are_fetched(
+def test_speakers_of_no_split_are_reported_and_their_metadata_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A merged VoxCeleb2 is split by vox2_meta.csv alone: without it nothing can be counted, and
@@ -504,16 +504,15 @@ def test_speakers_of_no_split_are_said_and_their_metadata_are_fetched(
     monkeypatch.setattr("likeness.prepare.prepare.download", unreachable)
     with pytest.raises(
         ValueError,
-        match=r"^voxceleb2: .*: 2 VoxCeleb2 speakers lie in no folder .* and in no vox2_meta.csv "
-        r"\('id00012', 'id00017'\);",
+        match=r"^voxceleb2: .*\('id00012', 'id00017'\);",
     ):
         run(named("voxceleb2"), tmp_path)
     monkeypatch.setattr("likeness.prepare.prepare.download", fetched)
-    said: list[str] = []
-    with pytest.raises(ValueError, match="4 of 4 counts are not what they should be"):
-        prepare(named("voxceleb2"), tmp_path, say=said.append)
-    assert "DIFFERS  audio files of voxceleb2 dev: 1 of 1,092,009" in said
-    assert "DIFFERS  speakers of voxceleb2 test: 1 of 118" in said
+    message: list[str] = []
+    with pytest.raises(ValueError, match="4 of 4 counts"):
+        prepare(named("voxceleb2"), tmp_path, say=message.append)
+    assert "DIFFERS  audio files of voxceleb2 dev: 1 of 1,092,009" in message
+    assert "DIFFERS  speakers of voxceleb2 test: 1 of 118" in message
 
 
 def archive(path: Path, *members: tuple[str, dict[str, object]]) -> Path:
@@ -554,8 +553,8 @@ def test_odd_numbers_and_names_in_an_archive_are_one_sentence(
 def test_a_damaged_bzip2_member_is_one_sentence(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_BZIP2) as file:
         file.writestr("a", bytes(1000))
-    held = bytearray((tmp_path / "a.zip").read_bytes())
-    held[35:45] = b"\xff" * 10
-    (tmp_path / "a.zip").write_bytes(held)
+    contents = bytearray((tmp_path / "a.zip").read_bytes())
+    contents[35:45] = b"\xff" * 10
+    (tmp_path / "a.zip").write_bytes(contents)
     with pytest.raises(ValueError, match=r"a\.zip.*fetch it again"):
         unpack("a.zip", [tmp_path / "a.zip"], tmp_path / "out")

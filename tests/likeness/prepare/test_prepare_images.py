@@ -22,8 +22,8 @@ from toolkit.data.source import Dataset
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving() as one:
-        yield one
+    with serving() as first:
+        yield first
 
 
 def served(name: str, server: Server, bodies: dict[str, bytes], *, sums: bool = True) -> Dataset:
@@ -33,16 +33,16 @@ def served(name: str, server: Server, bodies: dict[str, bytes], *, sums: bool = 
     known = named(name)
     server.files.update(bodies)
     archives = []
-    for one in known.archives:
-        (file,) = one.names
+    for archive in known.archives:
+        (file,) = archive.names
         body = bodies[file]
         if sums:
-            one = replace(
-                one,
-                sha256=hashlib.sha256(body).hexdigest() if one.sha256 else "",
-                md5=hashlib.md5(body).hexdigest() if one.md5 else "",
+            archive = replace(
+                archive,
+                sha256=hashlib.sha256(body).hexdigest() if archive.sha256 else "",
+                md5=hashlib.md5(body).hexdigest() if archive.md5 else "",
             )
-        archives.append(replace(one, urls=(server.url(file),), files=(file,)))
+        archives.append(replace(archive, urls=(server.url(file),), files=(file,)))
     return replace(known, archives=tuple(archives))
 
 
@@ -58,7 +58,7 @@ def said(dataset: Dataset, data: Path) -> tuple[list[str], str]:
 
 def idx(*sizes: int) -> bytes:
     head = (0x800 + len(sizes)).to_bytes(4, "big") + b"".join(
-        one.to_bytes(4, "big") for one in sizes
+        size.to_bytes(4, "big") for size in sizes
     )
     return gzip.compress(head + bytes(int(np.prod(sizes))))
 
@@ -72,7 +72,7 @@ def test_four_files_are_fetched_to_where_they_are_read(
     lines, error = said(served(name, server, bodies), tmp_path)
     assert f"DIFFERS  {name}: training images: 5 of 60,000" in lines
     assert f"DIFFERS  {name}: testing images: 3 of 10,000" in lines
-    assert sum("MD5 is right" in one for one in lines) == 4
+    assert sum("MD5 is right" in line for line in lines) == 4
     assert error.startswith(f"{name}: 2 of 2 counts are not what they should be")
     assert len(mnist.items(tmp_path, name=name)) == 5  # type: ignore[arg-type]
     assert len(server.requests) == 4
@@ -98,22 +98,24 @@ def test_mnist_is_summed_by_what_its_files_hold(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another compression of the same bytes, or none, is right; one pixel more is wrong."""
-    held = {
+    contents = {
         f"{part}-{kind}-ubyte": gzip.decompress(idx(*sizes))
         for part in ("train", "t10k")
         for kind, sizes in (("images-idx3", (4, 2, 3)), ("labels-idx1", (4,)))
     }
     monkeypatch.setattr(mnist, "_COUNTS", (("train", 4), ("test", 4)))
     monkeypatch.setattr(
-        mnist, "MD5", {f"{name}.gz": hashlib.md5(body).hexdigest() for name, body in held.items()}
+        mnist,
+        "MD5",
+        {f"{name}.gz": hashlib.md5(body).hexdigest() for name, body in contents.items()},
     )
-    for name, body in held.items():
+    for name, body in contents.items():
         (tmp_path / f"{name}{end}").write_bytes(
             gzip.compress(body, compresslevel=1, mtime=7) if end else body
         )
-    assert [one.found for one in mnist.check(tmp_path)] == [4, 4]
+    assert [entry.found for entry in mnist.check(tmp_path)] == [4, 4]
     name = "t10k-images-idx3-ubyte"
-    changed = held[name][:-1] + b"\1"
+    changed = contents[name][:-1] + b"\1"
     (tmp_path / f"{name}{end}").write_bytes(gzip.compress(changed) if end else changed)
     with pytest.raises(
         ValueError,
@@ -126,20 +128,22 @@ def test_mnist_is_summed_by_what_its_files_hold(
 def test_fashion_mnist_is_summed_as_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = {
+    contents = {
         f"{part}-{kind}-ubyte.gz": idx(*sizes)
         for part in ("train", "t10k")
         for kind, sizes in (("images-idx3", (4, 2, 3)), ("labels-idx1", (4,)))
     }
     monkeypatch.setattr(mnist, "_COUNTS", (("train", 4), ("test", 4)))
-    for name, body in held.items():
+    for name, body in contents.items():
         (tmp_path / name).write_bytes(body)
     with pytest.raises(ValueError, match="4 of 4 files have a wrong MD5 sum"):
         mnist.check_fashion(tmp_path)
     monkeypatch.setattr(
-        mnist, "FASHION_MD5", {name: hashlib.md5(body).hexdigest() for name, body in held.items()}
+        mnist,
+        "FASHION_MD5",
+        {name: hashlib.md5(body).hexdigest() for name, body in contents.items()},
     )
-    assert [one.found for one in mnist.check_fashion(tmp_path)] == [4, 4]
+    assert [entry.found for entry in mnist.check_fashion(tmp_path)] == [4, 4]
 
 
 def test_a_published_sum_refuses_what_is_served_instead(server: Server, tmp_path: Path) -> None:
@@ -166,9 +170,11 @@ def test_an_archive_cut_short_leaves_nothing_under_its_name(
         tmp_path,
     )
     assert "cifar-100-binary.tar.gz: damaged or cut short" in error
-    held = zipped({"Stanford_Online_Products/Ebay_train.txt": rng.bytes(5_000)})
+    contents = zipped({"Stanford_Online_Products/Ebay_train.txt": rng.bytes(5_000)})
     _, error = said(
-        served("sop", server, {"Stanford_Online_Products.zip": held[: int(cut * len(held))]}),
+        served(
+            "sop", server, {"Stanford_Online_Products.zip": contents[: int(cut * len(contents))]}
+        ),
         tmp_path,
     )
     assert "Stanford_Online_Products.zip: damaged or cut short" in error
@@ -226,7 +232,7 @@ def test_omniglot_has_two_parts(server: Server, tmp_path: Path) -> None:
     lines, _ = said(served("omniglot", server, parts), tmp_path)
     assert "DIFFERS  Omniglot: train images: 2 of 19,280" in lines
     assert "DIFFERS  Omniglot: test images: 2 of 13,180" in lines
-    assert [one.id for one in omniglot.items(tmp_path, protocol="official", split="test")] == [
+    assert [item.id for item in omniglot.items(tmp_path, protocol="official", split="test")] == [
         "Tengwar/character01/0001_01",
         "Tengwar/character01/0001_02",
     ]
@@ -242,7 +248,7 @@ def test_cars_put_there_by_hand_are_verified_and_unpacked(tmp_path: Path) -> Non
     lines, error = said(named("cars196"), tmp_path)
     assert "but d5c8f0aa497503f355e17dc7886c3f14 is expected; remove it" in error
     known = named("cars196")
-    here = replace(known, archives=tuple(replace(one, md5="") for one in known.archives))
+    here = replace(known, archives=tuple(replace(archive, md5="") for archive in known.archives))
     (tmp_path / "downloads" / "cars_annos.mat").write_bytes(b"no matrix")
     lines, error = said(here, tmp_path)
     assert (tmp_path / "car_ims" / "000001.jpg").is_file()
@@ -274,18 +280,18 @@ def test_faces(server: Server, tmp_path: Path) -> None:
         assert lines[-1] == "ok       files in orl: 400 of 400"
         assert error == ""
         assert (tmp_path / folder / "orl" / "s40" / "10.pgm").is_file()
-    assert any("UNVERIFIED, no checksum of it is known" in one for one in lines)
+    assert any("UNVERIFIED, no checksum of it is known" in line for line in lines)
 
 
-def test_a_server_that_does_not_answer_is_told_with_what_to_do(
+def test_a_server_that_does_not_answer_is_reported_with_a_remedy(
     server: Server, tmp_path: Path
 ) -> None:
     gone = replace(
         named("orl"),
         archives=tuple(
-            replace(one, urls=(server.url("absent.zip"),)) for one in named("orl").archives
+            replace(archive, urls=(server.url("absent.zip"),)) for archive in named("orl").archives
         ),
     )
     lines, error = said(gone, tmp_path)
-    assert any(one.startswith("not fetched: ") and "404" in one for one in lines)
+    assert any(text.startswith("not fetched: ") and "404" in text for text in lines)
     assert "fetch att_faces.zip from elsewhere" in error

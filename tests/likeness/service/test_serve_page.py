@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -122,15 +121,16 @@ def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
         page.set_input_files("#file-second", files[9])
         page.click("#compare:not([disabled])")
         assert page.inner_text(".verdict") == "The same voice"
-        said = page.inner_text("#answer")
-        assert re.search(r"Probability\s+(?:> )?\d+\.\d %\s+if 25 % of pairs are", said)
-        assert re.search(r"Threshold\s+-1.000\s+Norms\s+[\d.]+ / [\d.]+", said)
-        assert "Quality" not in said  # ArcFace gives the norm no meaning
+        output = page.inner_text("#answer")
+        assert re.search(r"Probability\s+(?:> )?\d+\.\d %\s+if 25 % of pairs are", output)
+        assert re.search(r"Threshold\s+-1.000\s+Norms\s+[\d.]+ / [\d.]+", output)
+        assert "Quality" not in output  # ArcFace gives the norm no meaning
         page.click("[data-drop=first] .row button")
         assert page.is_hidden("#answer")
-        page.click("[data-drop=first] .acts button:first-child")  # record
-        time.sleep(0.8)
-        page.click("[data-drop=first] .acts button:first-child")  # stop
+        button = "[data-drop=first] .acts button:first-child"
+        page.click(button)  # It begins to record, and then shows for how long.
+        page.wait_for_selector(f"{button}:text-matches('^Stop +(0\\.[89]|[1-9])')")
+        page.click(button)  # It stops.
         page.wait_for_selector("[data-drop=first] audio")
         page.click("#compare:not([disabled])")
         assert page.inner_text(".verdict") == "The same voice"
@@ -175,9 +175,9 @@ def test_a_refused_photo_is_explained(browser: Any, tmp_path: Path) -> None:
         page.set_input_files("#file-first", str(whole))
         page.set_input_files("#file-second", str(broken))
         page.click("#compare:not([disabled])")
-        said = page.inner_text("#answer .error")
-        assert "1 of 2 items cannot be read: the second file: " in said
-        assert "likeness-" not in said  # the private folder in which it was
+        output = page.inner_text("#answer .error")
+        assert "1 of 2 items cannot be read: the second file: " in output
+        assert "likeness-" not in output  # the private folder in which it was
         page.context.close()
 
 
@@ -274,7 +274,7 @@ def test_a_verdict_goes_with_the_files_that_were_compared(
         assert page.is_disabled("#compare")
 
 
-def test_another_name_or_tab_clears_what_was_said(
+def test_another_name_or_tab_clears_the_message(
     browser: Any, photos: list[str], tmp_path: Path
 ) -> None:
     with serving(untrained(FACE, tmp_path / "m.safetensors")) as url, page_of(browser, url) as page:
@@ -380,7 +380,7 @@ def test_what_was_chosen_is_what_is_compared(
         assert page.inner_text(".verdict") == "The same face"
 
 
-def test_an_enrolment_is_told_though_the_name_was_changed_meanwhile(
+def test_an_enrolment_is_confirmed_though_the_name_was_changed_meanwhile(
     browser: Any, photos: list[str], tmp_path: Path
 ) -> None:
     model = untrained(FACE, tmp_path / "m.safetensors")

@@ -72,8 +72,10 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 helper.make_tensor_value_info(name, TensorProto.FLOAT, [count, len(values)])
             )
             if name != "score8":
-                held = constant(f"{name}_held", np.tile(np.array(values, np.float32), (count, 1)))
-                nodes.append(helper.make_node("Identity", [held], [name]))
+                contents = constant(
+                    f"{name}_held", np.tile(np.array(values, np.float32), (count, 1))
+                )
+                nodes.append(helper.make_node("Identity", [contents], [name]))
     inputs = [helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 3, SIDE, SIDE])]
     model = helper.make_model(
         helper.make_graph(nodes, "tiny", inputs, outputs, constants),
@@ -134,7 +136,7 @@ def test_crop_is_insightfaces(shared: Path) -> None:
     from insightface.utils import face_align
 
     pixels = images.decode(
-        next(one for one in align.find_images(shared / "data" / "orl") if one.id == "s1/1.pgm")
+        next(path for path in align.find_images(shared / "data" / "orl") if path.id == "s1/1.pgm")
     )
     points = np.array([[30.0, 50.0], [60.0, 48.0], [46.0, 65.0], [34.0, 82.0], [60.0, 80.0]])
     for size in (112, 128, 224):
@@ -215,13 +217,13 @@ def test_a_folder_with_failures(detector: Path, tmp_path: Path) -> None:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"no image" if pixels is None else encode(pixels))
     result = align.align_folder(root, out, detector=detector)
-    assert [one.id for one in result.done] == ["a/1.png", "b/deep/3.png"]
-    assert [(one.path, one.label) for one in result.done] == [
+    assert [item.id for item in result.done] == ["a/1.png", "b/deep/3.png"]
+    assert [(item.path, item.label) for item in result.done] == [
         (out / "a/1.png", "a"),
         (out / "b/deep/3.png", "b"),
     ]
     assert result.several == ["b/deep/3.png"]
-    reasons = {one.id: one.reason for one in result.failures}
+    reasons = {item.id: item.reason for item in result.failures}
     assert reasons["a/2.png"] == "no face found"
     assert (
         "4 of the 5 landmarks of the chosen face lie outside the image of 64 x 64 pixels"
@@ -232,7 +234,7 @@ def test_a_folder_with_failures(detector: Path, tmp_path: Path) -> None:
     assert (out / "failures.tsv").read_text().count("\n") == 3
     assert images.read(result.done[0]).shape == (3, 112, 112)
     before = (out / "a/1.png").stat().st_mtime_ns
-    assert [one.id for one in align.align_folder(root, out, detector=detector).done] == [
+    assert [item.id for item in align.align_folder(root, out, detector=detector).done] == [
         "a/1.png",
         "b/deep/3.png",
     ]
@@ -288,10 +290,10 @@ def test_what_no_photograph_mends_is_refused_before_the_work(
         ({"width": 0}, "width is 0"),
         ({"choose": "first"}, "choose is 'first'"),
     ]
-    for arguments, said in wrong:
-        with pytest.raises(ValueError, match=said):
+    for arguments, message in wrong:
+        with pytest.raises(ValueError, match=message):
             align.align_folder(root, out, detector=detector, **arguments)
-        with pytest.raises(ValueError, match=said) as caught:
+        with pytest.raises(ValueError, match=message) as caught:
             align.read(Item("1", root / "1.png"), detector=str(detector), **arguments)
         assert not isinstance(caught.value, BadImage)
     assert not out.exists()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -57,10 +58,10 @@ def test_low_resolution_is_two_resizes() -> None:
         same = rng(seed)
         small = int(same.uniform(0.2, 1.0) * 112)
         down, up = (augment.INTERPOLATIONS[i] for i in same.integers(5, size=2))
-        wanted = cv2.resize(
+        expected = cv2.resize(
             cv2.resize(FACE, (small, small), interpolation=down), (112, 112), interpolation=up
         )
-        assert np.array_equal(augment.low_resolution(FACE, rng(seed)), wanted)
+        assert np.array_equal(augment.low_resolution(FACE, rng(seed)), expected)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +76,11 @@ def test_photometric_agrees_with_pillow_as_torchvision_uses_it(name: str, enhanc
     only = dict.fromkeys(("brightness", "contrast", "saturation"), 0.0) | {name: 0.5}
     for seed in range(10):
         draws = rng(seed)
-        factors = [draws.uniform(1 - only[one], 1 + only[one]) for one in only]
-        wanted = np.asarray(enhance(Image.fromarray(FACE)).enhance(math.prod(factors)))
-        assert np.abs(augment.photometric(FACE, rng(seed), **only).astype(int) - wanted).max() <= 2
+        factors = [draws.uniform(1 - only[value], 1 + only[value]) for value in only]
+        expected = np.asarray(enhance(Image.fromarray(FACE)).enhance(math.prod(factors)))
+        assert (
+            np.abs(augment.photometric(FACE, rng(seed), **only).astype(int) - expected).max() <= 2
+        )
 
 
 def test_each_happens_with_its_probability() -> None:
@@ -121,12 +124,12 @@ def test_they_are_independent_of_each_other() -> None:
 
 
 @pytest.mark.parametrize("view", [augment.FLIP_VIEW, augment.ADAFACE_VIEW, augment.CVLFACE_VIEW])
-def test_views_depend_on_seed_step_and_position_alone(view: object, tmp_path: Path) -> None:
+def test_views_depend_on_seed_step_and_position_alone(view: Any, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encode(FACE))
     item = Item("a", tmp_path / "a.png", "a")
 
     def views(order: list[Draw]) -> dict[Draw, images.Floats]:
-        loaded = Views([item], np.zeros(1, np.int64), images.read, view, seed=5, cache=True)  # type: ignore[arg-type]
+        loaded = Views([item], np.zeros(1, np.int64), images.read, view, seed=5, cache=True)
         return {draw: loaded[draw][0] for draw in order}  # type: ignore[dict-item]
 
     draws = [Draw(0, step, position) for step in range(3) for position in range(4)]
@@ -135,7 +138,7 @@ def test_views_depend_on_seed_step_and_position_alone(view: object, tmp_path: Pa
         assert once[draw].shape == (3, 112, 112)
         assert once[draw].dtype == np.float32
         assert np.array_equal(once[draw], again[draw])
-    assert len({one.tobytes() for one in once.values()}) > 1
+    assert len({entry.tobytes() for entry in once.values()}) > 1
     assert np.array_equal(
         images.to_pixels(images.read(item)), FACE
     )  # what was read is not written to
@@ -187,7 +190,7 @@ def test_cvlface_warp_is_the_published_product_of_matrices() -> None:
 
 def test_cvlface_view_without_changes_is_the_image_and_each_part_acts() -> None:
     image = to_floats(FACE)
-    none = {
+    none: dict[str, Any] = {
         "scale": (1.0, 1.0),
         "rotate_prob": 0.0,
         "flip_prob": 0.0,
@@ -196,7 +199,7 @@ def test_cvlface_view_without_changes_is_the_image_and_each_part_acts() -> None:
         "blur_prob": 0.0,
         "num_photo": 0,
     }
-    assert np.array_equal(augment.geometric_view(image, rng(0), rng(0), **none), image)  # type: ignore[arg-type]
+    assert np.array_equal(augment.geometric_view(image, rng(0), rng(0), **none), image)
     for name, value in [
         ("scale", (0.8, 0.8)),
         ("rotate_prob", 1.0),

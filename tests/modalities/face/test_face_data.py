@@ -41,14 +41,14 @@ def rows(found: pairs.Pairs) -> list[tuple[str, str, bool, int]]:
 
 
 def test_lfw_pairs_and_missing_images(shared: Path, tmp_path: Path) -> None:
-    found = pairs.read_lfw(shared / "data" / "protocols" / "lfw" / "pairs.txt")
-    assert len(found.trials) == 6000
-    assert Counter(found.folds.tolist()) == dict.fromkeys(range(10), 600)
-    first = found.trials.enrol_ids[0]
+    loaded = pairs.read_lfw(shared / "data" / "protocols" / "lfw" / "pairs.txt")
+    assert len(loaded.trials) == 6000
+    assert Counter(loaded.folds.tolist()) == dict.fromkeys(range(10), 600)
+    first = loaded.trials.enrol_ids[0]
     touch(tmp_path / first)
-    num_ids = len({*found.trials.enrol_ids, *found.trials.probe_ids})
+    num_ids = len({*loaded.trials.enrol_ids, *loaded.trials.probe_ids})
     with pytest.raises(ValueError, match=f"{num_ids - 1} of {num_ids} images"):
-        pairs.find_images(found.trials, tmp_path)
+        pairs.find_images(loaded.trials, tmp_path)
 
 
 def test_images_of_a_list_are_found_with_or_without_suffix(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_images_of_a_list_are_found_with_or_without_suffix(tmp_path: Path) -> No
     trials = Trials(
         ("a/1.jpg",), ("2",), np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1, np.bool_)
     )
-    found = pairs.find_images(trials, tmp_path)
-    assert [(one.id, one.path, one.label) for one in found] == [
+    result = pairs.find_images(trials, tmp_path)
+    assert [(item.id, item.path, item.label) for item in result] == [
         ("a/1.jpg", tmp_path / "a/1.jpg", "a"),
         ("2", tmp_path / "2.png", None),
     ]
@@ -74,7 +74,7 @@ def test_calfw_and_cplfw(tmp_path: Path) -> None:
         f"d{i}_{side}.jpg 0\n" for i in range(2) for side in "ab"
     ]
     (tmp_path / "pairs.txt").write_text("".join(lines))
-    found = pairs.read_two_lines(tmp_path / "pairs.txt", num_folds=2)
+    loaded = pairs.read_two_lines(tmp_path / "pairs.txt", num_folds=2)
     names = [
         ("s0", True, 0),
         ("s1", True, 0),
@@ -83,11 +83,12 @@ def test_calfw_and_cplfw(tmp_path: Path) -> None:
         ("s3", True, 1),
         ("d1", False, 1),
     ]
-    assert rows(found) == [
+    assert rows(loaded) == [
         (f"{name}_a.jpg", f"{name}_b.jpg", same, fold) for name, same, fold in names
     ]
-    scores = np.where(found.trials.target, 0.9, 0.1)
-    assert lfw.ten_fold_accuracy(scores, found.trials.target, folds=found.folds).mean == 1.0  # type: ignore[arg-type]
+    assert loaded.trials.target is not None
+    scores = np.where(loaded.trials.target, 0.9, 0.1)
+    assert lfw.ten_fold_accuracy(scores, loaded.trials.target, folds=loaded.folds).mean == 1.0
     for text, reason in [
         ("".join(lines[:-1]), "11 lines"),
         ("a.jpg 1\nb.jpg 0\n", "1 pairs have two labels"),
@@ -118,14 +119,14 @@ def write_cfp(protocol: Path) -> None:
 
 def test_cfp(tmp_path: Path) -> None:
     write_cfp(tmp_path)
-    found = rows(pairs.read_cfp(tmp_path))
-    assert found[2] == (
+    loaded = rows(pairs.read_cfp(tmp_path))
+    assert loaded[2] == (
         "Data/Images/001/frontal/01.jpg",
         "Data/Images/002/profile/01.jpg",
         False,
         0,
     )
-    assert [row[2:] for row in found] == [
+    assert [row[2:] for row in loaded] == [
         (True, 0),
         (True, 0),
         (False, 0),
@@ -159,9 +160,9 @@ def write_agedb(path: Path) -> None:
 
 def test_agedb(tmp_path: Path) -> None:
     write_agedb(tmp_path / "protocol.mat")
-    found = rows(pairs.read_agedb(tmp_path / "protocol.mat"))
-    assert found[:2] == [("0_0_0.jpg", "0_1_0.jpg", True, 0), ("0_0_1.jpg", "0_1_1.jpg", False, 0)]
-    assert [row[3] for row in found] == [0, 0, 0, 1, 1, 1]
+    loaded = rows(pairs.read_agedb(tmp_path / "protocol.mat"))
+    assert loaded[:2] == [("0_0_0.jpg", "0_1_0.jpg", True, 0), ("0_0_1.jpg", "0_1_1.jpg", False, 0)]
+    assert [row[3] for row in loaded] == [0, 0, 0, 1, 1, 1]
     savemat(tmp_path / "other.mat", {"splits": np.eye(2)})
     (tmp_path / "no.mat").write_bytes(b"no mat")
     packed = zlib.compress(b"")
@@ -196,16 +197,16 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
         "cfp_ff": (6, (frontal, profile.replace("profile", "frontal"), False)),
     }
     for name in expected:
-        for one in rows(pairs.read_folder(tmp_path / name)):
-            touch(tmp_path / name / one[0])
-            touch(tmp_path / name / one[1])
-    for name, (number, wanted) in expected.items():
-        found, listed = validation.trials(tmp_path, sets=(name,))
+        for entry in rows(pairs.read_folder(tmp_path / name)):
+            touch(tmp_path / name / entry[0])
+            touch(tmp_path / name / entry[1])
+    for name, (number, reference) in expected.items():
+        result, listed = validation.trials(tmp_path, sets=(name,))
         read = rows(pairs.Pairs(listed, np.zeros(len(listed), np.int32)))
         assert len(listed) == number
-        assert (f"{name}/{wanted[0]}", f"{name}/{wanted[1]}", wanted[2], 0) in read
-        assert {one.id for one in found} == {one for row in read for one in row[:2]}
-        assert all(one.path.is_file() for one in found)
+        assert (f"{name}/{reference[0]}", f"{name}/{reference[1]}", reference[2], 0) in read
+        assert {item.id for item in result} == {value for row in read for value in row[:2]}
+        assert all(item.path.is_file() for item in result)
     assert len(validation.trials(tmp_path, sets=tuple(expected))[1]) == 40
     for name in ("lfw", "calfw"):
         (tmp_path / name / "pairs_again.txt").write_text("1\n")
@@ -223,18 +224,20 @@ def test_opensphere_lists(tmp_path: Path) -> None:
     for name in ("b/1.jpg", "a/2.jpg"):
         touch(tmp_path / name)
     (tmp_path / "train.txt").write_text("b/1.jpg\na/2.jpg\n")
-    assert [(one.id, one.label) for one in folders.read_list(tmp_path / "train.txt", tmp_path)] == [
+    assert [
+        (item.id, item.label) for item in folders.read_list(tmp_path / "train.txt", tmp_path)
+    ] == [
         ("b/1.jpg", "b"),
         ("a/2.jpg", "a"),
     ]
-    found = folders.items(tmp_path / "train.txt", split="all", test_share=0.0)
-    assert [(one.id, one.label, one.path) for one in found] == [
+    items = folders.items(tmp_path / "train.txt", split="all", test_share=0.0)
+    assert [(item.id, item.label, item.path) for item in items] == [
         ("a/2.jpg", "a", tmp_path / "a/2.jpg"),
         ("b/1.jpg", "b", tmp_path / "b/1.jpg"),
     ]
     (tmp_path / "pairs.txt").write_text("1 b/1.jpg a/2.jpg\n0 b/1.jpg b/1.jpg\n")
     trials = read_trials(tmp_path / "pairs.txt")
-    assert [one.id for one in pairs.find_images(trials, tmp_path)] == ["b/1.jpg", "a/2.jpg"]
+    assert [path.id for path in pairs.find_images(trials, tmp_path)] == ["b/1.jpg", "a/2.jpg"]
     for text, reason in [
         ("b/1.jpg\nb/3.jpg\na/4.jpg\n", "2 of 3 images are not in"),
         ("1.jpg\n../x/1.jpg\n", "2 lines"),
@@ -266,7 +269,7 @@ def make_pack(root: Path) -> None:
 def test_ijb_pack_and_its_aligned_faces(tmp_path: Path) -> None:
     make_pack(tmp_path)
     pack = ijb.pack(tmp_path)
-    assert [one.id for one in pack.items] == ["1.jpg", "2.jpg", "3.jpg"]
+    assert [item.id for item in pack.items] == ["1.jpg", "2.jpg", "3.jpg"]
     assert pack.faces.template.tolist() == [5, 5, 6]
     assert pack.scores.tolist() == [0.9, 0.8, 0.7]
     where = str(pack.landmarks)
@@ -277,12 +280,12 @@ def test_ijb_pack_and_its_aligned_faces(tmp_path: Path) -> None:
     )
     with pytest.raises(BadImage, match="no landmarks"):
         ijb.read(pack.items[0]._replace(id="9.jpg"), landmarks=where)
-    for size, width, said in (
+    for size, width, message in (
         (64, None, "size is 64"),
         (112, 111, "width is 111"),
         (112, 128, "width is 128"),
     ):
-        with pytest.raises(ValueError, match=said) as caught:
+        with pytest.raises(ValueError, match=message) as caught:
             ijb.read(pack.items[1], landmarks=where, size=size, width=width)
         assert not isinstance(caught.value, BadImage)  # no image is at fault
 
@@ -320,7 +323,7 @@ def test_folders_divide_subjects(tmp_path: Path) -> None:
     train, test = folders.items(tmp_path), folders.items(tmp_path, split="test")
     assert len(train) == 24
     assert len(test) == 6
-    assert not {one.label for one in train} & {one.label for one in test}
+    assert not {item.label for item in train} & {item.label for item in test}
     chosen, trials = folders.trials(tmp_path)
     assert chosen == test
     assert len(trials) == 15
@@ -345,10 +348,10 @@ def test_drawn_pairs_are_distinct_ordered_and_balanced(
         return
     drawn = draw_pairs(items, num_trials, np.random.default_rng(seed))
     assert drawn.target is not None
-    found = list(zip(drawn.enrol.tolist(), drawn.probe.tolist(), strict=True))
-    assert len(set(found)) == len(found) == min(num_trials, len(total))
-    assert found == sorted(found)
-    assert [total[one] for one in found] == drawn.target.tolist()
+    result = list(zip(drawn.enrol.tolist(), drawn.probe.tolist(), strict=True))
+    assert len(set(result)) == len(result) == min(num_trials, len(total))
+    assert result == sorted(result)
+    assert [total[value] for value in result] == drawn.target.tolist()
     if len(total) > num_trials:
         targets, nontargets = sum(total.values()), len(total) - sum(total.values())
         assert drawn.target.sum() == min(targets, max(num_trials // 2, num_trials - nontargets))
@@ -357,12 +360,12 @@ def test_drawn_pairs_are_distinct_ordered_and_balanced(
 def test_orl(shared: Path) -> None:
     every = orl.items(shared / "data", split="all")
     assert len(every) == 200
-    assert [one.id for one in every[:11]] == [*(f"s1/{i}" for i in range(1, 11)), "s2/1"]
+    assert [item.id for item in every[:11]] == [*(f"s1/{i}" for i in range(1, 11)), "s2/1"]
     tests = [orl.items(shared / "data", split="test", fold=fold) for fold in range(5)]
-    assert sorted(one.id for fold in tests for one in fold) == sorted(one.id for one in every)
+    assert sorted(item.id for fold in tests for item in fold) == sorted(item.id for item in every)
     for fold in range(5):
         train = orl.items(shared / "data", fold=fold)
-        assert {one.label for one in train}.isdisjoint({one.label for one in tests[fold]})
+        assert {item.label for item in train}.isdisjoint({item.label for item in tests[fold]})
         assert len(train) == 160
     chosen, trials = orl.trials(shared / "data")
     assert trials.target is not None

@@ -66,15 +66,15 @@ class Backbone(torch.nn.Module):
 def test_embedding_images_through_the_core(shared: Path) -> None:
     items = [Item(str(i), shared / "data" / "orl" / "s1" / f"{i}.pgm") for i in range(1, 4)]
     read = functools.partial(images.read, size=(112, 92))
-    found, bad = embed(
+    embedded, bad = embed(
         TorchEmbedder(pixels.INSIGHTFACE(), Backbone()),
         [*items, Item("x", Path("x.pgm"))],
         read,
         batch_size=2,
     )
-    assert [one.id for one in bad] == ["x"]
-    wanted = [(read(one).mean((1, 2)) - 127.5) / 127.5 for one in items]
-    assert np.allclose(found.matrix, wanted, atol=1e-5)
+    assert [item.id for item in bad] == ["x"]
+    expected = [(read(item).mean((1, 2)) - 127.5) / 127.5 for item in items]
+    assert np.allclose(embedded.matrix, expected, atol=1e-5)
 
 
 def test_a_checkpoint_can_restore_the_reading() -> None:

@@ -29,23 +29,30 @@ def contents(path: Path) -> tuple[list[bytes], list[bool]]:
     assert trials.target is not None
     assert trials.enrol.tolist() == list(range(0, len(items), 2))
     assert (trials.probe - trials.enrol == 1).all()
-    return [images.encoded(one) for one in items], trials.target.tolist()
+    return [images.encoded(item) for item in items], trials.target.tolist()
 
 
 def python2(blobs: list[bytes], same: list[bool]) -> bytes:
     """pickle.dump((bins, issame_list), f, protocol=2) of Python 2: str are BINSTRING and
     SHORT_BINSTRING.
     """
-    held = b"\x80\x02]q\x00("
-    for number, one in enumerate(blobs):
-        held += (
-            (b"U" + bytes([len(one)]) if len(one) < 256 else b"T" + len(one).to_bytes(4, "little"))
-            + one
+    payload = b"\x80\x02]q\x00("
+    for number, blob in enumerate(blobs):
+        payload += (
+            (
+                b"U" + bytes([len(blob)])
+                if len(blob) < 256
+                else b"T" + len(blob).to_bytes(4, "little")
+            )
+            + blob
             + b"q"
             + bytes([number + 1])
         )
     return (
-        held + b"e]q\xf0(" + b"".join(b"\x88" if one else b"\x89" for one in same) + b"e\x86q\xf1."
+        payload
+        + b"e]q\xf0("
+        + b"".join(b"\x88" if value else b"\x89" for value in same)
+        + b"e\x86q\xf1."
     )
 
 
@@ -54,18 +61,18 @@ def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:
     for number, blob in enumerate(BLOBS):
         (tmp_path / f"{number}.jpg").write_bytes(blob)
         items.append(Item(str(number), tmp_path / f"{number}.jpg"))
-    ids = tuple(one.id for one in items)
+    ids = tuple(item.id for item in items)
     order = np.array([3, 0, 3, 5], dtype=np.int32)  # an image may occur in several pairs
     trials = Trials(ids, ids, order, np.array([1, 2, 4, 5], dtype=np.int32), np.array(SAME))
     path = tmp_path / "own.bin"
     pickled.write(items, trials, path)
-    wanted = [BLOBS[i] for i in (3, 1, 0, 2, 3, 4, 5, 5)]
-    assert contents(path) == (wanted, SAME)
+    expected = [BLOBS[i] for i in (3, 1, 0, 2, 3, 4, 5, 5)]
+    assert contents(path) == (expected, SAME)
     with path.open(
         "rb"
     ) as file:  # load_bin of insightface/recognition/arcface_torch/eval/verification.py
         bins, issame = pickle.load(file, encoding="bytes")
-    assert (bins, issame) == (wanted, SAME)
+    assert (bins, issame) == (expected, SAME)
     assert pickled.items(path)[0][0].id == "own/0"
     with pytest.raises(ValueError, match="2 ids"):
         pickled.write(
@@ -77,7 +84,7 @@ def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["bytes", "array", "array of labels", "numpy labels"])
 def test_kinds_of_python_3(tmp_path: Path, protocol: int, kind: str) -> None:
     blobs: list[Any] = (
-        [np.frombuffer(one, np.uint8).copy() for one in BLOBS] if kind == "array" else BLOBS
+        [np.frombuffer(blob, np.uint8).copy() for blob in BLOBS] if kind == "array" else BLOBS
     )
     same: Any = (
         np.array(SAME)
@@ -91,14 +98,14 @@ def test_kinds_of_python_3(tmp_path: Path, protocol: int, kind: str) -> None:
 
 
 def test_python_2_and_old_encodings(tmp_path: Path) -> None:
-    held = python2(BLOBS, SAME)
-    assert pickle.loads(held, encoding="bytes") == (BLOBS, SAME)
-    (tmp_path / "x.bin").write_bytes(held)
+    stored = python2(BLOBS, SAME)
+    assert pickle.loads(stored, encoding="bytes") == (BLOBS, SAME)
+    (tmp_path / "x.bin").write_bytes(stored)
     assert contents(tmp_path / "x.bin") == (BLOBS, SAME)
     # Python 3 writes bytes as text here, in UTF-8 (2) or with escapes, of which the first has some
     # (0)
     for protocol in (0, 2):
-        blobs = [b"\xff\xd8\x80" + one for one in BLOBS]
+        blobs = [b"\xff\xd8\x80" + blob for blob in BLOBS]
         (tmp_path / "old.bin").write_bytes(pickle.dumps((blobs, SAME), protocol))
         with pytest.raises(
             ValueError,
@@ -131,7 +138,7 @@ def test_code_is_refused_and_not_run(tmp_path: Path, protocol: int) -> None:
     assert not mark.exists()
 
 
-def test_other_ways_in_are_refused(tmp_path: Path) -> None:
+def test_other_ways_to_run_code_are_refused(tmp_path: Path) -> None:
     ways = [
         b"\x80\x02cnumpy\nndarray\n)\x81.",  # NEWOBJ
         b"(inumpy\nndarray\n.",  # INST
@@ -144,8 +151,8 @@ def test_other_ways_in_are_refused(tmp_path: Path) -> None:
         b"\x80\x02cnumpy\nndarray\nK\x01a.",  # append to a class
         b"\x80\x02c_codecs\nencode\nX\x03\x00\x00\x00\x61\x62\x63X\x03\x00\x00\x00rot\x86R.",
     ]
-    for held in ways:
-        (tmp_path / "x.bin").write_bytes(held)
+    for way in ways:
+        (tmp_path / "x.bin").write_bytes(way)
         with pytest.raises(ValueError, match="refused"):
             pickled.items(tmp_path / "x.bin")
 
@@ -153,31 +160,31 @@ def test_other_ways_in_are_refused(tmp_path: Path) -> None:
 def test_only_text_names_something(tmp_path: Path) -> None:
     """The text of nested tuples doubles with every two bytes of a file."""
     nested = b")" + b"2\x86" * 12
-    for held in (
+    for value in (
         b"\x80\x02cnumpy\ndtype\n" + nested + b"\x85R.",
         b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00a" + nested + b"\x86R.",
     ):
-        (tmp_path / "x.bin").write_bytes(held)
+        (tmp_path / "x.bin").write_bytes(value)
         with pytest.raises(ValueError, match=r"refused.* no text"):
             pickled.items(tmp_path / "x.bin")
 
 
 def test_images_of_an_old_encoding_are_not_all_looked_for(tmp_path: Path) -> None:
     """Each of them is looked for through the whole file."""
-    for number, said in ((21, "at least 20 of 42"), (10, " 20 of 20")):
+    for number, message in ((21, "at least 20 of 42"), (10, " 20 of 20")):
         blobs = [b"\xff\xd8\x80" + bytes([i]) for i in range(2 * number)]
         (tmp_path / "old.bin").write_bytes(pickle.dumps((blobs, [True] * number), 2))
-        with pytest.raises(ValueError, match=f"{said} images"):
+        with pytest.raises(ValueError, match=f"{message} images"):
             pickled.items(tmp_path / "old.bin")
 
 
 def test_what_is_announced_is_not_allocated(tmp_path: Path) -> None:
-    for held in (
+    for value in (
         b"\x80\x04\x8e" + (2**40).to_bytes(8, "little"),
         b"\x80\x05\x96" + (2**40).to_bytes(8, "little"),
         b"\x80\x02]r\xff\xff\xff\x7f.",
     ):
-        (tmp_path / "x.bin").write_bytes(held)
+        (tmp_path / "x.bin").write_bytes(value)
         with pytest.raises(ValueError, match=r"fetch it again|verification set"):
             pickled.items(tmp_path / "x.bin")
 
@@ -206,15 +213,15 @@ def test_damaged_files_raise_only_value_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     protocol = data.draw(st.integers(0, 5))
-    arrays = [np.frombuffer(one, np.uint8) for one in BLOBS[:4]]
-    held = bytearray(
+    arrays = [np.frombuffer(blob, np.uint8) for blob in BLOBS[:4]]
+    stored = bytearray(
         pickletools.optimize(
             pickle.dumps((arrays if data.draw(st.booleans()) else BLOBS[:4], SAME[:2]), protocol)
         )
     )
-    for place in data.draw(st.lists(st.integers(0, len(held) - 1), max_size=4)):
-        held[place] = data.draw(st.integers(0, 255))
+    for place in data.draw(st.lists(st.integers(0, len(stored) - 1), max_size=4)):
+        stored[place] = data.draw(st.integers(0, 255))
     path = tmp_path_factory.mktemp("fuzz") / "x.bin"
-    path.write_bytes(held[: data.draw(st.integers(0, len(held)) | st.just(len(held)))])
+    path.write_bytes(stored[: data.draw(st.integers(0, len(stored)) | st.just(len(stored)))])
     with contextlib.suppress(ValueError):
         pickled.items(path)

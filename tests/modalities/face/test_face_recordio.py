@@ -40,10 +40,10 @@ def loop(rec: bytes) -> list[tuple[int, bytes]]:
 def write_items(folder: Path, contents: dict[str, list[bytes]]) -> list[Item]:
     folder.mkdir(exist_ok=True)
     made = []
-    for label, held in contents.items():
-        for number, one in enumerate(held):
+    for label, payload in contents.items():
+        for number, value in enumerate(payload):
             path = folder / f"{label}{number}.jpg"
-            path.write_bytes(one)
+            path.write_bytes(value)
             made.append(Item(path.name, path, label))
     return made
 
@@ -82,13 +82,13 @@ def test_round_trip_and_layout(tmp_path: Path) -> None:
     contents = {"b": [b"\xff\xd8one", b"\x89Ptwo+"], "a": [b"\xff\xd8" + bytes(range(50))]}
     items = write_items(tmp_path / "in", contents)
     rec = recordio_writer.write(items, tmp_path / "out")
-    found = recordio.items(rec)
-    assert [(one.id, one.label, one.suffix) for one in found] == [
+    listed_items = recordio.items(rec)
+    assert [(item.id, item.label, item.suffix) for item in listed_items] == [
         ("1", "0", ".jpg"),
         ("2", "1", ".jpg"),
         ("3", "1", ".png"),
     ]
-    assert [images.encoded(one) for one in found] == [*contents["a"], *contents["b"]]
+    assert [images.encoded(value) for value in listed_items] == [*contents["a"], *contents["b"]]
     assert (tmp_path / "out" / "property").read_text() == "2,112,112\n"
 
     records = loop(rec.read_bytes())
@@ -111,7 +111,7 @@ def test_without_an_index_the_records_are_gone_through(tmp_path: Path) -> None:
     with_index = recordio.items(rec)
     rec.with_suffix(".idx").unlink()
     assert recordio.items(rec) == with_index
-    assert [one.id for one in folders.items(tmp_path / "out", split="all")] == ["1", "2", "3"]
+    assert [item.id for item in folders.items(tmp_path / "out", split="all")] == ["1", "2", "3"]
 
 
 @settings(max_examples=30)
@@ -130,7 +130,7 @@ def test_images_that_hold_the_magic_number_are_cut_and_joined(
     folder = tmp_path_factory.mktemp("rec")
     rec = recordio_writer.write(write_items(folder / "in", {"a": contents}), folder / "out")
     assert [payload[24:] for _, payload in loop(rec.read_bytes())][: len(contents)] == contents
-    assert [images.encoded(one) for one in recordio.items(rec)] == contents
+    assert [images.encoded(item) for item in recordio.items(rec)] == contents
 
 
 def test_order_of_the_index_and_several_labels(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_order_of_the_index_and_several_labels(tmp_path: Path) -> None:
     (tmp_path / "x.idx").write_text(
         f"12\t{len(first)}\n3\t0"
     )  # out of order, no newline at the end
-    found = recordio.items(tmp_path / "x.rec", prefix="x/")
-    assert [(one.id, one.label, images.encoded(one)) for one in found] == [
+    items = recordio.items(tmp_path / "x.rec", prefix="x/")
+    assert [(item.id, item.label, images.encoded(item)) for item in items] == [
         ("x/3", "7", b"\xff\xd8image"),
         ("x/12", "9", b"\xff\xd8second"),
     ]
@@ -159,7 +159,7 @@ def test_images_are_told_from_identities_by_what_they_hold(tmp_path: Path) -> No
             zero + image_record(0) + identity + image_record(0)
         )  # an identity between the images
         if fits:
-            assert [one.id for one in recordio.items(tmp_path / "x.rec")] == ["1", "3"]
+            assert [item.id for item in recordio.items(tmp_path / "x.rec")] == ["1", "3"]
         else:
             with pytest.raises(
                 ValueError,
@@ -197,7 +197,7 @@ def test_damage_is_counted_and_named(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=reason):
             recordio.items(rec)
     index.write_text(lines.replace("2\t", "77\t"))
-    assert [one.id for one in recordio.items(rec)] == ["1", "3", "4", "77"]
+    assert [item.id for item in recordio.items(rec)] == ["1", "3", "4", "77"]
     index.write_text(
         "".join(line for line in lines.splitlines(keepends=True) if not line.startswith("2\t"))
     )
@@ -229,12 +229,14 @@ def test_damaged_files_raise_only_value_error(
 ) -> None:
     rec = tmp_path_factory.mktemp("fuzz") / "train.rec"
     for path in (rec, rec.with_suffix(".idx")):
-        held = bytearray((whole / path.name).read_bytes())
-        for place in data.draw(st.lists(st.integers(0, len(held) - 1), max_size=3)):
-            held[place] = data.draw(st.integers(0, 255))
-        path.write_bytes(held[: data.draw(st.integers(0, len(held)) | st.just(len(held)))])
+        contents = bytearray((whole / path.name).read_bytes())
+        for place in data.draw(st.lists(st.integers(0, len(contents) - 1), max_size=3)):
+            contents[place] = data.draw(st.integers(0, 255))
+        path.write_bytes(
+            contents[: data.draw(st.integers(0, len(contents)) | st.just(len(contents)))]
+        )
     if data.draw(st.booleans()):
         rec.with_suffix(".idx").unlink()
     with contextlib.suppress(ValueError):
-        for one in recordio.items(rec):
-            images.encoded(one)
+        for item in recordio.items(rec):
+            images.encoded(item)

@@ -47,10 +47,12 @@ def data(tmp_path: Path) -> Path:
 
 def pairs(items: list[Item], listed: Trials) -> list[tuple[bytes, bytes, bool]]:
     """What is compared, by the images themselves."""
-    held = {item.id: images.encoded(item) for item in items}
+    contents = {item.id: images.encoded(item) for item in items}
     assert listed.target is not None
     rows = zip(listed.enrol.tolist(), listed.probe.tolist(), listed.target.tolist(), strict=True)
-    return [(held[listed.enrol_ids[a]], held[listed.probe_ids[b]], same) for a, b, same in rows]
+    return [
+        (contents[listed.enrol_ids[a]], contents[listed.probe_ids[b]], same) for a, b, same in rows
+    ]
 
 
 @pytest.mark.parametrize(

@@ -33,14 +33,14 @@ def test_reads_what_pillow_reads(tmp_path: Path, ending: str) -> None:
         Image.fromarray(picture()),
         **({"lossless": True} if ending == "webp" else {}),
     )
-    found = read(item)
-    assert found.shape == (3, 40, 60)
-    assert found.dtype == np.float32
+    loaded = read(item)
+    assert loaded.shape == (3, 40, 60)
+    assert loaded.dtype == np.float32
     np.testing.assert_array_equal(
-        found, np.asarray(Image.open(item.path).convert("RGB")).transpose(2, 0, 1)
+        loaded, np.asarray(Image.open(item.path).convert("RGB")).transpose(2, 0, 1)
     )
     if ending not in ("gif", "jpg"):
-        np.testing.assert_array_equal(found, picture().transpose(2, 0, 1))
+        np.testing.assert_array_equal(loaded, picture().transpose(2, 0, 1))
 
 
 def test_modes_rotation_and_depth(tmp_path: Path) -> None:
@@ -96,10 +96,10 @@ def test_packed_pixels_also_in_shards(tmp_path: Path) -> None:
         Item(f"{i}", tmp_path / "pixels.bin", "c", (4 + 72 * i, 72), raw_ending(3, 4, 6))
         for i in range(5)
     ]
-    np.testing.assert_array_equal([read(one) for one in items], pixels)
+    np.testing.assert_array_equal([read(item) for item in items], pixels)
     shards.write(items, tmp_path / "shards")
-    packed = {one.id: read(one) for one in shards.items(tmp_path / "shards")}
-    np.testing.assert_array_equal([packed[one.id] for one in items], pixels)
+    packed = {item.id: read(item) for item in shards.items(tmp_path / "shards")}
+    np.testing.assert_array_equal([packed[item.id] for item in items], pixels)
     for span, ending, reason in (
         ((4 + 72 * 4, 80), raw_ending(3, 4, 6), "cut short"),
         ((4, 71), raw_ending(3, 4, 6), "71 bytes"),

@@ -9,6 +9,7 @@ import io
 import struct
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,12 +26,12 @@ def write_idx(
     folder: Path, part: str, pixels: np.ndarray, labels: np.ndarray, *, compressed: bool
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for kind, held in (
+    for kind, payload in (
         ("images-idx3", struct.pack(">4I", 0x803, *pixels.shape) + pixels.tobytes()),
         ("labels-idx1", struct.pack(">2I", 0x801, len(labels)) + labels.tobytes()),
     ):
         (folder / f"{part}-{kind}-ubyte{'.gz' if compressed else ''}").write_bytes(
-            gzip.compress(held) if compressed else held
+            gzip.compress(payload) if compressed else payload
         )
 
 
@@ -46,15 +47,15 @@ def test_mnist_files(tmp_path: Path, compressed: bool, folder: str) -> None:
     for part in ("train", "t10k"):
         write_idx(tmp_path / folder, part, pixels, labels, compressed=compressed)
     every = mnist.items(tmp_path)
-    np.testing.assert_array_equal([images.read(one)[0] for one in every], pixels)
-    assert [one.label for one in every] == [str(one) for one in labels]
+    np.testing.assert_array_equal([images.read(value)[0] for value in every], pixels)
+    assert [item.label for item in every] == [str(label) for label in labels]
     parts = [
-        {one.id for one in mnist.items(tmp_path, split=split, validation_share=0.3)}
+        {item.id for item in mnist.items(tmp_path, split=split, validation_share=0.3)}
         for split in ("train", "validation")
     ]
     assert not parts[0] & parts[1]
-    assert parts[0] | parts[1] == {one.id for one in every}
-    assert {one.id.split("/")[0] for one in mnist.items(tmp_path, split="test")} == {"test"}
+    assert parts[0] | parts[1] == {item.id for item in every}
+    assert {item.id.split("/")[0] for item in mnist.items(tmp_path, split="test")} == {"test"}
     with pytest.raises(ValueError, match="validation_share 0"):
         mnist.items(tmp_path, split="validation")
     with pytest.raises(FileNotFoundError, match="fetch"):
@@ -66,8 +67,8 @@ def test_mnist_files(tmp_path: Path, compressed: bool, folder: str) -> None:
             shards.write(every, tmp_path / "shards")
     else:
         shards.write(every, tmp_path / "shards")
-        read = {one.id: images.read(one)[0] for one in shards.items(tmp_path / "shards")}
-        np.testing.assert_array_equal([read[one.id] for one in every], pixels)
+        read = {item.id: images.read(item)[0] for item in shards.items(tmp_path / "shards")}
+        np.testing.assert_array_equal([read[item.id] for item in every], pixels)
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
@@ -91,9 +92,10 @@ def test_the_held_out_share_is_drawn_by_class_number(tmp_path: Path, name: mnist
         np.arange(labels.size), test_size=0.15, random_state=1234, stratify=labels
     )
     for split, places in zip(("train", "validation"), drawn, strict=True):
-        found = mnist.items(tmp_path, split=split, validation_share=0.15, name=name)  # type: ignore[arg-type]
-        assert [int(one.id.removeprefix("train/")) for one in found] == sorted(places.tolist())
-        assert [one.label for one in found] == [
+        chosen: Any = {"split": split, "validation_share": 0.15, "name": name}
+        items = mnist.items(tmp_path, **chosen)
+        assert [int(item.id.removeprefix("train/")) for item in items] == sorted(places.tolist())
+        assert [item.label for item in items] == [
             mnist.CLASSES[name][labels[place]] for place in sorted(places)
         ]
 
@@ -127,11 +129,11 @@ def test_real_mnist(shared: Path) -> None:
     items = mnist.items(shared)
     assert (len(items), len(mnist.items(shared, split="test"))) == (60_000, 10_000)
     counts = np.unique(
-        [one.label for one in mnist.items(shared, split="validation", validation_share=0.15)],
+        [item.label for item in mnist.items(shared, split="validation", validation_share=0.15)],
         return_counts=True,
     )[1]
     np.testing.assert_allclose(
-        counts, 0.15 * np.unique([one.label for one in items], return_counts=True)[1], atol=1
+        counts, 0.15 * np.unique([item.label for item in items], return_counts=True)[1], atol=1
     )
     assert (
         images.read(items[0]).sum() == 27525
@@ -246,18 +248,18 @@ def test_real_omniglot(shared: Path) -> None:
         split: omniglot.items(shared, split=split, validation_alphabets=4)
         for split in ("train", "validation", "test")
     }
-    alphabets = {split: {one.id.split("/")[0] for one in part} for split, part in parts.items()}
-    assert {split: len(one) for split, one in alphabets.items()} == {
+    alphabets = {split: {item.id.split("/")[0] for item in part} for split, part in parts.items()}
+    assert {split: len(alphabet) for split, alphabet in alphabets.items()} == {
         "train": 16,
         "validation": 4,
         "test": 10,
     }
-    assert sum(len(one) for one in parts.values()) == 19_280
+    assert sum(len(part) for part in parts.values()) == 19_280
     assert len(set.union(*alphabets.values())) == 30
-    with np.load(shared / "omniglot" / "images_background.npz") as held:
-        ink = np.unpackbits(held["ink_packed"][:40], axis=1)[:, :11025].reshape(-1, 105, 105)
-        first = f"{held['class_name'][held['label'][0]]}/{held['name'][0]}"
-    item = next(one for one in parts["train"] if one.id == first)
+    with np.load(shared / "omniglot" / "images_background.npz") as arrays:
+        ink = np.unpackbits(arrays["ink_packed"][:40], axis=1)[:, :11025].reshape(-1, 105, 105)
+        first = f"{arrays['class_name'][arrays['label'][0]]}/{arrays['name'][0]}"
+    item = next(item for item in parts["train"] if item.id == first)
     np.testing.assert_array_equal(omniglot.read(item)[0], 255 * ink[0])
     turned = omniglot.turned([item], turns=(90,))[1]
     np.testing.assert_array_equal(omniglot.read(turned)[0], 255 * np.rot90(ink[0]))
@@ -270,16 +272,16 @@ def test_digits_are_scikit_learns(tmp_path: Path) -> None:
     from sklearn.datasets import load_digits
 
     every, truth = digits.items(split="all"), load_digits()
-    assert [one.label for one in every] == [str(one) for one in truth.target]
+    assert [item.label for item in every] == [str(value) for value in truth.target]
     np.testing.assert_array_equal(
-        np.stack([digits.read(one)[0] for one in every]), np.round(truth.images * (255 / 16))
+        np.stack([digits.read(value)[0] for value in every]), np.round(truth.images * (255 / 16))
     )
-    assert {one.label for one in digits.items(protocol="open", split="test")} == set("6789")
+    assert {item.label for item in digits.items(protocol="open", split="test")} == set("6789")
     parts = [
-        {one.id for one in digits.items(split=split, validation_share=0.1)}
+        {item.id for item in digits.items(split=split, validation_share=0.1)}
         for split in ("train", "validation", "test")
     ]
-    assert [len(one) for one in parts] == [1212, 135, 450]
+    assert [len(part) for part in parts] == [1212, 135, 450]
     assert len(set.union(*parts)) == 1797
     with pytest.raises(ValueError, match="cannot be packed"):
         shards.write(every[:3], tmp_path)
@@ -292,7 +294,7 @@ def test_a_bomb_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     from modalities.image import packed
 
     monkeypatch.setattr(packed, "MAX_SPAN", 1000)
-    held = io.BytesIO(gzip.compress(bytes(2000)))
-    (tmp_path / "a.gz").write_bytes(held.getvalue())
+    buffer = io.BytesIO(gzip.compress(bytes(2000)))
+    (tmp_path / "a.gz").write_bytes(buffer.getvalue())
     with pytest.raises(ValueError, match=r"over 1000 bytes when decompressed"):
         packed.stretch(Item("a", tmp_path / "a.gz"))

@@ -29,16 +29,16 @@ def touch(*paths: Path) -> None:
     [(200, 100, 15), (196, 98, 15), (22_634, 11_318, 1_698)],
 )
 def test_protocols_of_the_three_sets(num_classes: int, num_train: int, held_out: int) -> None:
-    assert [len(one) for one in divide_classes(num_classes, num_train)] == [
+    assert [len(value) for value in divide_classes(num_classes, num_train)] == [
         num_train,
         0,
         num_classes - num_train,
     ]
     np.random.seed(1234)  # as the vMF paper's scripts do
     drawn = np.random.choice(np.arange(num_train), size=held_out, replace=False)
-    found = divide_classes(num_classes, num_train, protocol="vmf")
-    assert set(found.validation) == set(drawn)
-    assert len(found.train) == num_train - held_out  # 85, 83 and 9,620: App. D.1
+    result = divide_classes(num_classes, num_train, protocol="vmf")
+    assert set(result.validation) == set(drawn)
+    assert len(result.train) == num_train - held_out  # 85, 83 and 9,620: App. D.1
     keys = list(range(num_train))
     assert (
         divide_classes(num_classes, num_train, protocol="revisiting").validation.tolist()
@@ -48,8 +48,8 @@ def test_protocols_of_the_three_sets(num_classes: int, num_train: int, held_out:
         np.arange(num_classes), np.arange(num_classes), test_size=0.5, shuffle=False
     )
     for fold, (train, validation) in enumerate(KFold(4).split(trainval)):
-        found = divide_classes(num_classes, num_train, protocol="benchmarker", fold=fold)
-        assert (found.train.tolist(), found.validation.tolist(), found.test.tolist()) == (
+        result = divide_classes(num_classes, num_train, protocol="benchmarker", fold=fold)
+        assert (result.train.tolist(), result.validation.tolist(), result.test.tolist()) == (
             trainval[train].tolist(),
             trainval[validation].tolist(),
             test.tolist(),
@@ -67,9 +67,9 @@ def test_mlrc_folds(num_classes: int) -> None:
     for fold in range(4):
         start = int(fold / 4 * half)
         circle = np.roll(np.arange(half), -start)
-        found = divide_classes(num_classes, half, protocol="mlrc", fold=fold)
-        assert found.train.tolist() == sorted(circle[:num_train])
-        assert found.validation.tolist() == sorted(circle[num_train:])
+        result = divide_classes(num_classes, half, protocol="mlrc", fold=fold)
+        assert result.train.tolist() == sorted(circle[:num_train])
+        assert result.validation.tolist() == sorted(circle[num_train:])
 
 
 @given(
@@ -78,10 +78,10 @@ def test_mlrc_folds(num_classes: int) -> None:
     protocol=st.sampled_from(["standard", "vmf", "revisiting", "benchmarker", "mlrc"]),
 )
 def test_every_class_is_in_one_part(num_classes: int, share: float, protocol: Protocol) -> None:
-    found = divide_classes(num_classes, int(num_classes * share), protocol=protocol)
-    assert sorted(np.concatenate(found).tolist()) == list(range(num_classes))
-    assert len(found.train)
-    assert len(found.test)
+    result = divide_classes(num_classes, int(num_classes * share), protocol=protocol)
+    assert sorted(np.concatenate(result).tolist()) == list(range(num_classes))
+    assert len(result.train)
+    assert len(result.test)
 
 
 def test_refused_divisions() -> None:
@@ -101,9 +101,11 @@ def test_refused_divisions() -> None:
 def test_cub(tmp_path: Path) -> None:
     root = tmp_path / "CUB_200_2011"
     ids = [f"{c:03d}.Bird_{c}/b_{i}.jpg" for c in range(1, 201) for i in range(2)]
-    touch(*(root / "images" / one for one in ids))
-    (root / "images.txt").write_text("".join(f"{i} {one}\n" for i, one in enumerate(ids, 1)))
-    with pytest.raises(ValueError, match="400 images are listed, the data set has 11788"):
+    touch(*(root / "images" / item_id for item_id in ids))
+    (root / "images.txt").write_text(
+        "".join(f"{i} {item_id}\n" for i, item_id in enumerate(ids, 1))
+    )
+    with pytest.raises(ValueError, match=r"400 images .* 11788"):
         cub.items(tmp_path)
     train, test = (
         cub.items(data, split=split, whole=False)
@@ -119,8 +121,8 @@ def test_cub(tmp_path: Path) -> None:
     assert (
         len(
             {
-                one.label
-                for one in cub.items(tmp_path, split="validation", protocol="vmf", whole=False)
+                item.label
+                for item in cub.items(tmp_path, split="validation", protocol="vmf", whole=False)
             }
         )
         == 15
@@ -136,11 +138,11 @@ def test_cub(tmp_path: Path) -> None:
 
 
 def test_whole_sets_count_what_is_missing(tmp_path: Path) -> None:
-    found = [Item(f"{i}", tmp_path / f"{i}", "a") for i in range(5)]
-    touch(*(one.path for one in found[:3]))
+    result = [Item(f"{i}", tmp_path / f"{i}", "a") for i in range(5)]
+    touch(*(item.path for item in result[:3]))
     with pytest.raises(ValueError, match=r"2 of 5 images are missing .'3', '4'."):
-        lists.check_whole(found, tmp_path, 5, True, "fetch it")
-    assert lists.check_whole(found, tmp_path, 9, False, "fetch it") == found[:3]
+        lists.check_whole(result, tmp_path, 5, True, "fetch it")
+    assert lists.check_whole(result, tmp_path, 9, False, "fetch it") == result[:3]
 
 
 def test_sop(tmp_path: Path) -> None:
@@ -152,13 +154,13 @@ def test_sop(tmp_path: Path) -> None:
             "image_id class_id super_class_id path\n"
             + "".join(f"{i} {c} 1 sofa_final/{c}_0.JPG\n" for i, c in listed)
         )
-    assert [one.label for one in sop.items(tmp_path, whole=False)] == ["00001", "11318"]
-    assert [one.label for one in sop.items(tmp_path, split="test", whole=False)] == [
+    assert [item.label for item in sop.items(tmp_path, whole=False)] == ["00001", "11318"]
+    assert [item.label for item in sop.items(tmp_path, split="test", whole=False)] == [
         "11319",
         "22634",
     ]
     assert [
-        one.label for one in sop.items(tmp_path, split="test", protocol="mlrc", whole=False)
+        item.label for item in sop.items(tmp_path, split="test", protocol="mlrc", whole=False)
     ] == ["11318", "11319", "22634"]
     assert sop.category(sop.items(tmp_path, whole=False)[0]) == "sofa_final"
     (root / "Ebay_test.txt").write_text("3 7 1 sofa_final/7_0.JPG\n")
@@ -192,15 +194,15 @@ def test_cars(tmp_path: Path) -> None:
                 )
             },
         )
-    assert [one.label for one in cars.items(first, whole=False)] == ["001", "098"]
-    assert [one.id for one in cars.items(first, split="test", whole=False)] == [
+    assert [item.label for item in cars.items(first, whole=False)] == ["001", "098"]
+    assert [item.id for item in cars.items(first, split="test", whole=False)] == [
         "car_ims/000099.jpg",
         "car_ims/000196.jpg",
     ]
-    assert [one.id for one in cars.items(second, split="test", whole=False)] == [
+    assert [item.id for item in cars.items(second, split="test", whole=False)] == [
         f"cars_{part}/{c:05d}.jpg" for part in ("train", "test") for c in (99, 196)
     ]
-    with pytest.raises(ValueError, match="4 images are listed, the data set has 16185"):
+    with pytest.raises(ValueError, match=r"4 images .* 16185"):
         cars.items(first)
     (first / "cars_annos.mat").write_bytes(b"no mat" * 40)
     with pytest.raises(ValueError, match="no annotations"):
@@ -218,21 +220,21 @@ def test_folders(tmp_path: Path) -> None:
         tmp_path / "c00" / "notes.txt",
     )
     parts = {
-        split: {one.label for one in folders.items(tmp_path, split=split, validation_share=0.25)}
+        split: {item.label for item in folders.items(tmp_path, split=split, validation_share=0.25)}
         for split in ("train", "validation", "test")
     }
-    assert [len(one) for one in parts.values()] == [6, 2, 2]
-    assert set.union(*parts.values()) == {one.label for one in folders.items(tmp_path, split="all")}
-    assert {one.label for one in folders.items(tmp_path, protocol="standard")} == {
+    assert [len(part) for part in parts.values()] == [6, 2, 2]
+    assert set.union(*parts.values()) == {
+        item.label for item in folders.items(tmp_path, split="all")
+    }
+    assert {item.label for item in folders.items(tmp_path, protocol="standard")} == {
         f"c0{i}" for i in range(5)
     }
     assert folders.items(tmp_path, split="all")[0].id == "c00/deep/0.JPG"
     with pytest.raises(ValueError, match="leave 0 for 'validation'"):
         folders.items(tmp_path, split="validation")
     touch(tmp_path / "c10" / "0.png")
-    with pytest.warns(
-        UserWarning, match="1 of 11 classes of split 'all' have a single image .'c10'"
-    ):
+    with pytest.warns(UserWarning, match="1 of 11 classes .*'c10'"):
         folders.items(tmp_path, split="all")
 
 
@@ -244,7 +246,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="only one class"):
         folders.items(tmp_path)
     touch(tmp_path / "b" / "1.png")
-    with pytest.raises(ValueError, match="each of the 2 classes of split 'all' has a single image"):
+    with pytest.raises(ValueError, match=r"2 classes .* single image"):
         folders.items(tmp_path, split="all")
 
 
@@ -255,12 +257,12 @@ def test_oml_tables(tmp_path: Path) -> None:
         "1,im/1.jpg,validation,True,False,x\n1,im/2.jpg,validation,False,True,x\n"
         '2,"im/3, a.jpg",validation,1,1.0,x\n'
     )
-    assert [(one.id, one.label, one.path) for one in lists.oml_items(tmp_path)] == [
+    assert [(item.id, item.label, item.path) for item in lists.oml_items(tmp_path)] == [
         ("im/0.jpg", "0", tmp_path / "im/0.jpg")
     ]
-    found = lists.oml_retrieval(table, root="/images")
-    assert [one.id for one in found.items] == ["im/1.jpg", "im/2.jpg", "im/3, a.jpg"]
-    assert (found.queries.tolist(), found.gallery.tolist(), found.items[0].path) == (
+    result = lists.oml_retrieval(table, root="/images")
+    assert [item.id for item in result.items] == ["im/1.jpg", "im/2.jpg", "im/3, a.jpg"]
+    assert (result.queries.tolist(), result.gallery.tolist(), result.items[0].path) == (
         [True, False, True],
         [False, True, True],
         Path("/images/im/1.jpg"),

@@ -44,13 +44,13 @@ def test_glyphs_are_learnable_and_not_easy() -> None:
     assert 0.10 < pixel_eer(drawn, labels) < 0.45
 
 
-def test_the_same_for_the_same_arguments() -> None:
-    one, again, other = (
+def test_the_same_arguments_give_the_same_images() -> None:
+    first, again, other = (
         synthetic_faces.face(3, shot, seed=seed) for shot, seed in ((1, 0), (1, 0), (2, 0))
     )
-    np.testing.assert_array_equal(one.image, again.image)
-    np.testing.assert_array_equal(one.landmarks, again.landmarks)
-    assert np.abs(one.image.astype(int) - other.image).mean() > 3
+    np.testing.assert_array_equal(first.image, again.image)
+    np.testing.assert_array_equal(first.landmarks, again.landmarks)
+    assert np.abs(first.image.astype(int) - other.image).mean() > 3
     np.testing.assert_array_equal(synthetic_glyphs.glyph(1, 2, 3), synthetic_glyphs.glyph(1, 2, 3))
     assert (synthetic_glyphs.glyph(1, 2, 3) != synthetic_glyphs.glyph(1, 2, 3, seed=1)).any()
     assert (synthetic_glyphs.glyph(1, 2, 3) != synthetic_glyphs.glyph(1, 2, 4)).any()
@@ -67,15 +67,15 @@ def test_landmarks_lie_where_the_template_has_them() -> None:
             [70.7299, 92.2041],
         ]
     )
-    found = np.stack(
+    result = np.stack(
         [
             synthetic_faces.face(subject, shot).landmarks
             for subject in range(15)
             for shot in range(4)
         ]
     )
-    np.testing.assert_allclose(found.mean(axis=0), template, atol=4.0)
-    assert 1.0 < found.std(axis=0).mean() < 8.0
+    np.testing.assert_allclose(result.mean(axis=0), template, atol=4.0)
+    assert 1.0 < result.std(axis=0).mean() < 8.0
     half = synthetic_faces.face(0, 0, size=56).landmarks
     np.testing.assert_allclose(
         (half + 0.5) * 2, synthetic_faces.face(0, 0).landmarks + 0.5, atol=1e-9
@@ -91,7 +91,7 @@ def test_every_glyph_has_ink_and_margins() -> None:
 def test_written_sets_are_read(tmp_path: Path) -> None:
     synthetic_faces.write_faces(tmp_path / "faces", num_subjects=2, num_shots=2, size=32)
     items = folders.items(tmp_path / "faces", split="all")
-    assert [(one.id, one.label) for one in items[:2]] == [
+    assert [(item.id, item.label) for item in items[:2]] == [
         ("subject000/shot00.png", "subject000"),
         ("subject000/shot01.png", "subject000"),
     ]
@@ -109,7 +109,7 @@ def test_written_sets_are_read(tmp_path: Path) -> None:
     synthetic_glyphs.write_glyphs(
         background, num_alphabets=22, num_characters=1, num_drawers=2, by_alphabet=True
     )
-    train, test = (omniglot.items(tmp_path, split=split) for split in ("train", "test"))  # type: ignore[arg-type]
+    train, test = omniglot.items(tmp_path, split="train"), omniglot.items(tmp_path, split="test")
     assert (len(train), len(test), test[0].label) == (40, 4, "alphabet20/character00")
     np.testing.assert_array_equal(omniglot.read(train[0])[0], synthetic_glyphs.glyph(0, 0, 0))
     assert len(omniglot.items(tmp_path, turns=(90, 180, 270))) == 160

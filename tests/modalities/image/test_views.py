@@ -42,14 +42,14 @@ VIEWS = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_are_functions_of_their_generator(name: str) -> None:
-    view, size, wanted = VIEWS[name]
+    view, size, expected = VIEWS[name]
     image = smooth_image(*size)
     kept = image.copy()
     draws = [
         view(image, np.random.default_rng(seed), np.random.default_rng(0)) for seed in (1, 2, 1)
     ]
     np.testing.assert_array_equal(image, kept)
-    assert draws[0].shape == (3, *wanted)
+    assert draws[0].shape == (3, *expected)
     assert draws[0].dtype == np.float32
     np.testing.assert_array_equal(draws[0], draws[2])  # another image was drawn in between
     assert np.abs(draws[0] - draws[1]).mean() > 1
@@ -62,7 +62,7 @@ def test_whole_crop_is_pillows_resize() -> None:
     """
     image = smooth_image(160, 160)
     for size, most in ((160, 0.0), (80, 1.0)):
-        found = transforms.crop_view(
+        result = transforms.crop_view(
             image,
             np.random.default_rng(0),
             np.random.default_rng(0),
@@ -76,7 +76,7 @@ def test_whole_crop_is_pillows_resize() -> None:
                 (size, size), Image.Resampling.BILINEAR
             )
         ).transpose(2, 0, 1)
-        assert np.abs(found - expected).mean() <= most
+        assert np.abs(result - expected).mean() <= most
 
 
 def test_crops_have_the_stated_sizes() -> None:
@@ -150,7 +150,7 @@ def test_shift_view_pads_by_reflection_and_paints_the_mean() -> None:
     assert (int(rows.max() - rows.min()), int(columns.max() - columns.min())) == (7, 7)
 
 
-def test_warp_view_stands_still_where_told() -> None:
+def test_warp_view_without_changes_is_the_image() -> None:
     image = smooth_image(20, 24)
     still = partial(transforms.warp_view, degrees=0.0, scale=(1.0, 1.0), shear=0.0, shift=0.0)
     np.testing.assert_allclose(

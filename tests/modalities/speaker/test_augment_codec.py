@@ -25,7 +25,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 def mulaw_levels() -> np.ndarray:
     """ITU-T G.711 table 2: sixteen steps in each of eight segments, 14 bits, in units of 2**-13."""
     positive = [((2 * step + 33) << segment) - 33 for segment in range(8) for step in range(16)]
-    return np.array(sorted({sign * one for one in positive for sign in (1, -1)})) / 2**13
+    return np.array(sorted({sign * value for value in positive for sign in (1, -1)})) / 2**13
 
 
 def alaw_levels() -> np.ndarray:
@@ -33,7 +33,7 @@ def alaw_levels() -> np.ndarray:
     positive = [2 * step + 1 for step in range(16)] + [
         (2 * step + 33) << (segment - 1) for segment in range(1, 8) for step in range(16)
     ]
-    return np.array(sorted({sign * one for one in positive for sign in (1, -1)})) / 2**12
+    return np.array(sorted({sign * value for value in positive for sign in (1, -1)})) / 2**12
 
 
 @pytest.mark.parametrize(("law", "levels"), [("mulaw", mulaw_levels()), ("alaw", alaw_levels())])
@@ -101,7 +101,7 @@ def test_each_codec_is_drawn_and_draws_are_repeated() -> None:
     short = VOICE[4000:5600]
     exact = {law: telephone(short, law) for law in ("mulaw", "alaw")}
     drawn = [transmit(short, rng(seed), codecs=("mulaw", "alaw", "vorbis")) for seed in range(60)]
-    counts = {law: sum(np.array_equal(one, wave) for one in drawn) for law, wave in exact.items()}
+    counts = {law: sum(np.array_equal(draw, wave) for draw in drawn) for law, wave in exact.items()}
     assert 9 < counts["mulaw"] < 32
     assert 9 < counts["alaw"] < 32
     assert 9 < 60 - sum(counts.values()) < 32

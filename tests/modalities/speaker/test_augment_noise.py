@@ -117,7 +117,7 @@ def test_each_kind_has_its_ratio(musan: str, kind: Any, asked: float) -> None:
         residue = out - VOICE
         assert decibels(power(VOICE) / power(residue)) == pytest.approx(asked, abs=0.02)
         hz = heard_tone(out - VOICE)
-        assert next(name for name, one in TONES_HZ.items() if one == hz).startswith(kind)
+        assert next(name for name, value in TONES_HZ.items() if value == hz).startswith(kind)
 
 
 def test_any_takes_each_file_alike_with_the_range_of_its_kind(musan: str) -> None:
@@ -163,7 +163,7 @@ def test_babble_is_some_speakers_each_at_its_own_ratio(musan: str) -> None:
             for name, hz in TONES_HZ.items()
             if name.startswith("speech")
         ]
-        speaking = [one for one in ratios if one < 40]
+        speaking = [ratio for ratio in ratios if ratio < 40]
         numbers[len(speaking)] += 1
         assert 12.9 < min(speaking) <= max(speaking) < 20.1
         assert (
@@ -185,8 +185,8 @@ def test_reverberation_by_hand(rirs: str) -> None:
     out = corrupt(VOICE, rng(), rirs=rirs, prob=1.0, choices=("reverb",), peak=False)
     assert out.dtype == np.float32
     assert any(
-        np.allclose(out, reverberate(VOICE, impulse_response(one)), atol=1e-7)
-        for one in listing(rirs)
+        np.allclose(out, reverberate(VOICE, impulse_response(item)), atol=1e-7)
+        for item in listing(rirs)
     )
 
 

@@ -59,10 +59,10 @@ def data(tmp_path: Path) -> Path:
 
 def test_items_are_the_listed_speakers(data: Path) -> None:
     chosen = cnceleb.items(data)
-    assert [one.label for one in chosen] == ["id00000"] * 3 + ["id00001"] * 3 + ["id10000"]
+    assert [item.label for item in chosen] == ["id00000"] * 3 + ["id00001"] * 3 + ["id10000"]
     assert chosen[0].id == "id00000/singing-01-000.flac"
     assert len(cnceleb.items(data, second=False)) == 6
-    assert {one.label for one in cnceleb.items(data, split="eval")} == {"id00800", "id00801"}
+    assert {item.label for item in cnceleb.items(data, split="eval")} == {"id00800", "id00801"}
     with (data / "CN-Celeb_flac" / "dev" / "dev.lst").open("a") as file:
         file.write("id00555\n")
     with pytest.raises(ValueError, match=r"1 of 3 speakers .*'id00555'"):
@@ -71,14 +71,14 @@ def test_items_are_the_listed_speakers(data: Path) -> None:
 
 def test_joined_recordings_are_plain_trials(data: Path) -> None:
     chosen, made = cnceleb.trials(data)
-    assert [one.id for one in chosen] == [
+    assert [item.id for item in chosen] == [
         "enroll/id00800-enroll.flac",
         "enroll/id00801-enroll.flac",
         "test/id00800-singing-01-001.flac",
         "test/id00801-vlog-01-001.flac",
     ]
     assert made.target is not None
-    label = {one.id: one.label for one in chosen}
+    label = {item.id: item.label for item in chosen}
     assert [
         label[made.enrol_ids[i]] == label[made.probe_ids[j]]
         for i, j in zip(made.enrol, made.probe, strict=True)
@@ -91,26 +91,26 @@ def test_joined_recordings_are_plain_trials(data: Path) -> None:
 def test_models_of_several_utterances_are_what_score_wants(data: Path, tmp_path: Path) -> None:
     chosen, models, made = cnceleb.enrolment(data)
     assert models["id00800-enroll"] == ("id00800/drama-01-001.flac", "id00800/vlog-01-002.flac")
-    assert {one.label for one in chosen} == {"id00800", "id00801"}
-    ids = tuple(one.id for one in chosen)
+    assert {item.label for item in chosen} == {"id00800", "id00801"}
+    ids = tuple(item.id for item in chosen)
     rows = np.random.default_rng(0).standard_normal((len(ids), 4)).astype(np.float32)
     embedded = Embeddings(ids, rows)
     ours = score_trials(made, enrol(embedded, models), embedded)
     assert [made.probe_ids[j].removesuffix(".flac") for j in made.probe] == [
-        f"test/{one}"
-        for one in ("id00801-vlog-01-001", "id00800-singing-01-001", "id00801-vlog-01-001")
+        f"test/{name}"
+        for name in ("id00801-vlog-01-001", "id00800-singing-01-001", "id00801-vlog-01-001")
     ]
     for value, i, j in zip(
         ours, made.enrol, made.probe, strict=True
     ):  # cosine of the models' mean rows, in a loop
-        mean = np.mean([rows[ids.index(one)] for one in models[made.enrol_ids[i]]], axis=0)
+        mean = np.mean([rows[ids.index(model)] for model in models[made.enrol_ids[i]]], axis=0)
         probe = rows[ids.index(made.probe_ids[j])]
         assert value == pytest.approx(
             mean @ probe / np.linalg.norm(mean) / np.linalg.norm(probe), abs=1e-6
         )
     commands = cnceleb.write_lists(data, tmp_path / "lists")
     assert read_items(tmp_path / "lists" / "items.txt", data) == [
-        one._replace(label=None) for one in chosen
+        entry._replace(label=None) for entry in chosen
     ]
     embeddings.write(tmp_path / "eval.npz", embedded)
     arguments = (
@@ -126,11 +126,11 @@ def test_models_of_several_utterances_are_what_score_wants(data: Path, tmp_path:
 
 
 def test_what_is_there_is_counted_by_its_own_lists(data: Path, tmp_path: Path) -> None:
-    assert all(one.found == one.expected for one in cnceleb.check(data))
+    assert all(entry.found == entry.expected for entry in cnceleb.check(data))
     (data / "CN-Celeb_flac" / "eval" / "enroll" / "id00801-enroll.flac").unlink()
-    assert [one.what for one in cnceleb.check(data) if one.found != one.expected] == [
+    assert [entry.what for entry in cnceleb.check(data) if entry.found != entry.expected] == [
         "recordings in eval/enroll (trials.lst)"
     ]
-    assert all(one.found == 0 < one.expected for one in cnceleb.check(tmp_path / "nothing"))
+    assert all(entry.found == 0 < entry.expected for entry in cnceleb.check(tmp_path / "nothing"))
     with pytest.raises(FileNotFoundError, match="prepare cnceleb"):
         cnceleb.trials(tmp_path / "nothing")

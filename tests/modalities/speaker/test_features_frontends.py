@@ -64,10 +64,12 @@ def one_thread() -> Iterator[None]:
 def wave(request: pytest.FixtureRequest) -> torch.Tensor:
     if request.param == "synthetic":
         return torch.from_numpy(voice(3, 0))
-    found = sorted((Path(__file__).parents[4] / "shared" / "data" / "an4" / "wav").glob("*/*.flac"))
-    if not found:
+    result = sorted(
+        (Path(__file__).parents[4] / "shared" / "data" / "an4" / "wav").glob("*/*.flac")
+    )
+    if not result:
         pytest.skip("../shared is absent")
-    return torch.from_numpy(read(Item("a", found[5])))
+    return torch.from_numpy(read(Item("a", result[5])))
 
 
 def test_wespeaker(wave: torch.Tensor) -> None:
@@ -196,9 +198,9 @@ def test_sliding_window_equals_torchaudio(window: int, variance: bool) -> None:
 def test_mean_and_variance_by_hand() -> None:
     feats = np.random.default_rng(0).standard_normal((2, 9, 3)) * 4 + 7
     ours = normalise(torch.from_numpy(feats), torch.tensor([9, 5]), variance=True).numpy()
-    for row, one, size in zip(ours, feats, (9, 5), strict=True):
+    for row, feat, size in zip(ours, feats, (9, 5), strict=True):
         np.testing.assert_allclose(
-            row[:size], (one[:size] - one[:size].mean(0)) / one[:size].std(0), rtol=1e-7
+            row[:size], (feat[:size] - feat[:size].mean(0)) / feat[:size].std(0), rtol=1e-7
         )
     assert np.array_equal(
         normalise(torch.full((1, 4, 2), 5.0), None, variance=True).numpy(), np.zeros((1, 4, 2))
@@ -218,20 +220,20 @@ def test_a_padded_batch_equals_single_items(name: str, sizes: list[int], filler:
         for n in sizes
     ]
     batch = torch.full((len(sizes), max(sizes)), filler, dtype=torch.float64)
-    for row, one in zip(batch, waves, strict=True):
-        row[: len(one)] = one
+    for row, value in zip(batch, waves, strict=True):
+        row[: len(value)] = value
     feats, lengths = frontend(
         batch, torch.tensor([n / max(sizes) for n in sizes], dtype=torch.float64)
     )
     assert feats.shape == (len(sizes), feats.shape[1], frontend.dim)
-    for row, relative, one in zip(feats, lengths, waves, strict=True):
-        alone, full = frontend(one[None])
+    for row, relative, value in zip(feats, lengths, waves, strict=True):
+        alone, full = frontend(value[None])
         frames = round(float(relative) * feats.shape[1])
         assert full.tolist() == [1.0]
         assert frames == alone.shape[1]
         torch.testing.assert_close(row[:frames], alone[0], atol=1e-5, rtol=0)
         assert not row[frames:].any()
-        trimmed = one[: frontend.trim(len(one))]
+        trimmed = value[: frontend.trim(len(value))]
         torch.testing.assert_close(frontend(trimmed[None])[0], alone, atol=1e-9, rtol=0)
 
 
@@ -342,9 +344,9 @@ def test_masks_hold_the_mean_and_spare_the_padding() -> None:
     changed, after = masked(100, lengths, prob=1.0)
     assert not changed[1::2, 20:].any()
     assert not after[1::2, 20:].any()
-    for row, one, frames in zip(changed, after, [50, 20] * 50, strict=True):
+    for row, value, frames in zip(changed, after, [50, 20] * 50, strict=True):
         mean = (frames - 1) / 2 + 100 * torch.arange(30.0)
-        torch.testing.assert_close(one[row], mean.expand(50, 30)[row])
+        torch.testing.assert_close(value[row], mean.expand(50, 30)[row])
     assert len({row.numpy().tobytes() for row in changed}) > 80  # items differ
 
 

@@ -1,3 +1,5 @@
+"""The spoken digits of FSDD: splits by speaker, two kinds of labels, and trials by digit."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -16,12 +18,12 @@ def data(shared: Path) -> Path:
 
 
 def test_every_two_speakers_meet_once_and_were_never_trained_on(data: Path) -> None:
-    speakers = {one.label for one in fsdd.items(data, split="all")}
+    speakers = {item.label for item in fsdd.items(data, split="all")}
     assert len(speakers) == 6
     pairs = []
     for fold in range(fsdd.num_folds(data)):
         test, train = (
-            {str(one.label) for one in fsdd.items(data, split=split, fold=fold)}
+            {str(item.label) for item in fsdd.items(data, split=split, fold=fold)}
             for split in ("test", "train")
         )  # type: ignore[arg-type]
         assert not test & train
@@ -32,11 +34,11 @@ def test_every_two_speakers_meet_once_and_were_never_trained_on(data: Path) -> N
 
 def test_labels_are_speakers_or_digits(data: Path) -> None:
     who, what = fsdd.items(data, split="all"), fsdd.items(data, split="all", label="digit")
-    assert [one.id for one in who] == [one.id for one in what]
-    assert {one.label for one in what} == set("0123456789")
+    assert [item.id for item in who] == [item.id for item in what]
+    assert {item.label for item in what} == set("0123456789")
     assert all(
-        one.id == f"{one.label}/{one.path.stem.split('_')[0]}_{one.path.stem.split('_')[2]}.wav"
-        for one in who
+        item.id == f"{item.label}/{item.path.stem.split('_')[0]}_{item.path.stem.split('_')[2]}.wav"
+        for item in who
     )
     assert len(fsdd.items(data, speeds=(0.9, 1.1))) == 3 * len(fsdd.items(data))
     with pytest.raises(ValueError, match="without speeds"):
@@ -49,13 +51,13 @@ def test_trials_by_digit_divide_all_trials(data: Path) -> None:
     for digits in ("any", "same", "different"):
         chosen, made = fsdd.trials(data, fold=7, digits=digits)  # type: ignore[arg-type]
         sizes[digits] = len(made)
-        label = {one.id: one.label for one in chosen}
-        said = {one.id: one.id.split("/")[1][0] for one in chosen}
+        label = {item.id: item.label for item in chosen}
+        message = {item.id: item.id.split("/")[1][0] for item in chosen}
         assert made.target is not None
         for i, j, target in list(zip(made.enrol, made.probe, made.target, strict=True))[:500]:
             a, b = made.enrol_ids[i], made.probe_ids[j]
             assert (label[a] == label[b]) == target
-            assert digits == "any" or (said[a] == said[b]) == (digits == "same")
+            assert digits == "any" or (message[a] == message[b]) == (digits == "same")
     assert sizes["any"] == sizes["same"] + sizes["different"] == 200 * 199 // 2
 
 

@@ -1,3 +1,5 @@
+"""Lists of recordings: their columns, the trials that they give, and what is refused in them."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -43,7 +45,7 @@ def test_columns_by_name_in_any_order(data: Path, delimiter: str) -> None:
         Item("u2", data / "b, c/2.wav", "bob"),
         Item("u3", data / "b/1.wav", "cy"),
     ]
-    assert [one.id for one in items(data, label="", split_column="part", split="dev")] == [
+    assert [item.id for item in items(data, label="", split_column="part", split="dev")] == [
         "a/1.wav",
         "b/1.wav",
     ]
@@ -92,7 +94,7 @@ def test_trials_of_a_list(data: Path) -> None:
     write(data, "path,label\na/1.wav,a\na/2.wav,a\nb/1.wav,b\n")
     (data / "trials.txt").write_text("b/1 a/1.flac 0\na/2.wav a/1.wav 1\n", encoding="utf-8")
     chosen, made = trials(data)
-    assert [one.id for one in chosen] == ["a/1.wav", "a/2.wav", "b/1.wav"]
+    assert [item.id for item in chosen] == ["a/1.wav", "a/2.wav", "b/1.wav"]
     assert [
         (made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)
     ] == [("b/1.wav", "a/1.wav"), ("a/2.wav", "a/1.wav")]
@@ -105,7 +107,7 @@ def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:
         return Trials((a,), (b,), np.array([0], np.int32), np.array([0], np.int32))
 
     chosen, _ = matched(pair("x/1.flac", "x/2.wav"), both, where="list")
-    assert [one.id for one in chosen] == ["x/1.flac", "x/2.flac"]
+    assert [item.id for item in chosen] == ["x/1.flac", "x/2.flac"]
     with pytest.raises(
         ValueError,
         match=r"1 of.*'x/3'.* 1 fit.*'x/1.m4a'.*; go",
@@ -118,11 +120,11 @@ def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:
     st.sampled_from(["", ".wav", ".flac", ".M4A"]),
 )
 def test_matching_keeps_every_pair(pairs: list[tuple[int, int]], suffix: str) -> None:
-    held = [Item(f"s{i}/u.v{i}.flac", Path(str(i)), f"s{i}") for i in range(8)]
+    contents = [Item(f"s{i}/u.v{i}.flac", Path(str(i)), f"s{i}") for i in range(8)]
     ids = tuple(f"s{i}/u.v{i}{suffix}" for i in reversed(range(8)))
     index = np.array([[7 - a, 7 - b] for a, b in pairs], dtype=np.int32)
-    chosen, made = matched(Trials(ids, ids, index[:, 0], index[:, 1]), held, where="list")
+    chosen, made = matched(Trials(ids, ids, index[:, 0], index[:, 1]), contents, where="list")
     assert [
         (made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)
-    ] == [(held[a].id, held[b].id) for a, b in pairs]
-    assert chosen == [held[i] for i in sorted({i for pair in pairs for i in pair})]
+    ] == [(contents[a].id, contents[b].id) for a, b in pairs]
+    assert chosen == [contents[i] for i in sorted({i for pair in pairs for i in pair})]

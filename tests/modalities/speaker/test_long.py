@@ -32,10 +32,10 @@ def item(path: Path, wave: np.ndarray, rate_hz: int = RATE, id: str = "a", **mor
 
 def test_one_piece_is_the_plain_reading(tmp_path: Path) -> None:
     for name, rate_hz in (("a.flac", RATE), ("b.wav", 22_050)):
-        one = item(tmp_path / name, noise(1.3, rate_hz), rate_hz)
-        (whole,) = long.read(one)
-        np.testing.assert_array_equal(whole, audio.read(one))
-        (streamed,) = long.read(one, chunk_seconds=5)
+        first = item(tmp_path / name, noise(1.3, rate_hz), rate_hz)
+        (whole,) = long.read(first)
+        np.testing.assert_array_equal(whole, audio.read(first))
+        (streamed,) = long.read(first, chunk_seconds=5)
         assert abs(len(streamed) - len(whole)) <= 1
         np.testing.assert_allclose(streamed[: len(whole)], whole[: len(streamed)], atol=1e-6)
 
@@ -47,21 +47,21 @@ def test_one_piece_is_the_plain_reading(tmp_path: Path) -> None:
 def test_chunks_are_the_recording_in_equal_pieces(
     tmp_path: Path, rate_hz: int, channels: int, suffix: str
 ) -> None:
-    one = item(
+    first = item(
         tmp_path / f"a.{suffix}", np.stack([noise(25.3, rate_hz)] * channels, axis=1), rate_hz
     )
-    parts = list(long.read(one, chunk_seconds=10))
+    parts = list(long.read(first, chunk_seconds=10))
     assert len(parts) == 3
     assert max(map(len, parts)) <= 10 * RATE
     assert max(map(len, parts)) - min(map(len, parts)) <= 3
-    joined, whole = np.concatenate(parts), audio.read(one)
+    joined, whole = np.concatenate(parts), audio.read(first)
     assert abs(len(joined) - len(whole)) <= 3
     np.testing.assert_allclose(joined[: len(whole)], whole[: len(joined)], atol=1e-6)
-    held = one._replace(
-        path=tmp_path / "s.tar", span=(3, one.path.stat().st_size), ending=f".{suffix}"
+    contents = first._replace(
+        path=tmp_path / "s.tar", span=(3, first.path.stat().st_size), ending=f".{suffix}"
     )
-    held.path.write_bytes(b"abc" + one.path.read_bytes())
-    assert abs(len(np.concatenate(list(long.read(held, chunk_seconds=10)))) - len(whole)) <= 3
+    contents.path.write_bytes(b"abc" + first.path.read_bytes())
+    assert abs(len(np.concatenate(list(long.read(contents, chunk_seconds=10)))) - len(whole)) <= 3
 
 
 def test_channels_and_rates_take_no_memory(tmp_path: Path) -> None:
@@ -98,22 +98,22 @@ def test_three_hours_take_the_memory_of_a_chunk(tmp_path: Path) -> None:
 @given(st.integers(1, 12), st.floats(0.1, 3.0), st.integers(1_600, 48_000))
 def test_crops_are_evenly_spaced_from_end_to_end(crops: int, seconds: float, samples: int) -> None:
     wave, size = np.arange(samples, dtype=np.float32), round(seconds * RATE)
-    found = list(long._windows(wave, crops, size))
-    assert {len(one) for one in found} == {size}
+    result = list(long._windows(wave, crops, size))
+    assert {len(value) for value in result} == {size}
     if samples <= size:
-        assert len(found) == 1
-        np.testing.assert_array_equal(found[0], wave[np.arange(size) % samples])
+        assert len(result) == 1
+        np.testing.assert_array_equal(result[0], wave[np.arange(size) % samples])
         return
-    starts = [int(one[0]) for one in found]
-    assert len(found) == crops
+    starts = [int(entry[0]) for entry in result]
+    assert len(result) == crops
     assert starts[0] == 0
     assert crops == 1 or starts[-1] == samples - size
     assert crops < 3 or max(np.diff(starts)) - min(np.diff(starts)) <= 1
-    assert all((np.diff(one) == 1).all() for one in found)
+    assert all((np.diff(value) == 1).all() for value in result)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    one = item(tmp_path / "a.wav", noise(2))
+    first = item(tmp_path / "a.wav", noise(2))
     for more, says in [
         ({"crops": 2, "chunk_seconds": 3.0}, "choose one"),
         ({"crops": -1}, "crops is -1"),
@@ -121,7 +121,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ({"chunk_seconds": 0.1}, "chunks of 0.1 s"),
     ]:
         with pytest.raises(ValueError, match=says):
-            list(long.read(one, **more))  # type: ignore[arg-type]
+            list(long.read(first, **more))  # type: ignore[arg-type]
     waves: list[tuple[np.ndarray, str]] = [
         (np.zeros(3 * RATE), "silent"),
         (np.zeros(0), "above 0"),
@@ -153,11 +153,11 @@ def test_silent_chunks_are_left_out(tmp_path: Path) -> None:
 def test_pauses_are_left_out(tmp_path: Path) -> None:
     quiet = noise(1) * 1e-3
     wave = np.r_[quiet, noise(2), quiet, quiet]
-    one = item(tmp_path / "a.wav", wave, subtype="FLOAT")
-    (spoken,) = long.read(one, only_speech=True)
+    first = item(tmp_path / "a.wav", wave, subtype="FLOAT")
+    (spoken,) = long.read(first, only_speech=True)
     assert len(spoken) == pytest.approx(2 * RATE, abs=0.05 * RATE)
     assert (np.isin(spoken, wave[RATE : 3 * RATE]).mean()) > 0.98
-    (again,) = long.read(one, only_speech=True)
+    (again,) = long.read(first, only_speech=True)
     np.testing.assert_array_equal(again, spoken)
     with pytest.raises(BadAudio, match="speech by its energy"):
         list(
@@ -192,7 +192,7 @@ def test_the_decision_is_kaldis_loop(values: list[float], context: int, proporti
     expected = []
     for t in range(len(values)):
         near = [values[k] for k in range(t - context, t + context + 1) if 0 <= k < len(values)]
-        expected.append(sum(one > threshold for one in near) >= proportion * len(near))
+        expected.append(sum(value > threshold for value in near) >= proportion * len(near))
     assert vad.speech_frames(energy, context=context, proportion=proportion).tolist() == expected
 
 

@@ -67,23 +67,23 @@ def test_usual_layouts_give_the_official_splits_and_the_lists_ids(
         "vox1/dev/txt/id10001/5r0dWxy17C8/00001.txt",
         "CN-Celeb_flac/data/id00013/singing-01-001.flac",
     )  # neither is VoxCeleb's audio
-    wanted = {
+    expected = {
         ("voxceleb1", "dev"): VOX1_DEV,
         ("voxceleb1", "test"): VOX1_TEST,
         ("voxceleb2", "dev"): VOX2_DEV,
         ("voxceleb2", "test"): VOX2_TEST,
     }
-    for (corpus, split), speaker in wanted.items():
-        (one,) = items(data, corpus=corpus, split=split)  # type: ignore[arg-type]
-        assert (one.id, one.label) == (f"{speaker}/5r0dWxy17C8/00001.wav", speaker)
-        assert one.path.is_file()
-    assert [one.label for one in items(data, corpus="both", split="all")] == [
+    for (corpus, split), speaker in expected.items():
+        (first,) = items(data, corpus=corpus, split=split)  # type: ignore[arg-type]
+        assert (first.id, first.label) == (f"{speaker}/5r0dWxy17C8/00001.wav", speaker)
+        assert first.path.is_file()
+    assert [item.label for item in items(data, corpus="both", split="all")] == [
         VOX2_DEV,
         VOX2_TEST,
         VOX1_DEV,
         VOX1_TEST,
     ]
-    assert [one.label for one in items(data, corpus="both", split="dev")] == [VOX2_DEV, VOX1_DEV]
+    assert [item.label for item in items(data, corpus="both", split="dev")] == [VOX2_DEV, VOX1_DEV]
 
 
 def test_merged_voxceleb2_is_split_by_its_metadata(tmp_path: Path) -> None:
@@ -104,9 +104,14 @@ def test_merged_voxceleb2_is_split_by_its_metadata(tmp_path: Path) -> None:
     ):
         check2(data)  # not: nothing is there
     shutil.rmtree(data / "vox2" / "id00019")
-    assert [one.found for one in check2(data)] == [1, 1, 1, 1]
-    assert [one.found for one in check1(data)][:4] == [0, 0, 0, 0]  # no audio at all is no error
-    assert [one.label for one in items(data, split="test")] == [VOX2_TEST]
+    assert [entry.found for entry in check2(data)] == [1, 1, 1, 1]
+    assert [entry.found for entry in check1(data)][:4] == [
+        0,
+        0,
+        0,
+        0,
+    ]  # no audio at all is no error
+    assert [item.label for item in items(data, split="test")] == [VOX2_TEST]
     assert metadata(data)["id00017"] == Speaker("id00017", "n000017", "f", "", "test")
 
 
@@ -118,16 +123,16 @@ def test_an_utterance_found_twice_is_taken_once_wav_first(tmp_path: Path) -> Non
         "b/dev/wav/id00012/v/.hidden.wav",
         "a/dev/aac/id00012/v/2.m4a",
     )
-    assert [one.path.suffix for one in items(data)] == [".wav", ".m4a"]
-    assert [one.id for one in items(data)] == ["id00012/v/1.wav", "id00012/v/2.wav"]
+    assert [item.path.suffix for item in items(data)] == [".wav", ".m4a"]
+    assert [item.id for item in items(data)] == ["id00012/v/1.wav", "id00012/v/2.wav"]
 
 
 def test_one_copy_a_speed_keeps_the_classes(tmp_path: Path) -> None:
     data = touch(tmp_path, *(f"vox2/dev/id0001{i}/v/{j}.wav" for i in range(3) for j in range(4)))
     every, kept = items(data, speeds=(0.9, 1.1)), items(data, speeds=(0.9, 1.1), speed_items="one")
-    assert {one.label for one in kept} == {one.label for one in every}
+    assert {item.label for item in kept} == {item.label for item in every}
     assert (len(every), len(kept)) == (36, 12 + 6)
-    assert {one.id for one in kept if "#" in one.id} == {
+    assert {item.id for item in kept if "#" in item.id} == {
         f"id0001{i}/v/0.wav#speed={speed}" for i in range(3) for speed in ("0.9", "1.1")
     }
     assert items(data, speed_items="one") == items(data)
@@ -173,7 +178,7 @@ def test_the_number_of_trials_is_checked_and_a_list_of_ones_own_is_not(tmp_path:
     chosen, made = trials(
         data, file="vox1/veri_test2.txt"
     )  # suffixes differ from the files' and from each other
-    assert [one.id for one in chosen] == ["id10001/v/1.wav", "id10270/v/1.wav"]
+    assert [item.id for item in chosen] == ["id10001/v/1.wav", "id10270/v/1.wav"]
     assert [
         (made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)
     ] == [
@@ -197,7 +202,7 @@ def real(shared: Path, tmp_path: Path) -> Path:
     shutil.copy(protocols / "voxceleb1_o" / "veri_test2_cleaned.txt.gz", tmp_path / "vox1" / "meta")
     with gzip.open(protocols / "voxceleb1_o" / "veri_test2_cleaned.txt.gz", "rt") as file:
         return touch(
-            tmp_path, *{f"vox1/test/wav/{one}" for line in file for one in line.split()[1:]}
+            tmp_path, *{f"vox1/test/wav/{word}" for line in file for word in line.split()[1:]}
         )
 
 
@@ -206,20 +211,24 @@ def test_the_real_list_and_metadata(real: Path) -> None:
     assert (len(chosen), len(made)) == (4_708, 37_611)
     assert made.target is not None
     assert int(made.target.sum()) == 18_802
-    found, how = subjects_of(made)
+    subjects, how = subjects_of(made)
     assert how == "first path component of the ids"
-    assert found is not None
+    assert subjects is not None
     people = metadata(real)
     assert len(people) == 1_251
-    test = {one for one, speaker in people.items() if speaker.split == "test"}
+    test = {name for name, speaker in people.items() if speaker.split == "test"}
     assert (
-        test == {one.label for one in chosen} == {f"id{number}" for number in voxceleb._VOX1_TEST}
+        test == {item.label for item in chosen} == {f"id{number}" for number in voxceleb._VOX1_TEST}
     )  # the rule by number is the metadata's
-    sexes = np.array([people[one.split("/", 1)[0]].gender for one in made.enrol_ids])[made.enrol]
-    others = np.array([people[one.split("/", 1)[0]].gender for one in made.probe_ids])[made.probe]
+    sexes = np.array([people[enrol_id.split("/", 1)[0]].gender for enrol_id in made.enrol_ids])[
+        made.enrol
+    ]
+    others = np.array([people[probe_id.split("/", 1)[0]].gender for probe_id in made.probe_ids])[
+        made.probe
+    ]
     assert {*sexes, *others} == {"f", "m"}
     assert not made.target[sexes != others].any()
-    counts = {one.what: one.found for one in check1(real)}
+    counts = {entry.what: entry.found for entry in check1(real)}
     assert (
         counts["audio files of voxceleb1 test"] == 4_708
     )  # of 4,874: the cleaned list does not name them all

@@ -19,25 +19,37 @@ import toolkit.backbones
 _ERES2NET = {"width": 8, "blocks": (1, 1, 1, 1), "dim": 16}
 SMALL: dict[str, dict[str, Any]] = {
     "ResNet": {"width": 4, "dim": 16, "depth": 50, "blocks": (1, 2, 1, 1)},
-    "ResNet34": {"width": 4, "dim": 16},
-    "ECAPA": {"channels": 16, "dim": 16, "attention_channels": 8, "se_channels": 8},
-    "WeSpeakerECAPA": {"channels": 16, "pooled": 24, "dim": 16, "se_channels": 8},
+    "ResNet34": {"width": 4, "dim": 16, "blocks": (1, 2, 1, 1)},
+    "ECAPA": {
+        "channels": 16,
+        "dim": 16,
+        "attention_channels": 8,
+        "se_channels": 8,
+        "res2net_scale": 4,
+    },
+    "WeSpeakerECAPA": {
+        "channels": 16,
+        "pooled": 24,
+        "dim": 16,
+        "se_channels": 8,
+        "res2net_scale": 4,
+    },
     "XVector": {"channels": 16, "pooled": 24, "dim": 16},
-    "CAMPPlus": {"channels": 16, "growth": 8, "layers": (2, 2, 2), "head_channels": 4, "dim": 16},
+    "CAMPPlus": {"channels": 16, "growth": 8, "layers": (2, 1, 1), "head_channels": 4, "dim": 16},
     "ERes2Net": _ERES2NET,
     "ERes2NetV2": _ERES2NET,
 }
 BACKBONES = sorted(
     {
-        found
+        cls
         for module in pkgutil.iter_modules(toolkit.backbones.__path__)
-        for name, found in inspect.getmembers(
+        for name, cls in inspect.getmembers(
             importlib.import_module(f"toolkit.backbones.{module.name}"), inspect.isclass
         )
-        if issubclass(found, nn.Module)
-        and found.__module__ == f"toolkit.backbones.{module.name}"
+        if issubclass(cls, nn.Module)
+        and cls.__module__ == f"toolkit.backbones.{module.name}"
         and not name.startswith("_")
-        if getattr(found, "takes", "features") == "features"
+        if getattr(cls, "takes", "features") == "features"
     },
     key=lambda found: found.__name__,
 )

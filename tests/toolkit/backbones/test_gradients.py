@@ -32,7 +32,7 @@ def by_pixels(grey: Floats, cells: int, bins: int, sigma: float) -> Floats:
     """(H, W) -> (cells, cells, bins), one pixel, one cell and one bin at a time."""
     x = gaussian_filter(grey, sigma, mode="nearest", radius=math.ceil(3 * sigma)) if sigma else grey
     height, width = x.shape
-    found, total = np.zeros((cells, cells, bins)), np.zeros((cells, cells))
+    result, total = np.zeros((cells, cells, bins)), np.zeros((cells, cells))
     for i in range(height):
         for j in range(width):
             dx = x[i, min(j + 1, width - 1)] - x[i, max(j - 1, 0)]
@@ -46,17 +46,17 @@ def by_pixels(grey: Floats, cells: int, bins: int, sigma: float) -> Floats:
                         for k, side, cell in ((i, height, row), (j, width, column))
                     ]
                     total[row, column] += near[0] * near[1]
-                    for one, share in ((low, 1 - (place - low)), (low + 1, place - low)):
-                        found[row, column, one % bins] += (
+                    for value, share in ((low, 1 - (place - low)), (low + 1, place - low)):
+                        result[row, column, value % bins] += (
                             near[0] * near[1] * share * math.hypot(dx, dy)
                         )
-    found /= total[..., None]
+    result /= total[..., None]
     energy = np.zeros((cells, cells))
     for row in range(cells):
         for column in range(cells):
-            around = found[max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2].sum(axis=2)
+            around = result[max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2].sum(axis=2)
             energy[row, column] = around.mean()
-    return np.asarray(np.sqrt(found / (energy + 1e-3 * energy.mean())[..., None]))
+    return np.asarray(np.sqrt(result / (energy + 1e-3 * energy.mean())[..., None]))
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_a_ramp_fills_the_bins_of_its_direction() -> None:
     bins 7 and 0, 1 and 2, 3 and 4 of eight.
     """
     ramp = torch.arange(16.0, dtype=torch.float64).expand(16, 16)
-    found = oriented_gradients(
+    result = oriented_gradients(
         torch.stack([ramp, ramp.T, ramp.flip(1)]), cells=2, bins=8, sigma=0.0
     )
-    for image, bins in zip(found, ((7, 0), (1, 2), (3, 4)), strict=True):
+    for image, bins in zip(result, ((7, 0), (1, 2), (3, 4)), strict=True):
         assert image[..., list(bins)].min() > 0.5
         assert image.square().sum() == pytest.approx(
             float(image[..., list(bins)].square().sum()), rel=1e-9
@@ -183,7 +183,7 @@ def test_faces_of_new_subjects_are_told_apart_better_than_by_pixels(shared: Path
     for fold in range(5):
         tested = torch.tensor(
             [
-                item.id in {one.id for one in orl.items(data, split="test", fold=fold)}
+                item.id in {item.id for item in orl.items(data, split="test", fold=fold)}
                 for item in items
             ]
         )

@@ -115,7 +115,7 @@ def build(name: str) -> tuple[Any, Tensor]:
 
 
 def test_no_image_network_is_left_out() -> None:
-    found = {
+    result = {
         name
         for module in pkgutil.iter_modules(toolkit.backbones.__path__)
         for name, cls in inspect.getmembers(
@@ -123,7 +123,7 @@ def test_no_image_network_is_left_out() -> None:
         )
         if getattr(cls, "takes", "") == "images"
     }
-    assert found == {name.partition("-")[0] for name in TINY}
+    assert result == {name.partition("-")[0] for name in TINY}
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -385,7 +385,7 @@ def test_positions_of_other_image_sizes_are_dino_s() -> None:
     """
     torch.manual_seed(2)
     network = ViT(3, width=4, depth=0, heads=2, patch=4, image_size=20).double()
-    given = network.pos_embed[0, 1:].detach().numpy().reshape(5, 5, 4)
+    inputs = network.pos_embed[0, 1:].detach().numpy().reshape(5, 5, 4)
 
     def weights(num: int) -> np.ndarray[Any, np.dtype[np.float64]]:
         matrix = np.zeros((num, 5))
@@ -395,10 +395,10 @@ def test_positions_of_other_image_sizes_are_dino_s() -> None:
                 matrix[i, min(max(j, 0), 4)] += cubic(place - j)
         return matrix
 
-    wanted = np.einsum("ri,cj,ijd->rcd", weights(3), weights(7), given).reshape(21, 4)
-    found = network._positions(3, 7)[0].detach().numpy()
-    np.testing.assert_allclose(found[1:], wanted, rtol=1e-12, atol=1e-12)
-    np.testing.assert_array_equal(found[0], network.pos_embed[0, 0].detach().numpy())
+    expected = np.einsum("ri,cj,ijd->rcd", weights(3), weights(7), inputs).reshape(21, 4)
+    result = network._positions(3, 7)[0].detach().numpy()
+    np.testing.assert_allclose(result[1:], expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(result[0], network.pos_embed[0, 0].detach().numpy())
     assert network(torch.randn(1, 3, 12, 28, dtype=torch.float64)).shape == (1, 4)
 
 

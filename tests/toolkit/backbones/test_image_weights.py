@@ -97,8 +97,8 @@ def test_bn_inception_s_old_vectors_of_one_row_are_understood() -> None:
         "last_linear.weight": torch.zeros(1000, 1024)
     }
     assert load_published(fresh, old) == ("last_linear.weight",)
-    found = fresh.state_dict()
-    assert all(torch.equal(found[name], value) for name, value in state.items())
+    tensors = fresh.state_dict()
+    assert all(torch.equal(tensors[name], value) for name, value in state.items())
 
 
 def test_dino_s_forms_are_understood() -> None:
@@ -114,7 +114,7 @@ def test_dino_s_forms_are_understood() -> None:
         name.replace("blocks.", "blocks.1.") if name.startswith("blocks.") else name: value
         for name, value in state.items()
     } | {"mask_token": torch.zeros(1, 8)}
-    for given, left_out in (
+    for inputs, left_out in (
         (teacher, ("head.mlp.0.weight", "head.last_layer.weight_g")),
         (
             {f"module.{name}": value for name, value in teacher.items()},
@@ -128,7 +128,7 @@ def test_dino_s_forms_are_understood() -> None:
     ):
         for dim in (0, 5):
             fresh = VIT(3, dim=dim)
-            assert load_published(fresh, given) == left_out
+            assert load_published(fresh, inputs) == left_out
             assert equal(fresh, state, but="head.")
 
 
@@ -138,16 +138,14 @@ def test_another_architecture_is_refused_with_its_names_and_nothing_changes() ->
     other = trained(SFNet(3, dim=8, width=4, depth=10, image_size=32))
     with pytest.raises(
         ValueError,
-        match=r"for a IResNet of \d+: \d+ unknown \(layer1.0.conv1.bias, .*\), \d+ missing "
-        r"\(conv1.weight, .*\), \d+ of another shape",
+        match=r"\d+ unknown \(.*\d+ missing \(conv1.weight",
     ) as caught:
         load_published(fresh, other)
     assert "layer1.0.conv1.weight (4, 3, 3, 3) for (4, 4, 3, 3)" in str(caught.value)
     assert equal(fresh, before)
     with pytest.raises(
         ValueError,
-        match=r"1 of another shape \(fc.weight \(8, 32\) for \(16, 32\)|2 of another shape "
-        r"\(fc.weight",
+        match=r"[12] of another shape \(fc.weight",
     ):
         load_published(
             partial(IRESNET, dim=16)(3),
@@ -168,12 +166,12 @@ def test_another_network_s_weights_are_refused_with_what_to_do(network: Any) -> 
     before = {name: value.clone() for name, value in fresh.state_dict().items()}
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (the sentence is taken apart below)
         load_published(fresh, trained(RESNET(3)))
-    said = str(caught.value)
+    message = str(caught.value)
     assert re.search(
         rf"for a {type(fresh).__name__} of {len(before)}: \d+ unknown \(.+\), \d+ missing \(.+\)",
-        said,
+        message,
     )
-    assert said.endswith(
+    assert message.endswith(
         "; build the backbone with the sizes and the pooling that the weights were trained with"
     )
     assert equal(fresh, before)
@@ -194,8 +192,7 @@ def test_a_constructor_starts_from_a_local_file_and_says_so(tmp_path: Path, suff
     assert RESNET(3).started_from == ""
     with pytest.raises(
         ValueError,
-        match=r"resnet.*: state dict of \d+ tensors for a ImageResNet of \d+: .*1 of another shape "
-        r"\(conv1.weight",
+        match=r"1 of another shape \(conv1.weight",
     ):
         RESNET(1, weights=str(path))
 
@@ -204,14 +201,14 @@ def test_checkpoints_of_the_releases_are_unwrapped(tmp_path: Path) -> None:
     state = trained(IRESNET(3))
     for name in ("state_dict", "state_dict_backbone", "backbone", "teacher", "model"):
         torch.save({"epoch": 3, name: state, "head": {"w": torch.zeros(2)}}, tmp_path / "a.pt")
-        found = read_weights(tmp_path / "a.pt")
-        assert found.keys() == state.keys()
+        result = read_weights(tmp_path / "a.pt")
+        assert result.keys() == state.keys()
     parts = {"backbone": state, "head": {"w": torch.zeros(2)}}
-    for held in (
+    for value in (
         parts,
         {"step": 7, "model": parts, "optimizer": {"state": {}, "param_groups": []}},
     ):  # OpenSphere's model_STEP.pth and ckpt_STEP.pth
-        torch.save(held, tmp_path / "a.pt")
+        torch.save(value, tmp_path / "a.pt")
         assert equal(IRESNET(3), state) is False
         fresh = IRESNET(3)
         assert load_published(fresh, read_weights(tmp_path / "a.pt")) == ()
@@ -269,7 +266,5 @@ def test_files_of_other_kinds_are_refused_and_nothing_runs(
         archive.writestr("a/data.pkl", b"0" * 2**20)
     monkeypatch.setattr("toolkit.backbones.weights._LARGEST", 2**19)
     assert (tmp_path / "bomb.pth").stat().st_size < 2**19
-    with pytest.raises(
-        ValueError, match="it holds 1048576 bytes, more than the 524288 that are read"
-    ):
+    with pytest.raises(ValueError, match=r"1048576 bytes, .* 524288"):
         read_weights(tmp_path / "bomb.pth")

@@ -526,6 +526,9 @@ def test_embeddings_are_the_second_writing_s(case: Case) -> None:
 
 
 def test_speechbrain_s_ecapa_is_the_peer_itself() -> None:
+    from toolkit.backbones.torchaudio_cpu import import_torchaudio
+
+    import_torchaudio()  # Without it, this test would need another that came before.
     from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN
 
     torch.manual_seed(2)
@@ -552,20 +555,16 @@ def test_speechbrain_s_ecapa_has_the_field_s_size(channels: int, millions: float
 def test_short_utterances_of_the_x_vector_are_refused() -> None:
     backbone = XVector(4, dim=8, channels=8, pooled=8).eval()
     assert backbone(torch.randn(1, 15, 4)).isfinite().all()
-    with pytest.raises(ValueError, match="has 14 frames, fewer than its context of 15"):
+    with pytest.raises(ValueError, match=r"14 frames, .* 15"):
         backbone(torch.randn(1, 14, 4))
     with pytest.raises(ValueError, match="has 10 frames"):
         backbone(torch.randn(2, 20, 4), torch.tensor([1.0, 0.5]))
 
 
 def test_depths_outside_the_field_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match="depth is 35; it must be one of 18, 34, 50, 101, 152, 221, 293"
-    ):
+    with pytest.raises(ValueError, match=r"depth is 35; .* 18, 34"):
         ResNet(80, depth=35)
-    with pytest.raises(
-        ValueError, match="res2net_scale is 7; it must be 2 or more and divide the 512 channels"
-    ):
+    with pytest.raises(ValueError, match=r"res2net_scale is 7; .* 512"):
         WeSpeakerECAPA(80, res2net_scale=7)
 
 

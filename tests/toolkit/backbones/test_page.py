@@ -35,8 +35,8 @@ def test_backbones_page_is_what_the_classes_say() -> None:
 def test_counts_are_the_field_s_and_no_backbone_is_left_out() -> None:
     module = generator()
     for row in module.ROWS:
-        if found := re.match(r"[\d.]+", row.field):
-            assert abs(module.size(row.make) / 1e6 - float(found[0])) < 0.0101, (
+        if result := re.match(r"[\d.]+", row.field):
+            assert abs(module.size(row.make) / 1e6 - float(result[0])) < 0.0101, (
                 row.name
             )  # the field rounds down as often as to the nearest
     named = {row.make.func if isinstance(row.make, partial) else row.make for row in module.ROWS}

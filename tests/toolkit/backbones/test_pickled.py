@@ -51,14 +51,14 @@ def test_what_torch_saves_is_read_bit_for_bit(new: bool, tmp_path: Path) -> None
                     "lr": [0.1, None, True]},
                         "optimizer": {"state": {0: {"step": whole}}}}, tmp_path / "a.pt",
                _use_new_zipfile_serialization=new)  # fmt: skip
-    found, loaded = (
+    read_back, loaded = (
         read_weights(tmp_path / "a.pt"),
         torch.load(tmp_path / "a.pt", weights_only=True)["state_dict"],
     )
-    assert list(found) == list(state)
+    assert list(read_back) == list(state)
     for name, value in loaded.items():
-        assert found[name].dtype == value.dtype
-        assert torch.equal(found[name], value)
+        assert read_back[name].dtype == value.dtype
+        assert torch.equal(read_back[name], value)
 
 
 class Rebuilt:

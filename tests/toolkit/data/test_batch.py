@@ -1,3 +1,5 @@
+"""Items and lists of items: spans of shards, names, and lists that are written and read back."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -28,9 +28,9 @@ FORMATS = ["PNG", "JPEG", "BMP", "GIF", "TIFF", "PPM", "WEBP"]
 
 
 def file_of(image: Image.Image, form: str, **settings: object) -> bytes:
-    held = io.BytesIO()
-    image.save(held, form, **settings)
-    return held.getvalue()
+    buffer = io.BytesIO()
+    image.save(buffer, form, **settings)
+    return buffer.getvalue()
 
 
 def decode(held: bytes) -> Pixels:
@@ -39,16 +39,20 @@ def decode(held: bytes) -> Pixels:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_gives_the_pixels(form: str) -> None:
-    held = file_of(Image.fromarray(SMOOTH), form, **({"lossless": True} if form == "WEBP" else {}))
-    assert np.array_equal(decode(held), np.asarray(Image.open(io.BytesIO(held)).convert("RGB")))
+    contents = file_of(
+        Image.fromarray(SMOOTH), form, **({"lossless": True} if form == "WEBP" else {})
+    )
+    assert np.array_equal(
+        decode(contents), np.asarray(Image.open(io.BytesIO(contents)).convert("RGB"))
+    )
     if form not in ("GIF", "JPEG"):
-        assert np.array_equal(decode(held), SMOOTH)
+        assert np.array_equal(decode(contents), SMOOTH)
 
 
 def test_jpeg_agrees_with_opencv() -> None:
-    held = file_of(Image.fromarray(SMOOTH), "JPEG", quality=90)
-    theirs = cv2.imdecode(np.frombuffer(held, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
-    assert np.abs(decode(held).astype(int) - theirs).max() <= 1
+    contents = file_of(Image.fromarray(SMOOTH), "JPEG", quality=90)
+    theirs = cv2.imdecode(np.frombuffer(contents, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert np.abs(decode(contents).astype(int) - theirs).max() <= 1
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "CMYK"])
@@ -65,10 +69,10 @@ def test_other_modes_become_rgb(mode: str) -> None:
 
 def test_16_bit_grey_is_rounded_to_8() -> None:
     deep = np.linspace(0, 65535, 600).astype(np.uint16).reshape(20, 30)
-    wanted = np.rint(deep / 257).astype(np.uint8)
-    assert np.array_equal(decode(file_of(Image.fromarray(deep), "PNG"))[..., 1], wanted)
+    expected = np.rint(deep / 257).astype(np.uint8)
+    assert np.array_equal(decode(file_of(Image.fromarray(deep), "PNG"))[..., 1], expected)
     pgm = b"P5 30 20 65535\n" + deep.astype(">u2").tobytes()
-    assert np.array_equal(decode(pgm)[..., 1], wanted)
+    assert np.array_equal(decode(pgm)[..., 1], expected)
     for levels, reason in (
         (deep.astype(np.float32), "floating-point"),
         (deep.astype(np.int32) * 2, "32-bit"),
@@ -81,9 +85,9 @@ def test_16_bit_grey_is_rounded_to_8() -> None:
 def test_exif_orientation_agrees_with_opencv(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    held = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=exif)
-    theirs = cv2.imdecode(np.frombuffer(held, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
-    ours = decode(held)
+    contents = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=exif)
+    theirs = cv2.imdecode(np.frombuffer(contents, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    ours = decode(contents)
     assert ours.shape == theirs.shape
     assert np.abs(ours.astype(int) - theirs).max() <= 1
 
@@ -91,24 +95,24 @@ def test_exif_orientation_agrees_with_opencv(orientation: int) -> None:
 def test_damaged_exif_says_nothing_about_the_pixels() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    held = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=exif)
-    place = held.index(b"Exif\0\0") + 6
-    assert decode(held).shape == (56, 40, 3)
-    assert decode(held[:place] + b"\xff" * 8 + held[place + 8 :]).shape == (40, 56, 3)
+    contents = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=exif)
+    place = contents.index(b"Exif\0\0") + 6
+    assert decode(contents).shape == (56, 40, 3)
+    assert decode(contents[:place] + b"\xff" * 8 + contents[place + 8 :]).shape == (40, 56, 3)
 
 
 def test_damaged_files_are_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jpeg = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95)
-    for name, held, reason in [
+    for name, payload, reason in [
         ("cut.jpg", jpeg[: len(jpeg) // 2], "[Tt]runcated"),
         ("text.jpg", b"not an image", "none of the formats"),
         ("empty.jpg", b"", "none of the formats"),
         ("a.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "none of the formats"),
     ]:
         with pytest.raises(BadImage, match=f"{name}: .*{reason}"):
-            decode_bytes(held, name)
+            decode_bytes(payload, name)
     with pytest.raises(BadImage, match=r"missing.jpg: no such file"):
         file_bytes(Item("m", tmp_path / "missing.jpg"))
     monkeypatch.setattr(images, "MAX_BYTES", 2**17)
@@ -138,15 +142,15 @@ def test_bombs_are_refused_before_decoding() -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_any_bytes_are_an_image_or_bad(data: st.DataObject) -> None:
-    held = bytearray(
+    contents = bytearray(
         file_of(Image.fromarray(SMOOTH[:12, :12]), data.draw(st.sampled_from(FORMATS)))
     )
-    for place in data.draw(st.lists(st.integers(0, len(held) - 1), max_size=4)):
-        held[place] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(0, len(held)) | st.just(len(held)))
+    for place in data.draw(st.lists(st.integers(0, len(contents) - 1), max_size=4)):
+        contents[place] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(contents)) | st.just(len(contents)))
     with contextlib.suppress(BadImage), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of damaged metadata and reads on
-        assert decode(bytes(held[:cut])).ndim == 3
+        assert decode(bytes(contents[:cut])).ndim == 3
 
 
 def test_images_are_read_from_tar_shards(tmp_path: Path) -> None:
@@ -156,7 +160,7 @@ def test_images_are_read_from_tar_shards(tmp_path: Path) -> None:
         [Item(name, tmp_path / f"{name}.png", name) for name in ("a", "b")], tmp_path / "tar"
     )
     packed = shards.items(tmp_path / "tar", suffixes=images.SUFFIXES)
-    assert sorted(one.id for one in packed) == ["a", "b"]
+    assert sorted(item.id for item in packed) == ["a", "b"]
     assert np.array_equal(decode(file_bytes(packed[0])), SMOOTH)
 
 
@@ -175,9 +179,9 @@ def test_encode_refuses_other_suffixes() -> None:
 
 def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded() -> None:
     """Each scan is a pass over all pixels, and costs a few bytes."""
-    held = io.BytesIO()
-    Image.new("RGB", (64, 64), "red").save(held, "JPEG", progressive=True)
-    whole = held.getvalue()
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64), "red").save(buffer, "JPEG", progressive=True)
+    whole = buffer.getvalue()
     assert images.decode_bytes(whole, "a").shape == (64, 64, 3)
     at = whole.index(b"\xff\xda")
     with pytest.raises(images.BadImage, match="scans"):
@@ -185,12 +189,12 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded() -> None:
 
 
 def test_sizes_are_seen_before_decoding() -> None:
-    held = io.BytesIO()
-    Image.new("L", (300, 200)).save(held, "PNG")
-    images.check_size(held.getvalue(), "a", 60_000)
+    buffer = io.BytesIO()
+    Image.new("L", (300, 200)).save(buffer, "PNG")
+    images.check_size(buffer.getvalue(), "a", 60_000)
     images.check_size(b"no image", "a", 1)
     with pytest.raises(images.BadImage, match="200 x 300 pixels"):
-        images.check_size(held.getvalue(), "a", 59_999)
+        images.check_size(buffer.getvalue(), "a", 59_999)
 
 
 def test_32_bits_of_unknown_range_are_refused_like_floats() -> None:

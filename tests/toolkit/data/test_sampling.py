@@ -1,3 +1,5 @@
+"""Sampling: what a batch holds, how often each item is drawn, and runs that are resumed."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -39,7 +41,7 @@ def test_shuffled_is_a_pass_without_repeats() -> None:
 def one_by_one(labels: Index, sampling: Sampling, seed: int, epoch: int) -> Index:
     """Class-balanced batches made visit by visit, as runs before shards existed had them."""
     rng, each = np.random.default_rng((seed, epoch)), sampling.items_per_class
-    members = [np.flatnonzero(labels == one) for one in np.unique(labels)]
+    members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     per_batch, num_batches = sampling.batch_size // each, max(1, labels.size // sampling.batch_size)
     rounds = [
         rng.permutation(len(members)) for _ in range(-(-num_batches * per_batch // len(members)))
@@ -90,7 +92,7 @@ def test_any_sampling_can_be_resumed(sampling: Sampling, start: int) -> None:
         list(draws(labels, sampling, seed=7, start=start, stop=25, shards=shards)) == whole[start:]
     )
     assert whole[:6] != [
-        [one._replace(step=one.step - 6) for one in batch] for batch in whole[6:12]
+        [entry._replace(step=entry.step - 6) for entry in batch] for batch in whole[6:12]
     ]  # an epoch has 6 batches; the next one differs
 
 
@@ -102,8 +104,8 @@ def test_sqrt_weighting_draws_the_items_of_a_class_equally_often(
     batches = epoch_batches(labels, Sampling(1, weighting="sqrt"), seed=seed, epoch=0)
     assert batches.shape == (labels.size, 1)
     counts = np.bincount(batches.reshape(-1), minlength=labels.size)
-    for one in range(len(sizes)):
-        assert np.ptp(counts[labels == one]) <= 1
+    for index in range(len(sizes)):
+        assert np.ptp(counts[labels == index]) <= 1
 
 
 def test_sqrt_weighting_gives_classes_the_square_root_of_their_share() -> None:
@@ -168,9 +170,9 @@ def test_open_shards_mixes_evenly_within_its_window() -> None:
         )
         batches = drawn.reshape(-1, 100)
         assert (
-            np.mean([np.unique(one).size for one in batches]) > window - 0.1
+            np.mean([np.unique(batch).size for batch in batches]) > window - 0.1
         )  # 100 draws meet every open shard
-        assert max(np.unique(one).size for one in batches) <= window + 2
+        assert max(np.unique(batch).size for batch in batches) <= window + 2
         position = np.empty(shards.size)
         position[order] = np.arange(shards.size)
         inside = (
@@ -182,7 +184,7 @@ def test_open_shards_mixes_evenly_within_its_window() -> None:
     opened = [
         shards[order][np.sort(np.unique(shards[order], return_index=True)[1])] for order in orders
     ]
-    assert all((one != opened[0]).any() for one in opened[1:])
+    assert all((value != opened[0]).any() for value in opened[1:])
 
 
 def test_a_window_of_all_shards_is_the_plain_shuffle() -> None:

@@ -1,3 +1,5 @@
+"""Shards: packing, reading and resuming, exchange with WebDataset, and damaged archives."""
+
 from __future__ import annotations
 
 import gzip
@@ -17,11 +19,11 @@ import torch
 from modalities.speaker import audio, folders
 from tests import tiny
 from tests.disk_calls import come_in_order, recorded
-from toolkit.console import BadItems
 from toolkit.data import shards
 from toolkit.data.batch import Bad, Draw, Item, Views, label_numbers
 from toolkit.data.sampling import Sampling, draws
 from toolkit.models.parts import describe
+from toolkit.training.log import BadItems
 from toolkit.training.train import fit
 
 Members = list[tuple[str, bytes]]
@@ -50,21 +52,21 @@ def content(item: Item) -> bytes:
 
 
 def test_packed_items_are_the_items(voices: Path, packed: Path) -> None:
-    originals = {one.id: one for one in folders.scan(voices)}
-    found = shards.items(packed)
-    assert len({one.path for one in found}) > 4
+    originals = {item.id: item for item in folders.scan(voices)}
+    items = shards.items(packed)
+    assert len({item.path for item in items}) > 4
     assert all(path.stat().st_size <= 100_000 + tarfile.RECORDSIZE for path in packed.glob("*.tar"))
-    assert {one.id for one in found} == originals.keys()
-    assert [one.id for one in found] != sorted(originals)  # shuffled
-    for one in found:
-        assert (one.label, one.suffix, content(one)) == (
-            originals[one.id].label,
+    assert {item.id for item in items} == originals.keys()
+    assert [item.id for item in items] != sorted(originals)  # shuffled
+    for entry in items:
+        assert (entry.label, entry.suffix, content(entry)) == (
+            originals[entry.id].label,
             ".flac",
-            originals[one.id].path.read_bytes(),
+            originals[entry.id].path.read_bytes(),
         )
-        np.testing.assert_array_equal(audio.read(one), audio.read(originals[one.id]))
-    numbers = shards.shard_numbers(found)
-    assert [one.path.name for one in found] == [f"train-{number:06d}.tar" for number in numbers]
+        np.testing.assert_array_equal(audio.read(entry), audio.read(originals[entry.id]))
+    numbers = shards.shard_numbers(items)
+    assert [item.path.name for item in items] == [f"train-{number:06d}.tar" for number in numbers]
     describe(partial(shards.items, pattern="train-*.tar"))  # a recipe can name it
 
 
@@ -73,15 +75,15 @@ def test_the_index_says_what_a_scan_finds(packed: Path, tmp_path: Path) -> None:
     for path in packed.glob("*.tar"):
         shutil.copy(path, tmp_path)
     scanned = shards.items(tmp_path)
-    assert [one._replace(path=packed / one.path.name) for one in scanned] == with_index
-    assert {one.name: one.read_bytes() for one in tmp_path.glob("*.index")} == {
-        one.name: one.read_bytes() for one in packed.glob("*.index")
+    assert [item._replace(path=packed / item.path.name) for item in scanned] == with_index
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.index")} == {
+        path.name: path.read_bytes() for path in packed.glob("*.index")
     }
     assert shards.items(str(tmp_path / "train-00000[01].tar")) == [
-        one for one in scanned if one.path.stem in ("train-000000", "train-000001")
+        item for item in scanned if item.path.stem in ("train-000000", "train-000001")
     ]
     assert shards.items(tmp_path / "train-000001.tar") == [
-        one for one in scanned if one.path.stem == "train-000001"
+        item for item in scanned if item.path.stem == "train-000001"
     ]
 
 
@@ -93,13 +95,13 @@ def test_shards_are_on_the_disk_before_what_they_were_made_in_goes(
         (tmp_path / f"{name}.wav").write_bytes(bytes(600))
     items = [Item(name, tmp_path / f"{name}.wav", name) for name in "ab"]
     calls = recorded(monkeypatch, tmp_path / "packed")
-    made = [one.name for one in shards.write(items, tmp_path / "packed", shard_bytes=4_000)]
+    made = [entry.name for entry in shards.write(items, tmp_path / "packed", shard_bytes=4_000)]
     assert len(made) == 2
     whole = [
         call
         for name in made
-        for one in (f"{name}.index", name)
-        for call in (f"fsync new {one}", f"replace {one}", "fsync .")
+        for value in (f"{name}.index", name)
+        for call in (f"fsync new {value}", f"replace {value}", "fsync .")
     ]
     assert come_in_order([*whole, "rmtree .shard.unfinished"], calls)
 
@@ -125,8 +127,8 @@ def test_packing_is_a_pure_function_and_goes_on_after_an_interruption(
     shards.write(originals, tmp_path, name="train", shard_bytes=100_000)
     assert calls[2:4] == ["train-000002.tar"] * 2
     assert len(calls) == len(set(calls)) + 1  # the first two were kept
-    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {
-        one.name: one.read_bytes() for one in packed.iterdir()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        path.name: path.read_bytes() for path in packed.iterdir()
     }
     (tmp_path / ".train.unfinished").mkdir()  # as if it had been killed between the last renamings
     (tmp_path / "train-000003.tar").rename(tmp_path / ".train.unfinished/train-000003.tar")
@@ -144,8 +146,8 @@ def test_packing_is_a_pure_function_and_goes_on_after_an_interruption(
     again = shards.write(
         shards.items(tmp_path), tmp_path, name="again"
     )  # from spans, into one shard
-    assert {one.id: content(one) for one in shards.items(again[0])} == {
-        one.id: one.path.read_bytes() for one in originals
+    assert {item.id: content(item) for item in shards.items(again[0])} == {
+        item.id: item.path.read_bytes() for item in originals
     }
 
 
@@ -159,6 +161,8 @@ def test_what_cannot_be_packed_is_counted_and_named(tmp_path: Path) -> None:
     ]
     with pytest.raises(ValueError, match=r"4 of 5 items .*'.*b.json'.*suffix"):
         shards.write(bad, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"1 of 1 items .*empty\.wav.* 0 bytes"):
+        shards.write(bad[3:4], tmp_path / "out")
     with pytest.raises(ValueError, match=r"1 of 1 items .*label"):
         shards.write([Item("a\nb", tmp_path / "a.wav", "x")], tmp_path / "out")
     for wrong in ({"name": "../x"}, {"shard_bytes": 0}):
@@ -175,23 +179,23 @@ def test_webdataset_reads_what_we_write_and_we_read_what_it_writes(
     wds = pytest.importorskip("webdataset")
     ours = shards.items(packed)
     read = list(
-        wds.WebDataset([str(one) for one in sorted(packed.glob("*.tar"))], shardshuffle=False)
+        wds.WebDataset([str(path) for path in sorted(packed.glob("*.tar"))], shardshuffle=False)
     )
-    assert [(json.loads(one["json"]), one["flac"]) for one in read] == [
-        ({"id": one.id, "label": one.label}, content(one)) for one in ours
+    assert [(json.loads(record["json"]), record["flac"]) for record in read] == [
+        ({"id": item.id, "label": item.label}, content(item)) for item in ours
     ]
     with wds.TarWriter(str(tmp_path / "theirs.tar")) as writer:
-        for number, one in enumerate(ours[:9]):
+        for number, entry in enumerate(ours[:9]):
             writer.write(
                 {
                     "__key__": f"clip/{number}",
-                    "flac": content(one),
+                    "flac": content(entry),
                     ("cls", "txt", "json")[number % 3]: {"label": "7"} if number % 3 == 2 else "7",
                 }
             )
     theirs = shards.items(tmp_path)
-    assert [(one.id, one.label, one.suffix, content(one)) for one in theirs] == [
-        (f"clip/{n}", "7", ".flac", content(one)) for n, one in enumerate(ours[:9])
+    assert [(item.id, item.label, item.suffix, content(item)) for item in theirs] == [
+        (f"clip/{n}", "7", ".flac", content(value)) for n, value in enumerate(ours[:9])
     ]
 
 
@@ -216,18 +220,20 @@ def test_shards_by_others(tmp_path: Path, format: int) -> None:
         folder = tarfile.TarInfo("id1/")
         folder.type = tarfile.DIRTYPE
         archive.addfile(folder)
-        for name, held in members:
+        for name, payload in members:
             info = tarfile.TarInfo(name)
-            info.size = len(held)
-            archive.addfile(info, io.BytesIO(held))
-    assert [(one.id, one.label, one.suffix, content(one)) for one in shards.items(tmp_path)] == [
+            info.size = len(payload)
+            archive.addfile(info, io.BytesIO(payload))
+    assert [
+        (item.id, item.label, item.suffix, content(item)) for item in shards.items(tmp_path)
+    ] == [
         ("id1/x/01.wav", "id1", ".wav", b"one"),
         ("id1/x/02.wav", "id1", ".wav", b"two"),
         (f"{long}/pair.left", "12", ".jpg", b"left"),
         (f"{long}/pair.right", "12", ".jpg", b"right"),
         ("the cap", "3", ".jpg", b"cap"),
     ]
-    assert [one.id for one in shards.items(tmp_path, suffixes=(".wav",))] == [
+    assert [item.id for item in shards.items(tmp_path, suffixes=(".wav",))] == [
         "id1/x/01.wav",
         "id1/x/02.wav",
     ]
@@ -247,9 +253,9 @@ def test_missing_labels_and_repeated_ids_are_counted(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=r"2 of 4 items .*a\.tar\[2\].*a\.tar\[3\]"):
         shards.items(tmp_path)
-    with pytest.raises(ValueError, match=r"1 repeated ids \('1'\).*name the `suffixes`"):
+    with pytest.raises(ValueError, match=r"1 repeated ids \('1'\).*suffixes"):
         shards.items(tmp_path, labelled=False)
-    assert [one.label for one in shards.items(tmp_path, labelled=False, suffixes=(".jpg",))] == [
+    assert [item.label for item in shards.items(tmp_path, labelled=False, suffixes=(".jpg",))] == [
         "0",
         None,
         None,
@@ -258,7 +264,7 @@ def test_missing_labels_and_repeated_ids_are_counted(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"3 repeated ids .*prefix=True"):
         shards.items(tmp_path, labelled=False, suffixes=(".jpg",))
     assert [
-        one.id for one in shards.items(tmp_path, labelled=False, suffixes=(".jpg",), prefix=True)
+        item.id for item in shards.items(tmp_path, labelled=False, suffixes=(".jpg",), prefix=True)
     ] == ["a/1", "a/2", "a/3", "b/1", "b/2", "b/3"]
     with pytest.raises(ValueError, match=r"without .wav members"):
         shards.items(tmp_path, suffixes=(".wav",))
@@ -388,8 +394,8 @@ def test_every_bit_flip_and_cut_is_read_or_refused(tmp_path: Path) -> None:
         (tmp_path / "a.tar").write_bytes(damaged)
         (tmp_path / "a.tar.index").unlink(missing_ok=True)
         try:
-            for one in shards.items(tmp_path / "a.tar", labelled=False):
-                assert len(content(one)) == one.span[1]  # type: ignore[index]
+            for item in shards.items(tmp_path / "a.tar", labelled=False):
+                assert len(content(item)) == item.span[1]  # type: ignore[index]
         except ValueError:
             refused += 1
     assert refused > 100
@@ -433,20 +439,26 @@ def test_a_damaged_span_is_named_and_skipped_up_to_a_share(packed: Path, tmp_pat
     folder = tmp_path / "data"
     shutil.copytree(packed, folder)
     broken = damage(folder, 5)
-    found = shards.items(folder)
-    views = Views(found, label_numbers(found)[1], audio.read, None, seed=0)
-    bad = [one for one in (views[Draw(i, 0, i)] for i in range(len(found))) if isinstance(one, Bad)]
-    assert [one.id for one in bad] == [broken.id]
+    items = shards.items(folder)
+    views = Views(items, label_numbers(items)[1], audio.read, None, seed=0)
+    bad = [
+        value
+        for value in (views[Draw(i, 0, i)] for i in range(len(items)))
+        if isinstance(value, Bad)
+    ]
+    assert [item.id for item in bad] == [broken.id]
     assert bad[0].reason.startswith(f"{broken.path}[{broken.id}]: unreadable")
-    BadItems(0.1).count(bad, len(found))
-    with pytest.raises(ValueError, match=r"1 of 32 items drawn so far cannot be read"):
-        BadItems(0.0).count(bad, len(found))
+    BadItems(0.1).count(bad, len(items))
+    with pytest.raises(ValueError, match="1 of 32 items"):
+        BadItems(0.0).count(bad, len(items))
     broken.path.unlink()  # a shard that vanishes during training: all of its items
     lost = [
-        one for one in (views[Draw(i, 0, i)] for i in range(len(found))) if isinstance(one, Bad)
+        value
+        for value in (views[Draw(i, 0, i)] for i in range(len(items)))
+        if isinstance(value, Bad)
     ]
-    assert {one.id for one in lost} == {one.id for one in found if one.path == broken.path}
-    assert all("no such file" in one.reason for one in lost)
+    assert {item.id for item in lost} == {item.id for item in items if item.path == broken.path}
+    assert all("no such file" in entry.reason for entry in lost)
 
 
 def test_a_recipe_trains_on_shards_and_names_the_damaged_item(
@@ -462,8 +474,8 @@ def test_a_recipe_trains_on_shards_and_names_the_damaged_item(
         max_bad_share=0.2,
     )
     fit(recipe, data=folder, out=tmp_path / "run")
-    told = "".join(capsys.readouterr().err.split())
-    assert f"skipped{broken.id}" in told
+    output = "".join(capsys.readouterr().err.split())
+    assert f"skipped{broken.id}" in output
     with pytest.raises(ValueError, match=r"more than max_bad_share=0\.0"):
         fit(replace(recipe, max_bad_share=0.0), data=folder, out=tmp_path / "strict")
 
@@ -472,9 +484,9 @@ def test_a_recipe_trains_on_shards_and_names_the_damaged_item(
     "sampling", [Sampling(8, 2), Sampling(8, weighting="sqrt"), Sampling(8, open_shards=2)]
 )
 def test_workers_read_the_same_batches(packed: Path, sampling: Sampling) -> None:
-    found = shards.items(packed)
-    labels, numbers = label_numbers(found)[1], shards.shard_numbers(found)
-    views = Views(found, labels, audio.read, short, seed=3)
+    items = shards.items(packed)
+    labels, numbers = label_numbers(items)[1], shards.shard_numbers(items)
+    views = Views(items, labels, audio.read, short, seed=3)
 
     def read(workers: int) -> list[list[tuple[np.ndarray, int]]]:
         order = draws(labels, sampling, seed=3, start=2, stop=8, shards=numbers)

@@ -68,7 +68,7 @@ def batch(
 
 def cross_entropy(logits: list[float], label: int) -> float:
     largest = max(logits)
-    return largest + math.log(sum(math.exp(one - largest) for one in logits)) - logits[label]
+    return largest + math.log(sum(math.exp(logit - largest) for logit in logits)) - logits[label]
 
 
 def by_loops(loss: Any, z: Tensor, y: Tensor, row: Row) -> float:
@@ -220,7 +220,7 @@ def test_magface_s_price_of_the_norm_and_its_gradient() -> None:
     free.load_state_dict(loss.state_dict())
     a = [min(max(float(np.linalg.norm(x)), 10.0), 110.0) for x in z.numpy()]
     assert float(loss(z, y) - free(z, y)) == pytest.approx(
-        35 * np.mean([one / 110**2 + 1 / one for one in a]), rel=1e-9
+        35 * np.mean([value / 110**2 + 1 / value for value in a]), rel=1e-9
     )
 
 
@@ -290,7 +290,9 @@ def test_hyperbolic_tends_to_a_linear_classifier_and_its_distance_to_twice_the_e
     )
     scaled.load_state_dict(plain.state_dict())
     x, y = batch()
-    gradients = [torch.autograd.grad(one(x.requires_grad_(), y), x)[0] for one in (plain, scaled)]
+    gradients = [
+        torch.autograd.grad(loss_of(x.requires_grad_(), y), x)[0] for loss_of in (plain, scaled)
+    ]
     torch.testing.assert_close(gradients[1], gradients[0] / 4, rtol=1e-3, atol=1e-9)
 
 
@@ -303,7 +305,7 @@ def test_psi_falls_without_a_break(m: float) -> None:
     assert float(values[0]) == pytest.approx(1.0)
     np.testing.assert_allclose(
         values.numpy(),
-        [fall(max(-1.0, min(1.0, math.cos(one))), m) for one in theta.tolist()],
+        [fall(max(-1.0, min(1.0, math.cos(value))), m) for value in theta.tolist()],
         atol=1e-7,
     )
     torch.testing.assert_close(angle(theta.cos()), theta, atol=1e-7, rtol=0)
@@ -318,13 +320,17 @@ def test_sphereface_lambda_falls_with_the_steps() -> None:
         loss.at_step(step)
         seen.append(loss.lam)
         expected = max(5.0, 1000 / (1 + 0.12 * (step + 1)))
-        change = own(lambda c, lam=expected: (lam * c + fall(c, 4)) / (1 + lam))  # type: ignore[misc]
+
+        def annealed(c: Any, lam: float = expected) -> Any:
+            return (lam * c + fall(c, 4)) / (1 + lam)
+
+        change = own(annealed)
         times = by_loops(
             loss,
             z,
             y,
             lambda cosines, label, length, lengths, change=change: [
-                length * one for one in change(cosines, label, length, lengths)
+                length * value for value in change(cosines, label, length, lengths)
             ],
         )  # type: ignore[misc]
         assert loss(z, y).item() == pytest.approx(times, rel=1e-9)
@@ -498,7 +504,7 @@ def test_broadface_by_loops_over_batch_and_queue() -> None:
     alone = ArcFace(5, 4, margin=0.3, scale=4.0).double()
     alone.load_state_dict({"proxies": loss.proxies})
     torch.testing.assert_close(
-        *(torch.autograd.grad(one(z, y), z)[0] for one in (copy.deepcopy(loss), alone))
+        *(torch.autograd.grad(value(z, y), z)[0] for value in (copy.deepcopy(loss), alone))
     )
     e, labels = (
         loss.compensated()
@@ -532,7 +538,7 @@ def test_states_are_saved_move_in_training_only_and_repeat(make: Any) -> None:
     )
     loss.eval()
     value = float(loss(z, y).detach())
-    assert all(torch.equal(one, state[name]) for name, one in loss.state_dict().items())
+    assert all(torch.equal(tensor, state[name]) for name, tensor in loss.state_dict().items())
     other = make(5, 4).double()
     other.load_state_dict(state)
     assert float(other.eval()(z, y).detach()) == value
@@ -592,7 +598,7 @@ def test_learned_scales_have_their_own_rate() -> None:
         group = next(
             group
             for group in param_groups(loss, Optim())
-            if any(one is loss.tau for one in group["params"])
+            if any(parameter is loss.tau for parameter in group["params"])
         )
         assert (group["lr"], group["weight_decay"], group["momentum"], group["nesterov"]) == (
             0.02,
@@ -618,7 +624,7 @@ def test_hyperbolic_class_vectors_take_no_decay() -> None:
     loss = Hyperbolic(5, 4)
     (group,) = param_groups(loss, optim)
     assert (group["lr"], group["weight_decay"]) == (0.2, 0.0)
-    assert {id(one) for one in group["params"]} == {id(loss.proxies), id(loss.normals)}
+    assert {id(parameter) for parameter in group["params"]} == {id(loss.proxies), id(loss.normals)}
     assert [
         param_groups(make(5, 4), optim)[0]["weight_decay"] for make in (Softmax, Cosine, ArcFace)
     ] == [0.3] * 3
@@ -639,14 +645,14 @@ def test_class_vectors_start_uniform_or_as_before(make: Any, deviation: float) -
     assert float(w.min()) < -0.999 * start
     assert float(w.abs().mean()) == pytest.approx(start / 2, abs=5 * start / (12 * num) ** 0.5)
     assert float(w.square().mean()) == pytest.approx(start**2 / 3, rel=0.02)
-    found = []
+    values = []
     for options in ({}, {"start": 0.0}):
         torch.manual_seed(3)
-        found.append(make(128, 400, **options).proxies.detach())
+        values.append(make(128, 400, **options).proxies.detach())
     torch.manual_seed(3)
     expected = torch.randn(400, 128) * deviation
-    for one in found:
-        torch.testing.assert_close(one, expected)
+    for value in values:
+        torch.testing.assert_close(value, expected)
 
 
 def test_wrong_settings_get_a_sentence() -> None:
@@ -717,9 +723,10 @@ class TestEveryProxyLoss:
             value = loss(z[rows], y[rows])
             assert bool(torch.isfinite(value))
             gradient = torch.autograd.grad(
-                value, [z, *(one for one in loss.parameters() if one.requires_grad)]
+                value,
+                [z, *(parameter for parameter in loss.parameters() if parameter.requires_grad)],
             )
-            assert all(bool(torch.isfinite(one).all()) for one in gradient)
+            assert all(bool(torch.isfinite(value).all()) for value in gradient)
 
     @pytest.mark.slow  # a second each, as in the next
     def test_compiles(self, make: Any) -> None:
@@ -733,7 +740,7 @@ class TestEveryProxyLoss:
             value, plain = compiled(ours, y), expected(theirs, y)
             torch.testing.assert_close(value, plain)
             torch.testing.assert_close(
-                *(torch.autograd.grad(one, x)[0] for one, x in ((value, ours), (plain, theirs)))
+                *(torch.autograd.grad(entry, x)[0] for entry, x in ((value, ours), (plain, theirs)))
             )
 
     @pytest.mark.slow
@@ -770,14 +777,14 @@ class TestEveryProxyLoss:
 def test_the_exponential_ramp_is_wespeaker_s(kind: Any) -> None:
     """MarginScheduler: 1 - exp(progress log(1e-3 / (1 + 1e-6))), whose 1e-6 is 1e-6 of the ramp."""
     loss = kind(5, 4, margin=0.2, warmup_steps=(20, 40), ramp="exponential")
-    found = []
+    result = []
     for step in (0, 19, 20, 25, 30, 39, 40, 1000):
         loss.at_step(step)
-        found.append(loss.moving.now(True))
-    wanted = [
+        result.append(loss.moving.now(True))
+    expected = [
         0.2 * (1 - math.exp(p * math.log(1e-3 / (1 + 1e-6)))) for p in (0, 0, 0, 0.25, 0.5, 0.95)
     ]
-    assert found == pytest.approx([*wanted, 0.2, 0.2], abs=1e-6)
+    assert result == pytest.approx([*expected, 0.2, 0.2], abs=1e-6)
     z, y = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 4
     values = []
     for step in (0, 30, 40):

@@ -62,7 +62,7 @@ def sides(y: Any, i: int) -> tuple[list[int], list[int]]:
 
 def lse(values: Any) -> float:
     values = list(values)
-    return math.log(math.fsum(math.exp(one) for one in values)) if values else -math.inf
+    return math.log(math.fsum(math.exp(value) for value in values)) if values else -math.inf
 
 
 def softplus(x: float) -> float:
@@ -142,8 +142,8 @@ def test_tuples_are_their_formulas(crossed: bool) -> None:
         for i, positive, negative in everyone
     ]
     made = [
-        float(LiftedStructure(5, margin=0.8, generalised=True, without_positives=one)(z, y, z_key))
-        for one in ("drop", "zero", "negatives")
+        float(LiftedStructure(5, margin=0.8, generalised=True, without_positives=name)(z, y, z_key))
+        for name in ("drop", "zero", "negatives")
     ]  # type: ignore[arg-type]
     alone = max(lse(0.8 - d[9, n] for n in range(9)), 0.0)
     assert made == pytest.approx(
@@ -159,7 +159,7 @@ def test_multi_similarity_is_its_formula_over_the_mined_pairs(
     z, y = batch(3)
     z_key = batch(4)[0] if crossed else None
     c = (unit(z) @ unit(z if z_key is None else z_key).T).numpy()
-    found = []
+    values = []
     for i in range(10):
         positive, negative = sides(y, i)
         if epsilon is not None:
@@ -171,13 +171,13 @@ def test_multi_similarity_is_its_formula_over_the_mined_pairs(
                 [p for p in positive if c[i, p] - epsilon < nearest],
                 [n for n in negative if c[i, n] + epsilon > farthest],
             )
-        found.append(
+        values.append(
             softplus(lse(-2 * (c[i, p] - 0.4) for p in positive)) / 2
             + softplus(lse(20 * (c[i, n] - 0.4) for n in negative)) / 20
         )
     assert float(
         MultiSimilarity(5, beta=20.0, base=0.4, epsilon=epsilon)(z, y, z_key)
-    ) == pytest.approx(mean(found), rel=1e-12)
+    ) == pytest.approx(mean(values), rel=1e-12)
 
 
 @pytest.mark.parametrize("case", ["small0", "hard0"])

@@ -267,7 +267,8 @@ def test_proxy_losses_equal_their_reference(name: str, case: str) -> None:
     loss = make(hparams, proxies.shape[-1], proxies.shape[0]).double()
     main = "centres" if weights == "centers" else "proxies"
     several = next(
-        (one for one in ("subcentres", "centres") if hasattr(loss, one) and proxies.ndim == 3), ""
+        (name for name in ("subcentres", "centres") if hasattr(loss, name) and proxies.ndim == 3),
+        "",
     )
     setattr(
         loss, main, nn.Parameter(torch.from_numpy((proxies[:, 0] if several else proxies).copy()))

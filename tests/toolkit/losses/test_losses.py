@@ -55,12 +55,12 @@ from toolkit.vmf.precision import unit
 ROOT = Path(__file__).parents[3]
 LOSSES = sorted(
     {
-        found
+        cls
         for module in pkgutil.iter_modules(toolkit.losses.__path__)
-        for _, found in inspect.getmembers(
+        for _, cls in inspect.getmembers(
             importlib.import_module(f"toolkit.losses.{module.name}"), inspect.isclass
         )
-        if issubclass(found, nn.Module) and found.__module__ == f"toolkit.losses.{module.name}"
+        if issubclass(cls, nn.Module) and cls.__module__ == f"toolkit.losses.{module.name}"
     },
     key=lambda found: found.__name__,
 )
@@ -188,8 +188,8 @@ def test_simple_of_cosines_against_a_bank() -> None:
         z.requires_grad_()
         value = loss(z, y, z.detach() + 0.1)
         rows, keys = (
-            torch.nn.functional.normalize(one).detach().numpy() * math.sqrt(6.0)
-            for one in (z, loss.bank.keys)
+            torch.nn.functional.normalize(vectors).detach().numpy() * math.sqrt(6.0)
+            for vectors in (z, loss.bank.keys)
         )
         own = [(8 * step + i) % 20 for i in range(8)]
         expected = simple_by_loops(
@@ -321,7 +321,7 @@ def test_arcface_is_its_formula_by_angles(wrap: Any) -> None:
             "monotone": math.cos(angle + 0.7) if angle + 0.7 < math.pi else c - 0.7 * math.sin(0.7),
         }[wrap]
         logits = [3.0 * (target if j == int(y[i]) else cosine[j]) for j in range(4)]
-        total += math.log(sum(math.exp(one - logits[int(y[i])]) for one in logits))
+        total += math.log(sum(math.exp(logit - logits[int(y[i])]) for logit in logits))
     assert loss(z, y).item() == pytest.approx(
         total / 12, rel=1e-7
     )  # acos at pi loses half the digits
@@ -346,7 +346,7 @@ def test_softmax_is_cross_entropy_of_the_product() -> None:
         loss.bias.copy_(torch.arange(4.0))  # type: ignore[union-attr]
     logits = z.numpy() @ loss.proxies.detach().numpy().T + np.arange(4.0)
     expected = np.mean(
-        [np.log(np.exp(row - row[int(one)]).sum()) for row, one in zip(logits, y, strict=True)]
+        [np.log(np.exp(row - row[int(value)]).sum()) for row, value in zip(logits, y, strict=True)]
     )
     assert loss(z, y).item() == pytest.approx(expected, rel=1e-12)
 
@@ -424,9 +424,9 @@ class TestContract:
             torch.manual_seed(0)
             loss.load_state_dict(state)  # a draw moves the stored noise on
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                found = method(z)
-            assert found.dtype == torch.float32
-            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+                result = method(z)
+            assert result.dtype == torch.float32
+            torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-6)
 
     def test_autocast_computes_in_float32_and_keeps_types(self, make: Any) -> None:
         z, y = batch()
@@ -488,7 +488,7 @@ def test_unit_rows_of_short_vectors(scale: float) -> None:
     """
     z = (scale * nn.functional.normalize(torch.randn(4, 5, dtype=torch.float64))).requires_grad_()
     made = unit(z)
-    (made * torch.randn(4, 5, dtype=torch.float64)).sum().backward()  # type: ignore[no-untyped-call]
+    torch.autograd.backward((made * torch.randn(4, 5, dtype=torch.float64)).sum())
     assert z.grad is not None
     if scale > 1e-12:
         assert torch.equal(made, nn.functional.normalize(z))
@@ -516,7 +516,7 @@ def test_a_constant_anchor_has_no_signal_and_its_pairs_are_left_out() -> None:
 
 
 def test_losses_are_found() -> None:
-    assert {found.__name__ for found in LOSSES} >= {"Softmax", "ArcFace", "SimPLE"}
+    assert {loss.__name__ for loss in LOSSES} >= {"Softmax", "ArcFace", "SimPLE"}
 
 
 def test_protocols_tell_losses_apart() -> None:

@@ -320,8 +320,8 @@ class TestShared:
             own = torch.stack(
                 [(full == slot).nonzero()[0, 0] for slot in (9 * step + torch.arange(9)) % 25]
             )
-            other = LOSSES[name]().double()
-            other.bank = GivenBank(bank.keys[full], bank.labels[full], own)  # type: ignore[assignment]
+            other: Any = LOSSES[name]().double()
+            other.bank = GivenBank(bank.keys[full], bank.labels[full], own)
             assert float(other(z, y, z.detach()).detach()) == pytest.approx(
                 float(value.detach()), rel=1e-9
             )
@@ -340,22 +340,22 @@ class TestShared:
         z, y = batch(8)
         labels[own] = y
         for banked in (False, True):
-            found = []
+            values = []
             for block in (1 << 18, 11, 1):
                 monkeypatch.setattr("toolkit.losses.pairing.BLOCK", block)
-                loss = LOSSES[name]().double()
-                loss.bank = GivenBank(keys, labels, own) if banked else None  # type: ignore[assignment]
+                loss: Any = LOSSES[name]().double()
+                loss.bank = GivenBank(keys, labels, own) if banked else None
                 x = z.clone().requires_grad_()
                 value = loss(x, y, z if banked else None)
                 grads = torch.autograd.grad(
                     value,
                     [x, *(parameter for parameter in loss.parameters() if parameter.requires_grad)],
                 )
-                found.append(
+                values.append(
                     torch.cat([value.detach()[None], *(grad.reshape(-1) for grad in grads)])
                 )
-            torch.testing.assert_close(found[1], found[0], rtol=1e-11, atol=1e-12)
-            torch.testing.assert_close(found[2], found[0], rtol=1e-11, atol=1e-12)
+            torch.testing.assert_close(values[1], values[0], rtol=1e-11, atol=1e-12)
+            torch.testing.assert_close(values[2], values[0], rtol=1e-11, atol=1e-12)
 
     def test_what_a_bank_leaves_for_the_backward_pass_is_small(
         self, name: str, monkeypatch: pytest.MonkeyPatch
@@ -372,16 +372,16 @@ class TestShared:
             torch.randn(400, 5, dtype=torch.float64), torch.arange(400) % classes, torch.arange(48)
         )  # type: ignore[assignment]
         z = batch(size=48)[0].requires_grad_()
-        held: dict[int, int] = {}
+        contents: dict[int, int] = {}
 
         def pack(saved: Tensor) -> Tensor:
-            held[saved.untyped_storage().data_ptr()] = saved.untyped_storage().nbytes()
+            contents[saved.untyped_storage().data_ptr()] = saved.untyped_storage().nbytes()
             return saved
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
             value = loss(z, torch.arange(48) % classes, z.detach())
         keeps = name.startswith("Triplet") or name == "SmoothAP"
-        assert sum(held.values()) / (8 * 48 * 400) < (2.5 if keeps else 0.5)
+        assert sum(contents.values()) / (8 * 48 * 400) < (2.5 if keeps else 0.5)
         assert bool(torch.isfinite(value))
 
     def test_the_names_of_classes_do_not_matter(self, name: str) -> None:
@@ -454,14 +454,14 @@ def in_loops(
     """term(z_i, k_j, same class) of every pair but the own ones: those of positive and those of
     negative pairs.
     """
-    found: tuple[list[float], list[float]] = [], []
+    values: tuple[list[float], list[float]] = [], []
     for i in range(len(z)):
         for j in range(len(keys)):
             if i != j:
                 value = term(z[i], keys[j], bool(y[i] == y[j]))
                 if value is not None:
-                    found[0 if y[i] == y[j] else 1].append(value)
-    return found
+                    values[0 if y[i] == y[j] else 1].append(value)
+    return values
 
 
 def unit(row: Any) -> Any:
@@ -487,8 +487,8 @@ def test_losses_against_a_threshold_are_their_formulas(crossed: bool) -> None:
     loss = Contrastive(5, positive_margin=0.3, negative_margin=1.1, squared=True, reduction="mean")
     number_positive = 81 - 9 - number
     expected = (
-        0.5 * sum(one**2 for one in positive) / number_positive
-        + 0.5 * sum(one**2 for one in negative) / number
+        0.5 * sum(value**2 for value in positive) / number_positive
+        + 0.5 * sum(value**2 for value in negative) / number
     )
     assert float(loss(z, y, z_key)) == pytest.approx(expected, rel=1e-12)
 
@@ -525,7 +525,7 @@ def test_losses_against_a_threshold_are_their_formulas(crossed: bool) -> None:
 def test_log_ratio_is_its_triplets(targets: Any) -> None:
     z, y = batch(9)
     value = float(LogRatio(5, targets=targets, target_eps=0.01)(z, y))
-    found = []
+    values = []
     for a in range(9):
         others = [i for i in range(9) if i != a]
         d = {i: float((z[a] - z[i]).square().sum()) + 1e-6 for i in others}
@@ -538,7 +538,7 @@ def test_log_ratio_is_its_triplets(targets: Any) -> None:
             + 0.01
             for i in others
         }
-        found.append(
+        values.append(
             np.mean(
                 [
                     (math.log(d[i] / d[j]) - math.log(g[i] / g[j])) ** 2
@@ -548,7 +548,7 @@ def test_log_ratio_is_its_triplets(targets: Any) -> None:
                 ]
             )
         )
-    assert value == pytest.approx(np.mean(found), rel=1e-6)  # the table of targets is float32
+    assert value == pytest.approx(np.mean(values), rel=1e-6)  # the table of targets is float32
 
 
 def test_pair_bce_and_simple_against_a_bank_hold_one_block_of_scores(
@@ -567,14 +567,14 @@ def test_pair_bce_and_simple_against_a_bank_hold_one_block_of_scores(
         lambda: SimPLE(5, b=-1.0, learn_b_theta=True),
         lambda: SimPLE(5, reduction="joint", features="raw", margin=0.2),
     ):
-        found = []
+        values = []
         for block in (1, 63, 1 << 20):
             monkeypatch.setattr("toolkit.losses.simple.BLOCK", block)
             loss = make().double()
             loss.bank = GivenBank(keys, labels, own)  # type: ignore[assignment]
             x = z.clone().requires_grad_()
             value = loss(x, y, z)
-            found.append(
+            values.append(
                 torch.cat(
                     [
                         value[None],
@@ -585,8 +585,8 @@ def test_pair_bce_and_simple_against_a_bank_hold_one_block_of_scores(
                     ]
                 )
             )
-        torch.testing.assert_close(found[0], found[2], rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(found[1], found[2], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(values[0], values[2], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(values[1], values[2], rtol=1e-12, atol=1e-12)
 
 
 PEAK = """

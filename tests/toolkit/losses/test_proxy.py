@@ -35,7 +35,7 @@ def batch(size: int = 11, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tenso
 
 
 def rows(x: Tensor) -> Any:
-    return [one / np.linalg.norm(one) for one in x.detach().numpy()]
+    return [value / np.linalg.norm(value) for value in x.detach().numpy()]
 
 
 def gradcheck(loss: Any, names: tuple[str, ...]) -> bool:
@@ -59,7 +59,7 @@ def test_center_loss_is_softmax_and_the_distance_to_centres() -> None:
     total = 0.0
     for x, label in zip(z.numpy(), y.tolist(), strict=True):
         logits = [float(x @ w) for w in loss.proxies.detach().numpy()]
-        total += math.log(sum(math.exp(one) for one in logits)) - logits[label]
+        total += math.log(sum(math.exp(logit) for logit in logits)) - logits[label]
         total += 0.15 * sum(
             (a - b) ** 2 for a, b in zip(x, loss.centres.detach().numpy()[label], strict=True)
         )
@@ -103,10 +103,10 @@ def test_proxy_nca_and_its_successor_by_distances() -> None:
     for x, label in zip(rows(z), y.tolist(), strict=True):
         d = [sum((a - b) ** 2 for a, b in zip(x, p, strict=True)) for p in rows(nca.proxies)]
         totals[0] += 2.25 * d[label] + math.log(
-            sum(math.exp(-2.25 * one) for j, one in enumerate(d) if j != label)
+            sum(math.exp(-2.25 * value) for j, value in enumerate(d) if j != label)
         )
         d = [sum((a - b) ** 2 for a, b in zip(x, p, strict=True)) for p in rows(plus.proxies)]
-        totals[1] += d[label] / 0.4 + math.log(sum(math.exp(-one / 0.4) for one in d))
+        totals[1] += d[label] / 0.4 + math.log(sum(math.exp(-value / 0.4) for value in d))
     assert nca(z, y).item() == pytest.approx(totals[0] / len(y), rel=1e-12)
     assert plus(z, y).item() == pytest.approx(totals[1] / len(y), rel=1e-12)
     assert gradcheck(nca, ("proxies",))
@@ -131,11 +131,11 @@ def test_proxy_anchor_by_loops() -> None:
         negative.append(math.log1p(sum(other)))
     assert loss(z, y).item() == pytest.approx(np.mean(positive) + np.mean(negative), rel=1e-12)
     assert gradcheck(loss, ("proxies",))
-    one = torch.zeros(
+    first = torch.zeros(
         11, dtype=torch.int64
     )  # every sample of one class: its proxy has no negatives
     z.requires_grad_()
-    gradient = torch.autograd.grad(loss(z, one), [z, loss.proxies])
+    gradient = torch.autograd.grad(loss(z, first), [z, loss.proxies])
     assert all(bool(torch.isfinite(part).all()) for part in gradient)
 
 
@@ -148,15 +148,15 @@ def test_soft_triple_by_loops() -> None:
         logits = []
         for j in range(4):
             c = [float(x @ part[j]) for part in every]
-            weights = [math.exp(one / 0.3) for one in c]
+            weights = [math.exp(value / 0.3) for value in c]
             logits.append(
                 4
                 * (
-                    sum(w * one for w, one in zip(weights, c, strict=True)) / sum(weights)
+                    sum(w * value for w, value in zip(weights, c, strict=True)) / sum(weights)
                     - (0.1 if j == label else 0.0)
                 )
             )
-        total += math.log(sum(math.exp(one) for one in logits)) - logits[label]
+        total += math.log(sum(math.exp(logit) for logit in logits)) - logits[label]
     spread = sum(
         math.sqrt(2 + 1e-5 - 2 * float(every[s][j] @ every[t][j]))
         for j in range(4)

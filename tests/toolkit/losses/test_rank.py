@@ -34,7 +34,7 @@ def test_smooth_ap_is_its_definition(include_query: bool, crossed: bool) -> None
     z, y = batch(1)
     z_key = batch(2)[0] if crossed else None
     c = (unit(z) @ unit(z if z_key is None else z_key).T).numpy()
-    found = []
+    values = []
     for i in range(10):
         positive, negative = sides(y, i)
         positive += [i] if include_query else []
@@ -48,34 +48,36 @@ def test_smooth_ap_is_its_definition(include_query: bool, crossed: bool) -> None
             )
             for j in positive
         ]
-        found += [np.mean([among / overall for among, overall in ranks])] if positive else []
+        values += [np.mean([among / overall for among, overall in ranks])] if positive else []
     assert float(
         SmoothAP(5, temperature=0.1, include_query=include_query)(z, y, z_key)
-    ) == pytest.approx(1 - np.mean(found), rel=1e-12)
+    ) == pytest.approx(1 - np.mean(values), rel=1e-12)
 
 
 def test_smooth_ap_tends_to_average_precision() -> None:
     z, y = batch(3)
     c = (unit(z) @ unit(z).T).numpy()
-    found = []
+    values = []
     for i in range(9):
         positive, negative = sides(y, i)
         ranked = sorted(positive + negative, key=lambda j: -c[i, j])
         hits = [rank for rank, j in enumerate(ranked, 1) if j in positive]
-        found.append(np.mean([number / rank for number, rank in enumerate(hits, 1)]))
-    assert float(SmoothAP(5, temperature=1e-5)(z, y)) == pytest.approx(1 - np.mean(found), abs=1e-6)
+        values.append(np.mean([number / rank for number, rank in enumerate(hits, 1)]))
+    assert float(SmoothAP(5, temperature=1e-5)(z, y)) == pytest.approx(
+        1 - np.mean(values), abs=1e-6
+    )
 
 
 def test_smooth_ap_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = batch(4)
     z.requires_grad_()
-    found = []
+    values = []
     for block in (1 << 22, 10, 40):
         monkeypatch.setattr("toolkit.losses.pairing.BLOCK", block)
         value = SmoothAP(5, temperature=0.1)(z, y)
-        found.append(torch.cat([value[None], torch.autograd.grad(value, z)[0].flatten()]))
-    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(found[2], found[0], rtol=1e-12, atol=1e-12)
+        values.append(torch.cat([value[None], torch.autograd.grad(value, z)[0].flatten()]))
+    torch.testing.assert_close(values[1], values[0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(values[2], values[0], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("crossed", [False, True])
@@ -84,7 +86,7 @@ def test_fast_ap_is_its_histograms(num_bins: int, crossed: bool) -> None:
     z, y = batch(5)
     z_key = batch(6)[0] if crossed else None
     rows, keys = unit(z).numpy(), unit(z if z_key is None else z_key).numpy()
-    found = []
+    values = []
     for i in range(10):
         positive, negative = sides(y, i)
 
@@ -92,7 +94,9 @@ def test_fast_ap_is_its_histograms(num_bins: int, crossed: bool) -> None:
             square = [float(((rows[i] - keys[j]) ** 2).sum()) for j in columns]
             return np.array(
                 [
-                    sum(max(1 - abs(one - 4 * b / num_bins) * num_bins / 4, 0) for one in square)
+                    sum(
+                        max(1 - abs(value - 4 * b / num_bins) * num_bins / 4, 0) for value in square
+                    )
                     for b in range(num_bins + 1)
                 ]
             )
@@ -100,11 +104,11 @@ def test_fast_ap_is_its_histograms(num_bins: int, crossed: bool) -> None:
         own, everyone = histogram(positive), histogram(positive + negative)
         above = own > 0
         if positive:
-            found.append(
+            values.append(
                 1 - (own * own.cumsum())[above] @ (1 / everyone.cumsum()[above]) / len(positive)
             )
     assert float(FastAP(5, num_bins=num_bins)(z, y, z_key)) == pytest.approx(
-        np.mean(found), rel=1e-12
+        np.mean(values), rel=1e-12
     )
 
 
@@ -123,11 +127,11 @@ def test_ranked_list_is_its_formula(
             sides(y, i), (1, -1), (0.7, 1.3), temperatures, (0.7, 0.3), strict=True
         ):
             violation = [sign * (float(np.linalg.norm(rows[i] - keys[j])) - edge) for j in columns]
-            violation = [one for one in violation if one > 0]
-            w = [math.exp(temperature * one) for one in violation]
+            violation = [value for value in violation if value > 0]
+            w = [math.exp(temperature * value) for value in violation]
             divisor = sum(w) + (10 * 1e-5 if weights == "pml" else 0.0)
             total += (
-                share * sum(one * of for one, of in zip(violation, w, strict=True)) / divisor
+                share * sum(value * of for value, of in zip(violation, w, strict=True)) / divisor
                 if violation
                 else 0.0
             )

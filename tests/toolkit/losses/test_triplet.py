@@ -70,27 +70,27 @@ def test_triplet_is_its_formula_over_the_mined_triplets(
     d = np.array(
         [[float(((a - k) ** 2).sum()) ** (1.0 if squared else 0.5) for k in keys] for a in rows]
     )
-    found = []
+    values = []
     for a in range(9):
         positives = [p for p in range(9) if p != a and y[p] == y[a]]
         negatives = [n for n in range(9) if y[n] != y[a]]
         if mining == "batch_hard":
-            found.append(max(d[a, p] for p in positives) - min(d[a, n] for n in negatives))
+            values.append(max(d[a, p] for p in positives) - min(d[a, n] for n in negatives))
         for p in positives if mining != "batch_hard" else []:
             gaps = [d[a, p] - d[a, n] for n in negatives]
             if mining == "facenet":
-                found += [max(gap for gap in gaps if gap < 0)] if min(gaps) < 0 else []
+                values += [max(gap for gap in gaps if gap < 0)] if min(gaps) < 0 else []
             else:
-                found += [
+                values += [
                     gap
                     for gap in gaps
                     if mining == "all"
                     or (mining == "hard" and gap >= 0)
                     or (mining == "semihard" and -0.3 <= gap < 0)
                 ]
-    terms = [math.log1p(math.exp(gap + 0.3)) if smooth else max(gap + 0.3, 0.0) for gap in found]
+    terms = [math.log1p(math.exp(gap + 0.3)) if smooth else max(gap + 0.3, 0.0) for gap in values]
     expected = {
-        "nonzero": sum(terms) / max(sum(one > 0 for one in terms), 1),
+        "nonzero": sum(terms) / max(sum(term > 0 for term in terms), 1),
         "mean": sum(terms) / max(len(terms), 1),
         "sum": sum(terms),
     }
@@ -125,12 +125,12 @@ def test_margin_loss_is_its_triplets(per_class: bool, crossed: bool) -> None:
     z, y = batch(4)
     z_key = batch(5)[0] if crossed else None
     rows, keys = unit(z), unit(z if z_key is None else z_key)
-    loss = MarginLoss(5, 4, beta=1.1, per_class=per_class, nu=0.3).double()
+    loss: Any = MarginLoss(5, 4, beta=1.1, per_class=per_class, nu=0.3).double()
     beta = [1.1] * 4
     if per_class:
         beta = [1.0, 1.1, 1.2, 0.9]
     with torch.no_grad():
-        loss.beta.copy_(torch.tensor(beta if per_class else 1.1, dtype=torch.float64))  # type: ignore[union-attr]
+        loss.beta.copy_(torch.tensor(beta if per_class else 1.1, dtype=torch.float64))
     total, above, boundaries = 0.0, 0, 0.0
     for a in range(9):
         for p in range(9):
@@ -156,12 +156,12 @@ def test_angular_is_its_formula(alpha: float, crossed: bool) -> None:
     z, y = batch(6)
     z_key = batch(7)[0] if crossed else None
     rows, keys = unit(z).numpy(), unit(z if z_key is None else z_key).numpy()
-    square, found = math.tan(alpha) ** 2, []
+    square, result = math.tan(alpha) ** 2, []
     for a in range(9):
         for p in range(9):
             if p != a and y[p] == y[a]:
                 pull = 2 * (1 + square) * rows[a] @ keys[p]
-                found.append(
+                result.append(
                     math.log1p(
                         sum(
                             math.exp(4 * square * (rows[a] + keys[p]) @ keys[n] - pull)
@@ -170,7 +170,7 @@ def test_angular_is_its_formula(alpha: float, crossed: bool) -> None:
                         )
                     )
                 )
-    assert float(Angular(5, alpha=alpha)(z, y, z_key)) == pytest.approx(np.mean(found), rel=1e-12)
+    assert float(Angular(5, alpha=alpha)(z, y, z_key)) == pytest.approx(np.mean(result), rel=1e-12)
 
 
 @pytest.mark.parametrize("banked", [False, True])
@@ -182,7 +182,7 @@ def test_angular_is_its_formula(alpha: float, crossed: bool) -> None:
 def test_angular_is_its_formula_and_gradient_where_exponentials_underflow(
     alpha: float, dtype: torch.dtype, negatives: Any, banked: bool
 ) -> None:
-    z, y = (one.to(dtype) if one.is_floating_point() else one for one in batch(11, size=12))
+    z, y = (entry.to(dtype) if entry.is_floating_point() else entry for entry in batch(11, size=12))
     z_key = (3.0 * batch(12, size=12)[0]).to(dtype) if banked else None
 
     def by_hand(x: Tensor) -> Tensor:
@@ -201,11 +201,11 @@ def test_angular_is_its_formula_and_gradient_where_exponentials_underflow(
     value, expected = Angular(5, alpha=alpha, negatives=negatives)(ours, y, z_key), by_hand(theirs)
     tolerance = 1e-10 if dtype == torch.float64 else 3e-5
     assert value.item() == pytest.approx(expected.item(), rel=tolerance)
-    grad, wanted = (
+    grad, reference = (
         torch.autograd.grad(value, ours)[0].double(),
         torch.autograd.grad(expected, theirs)[0],
     )
-    assert float((grad - wanted).norm() / wanted.norm()) < (
+    assert float((grad - reference).norm() / reference.norm()) < (
         1e-9 if dtype == torch.float64 else 2e-3
     )
 
@@ -257,4 +257,4 @@ def test_hardest_pairs_need_both_kinds() -> None:
     a, p, n = mine_batch_hard(distance(z, z), same, other)
     assert a.tolist() == [0, 1]
     assert p.tolist() == [1, 0]
-    assert all(int(one) in (2, 3) for one in n)
+    assert all(int(value) in (2, 3) for value in n)

@@ -115,11 +115,11 @@ def test_vmf_is_eq_13_by_loops() -> None:
     for i in range(8):
         for s in range(3):
             logits = [
-                log_c(float(np.linalg.norm(one)), 5)
-                - log_c(float(np.linalg.norm(one + beta * samples[s, i].numpy())), 5)
-                for one in w
+                log_c(float(np.linalg.norm(value)), 5)
+                - log_c(float(np.linalg.norm(value + beta * samples[s, i].numpy())), 5)
+                for value in w
             ]
-            total += math.log(sum(math.exp(one) for one in logits)) / 3
+            total += math.log(sum(math.exp(logit) for logit in logits)) / 3
         own, kz, kw = w[int(y[i])], float(np.linalg.norm(x[i])), float(np.linalg.norm(w[int(y[i])]))
         total -= beta * ratio(kz, 5) * ratio(kw, 5) * float(own @ x[i]) / kz / kw
     assert loss(z, y, samples=samples).item() == pytest.approx(total / 8, rel=1e-8)
@@ -143,9 +143,9 @@ def test_power_spherical_embeddings_have_their_own_mean() -> None:
     ).item() == pytest.approx(own - changed, rel=1e-9)
     expected = [
         [
-            ratio(kw, 5) / kw * float(one @ x) / (4 + float(np.linalg.norm(x)))
-            for one in w
-            for kw in [float(np.linalg.norm(one))]
+            ratio(kw, 5) / kw * float(value @ x) / (4 + float(np.linalg.norm(x)))
+            for value in w
+            for kw in [float(np.linalg.norm(value))]
         ]
         for x in z.numpy()
     ]
@@ -166,11 +166,11 @@ def test_posterior_draws_from_the_family(family: Any) -> None:
     log_density = 6.5 * np.log(1 - c * c) + (20 * c if family == "vmf" else 20 * np.log1p(c))
     density = np.exp(log_density - log_density.max())
     expected = float((density / (1 + np.exp(-2 * c))).sum() / density.sum())
-    found = loss.posterior(
+    result = loss.posterior(
         20 * torch.eye(16, dtype=torch.float64)[:1].expand(4000, 16),
         generator=torch.Generator().manual_seed(0),
     )[:, 0]
-    assert float(found.mean()) == pytest.approx(expected, abs=5 * float(found.std()) / 4000**0.5)
+    assert float(result.mean()) == pytest.approx(expected, abs=5 * float(result.std()) / 4000**0.5)
 
 
 def test_vmf_bounds_the_expected_cross_entropy() -> None:
@@ -205,7 +205,7 @@ def test_vmf_blockwise_float32_equals_float64(dim: int, classes: int, tau: float
         single.proxies[1] *= 3
     double = VMF(dim, classes, num_samples=3, tau=tau).double()
     double.load_state_dict(single.state_dict())
-    found = []
+    values = []
     for loss, dtype in ((single, torch.float32), (double, torch.float64)):
         z = (
             (torch.randn(20, dim, generator=torch.Generator().manual_seed(0)) * 3)
@@ -214,8 +214,8 @@ def test_vmf_blockwise_float32_equals_float64(dim: int, classes: int, tau: float
         )
         value = loss(z, torch.arange(20) % classes)
         value.backward()
-        found.append([value.detach(), z.grad, loss.proxies.grad, loss.tau.grad])
-    for ours, expected in zip(*found, strict=True):
+        values.append([value.detach(), z.grad, loss.proxies.grad, loss.tau.grad])
+    for ours, expected in zip(*values, strict=True):
         torch.testing.assert_close(
             ours.double() / expected.abs().max(),
             expected / expected.abs().max(),
@@ -226,17 +226,17 @@ def test_vmf_blockwise_float32_equals_float64(dim: int, classes: int, tau: float
 
 def test_polynomials_are_taken_where_they_converge() -> None:
     square = torch.tensor([100.0, 900.0])
-    given = (square, torch.zeros(2), square.sqrt())
-    found = polynomials(*given, 2.0, 512)
-    assert found is not None
-    assert len(found[0]) == len(found[1]) + 1 <= 6
-    assert polynomials(*given, 20.0, 3) is None
+    inputs = (square, torch.zeros(2), square.sqrt())
+    result = polynomials(*inputs, 2.0, 512)
+    assert result is not None
+    assert len(result[0]) == len(result[1]) + 1 <= 6
+    assert polynomials(*inputs, 20.0, 3) is None
 
 
 def test_class_vectors_that_are_not_numbers_give_a_loss_that_is_none() -> None:
     """So that the training loop can say what happened, and not a function deep inside."""
-    given = torch.tensor([100.0, math.nan])
-    assert polynomials(given, torch.zeros(2), given.sqrt(), 2.0, 512) is None
+    inputs = torch.tensor([100.0, math.nan])
+    assert polynomials(inputs, torch.zeros(2), inputs.sqrt(), 2.0, 512) is None
     z, y = batch(dim=20)
     loss = VMF(20, 4)
     set_(loss.proxies, loss.proxies * math.nan)
@@ -254,12 +254,12 @@ def test_vmf_gradients_by_finite_differences() -> None:
         )
         return result
 
-    given = (
+    inputs = (
         z.requires_grad_(),
         loss.proxies.detach().clone().requires_grad_(),
         torch.tensor(0.3, dtype=torch.float64, requires_grad=True),
     )
-    assert torch.autograd.gradcheck(value, given)
+    assert torch.autograd.gradcheck(value, inputs)
 
 
 def test_shared_and_independent_noise_have_the_same_mean() -> None:
@@ -359,13 +359,13 @@ def test_vmf_posterior_draws_class_vectors_for_each_row() -> None:
     z = 4 * torch.randn(16, dtype=torch.float64)
     num = 40_000
     assert 2**22 // loss.proxies.numel() < num  # rows that posterior takes at a time
-    found = loss.posterior(
+    result = loss.posterior(
         z.expand(num, 16), num_samples=1, generator=torch.Generator().manual_seed(1)
     )
-    assert found.shape == (num, 8)
-    assert found.dtype == torch.float64
-    torch.testing.assert_close(found.sum(1), torch.ones(num, dtype=torch.float64))
-    assert len(set(found[:, 0].tolist())) > 0.999 * num
+    assert result.shape == (num, 8)
+    assert result.dtype == torch.float64
+    torch.testing.assert_close(result.sum(1), torch.ones(num, dtype=torch.float64))
+    assert len(set(result[:, 0].tolist())) > 0.999 * num
     rng = np.random.default_rng(0)
     embeddings = vmf_draws(rng, z.numpy(), num)
     logits = math.exp(2.0) * np.stack(
@@ -375,8 +375,8 @@ def test_vmf_posterior_draws_class_vectors_for_each_row() -> None:
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     error = 5 * expected.std(axis=0) * (2 / num) ** 0.5
     assert error.max() < 0.01
-    assert (np.abs(found.mean(0).numpy() - expected.mean(axis=0)) < error).all()
-    np.testing.assert_allclose(found.std(0).numpy(), expected.std(axis=0), rtol=0.05)
+    assert (np.abs(result.mean(0).numpy() - expected.mean(axis=0)) < error).all()
+    np.testing.assert_allclose(result.std(0).numpy(), expected.std(axis=0), rtol=0.05)
     certain = loss.posterior(
         1e9 * z.expand(2, 16), num_samples=3
     )  # z is drawn at its mean, so that only the class vectors can differ
@@ -527,7 +527,7 @@ def test_the_longer_proxies_start_the_slower_they_turn(distance: Any) -> None:
         assert [
             (group["lr"], group["weight_decay"])
             for group in groups
-            if any(one is loss.proxies for one in group["params"])
+            if any(parameter is loss.proxies for parameter in group["params"])
         ] == [(0.005, 0.0)]
         stepper = torch.optim.Adam(groups)
         loss(3 * torch.randn(12, 16), torch.arange(12) % 6).backward()
@@ -564,7 +564,7 @@ def test_el_nivmf_in_blocks_equals_the_cross_entropy_of_its_logits(
         ).to(dtype)
         assert loss.kappas is not None
         set_(loss.kappas, 2 + 6 * torch.rand(classes, 6))
-        y, found = torch.arange(size) % classes, []
+        y, result = torch.arange(size) % classes, []
         for whole in (False, True):
             z = (
                 (4 * torch.randn(size, 6, generator=torch.Generator().manual_seed(1)))
@@ -580,7 +580,7 @@ def test_el_nivmf_in_blocks_equals_the_cross_entropy_of_its_logits(
             )
             loss.zero_grad()
             (2 * value).backward()
-            found.append(
+            result.append(
                 [
                     value.detach(),
                     z.grad,
@@ -592,7 +592,7 @@ def test_el_nivmf_in_blocks_equals_the_cross_entropy_of_its_logits(
                     assert loss(z, y, samples=samples).item() == pytest.approx(
                         value.item(), rel=1e-12
                     )
-        for ours, expected in zip(*found, strict=True):
+        for ours, expected in zip(*result, strict=True):
             close(ours, expected.reshape(-1) if expected.ndim == 0 else expected, tolerance)
 
 
@@ -643,12 +643,12 @@ def test_joint_hands_on_what_a_loss_says_of_itself() -> None:
 def test_a_temperature_below_its_floor_returns(distance: Any, dtype: torch.dtype) -> None:
     """A step that left it there is undone before the next loss, which has a gradient to it."""
     z, y = batch(size=4)
-    loss = ProbabilisticNCA(5, 4, distance=distance)
+    loss: Any = ProbabilisticNCA(5, 4, distance=distance)
     with torch.no_grad():
-        loss.temperature.fill_(-0.5)  # type: ignore[union-attr]
+        loss.temperature.fill_(-0.5)
     (loss(z.to(dtype), y) + loss(-z.to(dtype), y)).backward()  # two passes before one backward pass
-    assert float(loss.temperature.detach()) == pytest.approx(1e-4, rel=1e-6)  # type: ignore[union-attr]
-    assert float(loss.temperature.grad) != 0  # type: ignore[union-attr, arg-type]
+    assert float(loss.temperature.detach()) == pytest.approx(1e-4, rel=1e-6)
+    assert float(loss.temperature.grad) != 0
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ def test_the_defaults_of_every_part_are_allowed() -> None:
     count = 0
     for part in parts():
         defaults = {
-            key: one.default
-            for key, one in inspect.signature(part).parameters.items()
-            if one.default is not one.empty
+            key: parameter.default
+            for key, parameter in inspect.signature(part).parameters.items()
+            if parameter.default is not parameter.empty
         }
         check_arguments(
             part,

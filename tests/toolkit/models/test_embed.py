@@ -1,3 +1,5 @@
+"""Embedding items: the batch, the workers and the padding change no embedding."""
+
 from __future__ import annotations
 
 import multiprocessing.process
@@ -87,7 +89,7 @@ def test_unreadable_items_are_returned_with_their_reasons(voices: Path, tmp_path
         audio.read,
     )
     assert embeddings.ids == (good[0].id, good[1].id)
-    assert [one.id for one in bad] == ["empty", "none"]
+    assert [item.id for item in bad] == ["empty", "none"]
     assert "empty.wav" in bad[0].reason
     with pytest.raises(ValueError, match="none of 1 items could be read"):
         embed(make("resnet"), [Item("none", tmp_path / "none.wav")], audio.read)
@@ -159,20 +161,22 @@ def test_items_in_several_inputs_are_averaged_by_length(voices: Path, workers: i
         for k, item in enumerate(folders.items(voices, split="all")[:12])
     ]
     embedder = make("resnet")
-    found, bad = embed(embedder, items, in_halves, batch_size=3, workers=workers)
+    embedded, bad = embed(embedder, items, in_halves, batch_size=3, workers=workers)
     refused = [item.id for item in items if item.id.endswith("0")]
-    assert [one.id for one in bad] == refused
-    assert found.ids == tuple(item.id for item in items if item.id not in refused)
+    assert [item.id for item in bad] == refused
+    assert embedded.ids == tuple(item.id for item in items if item.id not in refused)
     for item in items[1:4]:
         wave = audio.read(item)
         with torch.no_grad():
             parts = [
-                embedder(torch.from_numpy(one)[None])[0].numpy()
-                for one in (wave[:4000], wave[4000:])
+                embedder(torch.from_numpy(half)[None])[0].numpy()
+                for half in (wave[:4000], wave[4000:])
             ]
         expected = np.average(parts, axis=0, weights=[4000, len(wave) - 4000])
         np.testing.assert_allclose(
-            found.matrix[found.rows([item.id])[0]], expected, atol=1e-5 * np.abs(expected).max()
+            embedded.matrix[embedded.rows([item.id])[0]],
+            expected,
+            atol=1e-5 * np.abs(expected).max(),
         )
 
 
@@ -216,8 +220,8 @@ def test_an_utterance_that_the_network_cannot_take_is_named(voices: Path) -> Non
     for parts in (False, True):
         with pytest.raises(ValueError, match=says):
             embed(embedder, items, in_one_part if parts else read_very_short)
-    found, _ = embed(embedder, [item for item in items if item.id != short], read_very_short)
-    assert len(found.ids) == 5
+    embedded, _ = embed(embedder, [item for item in items if item.id != short], read_very_short)
+    assert len(embedded.ids) == 5
 
 
 def in_one_part(item: Item) -> Iterator[np.ndarray]:

@@ -56,23 +56,23 @@ def in_parts(item: Item) -> Iterator[Any]:
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("reading", [read, in_parts])
 def test_an_item_that_overflows_is_left_out(reading: Any, workers: int) -> None:
-    found, bad = embed(NETWORK, items("abcde"), reading, workers=workers)
-    assert found.ids == ("a", "c", "d", "e")
-    assert np.isfinite(found.matrix).all()
-    assert [(one.id, one.reason) for one in bad] == [("b", NO_NUMBERS)]
+    embedded, bad = embed(NETWORK, items("abcde"), reading, workers=workers)
+    assert embedded.ids == ("a", "c", "d", "e")
+    assert np.isfinite(embedded.matrix).all()
+    assert [(item.id, item.reason) for item in bad] == [("b", NO_NUMBERS)]
     some, bad = embed_where_readable(NETWORK, items("ba"), reading)
     assert some is not None
     assert some.ids == ("a",)
-    assert [one.id for one in bad] == ["b"]
+    assert [item.id for item in bad] == ["b"]
 
 
 def test_items_that_are_not_finite_are_named_before_the_network_sees_them() -> None:
     def spoilt(item: Item) -> Any:
         return np.array([1.0, math.nan if item.id == "c" else 2.0], np.float32)
 
-    found, bad = embed(NETWORK, items("acd"), spoilt)
-    assert found.ids == ("a", "d")
-    assert [one.id for one in bad] == ["c"]
+    embedded, bad = embed(NETWORK, items("acd"), spoilt)
+    assert embedded.ids == ("a", "d")
+    assert [item.id for item in bad] == ["c"]
     assert "NaN" in bad[0].reason
 
 
@@ -107,30 +107,30 @@ def test_onnx_models_do_the_same() -> None:
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    found, bad = embed(
+    embedded, bad = embed(
         TorchEmbedder(Whole(1), OnnxEmbedder(session, 1, (None,))), items("abcd"), read
     )
-    assert found.ids == ("a", "c", "d")
-    assert [(one.id, one.reason) for one in bad] == [("b", NO_NUMBERS)]
+    assert embedded.ids == ("a", "c", "d")
+    assert [(item.id, item.reason) for item in bad] == [("b", NO_NUMBERS)]
 
 
 def loaded(reading: Any) -> checkpoint.Loaded:
     return checkpoint.Loaded(NETWORK, reading, "speaker", "cosine", "digest", 0)
 
 
-def test_long_lists_judge_by_all_of_their_shards(tmp_path: Path) -> None:
-    """The item that overflows is alone in its shard, of which it is all."""
-    made = extract.extract(loaded(read), items("acdeb"), tmp_path / "out.npz", shard_items=4)
+def test_long_lists_judge_by_all_of_their_pieces(tmp_path: Path) -> None:
+    """The item that overflows is alone in its piece, of which it is all."""
+    made = extract.extract(loaded(read), items("acdeb"), tmp_path / "out.npz", piece_items=4)
     assert made is not None
     assert made[0].ids == ("a", "c", "d", "e")
-    assert [one.id for one in made[1]] == ["b"]
+    assert [item.id for item in made[1]] == ["b"]
     many = [Item(str(place), Path()) for place in range(7)]
     with pytest.raises(Diverged, match="4 of 7 items"):
         extract.extract(
             loaded(lambda item: read(Item("b" if int(item.id) % 2 == 0 else "a", Path()))),
             many,
             tmp_path / "more.npz",
-            shard_items=4,
+            piece_items=4,
         )
 
 
@@ -175,11 +175,11 @@ def test_one_absurd_file_costs_likeness_embed_nothing_else(
     )
     good = folders.items(voices, split="all")[:3]
     listed = tmp_path / "list.txt"
-    listed.write_text("".join(f"{one.id}\t{one.path}\n" for one in [*good, Item("loud", loud)]))
+    listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in [*good, Item("loud", loud)]))
     with pytest.raises(SystemExit) as ended:
         main(["embed", "--model", str(model), "--items", str(listed), "--out", str(out)])
     assert not ended.value.code
-    said = capsys.readouterr()
-    assert "1 unreadable items left out" in said.out
-    assert "skipped loud" in said.err
-    assert files.read(out).ids == tuple(one.id for one in good)
+    output = capsys.readouterr()
+    assert "1 unreadable items left out" in output.out
+    assert "skipped loud" in output.err
+    assert files.read(out).ids == tuple(item.id for item in good)

@@ -98,32 +98,38 @@ def test_a_checkpoint_s_export_embeds_as_it_does(
     )
     with pytest.raises(SystemExit) as stopped:
         main(["export", str(path), "--onnx", str(out)])
-    said = capsys.readouterr()
-    assert not stopped.value.code, said.err
-    assert "8 dimensions" in said.out
+    output = capsys.readouterr()
+    assert not stopped.value.code, output.err
+    assert "8 dimensions" in output.out
     torch_model, onnx_model = load_model(path), exported_models.load(out)
     assert onnx_model is not None
     assert onnx_model.meta == torch_model.meta
     items = folders.items(voices, split="all")[:7]
     (a, _), (b, bad) = (
-        embed(one.embedder, items, one.read, batch_size=4) for one in (torch_model, onnx_model)
+        embed(model.embedder, items, model.read, batch_size=4)
+        for model in (torch_model, onnx_model)
     )
     assert not bad
     assert a.ids == b.ids
     cosines = (a.unit().astype(np.float64) * b.unit()).sum(axis=1)
     assert (1 - cosines).max() < 1e-6
     np.testing.assert_allclose(b.norms, a.norms, rtol=1e-4)
-    held = out.read_bytes()
+    contents = out.read_bytes()
     assert not any(
-        one in held
-        for one in (str(ROOT).encode(), b"site-packages", b".py", str(Path.home()).encode() + b"/")
+        value in contents
+        for value in (
+            str(ROOT).encode(),
+            b"site-packages",
+            b".py",
+            str(Path.home()).encode() + b"/",
+        )
     )
     graph = onnx.load(out).graph
     assert [
-        one.dim_param or one.dim_value for one in graph.input[0].type.tensor_type.shape.dim
+        axis.dim_param or axis.dim_value for axis in graph.input[0].type.tensor_type.shape.dim
     ] == ["batch", "samples"]
     assert [
-        one.dim_param or one.dim_value for one in graph.output[0].type.tensor_type.shape.dim
+        axis.dim_param or axis.dim_value for axis in graph.output[0].type.tensor_type.shape.dim
     ] == ["batch", 8]
 
 
@@ -138,10 +144,10 @@ def test_a_checkpoint_s_export_embeds_as_it_does(
 )
 def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path) -> None:
     model, out = voice_model(frontend, network), tmp_path / "m.onnx"
-    found = export.export(model, out)
-    assert found.distance < 1e-6
-    assert found.norm_error < 1e-4
-    assert found.num_items == 15
+    result = export.export(model, out)
+    assert result.distance < 1e-6
+    assert result.norm_error < 1e-4
+    assert result.num_items == 15
     other = exported_models.load(out)
     assert other is not None
     waves = torch.randn(3, 10_000) * 0.1
@@ -164,9 +170,9 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
     mnist = picture_model(
         PixelScale((0.3,), (0.5,)), small, partial(images.read, grey=True), features="polarlike"
     )
-    found = export.export(mnist, tmp_path / "mnist.onnx")
-    assert found.distance < 1e-6
-    assert found.num_items == 13
+    result = export.export(mnist, tmp_path / "mnist.onnx")
+    assert result.distance < 1e-6
+    assert result.num_items == 13
     made = exported_models.load(tmp_path / "mnist.onnx")
     assert made is not None
     assert made.embedder.dim == 8
@@ -176,7 +182,7 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
         ADAFACE(), partial(SmallCNN, dim=8, image_size=32), partial(faces.read, size=(32, 32))
     )
     assert export.export(face, tmp_path / "face.onnx").distance < 1e-6
-    with pytest.raises(ValueError, match="size 30 x 30: the model's images have 32 x 32"):
+    with pytest.raises(ValueError, match=r"size 30 x 30: .* 32 x 32"):
         export.export(face, tmp_path / "x.onnx", size=(30, 30))
     any_size = picture_model(
         INSIGHTFACE(),
@@ -205,7 +211,9 @@ def test_a_front_end_s_crop_moves_into_the_reading(tmp_path: Path) -> None:
         levels = np.random.default_rng(k).integers(0, 255, (6, 6, 3), dtype=np.uint8)
         Image.fromarray(levels).resize((width, height)).save(tmp_path / f"{k}.png")
         items.append(Item(str(k), tmp_path / f"{k}.png"))
-    a, b = (embed(one.embedder, items, one.read, batch_size=1)[0].matrix for one in (model, other))
+    a, b = (
+        embed(value.embedder, items, value.read, batch_size=1)[0].matrix for value in (model, other)
+    )
     np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
 
 
@@ -246,12 +254,11 @@ def test_what_differs_is_not_written(tmp_path: Path) -> None:
     out.write_bytes(b"the old one")
     with pytest.raises(
         ValueError,
-        match=r"differ from torch's by a cosine distance of .* at most 1e-04 and 1e-03 are "
-        r"allowed: nothing was written",
+        match="at most 1e-04 and 1e-03",
     ):
         export.export(picture_model(PixelScale(), partial(Forgetful, dim=16), images.read), out)
     assert out.read_bytes() == b"the old one"
-    assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
     with pytest.raises(ValueError, match=r"named FILE\.onnx"):
         export.export(voice_model(KaldiFbank(8), XVECTOR), tmp_path / "m.bin")
     with pytest.raises(ValueError, match="is for images"):
@@ -269,9 +276,9 @@ def test_parity_counts_what_it_should() -> None:
 
     assert export.compare(fake(rows), fake(rows), [rows]) == (pytest.approx(0, abs=1e-15), 0.0, 3)
     turned = torch.tensor([[4.0, 3.0], [0.0, 0.0], [1.1, 0.0]])
-    found = export.compare(fake(rows), fake(turned), [rows])
-    assert found.distance == pytest.approx(1 - 24 / 25)
-    assert found.norm_error == pytest.approx(0.1 / 1.1, rel=1e-6)
+    result = export.compare(fake(rows), fake(turned), [rows])
+    assert result.distance == pytest.approx(1 - 24 / 25)
+    assert result.norm_error == pytest.approx(0.1 / 1.1, rel=1e-6)
     assert np.isnan(export.compare(fake(rows), fake(rows * np.nan), [rows]).distance)
     assert export.compare(fake(rows), fake(torch.zeros(3, 2)), [rows]).distance == 1
 
@@ -295,10 +302,9 @@ def changed(path: Path, to: Path, change: Any) -> Path:
     return to
 
 
-def test_hostile_files_are_refused_before_they_run(
-    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = tmp_path / "secret"
+def hostile(folder: Path) -> list[tuple[Any, str]]:
+    """Changes to a model in `folder`, and what is said of the model that has them."""
+    secret = folder / "secret"
     secret.write_bytes(b"\0" * 4096)
 
     def outside(model: Any) -> None:
@@ -326,7 +332,7 @@ def test_hostile_files_are_refused_before_they_run(
 
         return change
 
-    cases: list[tuple[Any, str]] = [
+    return [
         (outside, "1 tensors lie in other files"),
         (hidden, r"1 tensors lie in other files \('t'\)"),
         (
@@ -365,12 +371,17 @@ def test_hostile_files_are_refused_before_they_run(
             r"bad\.onnx: read: it names landmarks files",
         ),
     ]
-    for change, says in cases:
+
+
+def test_hostile_files_are_refused_before_they_run(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for change, says in hostile(tmp_path):
         with pytest.raises(ValueError, match=says):
             exported_models.load(changed(exported, tmp_path / "bad.onnx", change))
-    held = exported.read_bytes()
-    for length in (0, 1, 100, len(held) // 2, len(held) - 1):
-        (tmp_path / "cut.onnx").write_bytes(held[:length])
+    contents = exported.read_bytes()
+    for length in (0, 1, 100, len(contents) // 2, len(contents) - 1):
+        (tmp_path / "cut.onnx").write_bytes(contents[:length])
         with pytest.raises(ValueError, match=r"cut\.onnx"):
             exported_models.load(tmp_path / "cut.onnx")
     monkeypatch.setattr(onnx_models, "MAX_BYTES", 1000)
@@ -399,10 +410,10 @@ def test_embeddings_of_an_export_are_written_with_its_model_s_digest(
     loaded = exported_models.load(exported)
     assert loaded is not None
     Image.fromarray(np.arange(784, dtype=np.uint8).reshape(28, 28)).save(tmp_path / "a.png")
-    found, _ = embed(
+    embedded, _ = embed(
         loaded.embedder, [Item("a", tmp_path / "a.png")], loaded.read, meta=loaded.meta
     )
-    embeddings.write(tmp_path / "e.npz", found)
+    embeddings.write(tmp_path / "e.npz", embedded)
     assert dict(embeddings.read(tmp_path / "e.npz").meta) == {
         "model": "e" * 64,
         "modality": "image",

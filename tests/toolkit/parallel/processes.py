@@ -40,19 +40,19 @@ Part = Callable[[int, int], nn.Module]
 def found() -> dict[str, Any]:
     """Every loss of toolkit.losses by its name."""
     modules = [
-        importlib.import_module(f"toolkit.losses.{one.name}")
-        for one in pkgutil.iter_modules(toolkit.losses.__path__)
+        importlib.import_module(f"toolkit.losses.{entry.name}")
+        for entry in pkgutil.iter_modules(toolkit.losses.__path__)
     ]
     classes = [
-        (name, one, module)
+        (name, cls, module)
         for module in modules
-        for name, one in inspect.getmembers(module, inspect.isclass)
+        for name, cls in inspect.getmembers(module, inspect.isclass)
     ]
     return {
-        name: one
-        for name, one, module in classes
-        if issubclass(one, nn.Module)
-        and one.__module__ == module.__name__
+        name: class_
+        for name, class_, module in classes
+        if issubclass(class_, nn.Module)
+        and class_.__module__ == module.__name__
         and not name.startswith("_")
     }
 
@@ -69,10 +69,10 @@ VARIANTS: dict[str, Part] = {
 }
 
 
-def shardable() -> dict[str, Part]:
-    """Losses whose classes can be sharded."""
+def spreadable() -> dict[str, Part]:
+    """Losses whose classes can be spread."""
     return {
-        **{name: one for name, one in found().items() if isinstance(one, Spreadable)},
+        **{name: value for name, value in found().items() if isinstance(value, Spreadable)},
         **VARIANTS,
     }
 
@@ -111,8 +111,8 @@ def error(ours: Tensor | None, expected: Tensor | None) -> float:
     A gradient that one of both lacks must be 0.
     """
     if ours is None or expected is None:
-        one = ours if ours is not None else expected
-        return 0.0 if one is None or not one.numel() else float(one.abs().max())
+        parameter = ours if ours is not None else expected
+        return 0.0 if parameter is None or not parameter.numel() else float(parameter.abs().max())
     if ours.shape != expected.shape:
         return float("inf")
     gap = (ours.double() - expected.double()).abs() / expected.double().abs().clamp(min=1.0)
@@ -133,7 +133,7 @@ def compare(part: Part, *, cut: bool, reference: nn.Module | None = None) -> flo
     """
     single = build(part)
     ours = copy.deepcopy(single)
-    layout = spread.shard(ours, spread.class_axes(part, DIM)) if cut else None
+    layout = spread.cut(ours, spread.class_axes(part, DIM)) if cut else None
     axes: dict[str, int] = dict(layout.axes) if layout else {}
     worst = 0.0
     for step in range(3):
@@ -157,10 +157,10 @@ def compare(part: Part, *, cut: bool, reference: nn.Module | None = None) -> flo
                 worst = max(
                     worst, error(parameter.grad, own(theirs[name].grad, axes.get(name), layout))
                 )
-            for one in (*single.parameters(), *ours.parameters()):
-                if one.grad is not None:
-                    one.sub_(one.grad, alpha=0.02)
-                    one.grad = None
+            for parameter in (*single.parameters(), *ours.parameters()):
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=0.02)
+                    parameter.grad = None
             whole = single.state_dict()
             for name, kept in ours.state_dict().items():
                 worst = max(worst, error(kept, own(whole[name], axes.get(name), layout)))
@@ -174,7 +174,7 @@ def sampled(part: Part, rate: float, labels: int = 3) -> float:
     single = build(part)
     ours = copy.deepcopy(single)
     axes = spread.class_axes(part, DIM)
-    layout = spread.shard(ours, axes)
+    layout = spread.cut(ours, axes)
     worst = 0.0
     for step in range(2):
         z, y = batch(step, labels)
@@ -184,7 +184,14 @@ def sampled(part: Part, rate: float, labels: int = 3) -> float:
         rows = mine(step)
         size = -(-CLASSES // distributed.world())
         past = torch.cat(
-            [y, *(one.past_labels for one in single.modules() if hasattr(one, "past_labels"))]
+            [
+                y,
+                *(
+                    module.past_labels
+                    for module in single.modules()
+                    if hasattr(module, "past_labels")
+                ),
+            ]
         )  # type: ignore[list-item]
         drawn = []
         for rank in range(distributed.world()):
@@ -196,8 +203,8 @@ def sampled(part: Part, rate: float, labels: int = 3) -> float:
         assert labels == CLASSES or len(union) < CLASSES or len(past) > len(y), union
         alone = part(DIM, len(union)).double()
         state = {
-            name: one.index_select(axes[name], union) if name in axes else one
-            for name, one in single.state_dict().items()
+            name: tensor.index_select(axes[name], union) if name in axes else tensor
+            for name, tensor in single.state_dict().items()
         }
         place = torch.searchsorted(union, y)
         if "past_labels" in state:
@@ -227,13 +234,13 @@ def sampled(part: Part, rate: float, labels: int = 3) -> float:
                     expected = expected.new_zeros(shape).index_copy(axes[name], union, expected)
                 worst = max(worst, error(parameter.grad, own(expected, axes.get(name), layout)))
                 parameter.grad = None
-            kept = {name: one for name, one in alone.state_dict().items() if name not in axes}
+            kept = {name: tensor for name, tensor in alone.state_dict().items() if name not in axes}
             if "past_labels" in kept:
                 kept["past_labels"] = torch.where(
                     kept["past_labels"] < 0, -1, union[kept["past_labels"].clamp(min=0)]
                 )
             worst = max(
-                [worst, *(error(ours.state_dict()[name], one) for name, one in kept.items())]
+                [worst, *(error(ours.state_dict()[name], value) for name, value in kept.items())]
             )
             single.load_state_dict({**single.state_dict(), **kept})
     return worst
@@ -251,16 +258,16 @@ def trained() -> float:
     ours: nn.Module = copy.deepcopy(loss)
     mirror: nn.Module = copy.deepcopy(backbone)
     mirror = mirror if distributed.world() == 1 else DistributedDataParallel(mirror)
-    layout = spread.shard(ours, spread.class_axes(part, DIM))
+    layout = spread.cut(ours, spread.class_axes(part, DIM))
     sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
     optimizers = [
-        sgd([*one.parameters(), *other.parameters()])
-        for one, other in ((backbone, loss), (mirror, ours))
+        sgd([*entry.parameters(), *other.parameters()])
+        for entry, other in ((backbone, loss), (mirror, ours))
     ]
-    found: list[float] = []
+    values: list[float] = []
     for step in range(4):
-        for one in optimizers:
-            one.zero_grad()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         z, y = batch(step)
         torch.autograd.backward(loss(backbone(z), y))
         expected = nn.utils.clip_grad_norm_([*backbone.parameters(), *loss.parameters()], 0.3)
@@ -268,21 +275,21 @@ def trained() -> float:
         torch.autograd.backward(spread.loss_of(ours, mirror(z[rows]), y[rows], layout=layout))
         spread.average_gradients(ours, layout)
         norm = spread.clip_gradients([*mirror.parameters(), *ours.parameters()], 0.3, ours, layout)
-        found.append(error(norm, expected))
-        for one in optimizers:
-            one.step()
-    found += [
+        values.append(error(norm, expected))
+        for optimizer in optimizers:
+            optimizer.step()
+    values += [
         error(a.detach(), b.detach())
         for a, b in zip(mirror.parameters(), backbone.parameters(), strict=True)
     ]
-    found += [
+    values += [
         error(
-            one.detach(),
+            tensor.detach(),
             own(dict(loss.named_parameters())[name].detach(), layout.axes.get(name), layout),
         )
-        for name, one in ours.named_parameters()
+        for name, tensor in ours.named_parameters()
     ]
-    return max(found)
+    return max(values)
 
 
 def adjoint() -> float:
@@ -327,21 +334,24 @@ def adjoint() -> float:
     worst = max(worst, error(x.grad, torch.full((3,), world * (world + 1) / 2)))
     flags = distributed.gather_plain(torch.tensor([rank == 0] * (rank + 1)))
     assert flags.tolist() == [True] + [False] * (world * (world + 1) // 2 - 1)
-    assert distributed.any_rank(rank == world - 1) and not distributed.any_rank(False)  # noqa: PT018
+    assert distributed.any_rank(rank == world - 1)
+    assert not distributed.any_rank(False)
     copied = distributed.broadcast(torch.full((2, 2), float(rank)).T, world - 1)
     return max(worst, error(copied, torch.full((2, 2), world - 1.0)))
 
 
 def checkpointed(folder: Path) -> float:
-    """Proxies and momentum that one process has saved are loaded in shards; those that the shards
-    save, one process loads (in the test).
+    """Proxies and momentum that one process has saved are loaded by several, each its own part;
+    what several save, one process loads (in the test).
     """
     loss = build(Cosine)
-    layout = spread.shard(loss, spread.class_axes(Cosine, DIM))
+    layout = spread.cut(loss, spread.class_axes(Cosine, DIM))
     momentum = torch.zeros_like(loss.proxies)  # type: ignore[arg-type]
     state = {
-        name: spread.as_dtensor(one, layout.axes[name], CLASSES) if name in layout.axes else one
-        for name, one in loss.state_dict().items()
+        name: spread.as_dtensor(tensor, layout.axes[name], CLASSES)
+        if name in layout.axes
+        else tensor
+        for name, tensor in loss.state_dict().items()
     }
     state["momentum"] = spread.as_dtensor(momentum, 0, CLASSES)
     load(state, checkpoint_id=folder / "one")
@@ -360,14 +370,12 @@ def messages() -> Iterator[tuple[str, str]]:
     """What wrong use says."""
     distributed.agree(seed=1, digest="abc")
     loss = build(ArcFace)
-    layout = spread.shard(loss, spread.class_axes(ArcFace, DIM))
+    layout = spread.cut(loss, spread.class_axes(ArcFace, DIM))
     z, y = batch(0)
     calls: dict[str, Callable[[], object]] = {
         "agree": lambda: distributed.agree(seed=distributed.rank(), digest="abc", classes=[1, 2]),
         "alone": lambda: loss(z, y),
-        "few classes": lambda: spread.shard(
-            build(Softmax, distributed.world() - 1), {"proxies": 0}
-        ),
+        "few classes": lambda: spread.cut(build(Softmax, distributed.world() - 1), {"proxies": 0}),
         "label": lambda: spread.loss_of(loss, z, y + CLASSES, layout=layout),
         "rate": lambda: spread.loss_of(loss, z, y, rate=0.5),
     }
@@ -394,10 +402,10 @@ def main(folder: Path, names: list[str]) -> None:
         for name, part in found().items()
         if name in names
     }
-    for name, part in shardable().items():
+    for name, part in spreadable().items():
         if name not in names:
             continue
-        cases[f"{name}, sharded"] = partial(compare, part, cut=True)
+        cases[f"{name}, spread"] = partial(compare, part, cut=True)
         cases[f"{name}, sampled"] = partial(sampled, part, 0.5)
         cases[f"{name}, all drawn"] = partial(sampled, part, 0.01, CLASSES)
     for name, case in cases.items():

@@ -132,23 +132,23 @@ def test_a_loss_that_is_whole_in_every_process(report: dict[str, Any], name: str
     assert report[f"{name}, whole"] < 1e-9
 
 
-@pytest.mark.parametrize("name", cases(processes.shardable()))
-def test_a_loss_in_shards(report: dict[str, Any], name: str) -> None:
-    assert report[f"{name}, sharded"] < 1e-9
+@pytest.mark.parametrize("name", cases(processes.spreadable()))
+def test_a_loss_that_is_spread(report: dict[str, Any], name: str) -> None:
+    assert report[f"{name}, spread"] < 1e-9
 
 
-@pytest.mark.parametrize("name", cases(processes.shardable()))
+@pytest.mark.parametrize("name", cases(processes.spreadable()))
 def test_sampled_classes_are_the_loss_of_their_union(report: dict[str, Any], name: str) -> None:
     assert report[f"{name}, sampled"] < 1e-9
     assert report[f"{name}, all drawn"] < 1e-9
 
 
-@pytest.mark.parametrize("name", processes.shardable())
+@pytest.mark.parametrize("name", processes.spreadable())
 def test_sampled_classes_in_one_process(name: str) -> None:
-    assert processes.sampled(processes.shardable()[name], 0.5) < 1e-9
+    assert processes.sampled(processes.spreadable()[name], 0.5) < 1e-9
 
 
-def test_classification_losses_shard() -> None:
+def test_classification_losses_can_be_spread() -> None:
     named = (
         "Softmax Cosine NormFace Hyperbolic LSoftmax SphereFace SphereFaceR SphereFace2 CosFace "
         "ArcFace SubCenterArcFace CircleSoftmax CurricularFace "
@@ -156,10 +156,10 @@ def test_classification_losses_shard() -> None:
     named += (
         "MagFace AdaFace BroadFace CenterLoss ProxyNCA ProxyNCAPlusPlus ProxyAnchor SoftTriple HUG"
     )
-    assert set(processes.shardable()) >= set(named.split())
+    assert set(processes.spreadable()) >= set(named.split())
 
 
-def test_what_shards_save_one_process_loads(folder: Path, report: dict[str, Any]) -> None:
+def test_what_spread_classes_save_one_process_loads(folder: Path, report: dict[str, Any]) -> None:
     state = {
         "proxies": torch.zeros(CLASSES, DIM, dtype=torch.float64),
         "momentum": torch.zeros(CLASSES, DIM, dtype=torch.float64),
@@ -180,17 +180,19 @@ def test_what_shards_save_one_process_loads(folder: Path, report: dict[str, Any]
         ("alone", "RuntimeError: ArcFace holds the classes of one process only"),
         (
             "few classes",
-            "ValueError: 1 classes cut into 2 shards of up to 1 leave a process without any",
+            "ValueError: 1 classes cut into 2 parts of up to 1 leave a process without any",
         ),
         ("label", "ValueError: ArcFace: 22 of 22 labels are outside 0..6"),
-        ("rate", "ValueError: rate=0.5 must be in (0, 1], and 1 for a loss that is not sharded"),
+        ("rate", "ValueError: rate=0.5 must be in (0, 1], and 1 for a loss that is not spread"),
     ],
 )
-def test_wrong_use_gets_a_sentence(report: dict[str, Any], name: str, words: str) -> None:
+def test_wrong_use_is_refused_with_a_sentence(
+    report: dict[str, Any], name: str, words: str
+) -> None:
     assert words in report[name]
 
 
-def test_without_torchrun_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchrun_the_functions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert distributed.start() is None
     assert (
@@ -207,7 +209,7 @@ def test_without_torchrun_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> No
     loss = build(ArcFace)
     names = [name for name, _ in loss.named_parameters()]
     before = list(loss.parameters())
-    layout = spread.shard(loss, spread.class_axes(ArcFace, DIM))
+    layout = spread.cut(loss, spread.class_axes(ArcFace, DIM))
     assert (layout.start, layout.stop) == (0, CLASSES)
     assert all(a is b for a, b in zip(before, loss.parameters(), strict=True))
     assert names == [name for name, _ in loss.named_parameters()]
@@ -253,16 +255,16 @@ class Squared(nn.Module):
         self.matrix = nn.Parameter(torch.zeros(num_classes, num_classes))
 
 
-def test_what_cannot_be_sharded_is_refused() -> None:
+def test_what_cannot_be_spread_is_refused() -> None:
     with pytest.raises(
         ValueError,
         match=r"matrix is \(11, 11\)",
     ):
         spread.class_axes(Squared, DIM)
     with pytest.raises(ValueError, match="'Squared'"):
-        spread.shard(Squared(DIM, 3), {"matrix": 0})
-    with pytest.raises(ValueError, match="Contrastive has nothing to shard"):
-        spread.shard(Contrastive(DIM, 3), {})
+        spread.cut(Squared(DIM, 3), {"matrix": 0})
+    with pytest.raises(ValueError, match="no classes to spread"):
+        spread.cut(Contrastive(DIM, 3), {})
 
 
 @given(
@@ -276,7 +278,7 @@ def test_draws_hold_what_is_wanted_and_as_many_as_asked_for(
     drawn = spread.draw(
         torch.tensor(wanted, dtype=torch.int64), 10, rate, seed=(1, step, 0)
     ).tolist()
-    here = {one for one in wanted if 0 <= one < 10}
+    here = {value for value in wanted if 0 <= value < 10}
     assert here <= set(drawn) <= set(range(10))
     assert drawn == sorted(set(drawn))
     assert len(drawn) == max(len(here), int(rate * 10), 1)
@@ -295,27 +297,27 @@ def test_negatives_are_drawn_evenly_and_anew_in_every_step_and_process() -> None
         for step in range(400)
         for rank in range(2)
     ]
-    for one in drawn:
-        counts[one] += 1
+    for value in drawn:
+        counts[value] += 1
     assert counts[3] == 800
     others = torch.cat([counts[:3], counts[4:]])
     assert bool(((others / 800 - 4 / 19).abs() < 5 * (4 / 19 * 15 / 19 / 800) ** 0.5).all())
-    assert len({tuple(one.tolist()) for one in drawn}) > 600
+    assert len({tuple(draw.tolist()) for draw in drawn}) > 600
 
 
 def test_clipping_is_torch_s_in_one_process() -> None:
     loss = build(ArcFace)
-    layout = spread.shard(loss, spread.class_axes(ArcFace, DIM))
+    layout = spread.cut(loss, spread.class_axes(ArcFace, DIM))
     backbone = nn.Linear(DIM, DIM).double()
     z, y = processes.batch(0)
     loss(backbone(z), y).backward()
     parameters = [*backbone.parameters(), *loss.parameters()]
-    before = [one.grad.clone() for one in parameters if one.grad is not None]
+    before = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
     norm = spread.clip_gradients(parameters, 0.5, loss, layout)
-    ours = [one.grad.clone() for one in parameters if one.grad is not None]
-    for one, grad in zip(parameters, before, strict=True):
-        one.grad = grad
+    ours = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
+    for entry, grad in zip(parameters, before, strict=True):
+        entry.grad = grad
     assert norm.item() == pytest.approx(nn.utils.clip_grad_norm_(parameters, 0.5).item(), rel=1e-12)
     assert float(norm) > 0.5
-    for grad, one in zip(ours, parameters, strict=True):
-        torch.testing.assert_close(grad, one.grad)
+    for grad, entry in zip(ours, parameters, strict=True):
+        torch.testing.assert_close(grad, entry.grad)

@@ -1,3 +1,5 @@
+"""Order statistics and the directions that are estimated from them, against numpy and Fisher."""
+
 from __future__ import annotations
 
 import numpy as np

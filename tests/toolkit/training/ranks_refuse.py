@@ -57,8 +57,8 @@ def main(data: Path, out: Path) -> None:
             ended.append(f"{name}: {type(error).__name__}: {error}")
 
     attempt(recipe, "statistics", step=spoilt)
-    with ExitStack() as held:
-        distributed.on_main(lambda: held.enter_context(only_writer(out / "locked")))
+    with ExitStack() as stack:
+        distributed.on_main(lambda: stack.enter_context(only_writer(out / "locked")))
         attempt(recipe, "locked")
         distributed.wait()
     item = folders.trials(data, split="test", test_share=0.25)[0][

@@ -58,7 +58,8 @@ class Plain(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        return self.last(self.dropout(self.norm(self.first(x)).relu()))  # type: ignore[no-any-return]
+        hidden = self.dropout(self.norm(self.first(x)).relu())
+        return torch.as_tensor(self.last(hidden))
 
 
 def test_pieces_give_the_gradient_of_the_whole_batch() -> None:
@@ -67,15 +68,15 @@ def test_pieces_give_the_gradient_of_the_whole_batch() -> None:
         network = Network(None, Plain(False).double().eval(), pieces=pieces)
         single = Network(None, network.backbone, pieces=1)
         x = torch.randn(9, 4, dtype=torch.float64)
-        found = []
-        for one in (network, single):
-            one.zero_grad()
-            z = one(x, None)
+        values = []
+        for module in (network, single):
+            module.zero_grad()
+            z = module(x, None)
             (z @ z.T).logsumexp(dim=1).sum().backward()
-            found.append(
+            values.append(
                 [p.grad.clone() for p in network.backbone.parameters() if p.grad is not None]
             )
-        for a, b in zip(*found, strict=True):
+        for a, b in zip(*values, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
@@ -90,7 +91,7 @@ def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once() -> None:
             [backbone(part, None) for part in x.tensor_split(2)]
         )  # two calls: two moves of the statistics
         expected.square().sum().backward()
-        after, wanted = (
+        after, reference = (
             [b.clone() for b in backbone.buffers()],
             [p.grad.clone() for p in backbone.parameters() if p.grad is not None],
         )
@@ -101,7 +102,7 @@ def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once() -> None:
         z = Network(None, backbone, pieces=2)(x, None)
         z.square().sum().backward()
         torch.testing.assert_close(z, expected, rtol=0, atol=0)
-        for p, gradient in zip(backbone.parameters(), wanted, strict=True):
+        for p, gradient in zip(backbone.parameters(), reference, strict=True):
             torch.testing.assert_close(p.grad, gradient, rtol=1e-12, atol=1e-12)
         for buffer, value in zip(backbone.buffers(), after, strict=True):
             if buffer.is_floating_point():
@@ -114,8 +115,8 @@ def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once() -> None:
         "accumulate=3",
         "precision=bfloat16",
         *(
-            pytest.param(one, marks=pytest.mark.slow)
-            for one in ("channels_last=true", "deterministic=true", "optim.grad_clip=1.0")
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("channels_last=true", "deterministic=true", "optim.grad_clip=1.0")
         ),
     ],
 )
@@ -129,9 +130,9 @@ def test_options_train_and_resume(override: str, voices: Path, tmp_path: Path) -
     assert all(torch.equal(a[name], b[name]) for name in a)
     torch.use_deterministic_algorithms(False)
     assert all(
-        one["step_seconds"] >= one["data_seconds"] >= 0
-        for one in log_of(tmp_path / "run")
-        if "loss" in one
+        record["step_seconds"] >= record["data_seconds"] >= 0
+        for record in log_of(tmp_path / "run")
+        if "loss" in record
     )
 
 
@@ -147,12 +148,12 @@ def _stop_at_3(run: Any, batch: Any, recipe: Recipe) -> torch.Tensor:
 def test_compiled_networks_give_the_same_gradient() -> None:
     torch.manual_seed(0)
     backbone = Plain(True).double().eval()
-    x, found = torch.randn(6, 4, dtype=torch.float64), []
+    x, result = torch.randn(6, 4, dtype=torch.float64), []
     for network in (Network(None, backbone), Network(None, backbone, compiled=True)):
         network.zero_grad()
         network(x, None).square().sum().backward()
-        found.append([p.grad.clone() for p in backbone.parameters() if p.grad is not None])
-    for a, b in zip(*found, strict=True):
+        result.append([p.grad.clone() for p in backbone.parameters() if p.grad is not None])
+    for a, b in zip(*result, strict=True):
         torch.testing.assert_close(a, b)
     assert list(network.state_dict()) == [f"backbone.{name}" for name in backbone.state_dict()]
 
@@ -168,7 +169,8 @@ def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(
     )
     for name in ("loss.proxies", "embedder.backbone.conv1.weight"):
         assert torch.equal(_stored(tmp_path / "first", name), _stored(tmp_path / "again", name))
-    fewer = partial(recipe().items.func, split="train", test_share=0.5)  # type: ignore[attr-defined]
+    items: Any = recipe().items
+    fewer = partial(items.func, split="train", test_share=0.5)
     fit(
         recipe("arcface", *still, items=fewer, measure=None, schedule=Schedule(steps=1)),
         data=voices,
@@ -200,9 +202,9 @@ def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(
 
 
 def _stored(out: Path, name: str) -> torch.Tensor:
-    found = run.latest(out)
-    assert found is not None
-    (file,) = found[0].glob("*.safetensors")
+    newest = run.latest(out)
+    assert newest is not None
+    (file,) = newest[0].glob("*.safetensors")
     return load_file(file)[name]
 
 
@@ -211,12 +213,12 @@ def test_several_best_checkpoints_are_kept(voices: Path, tmp_path: Path) -> None
         steps=6, eval_every=1, save_every=2, watch="eer", keep_best=3, decay=constant
     )
     fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run")
-    values = [(one["eer"], one["step"]) for one in log_of(tmp_path / "run") if "eer" in one]
-    wanted = sorted(values)[:3]
-    assert sorted(one.name for one in (tmp_path / "run").glob("best-*")) == sorted(
-        checkpoint.best_of(step) for _, step in wanted
+    values = [(line["eer"], line["step"]) for line in log_of(tmp_path / "run") if "eer" in line]
+    expected = sorted(values)[:3]
+    assert sorted(path.name for path in (tmp_path / "run").glob("best-*")) == sorted(
+        checkpoint.best_of(step) for _, step in expected
     )
-    assert load_model(tmp_path / "run").step == min(wanted)[1]
+    assert load_model(tmp_path / "run").step == min(expected)[1]
     with pytest.raises(ValueError, match="keep_best=0 must be at least 1"):
         fit(recipe("arcface", "schedule.keep_best=0"), data=voices, out=tmp_path / "none")
 
@@ -238,9 +240,7 @@ def test_what_is_left_of_a_nan_names_the_items(voices: Path, tmp_path: Path) -> 
     def nan(run: Any, batch: Any, recipe: Recipe) -> torch.Tensor:
         return step(run, batch, recipe) * float("nan")
 
-    with pytest.raises(
-        ValueError, match=r"step 0: the loss is nan at lr 0\.05, for the 8 items 'spk\d+/"
-    ) as raised:
+    with pytest.raises(ValueError, match=r"loss is nan at lr 0\.05, .*spk\d+/") as raised:
         fit(recipe(), data=voices, out=tmp_path / "run", step=nan)
     assert "lower optim.lr" in str(raised.value)
     assert len(log_of(tmp_path / "run")[-1]["items"]) == 8
@@ -249,9 +249,7 @@ def test_what_is_left_of_a_nan_names_the_items(voices: Path, tmp_path: Path) -> 
 def test_loggers_get_the_same_numbers(
     voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(
-        ValueError, match="logger 'mlflow' is unknown; there are tensorboard, wandb"
-    ):
+    with pytest.raises(ValueError, match=r"'mlflow' is unknown; .*wandb"):
         fit(recipe(), data=voices, out=tmp_path / "run", loggers=["mlflow"])
     if importlib.util.find_spec("tensorboard") is None:
         with pytest.raises(ValueError, match="not installed"):
@@ -267,9 +265,9 @@ def test_loggers_get_the_same_numbers(
     )
     board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     board.Reload()
-    expected = [one["loss"] for one in log_of(tmp_path / "run") if "loss" in one]
-    assert [one.value for one in board.Scalars("loss")] == pytest.approx(expected, rel=1e-6)
-    assert [one.step for one in board.Scalars("eer")] == [3]
+    expected = [line["loss"] for line in log_of(tmp_path / "run") if "loss" in line]
+    assert [point.value for point in board.Scalars("loss")] == pytest.approx(expected, rel=1e-6)
+    assert [entry.step for entry in board.Scalars("eer")] == [3]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")

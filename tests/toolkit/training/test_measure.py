@@ -85,10 +85,10 @@ OPEN = replace(
 def some(data: Path, *, labels: dict[str, int], split: Any = "all") -> list[Item]:
     """So many of the first digits of each label."""
     listed = [
-        [one for one in digits.items(data, split=split) if one.label == label][:number]
+        [item for item in digits.items(data, split=split) if item.label == label][:number]
         for label, number in labels.items()
     ]
-    return [one for part in listed for one in part]
+    return [value for part in listed for value in part]
 
 
 @pytest.fixture(scope="module")
@@ -113,20 +113,22 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[R
 
 def embedding(model: Model, item: Item) -> list[float]:
     with torch.no_grad():
-        return [float(one) for one in model.embedder(torch.from_numpy(digits.read(item))[None])[0]]
+        return [
+            float(value) for value in model.embedder(torch.from_numpy(digits.read(item))[None])[0]
+        ]
 
 
 def softmax_of(logits: list[float], temperature: float = 1.0) -> list[float]:
     top = max(logits)
-    raised = [math.exp((one - top) / temperature) for one in logits]
-    return [one / sum(raised) for one in raised]
+    raised = [math.exp((logit - top) / temperature) for logit in logits]
+    return [value / sum(raised) for value in raised]
 
 
 def test_classification_item_by_item(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
     recipe, out = trained("softmax")
     model = measure.load_model(out, recipe)
     measured = run_test(recipe, out, NOWHERE)
-    proxies = [[float(one) for one in row] for row in model.loss.state_dict()["proxies"]]
+    proxies = [[float(value) for value in row] for row in model.loss.state_dict()["proxies"]]
     assert list(model.classes) == list("0123456789")
 
     def logits_of(item: Item) -> list[float]:
@@ -134,7 +136,7 @@ def test_classification_item_by_item(trained: Callable[[str], tuple[Recipe, Path
         return [sum(a * b for a, b in zip(z, row, strict=True)) for row in proxies]
 
     held_out = HELD_OUT(NOWHERE)
-    known = [(logits_of(one), int(str(one.label))) for one in held_out]
+    known = [(logits_of(item), int(str(item.label))) for item in held_out]
 
     def likelihood(temperature: float) -> float:
         return -sum(math.log(softmax_of(logits, temperature)[label]) for logits, label in known)
@@ -143,7 +145,7 @@ def test_classification_item_by_item(trained: Callable[[str], tuple[Recipe, Path
     (temperature,) = set(columns["temperature"])
     assert all(likelihood(temperature) < likelihood(temperature * by) for by in (0.97, 1.03))
     tested = digits.items(split="test")
-    assert measured.ids == tuple(one.id for one in tested)
+    assert measured.ids == tuple(item.id for item in tested)
     for i, item in enumerate(tested):
         logits = logits_of(item)
         probabilities = softmax_of(logits)
@@ -189,7 +191,7 @@ def test_posterior_of_vmf_against_draws_of_its_own(
     assert isinstance(model.loss, VMF)
     model.loss.num_samples = 1500
     few = partial(some, labels={"3": 3, "8": 3}, split="test")
-    found = classification(model, NOWHERE, Classification(items=few)).columns
+    result = classification(model, NOWHERE, Classification(items=few)).columns
     rng = np.random.default_rng(0)
     beta, alpha = math.exp(model.loss.tau.item()), model.loss.alpha.item()
     classes = np.stack(
@@ -203,12 +205,12 @@ def test_posterior_of_vmf_against_draws_of_its_own(
         ranked = np.argsort(posterior)[::-1]
         error = 5 * drawn[:, ranked[0]].std() * (1 / 1500 + 1 / 20_000) ** 0.5
         assert error < 0.06
-        assert found["confidence"][i] == pytest.approx(posterior[ranked[0]], abs=error)
+        assert result["confidence"][i] == pytest.approx(posterior[ranked[0]], abs=error)
         assert (
-            found["predicted"][i] == ranked[0]
+            result["predicted"][i] == ranked[0]
             or posterior[ranked[0]] - posterior[ranked[1]] < 2 * error
         )
-        assert found["norm"][i] == pytest.approx(
+        assert result["norm"][i] == pytest.approx(
             np.linalg.norm(embedding(model, item)), rel=1e-5
         )  # of the raw embedding, without alpha
 
@@ -217,8 +219,8 @@ def test_temperature_is_1_where_none_helps(trained: Callable[[str], tuple[Recipe
     recipe, out = trained("softmax")
     model = measure.load_model(out, recipe)
     right = [
-        one
-        for one, hit in zip(
+        item
+        for item, hit in zip(
             digits.items(split="test"),
             run_test(recipe, out, NOWHERE).columns["correct"],
             strict=True,
@@ -274,10 +276,10 @@ def test_retrieval_query_by_query(
     for name, values in measured.columns.items():
         np.testing.assert_array_equal(at_test.columns[name], values)
     items = few(NOWHERE)
-    z = np.array([embedding(model, one) for one in items])
+    z = np.array([embedding(model, item) for item in items])
     unit = z / np.linalg.norm(z, axis=1, keepdims=True)
     similar = unit @ unit.T if similarity == "cosine" else -np.linalg.norm(z[:, None] - z, axis=2)
-    labels = [str(one.label) for one in items]
+    labels = [str(item.label) for item in items]
     for i in range(len(items)):
         for name, value in brute_metrics(similar, labels, i, (1, 3)).items():
             assert measured.columns[name][i] == pytest.approx(value, abs=1e-6, nan_ok=True), (
@@ -286,8 +288,8 @@ def test_retrieval_query_by_query(
             )
     assert np.isnan(measured.columns["map@r"]).sum() == 1  # the only 9
     assert measured.groups is not None
-    assert [labels.index(one) for one in labels] == [
-        measured.groups.tolist().index(one) for one in measured.groups.tolist()
+    assert [labels.index(label) for label in labels] == [
+        measured.groups.tolist().index(group) for group in measured.groups.tolist()
     ]
     assert set(measured.columns["cluster"]) == {0, 1, 2, 3}
     np.testing.assert_allclose(measured.columns["norm"], np.linalg.norm(z, axis=1), rtol=1e-5)
@@ -316,26 +318,26 @@ def test_expected_metrics_are_the_mean_over_draws(
     few = partial(some, labels={"0": 8, "1": 8})
     items = few(NOWHERE)
     z, labels = (
-        np.array([embedding(model, one) for one in items]),
-        [str(one.label) for one in items],
+        np.array([embedding(model, item) for item in items]),
+        [str(item.label) for item in items],
     )
     model.loss.alpha.fill_(
         float(4 / np.linalg.norm(z, axis=1).mean())
     )  # so wide that draws differ from the mean directions
-    found = measured(items=few, num_samples=400).columns
+    result = measured(items=few, num_samples=400).columns
     rng = np.random.default_rng(0)
-    drawn = np.stack([rejected(rng, one * model.loss.alpha.item(), 400) for one in z], axis=1)
+    drawn = np.stack([rejected(rng, value * model.loss.alpha.item(), 400) for value in z], axis=1)
     values = [
-        np.mean([brute_metrics(one @ one.T, labels, i, ())["map@r"] for i in range(16)])
-        for one in drawn
+        np.mean([brute_metrics(draw @ draw.T, labels, i, ())["map@r"] for i in range(16)])
+        for draw in drawn
     ]
     error = 5 * np.std(values) * (2 / 400) ** 0.5
     assert error < 0.05
-    assert found["map@r"].mean() == pytest.approx(np.mean(values), abs=error)
+    assert result["map@r"].mean() == pytest.approx(np.mean(values), abs=error)
     plain = measured(items=few).columns
     assert plain["map@r"].mean() > np.mean(values) + error
     np.testing.assert_array_equal(
-        measured(items=few, num_samples=400, similarity="cosine").columns["map@r"], found["map@r"]
+        measured(items=few, num_samples=400, similarity="cosine").columns["map@r"], result["map@r"]
     )
     once, twice, again = (
         measured(items=few, num_samples=number).columns["recall@1"] for number in (1, 2, 2)
@@ -361,12 +363,12 @@ def rejected(rng: np.random.Generator, nu: np.ndarray, num: int) -> np.ndarray:
     return kept[:num]
 
 
-def test_what_cannot_be_measured_is_said(
+def test_what_cannot_be_measured_is_refused(
     trained: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
 ) -> None:
     recipe, out = trained("open")
     model = measure.load_model(out, recipe)
-    with pytest.raises(ValueError, match=r"2 classes are both trained and tested on .'4', '5'."):
+    with pytest.raises(ValueError, match=r"2 classes .*'4', '5'"):
         retrieval(model, NOWHERE, Retrieval(items=partial(some, labels={"4": 2, "5": 2, "6": 2})))
     assert (
         len(
@@ -378,37 +380,28 @@ def test_what_cannot_be_measured_is_said(
         )
         == 4
     )
-    with pytest.raises(
-        ValueError, match=r"unknown similarity 'cosin'; did you mean 'cosine'. allowed: cosine, dot"
-    ):
+    with pytest.raises(ValueError, match="'cosin'; did you mean 'cosine'"):
         retrieval(model, NOWHERE, Retrieval(items=unlisted, similarity="cosin"))
-    with pytest.raises(
-        ValueError, match=r"similarity is 'euclidean', but draws are unit vectors .* leave it out"
-    ):
+    with pytest.raises(ValueError, match=r"'euclidean', .* leave it out"):
         retrieval(
             model._replace(loss=VMF(8, 6)),
             NOWHERE,
             Retrieval(items=unlisted, num_samples=2, similarity="euclidean"),
         )
-    with pytest.raises(
-        ValueError, match="3 of 5 items have labels that the model was not trained on"
-    ):
+    with pytest.raises(ValueError, match="3 of 5 items"):
         classification(model, NOWHERE, Classification(items=partial(some, labels={"4": 2, "7": 3})))
-    with pytest.raises(ValueError, match="Triplet has no class vectors to predict by"):
+    with pytest.raises(ValueError, match="Triplet has no class vectors"):
         classification(
             model._replace(loss=Triplet(8, 6)),
             NOWHERE,
             Classification(items=partial(some, labels={"4": 2})),
         )
     broken = [Item("a", tmp_path / "a.png", "6"), *some(NOWHERE, labels={"6": 2})]
-    with pytest.raises(
-        ValueError, match=r"1 of 3 test items cannot be read .'a'.: .*no line of 64 levels"
-    ):
+    with pytest.raises(ValueError, match=r"1 of 3 test items .*64 levels"):
         retrieval(model, NOWHERE, Retrieval(items=lambda _: broken))
     with pytest.raises(
         ValueError,
-        match=r"metric 'ece' needs the column 'confidence', but measured are recall@1, "
-        r".*calibrate_on",
+        match=r"'ece' .*'confidence'.*calibrate_on",
     ):
         metrics_of(
             replace(
@@ -439,11 +432,13 @@ def test_the_loss_is_left_as_it_was(trained: Callable[[str], tuple[Recipe, Path]
     model = measure.load_model(out, recipe)
     model.embedder.train()
     model.loss.train()
-    before = {name: one.clone() for name, one in model.loss.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in model.loss.state_dict().items()}
     classification(model, NOWHERE, Classification(items=partial(some, labels={"4": 4})))
     assert model.embedder.training
     assert model.loss.training
-    assert all(torch.equal(one, before[name]) for name, one in model.loss.state_dict().items())
+    assert all(
+        torch.equal(tensor, before[name]) for name, tensor in model.loss.state_dict().items()
+    )
 
 
 def test_the_best_epoch_on_validation_is_kept(
@@ -469,8 +464,8 @@ def test_two_variants_compared(tmp_path: Path) -> None:
     """
     short = replace(CLOSED, schedule=replace(CLOSED.schedule, steps=12, eval_every=6))
     variants = {"standard": short, "cosine": replace(short, loss=partial(Cosine, tau=2.0))}
-    said: list[str] = []
-    result = compare.compare(variants, num_seeds=2, data=NOWHERE, out=tmp_path, say=said.append)
+    message: list[str] = []
+    result = compare.compare(variants, num_seeds=2, data=NOWHERE, out=tmp_path, say=message.append)
     assert not result.failed
     assert dict(result.counts) == {"items": 450}
     for cell in result.cells:
@@ -491,9 +486,11 @@ def test_two_variants_compared(tmp_path: Path) -> None:
     assert "accuracy" in (tmp_path / "table.txt").read_text()
     damaged = tmp_path / "cosine" / "seed-1" / measure.TEST
     damaged.write_bytes(damaged.read_bytes()[:-40])
-    again = compare.compare(variants, num_seeds=2, data=NOWHERE, out=tmp_path, say=said.append)
-    assert sum("finished before" in line for line in said) == 3  # a damaged file is measured again
-    assert [one.values for one in again.runs] == [one.values for one in result.runs]
+    again = compare.compare(variants, num_seeds=2, data=NOWHERE, out=tmp_path, say=message.append)
+    assert (
+        sum("finished before" in line for line in message) == 3
+    )  # a damaged file is measured again
+    assert [run.values for run in again.runs] == [run.values for run in result.runs]
 
 
 def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
@@ -513,11 +510,13 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
     scores = []
     for number in range(2):
         measured = per_item.read(tmp_path / "tune" / "standard" / f"trial-{number}" / measure.TEST)
-        assert measured.ids == tuple(one.id for one in HELD_OUT(NOWHERE))
+        assert measured.ids == tuple(item.id for item in HELD_OUT(NOWHERE))
         scores.append(measured.columns["correct"].mean())
-    assert [one["score"] for one in tuned.trials] == pytest.approx(scores, abs=1e-12)
+    assert [record["score"] for record in tuned.trials] == pytest.approx(scores, abs=1e-12)
     assert tuned.score == max(scores)
     assert len(per_item.read(tmp_path / "standard" / "seed-0" / measure.TEST).ids) == 450
+    assert isinstance(short.measure, Classification)
+    without = replace(short, measure=replace(short.measure, validation=None))
     with pytest.raises(ValueError, match="no validation"):
-        on_validation_classes(replace(short, measure=replace(short.measure, validation=None)))  # type: ignore[type-var]
+        on_validation_classes(without)
     assert isinstance(measure.load_model(tmp_path / "standard" / "seed-0", short).loss, nn.Module)

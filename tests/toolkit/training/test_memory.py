@@ -1,3 +1,5 @@
+"""The bank of keys and the encoder that moves slowly."""
+
 from __future__ import annotations
 
 import pytest

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from toolkit.data.batch import Item
 from toolkit.data.sampling import Sampling
+from toolkit.losses.margin import ArcFace
 from toolkit.training import recipe as recipes
 from toolkit.training.keeper import Keeper
+from toolkit.training.memory import Memory
 from toolkit.training.plan import plan
-from toolkit.training.recipe import Recipe, Schedule
+from toolkit.training.recipe import (
+    Classification,
+    Compute,
+    Optim,
+    Parallel,
+    Recipe,
+    Retrieval,
+    Schedule,
+)
 from toolkit.training.start import start
 from toolkit.training.train import fit, train
 
@@ -47,6 +60,43 @@ def test_a_plan_refuses_what_cannot_be_trained(recipe: Recipe, voices: Path) -> 
         plan(replace(recipe, schedule=Schedule(watch="accuracy")), voices)
     with pytest.raises(ValueError, match="steps"):
         plan(replace(recipe, schedule=Schedule(steps=0)), voices)
+
+
+def listed_too_early(data: Path, **_: object) -> list[Item]:
+    raise AssertionError(f"{data} was listed before the settings were checked")
+
+
+@pytest.mark.parametrize(
+    ("changes", "keyword"),
+    [
+        ({"loss": partial(ArcFace, margn=0.2)}, "margn"),
+        ({"schedule": Schedule(steps=0)}, "steps"),
+        ({"schedule": Schedule(watch="accuracy")}, "watch"),
+        ({"sampling": Sampling(batch_size=9, items_per_class=2)}, "multiple"),
+        ({"sampling": Sampling(batch_size=1)}, "batch_size"),
+        ({"compute": Compute(accumulate=0)}, "accumulate"),
+        ({"compute": replace(Compute(), precision="float8")}, "precision"),  # type: ignore[arg-type]
+        ({"optim": replace(Optim(), name="lamb")}, "name"),  # type: ignore[arg-type]
+        ({"parallel": Parallel(class_rate=0.0)}, "class_rate"),
+        ({"memory": Memory(size=4)}, "memory"),
+        ({"similarity": "cosin"}, "similarity"),
+        ({"measure": Retrieval(listed_too_early, similarity="cosin")}, "similarity"),
+        (
+            {
+                "measure": Classification(listed_too_early),
+                "parallel": Parallel(spread_classes=True),
+            },
+            "spread_classes",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_any_item_is_listed(
+    recipe: Recipe, tmp_path: Path, changes: dict[str, Any], keyword: str
+) -> None:
+    wrong = replace(recipe, items=listed_too_early, **changes)
+    with pytest.raises(ValueError, match=keyword):
+        fit(wrong, data=tmp_path / "data", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_is_built_or_restored(recipe: Recipe, voices: Path, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_checkpoint_is_on_the_disk_before_the_one_before_it_goes(
     assert come_in_order(
         [f"fsync {new}", "fsync resume", "fsync .", "rmtree resume/000000001"], calls[counts:]
     )
-    assert [one.name for one in (tmp_path / "resume").iterdir()] == ["000000002"]
+    assert [path.name for path in (tmp_path / "resume").iterdir()] == ["000000002"]
 
 
 def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -69,5 +69,5 @@ def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None
         temporary.write_text("new")
         prepare_folder(tmp_path, {"a": 1}, resume=True)
         assert temporary.is_file()
-    assert not any(one.exists() for one in ours)
-    assert all(one.exists() for one in others)
+    assert not any(entry.exists() for entry in ours)
+    assert all(other.exists() for other in others)

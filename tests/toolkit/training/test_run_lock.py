@@ -49,12 +49,12 @@ def recipe(**changes: Any) -> Recipe:
 
 def files(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     """What would show that somebody wrote: names, inodes, times and contents."""
-    found = {
+    result = {
         path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
     }
     return {
         name: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
-        for name, path in sorted(found.items())
+        for name, path in sorted(result.items())
     }
 
 
@@ -70,10 +70,10 @@ def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path: Path) -> None:
     assert not folder.exists()  # nothing was written into it
     with only_writer(folder):
         (folder / "kept").touch()
-    assert [one.name for one in folder.iterdir()] == ["kept"]
+    assert [path.name for path in folder.iterdir()] == ["kept"]
     with only_writer(folder):  # a next one
         pass
-    assert [one.name for one in folder.iterdir()] == ["kept"]
+    assert [path.name for path in folder.iterdir()] == ["kept"]
 
 
 def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_again(
@@ -117,7 +117,7 @@ def test_a_full_disk_does_not_keep_the_lock(
 def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path) -> None:
     """A training process is killed while a process that reads files for it lives on."""
     lives, ends = os.pipe()
-    told, tells = os.pipe()
+    reader, tells = os.pipe()
     writer = os.fork()
     if not writer:
         try:
@@ -133,7 +133,7 @@ def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path
             os._exit(1)
     os.close(tells)
     try:
-        assert len(os.read(told, 1) + os.read(told, 1)) == 2
+        assert len(os.read(reader, 1) + os.read(reader, 1)) == 2
         with pytest.raises(Busy, match=f"process {writer} on"), only_writer(tmp_path):
             pass
     finally:
@@ -141,7 +141,7 @@ def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path
         os.waitpid(writer, 0)
     with only_writer(tmp_path):
         assert (tmp_path / NAME).read_text().startswith(f"process {os.getpid()} ")
-    for handle in (lives, ends, told):
+    for handle in (lives, ends, reader):
         os.close(handle)
 
 
@@ -207,7 +207,7 @@ def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
     fit(recipe(), data=voices, out=out, step=begins_another)
     assert refused == 2
     assert load_model(out).step == 2
-    assert sorted(one.name for one in out.iterdir()) == [
+    assert sorted(path.name for path in out.iterdir()) == [
         "last.safetensors",
         "log.jsonl",
         "recipe.json",
@@ -227,9 +227,9 @@ def test_the_command_ends_with_2_and_one_sentence(
             )
         assert files(tmp_path / "run") == before
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("is being written by") == 1
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert output.count("is being written by") == 1
+    assert "Traceback" not in output
 
 
 class Sums(nn.Module):
@@ -265,18 +265,18 @@ def test_all_who_write_many_files_into_a_folder_have_the_lock(voices: Path, tmp_
         partial(
             prepare.prepare, Dataset("none", "", "", "", "speaker", holds=()), tmp_path / "data"
         ),
-        partial(extract.extract, model, items, tmp_path / "out.npz", shard_items=3),
+        partial(extract.extract, model, items, tmp_path / "out.npz", piece_items=3),
     ]
-    shards = tmp_path / "out.npz.shards"
-    with only_writer(busy), only_writer(tmp_path / "data" / "downloads"), only_writer(shards):
+    pieces = tmp_path / "out.npz.shards"
+    with only_writer(busy), only_writer(tmp_path / "data" / "downloads"), only_writer(pieces):
         before = files(tmp_path)
         for writer in writers:
             with pytest.raises(Busy):
                 writer()
         extract.finish(tmp_path / "out.npz")  # what another extraction works on stays
         assert files(tmp_path) == before
-    found = extract.extract(model, items, tmp_path / "out.npz", shard_items=3)
-    assert found is not None
-    assert len(found[0].ids) == 6
+    result = extract.extract(model, items, tmp_path / "out.npz", piece_items=3)
+    assert result is not None
+    assert len(result[0].ids) == 6
     extract.finish(tmp_path / "out.npz")
-    assert not shards.exists()
+    assert not pieces.exists()

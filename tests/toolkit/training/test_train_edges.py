@@ -100,8 +100,7 @@ def test_a_network_that_diverged_overwrites_no_checkpoint(voices: Path, tmp_path
 
     with pytest.raises(
         ValueError,
-        match=r"the network gives NaN or infinity for \d+ of \d+ items \(.*its weights have "
-        r"diverged; take an earlier checkpoint",
+        match=r"NaN or infinity for \d+ of \d+ items",
     ):
         fit(
             recipe(schedule=Schedule(steps=5, save_every=2)),
@@ -109,9 +108,9 @@ def test_a_network_that_diverged_overwrites_no_checkpoint(voices: Path, tmp_path
             out=tmp_path / "run",
             step=explodes,
         )
-    found = run.latest(tmp_path / "run")
-    assert found is not None
-    assert found[1]["step"] == 4
+    newest = run.latest(tmp_path / "run")
+    assert newest is not None
+    assert newest[1]["step"] == 4
     assert load_model(tmp_path / "run").step == 4
 
 
@@ -131,8 +130,8 @@ def test_settings_that_would_fail_late_are_refused_early(
             {"sampling": replace(recipe().sampling, batch_size=1, items_per_class=1)},
             "accumulate=1 needs 2",
         ),
-        ({"optim": Optim(name="AdamW")}, "optim.name is 'AdamW'; choose one of sgd, adam, adamw"),  # type: ignore[arg-type]
-        ({"compute": Compute(precision="fp16")}, "precision is 'fp16'"),  # type: ignore[arg-type]
+        ({"optim": Optim(name="AdamW")}, "optim.name='AdamW'"),  # type: ignore[arg-type]
+        ({"compute": Compute(precision="fp16")}, "precision='fp16'"),  # type: ignore[arg-type]
         (
             {"compute": Compute(accumulate=6)},
             "accumulate=6 needs 12",
@@ -155,7 +154,7 @@ def test_resuming_on_other_items_of_the_same_classes_is_refused(
     first.rename(first.with_stem("renamed"))
     with pytest.raises(
         ValueError,
-        match="was trained on other items of the same classes; resume with the same data",
+        match="other items of the same classes",
     ):
         fit(short, data=data, out=tmp_path / "run", resume=True)
 
@@ -180,8 +179,8 @@ def test_fine_tuning_keeps_the_constants_of_a_loss_that_came_along(
         loss=partial(VMF, resultant=0.4), schedule=Schedule(steps=4, eval_every=1, watch="eer")
     )
     fit(vmf, data=voices, out=tmp_path / "first")
-    found = run.latest(tmp_path / "first")
-    assert found is not None
+    newest = run.latest(tmp_path / "first")
+    assert newest is not None
     again = build(replace(vmf, init=str(tmp_path / "first")), 6, CPU)
     fit(
         replace(vmf, init=str(tmp_path / "first"), optim=Optim(lr=0.0), schedule=Schedule(steps=1)),
@@ -194,7 +193,7 @@ def test_fine_tuning_keeps_the_constants_of_a_loss_that_came_along(
         if name in ("loss.alpha", "loss.proxies", "embedder.backbone.conv1.weight")
     }
     other = {name: value.clone() for name, value in stored.items()}
-    run.read(found[0], stored)
+    run.read(newest[0], stored)
     latest = run.latest(tmp_path / "again")
     assert latest is not None
     run.read(latest[0], other)
@@ -205,7 +204,7 @@ def test_fine_tuning_keeps_the_constants_of_a_loss_that_came_along(
         stored.items()
     ):  # network and loss of one step, the last, although an earlier one may have been the best
         assert torch.equal(value, other[name]), name
-    assert found[1]["step"] == 4
+    assert newest[1]["step"] == 4
 
 
 def test_nan_is_never_the_best() -> None:
@@ -236,10 +235,10 @@ def test_best_checkpoints_that_the_resume_state_names_stay(voices: Path, tmp_pat
 
     with pytest.raises(KeyError):
         fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run", step=at_5)
-    found = run.latest(tmp_path / "run")
-    assert found is not None
-    named = {checkpoint.best_of(step) for _, step in found[1]["plateau"]["kept"]}
-    assert named <= {one.name for one in (tmp_path / "run").glob("best-*")}
+    newest = run.latest(tmp_path / "run")
+    assert newest is not None
+    named = {checkpoint.best_of(step) for _, step in newest[1]["plateau"]["kept"]}
+    assert named <= {path.name for path in (tmp_path / "run").glob("best-*")}
     fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run", resume=True)
     assert len(list((tmp_path / "run").glob("best-*"))) == 2
 
@@ -261,17 +260,17 @@ def test_optimiser_state_is_made_where_the_parameter_is() -> None:
     """
     made = build(recipe(loss=partial(Cosine), optim=Optim(name="adam")), 6, CPU)
     places = [parameter for group in made.optimizer.param_groups for parameter in group["params"]]
-    elsewhere = [nn.Parameter(torch.empty_like(one, device="meta")) for one in places]
+    elsewhere = [nn.Parameter(torch.empty_like(place, device="meta")) for place in places]
     made.optimizer.param_groups[:] = [{**made.optimizer.param_groups[0], "params": elsewhere}]
     shapes = {
-        f"optimizer.{i}.{key}": torch.Size() if key == "step" else one.shape
-        for i, one in enumerate(elsewhere)
+        f"optimizer.{i}.{key}": torch.Size() if key == "step" else array.shape
+        for i, array in enumerate(elsewhere)
         for key in ("step", "exp_avg")
     }
     run._make_optimizer_state(made, shapes)
-    state = [made.optimizer.state[one] for one in elsewhere]
-    assert {value.device.type for one in state for value in one.values()} == {"meta"}
+    state = [made.optimizer.state[value] for value in elsewhere]
+    assert {value.device.type for entry in state for value in entry.values()} == {"meta"}
     assert all(
-        one["step"].shape == () and one["exp_avg"].shape == parameter.shape
-        for one, parameter in zip(state, elsewhere, strict=True)
+        line["step"].shape == () and line["exp_avg"].shape == parameter.shape
+        for line, parameter in zip(state, elsewhere, strict=True)
     )

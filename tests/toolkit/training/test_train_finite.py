@@ -57,11 +57,11 @@ def recipe(variant: str = "arcface", steps: int = 6, **changes: Any) -> Recipe:
 
 def tensors(out: Path) -> dict[str, Tensor]:
     """All that is saved of a run."""
-    found = run.latest(out)
-    assert found is not None
+    newest = run.latest(out)
+    assert newest is not None
     return {
         name: value
-        for file in (out / checkpoint.LAST, *sorted(found[0].glob("*.safetensors")))
+        for file in (out / checkpoint.LAST, *sorted(newest[0].glob("*.safetensors")))
         for name, value in load_file(file).items()
     }
 
@@ -71,9 +71,9 @@ def check_stopped(out: Path, at: int, saved: int) -> None:
     steps is there and finite.
     """
     assert load_model(out).step == saved
-    found = run.latest(out)
-    assert found is not None
-    assert found[1]["step"] == saved
+    newest = run.latest(out)
+    assert newest is not None
+    assert newest[1]["step"] == saved
     assert not not_finite(
         {name: value for name, value in tensors(out).items() if not name.startswith("random.")}
     )
@@ -213,7 +213,7 @@ def test_a_run_that_has_ended_holds_no_memory(voices: Path, tmp_path: Path) -> N
     gc.disable()
     try:
         fit(recipe(steps=1), data=voices, out=tmp_path / "run", step=noting)
-        assert [one() for one in runs] == [None]
+        assert [run() for run in runs] == [None]
     finally:
         gc.enable()
 
@@ -225,10 +225,10 @@ def test_steps_that_overflow_in_float16_are_left_out(voices: Path, tmp_path: Pat
         out=tmp_path / "run",
         step=overflowing(range(2, 4)),
     )
-    found = run.latest(tmp_path / "run")
-    assert found is not None
-    assert found[1]["step"] == 6
-    assert found[1]["scaler"]["scale"] <= 2.0**14  # both were left out
+    newest = run.latest(tmp_path / "run")
+    assert newest is not None
+    assert newest[1]["step"] == 6
+    assert newest[1]["scaler"]["scale"] <= 2.0**14  # both were left out
     assert not not_finite(
         {
             name: value
@@ -267,9 +267,9 @@ def test_an_absurd_recording_is_named_and_left_out(
         out=tmp_path / "run",
         items=items,
     )
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"skipped {items[5].id}" in said
-    assert "absurd" in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert f"skipped {items[5].id}" in output
+    assert "absurd" in output
     assert load_model(tmp_path / "run").step == 6
     assert not not_finite(load_file(tmp_path / "run" / checkpoint.LAST))
 
@@ -286,16 +286,16 @@ def test_views_that_are_not_finite_are_bad_items() -> None:
     batch, bad = collate_views([views[draw] for draw in draws()])
     assert batch is not None
     assert len(batch.labels) == 2
-    assert [one.id for one in bad] == ["b", "c"]
+    assert [item.id for item in bad] == ["b", "c"]
 
     def spoils(value: Any, rng: np.random.Generator, batch_rng: np.random.Generator) -> Any:
         return value * np.float32(2e38)
 
     augmented = Views(items[:1], np.zeros(1, np.int64), not_a_number, spoils, seed=0)
     with np.errstate(over="ignore"):
-        found = augmented[draws()[0]]
-    assert found[0] == "a"
-    assert "augmentation" in str(found[1])
+        result = augmented[draws()[0]]
+    assert result[0] == "a"
+    assert "augmentation" in str(result[1])
 
 
 def draws() -> list[Any]:

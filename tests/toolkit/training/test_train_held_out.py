@@ -116,14 +116,14 @@ def test_a_file_that_is_damaged_meanwhile_costs_no_training(
     assert load_model(out).step == steps
     item.path.write_bytes(whole)
     fit(recipe(), data=data, out=out, resume=True)
-    assert [one["step"] for one in read_log(out) if "eer" in one] == [
+    assert [line["step"] for line in read_log(out) if "eer" in line] == [
         2,
         4,
     ]  # what failed is made up
-    assert [one["step"] for one in read_log(out) if "loss" in one] == [1, 2, 3, 4]
-    found = run.latest(out)
-    assert found is not None
-    assert not found[1]["owed"]
+    assert [line["step"] for line in read_log(out) if "loss" in line] == [1, 2, 3, 4]
+    newest = run.latest(out)
+    assert newest is not None
+    assert not newest[1]["owed"]
     item.path.write_bytes(b"no audio")
     fit(
         recipe(), data=data, out=out, resume=True, step=never

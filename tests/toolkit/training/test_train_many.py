@@ -108,13 +108,13 @@ def test_a_loss_that_indexes_its_classes_itself_is_not_cut() -> None:
         assert any(name.endswith("beta") for name in axes)
         with pytest.raises(
             ValueError,
-            match="'MarginLoss' cannot be sharded by class; leave it whole in every process",
+            match="MarginLoss",
         ):
-            spread.shard(part(5, 4), axes)
+            spread.cut(part(5, 4), axes)
     both = partial(
         Joint, first=ArcFace, second=MarginLoss
     )  # one boundary for all: nothing of it is cut
-    assert spread.shard(both(5, 4), spread.class_axes(both, 5)).axes == {"first.proxies": 0}
+    assert spread.cut(both(5, 4), spread.class_axes(both, 5)).axes == {"first.proxies": 0}
 
 
 @torch.no_grad()
@@ -180,7 +180,7 @@ def allowed(alone: Path, variant: str) -> float:
 
 @pytest.mark.parametrize(
     "variant",
-    ["whole", *(pytest.param(one, marks=pytest.mark.slow) for one in ("simple", "memory"))],
+    ["whole", *(pytest.param(name, marks=pytest.mark.slow) for name in ("simple", "memory"))],
 )
 def test_two_processes_train_as_one(variant: str, alone: Path, two: Path) -> None:
     bound = allowed(alone, variant)
@@ -243,7 +243,7 @@ def test_a_process_that_dies_stops_the_others_with_a_sentence(two: Path, voices:
     assert newest[0].name != run.latest(two / "die")[0].name  # type: ignore[index]
 
 
-def test_nothing_is_warned_of(two: Path) -> None:
+def test_no_library_prints_a_warning(two: Path) -> None:
     """What a library warns of in each run hides what matters: DDP's renamed argument was printed by
     each process.
     """

@@ -89,9 +89,7 @@ def test_the_split_is_disjoint_whole_and_of_classes(
 
 
 def test_the_split_needs_six_classes() -> None:
-    with pytest.raises(
-        ValueError, match="5 classes to train on, of which 4 would be for validation; at least 6"
-    ):
+    with pytest.raises(ValueError, match=r"5 classes .* 4 .* at least 6"):
         divide(made(5))
     kept, held_out = divide(
         [Item(f"{k}", Path(), f"#{k % 8}") for k in range(16)]
@@ -135,13 +133,13 @@ def test_of_many_pairs_distinct_ones_are_drawn_half_of_them_target(
     ]
     classes = max(4, round(num_classes / 4))
     possible = classes * num_each * (num_each - 1) // 2, classes * (classes - 1) // 2 * num_each**2
-    assert len(named) == len({frozenset(one) for one in named}) == min(num_pairs, sum(possible))
+    assert len(named) == len({frozenset(value) for value in named}) == min(num_pairs, sum(possible))
     assert [label[a] == label[b] for a, b in named] == trials.target.tolist()
     if sum(possible) > num_pairs:
         assert int(trials.target.sum()) == min(
             possible[0], max(num_pairs // 2, num_pairs - possible[1])
         )
-    assert {one for pair in named for one in pair} == set(label)
+    assert {value for pair in named for value in pair} == set(label)
     assert np.array_equal(again.enrol, trials.enrol)
     assert again.enrol_ids == trials.enrol_ids
 
@@ -182,7 +180,7 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
     assert replace(inner.measure, items=test) == outer.measure
     fitted, retrieved = inner.items(Path()), inner.measure.items(Path())
     assert sorted([*fitted, *retrieved]) == sorted(made(12))
-    assert {one.label for one in fitted}.isdisjoint(one.label for one in retrieved)
+    assert {item.label for item in fitted}.isdisjoint(item.label for item in retrieved)
     assert retrieved == held_out_items(Path(), items=train)
     assert replace(inner, items=outer.items, measure=outer.measure) == outer
     validation = Retrieval(items=train)
@@ -230,12 +228,13 @@ def test_an_interrupted_search_equals_an_uninterrupted_one(tmp_path: Path) -> No
     assert seen == 16
     assert cut == whole
     assert describe(resumed) == describe(chosen)
-    assert whole.score == min(one["score"] for one in whole.trials)  # type: ignore[type-var]
+    assert whole.score == min(record["score"] for record in whole.trials)  # type: ignore[type-var]
     assert bowl(chosen, tmp_path) == pytest.approx(whole.score)
     assert len(whole.trials) == 14
     assert all(
-        0 <= one["settings"]["loss.margin"] <= 0.5 and 1e-3 <= one["settings"]["optim.lr"] <= 1e-1
-        for one in whole.trials
+        0 <= record["settings"]["loss.margin"] <= 0.5
+        and 1e-3 <= record["settings"]["optim.lr"] <= 1e-1
+        for record in whole.trials
     )  # type: ignore[index]
     longer, more = tune(
         tiny(), RANGES, variant="arcface", num_trials=16, out=tmp_path / "cut", score=bowl
@@ -271,7 +270,10 @@ def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(
         search()
     chosen, tuned = search()
     assert seen == 10
-    points = {(one["settings"]["loss.margin"], one["settings"]["optim.lr"]) for one in tuned.trials}  # type: ignore[index]
+    points = {
+        (record["settings"]["loss.margin"], record["settings"]["optim.lr"])
+        for record in tuned.trials
+    }  # type: ignore[index]
     assert points == {(margin, lr) for margin in (0.1, 0.2, 0.3) for lr in (0.001, 0.01, 0.1)}
     assert len(tuned.trials) == 9
     assert tuned.chosen == {"loss.margin": 0.2, "optim.lr": 0.01}
@@ -285,7 +287,9 @@ def test_fewer_trials_than_points_are_drawn_without_replacement_and_go_on(tmp_pa
     _, whole = tune(
         tiny(), GRID, variant="arcface", num_trials=8, out=tmp_path / "whole", score=bowl
     )
-    assert [len({json.dumps(one["settings"]) for one in each.trials}) for each in (few, more)] == [
+    assert [
+        len({json.dumps(record["settings"]) for record in each.trials}) for each in (few, more)
+    ] == [
         5,
         8,
     ]
@@ -306,7 +310,13 @@ def test_a_trial_that_was_killed_before_it_had_its_settings_is_not_lost(tmp_path
     with patch.object(optuna.Study, "ask", killed), pytest.raises(Interrupted):
         search()
     assert (
-        len({json.dumps(one["settings"]) for one in search()[1].trials if one["score"] is not None})
+        len(
+            {
+                json.dumps(record["settings"])
+                for record in search()[1].trials
+                if record["score"] is not None
+            }
+        )
         == 9
     )
 
@@ -331,9 +341,9 @@ def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path:
         score=of_seed,
     )
     assert len(tried) == 27
-    assert {one.schedule.eval_every for one in tried} == {12}
-    assert {one.schedule.watch for one in tried} == {next(iter(outer.metrics))}
-    best = tuned.trials[[one["settings"] for one in tuned.trials].index(tuned.chosen)]
+    assert {entry.schedule.eval_every for entry in tried} == {12}
+    assert {entry.schedule.watch for entry in tried} == {next(iter(outer.metrics))}
+    best = tuned.trials[[record["settings"] for record in tuned.trials].index(tuned.chosen)]
     assert tuned.score == pytest.approx(1.0)
     assert best["seeds"] == pytest.approx([0.0, 100.0, 1.0])
     assert chosen.schedule == outer.schedule  # what is then trained is the recipe's own
@@ -364,11 +374,11 @@ def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
     _, tuned = tune(
         upward, RANGES, variant="arcface", num_trials=4, out=tmp_path / "up", score=sometimes
     )
-    assert tuned.score == max(one["score"] for one in tuned.trials if one["score"] is not None)  # type: ignore[type-var]
+    assert tuned.score == max(
+        record["score"] for record in tuned.trials if record["score"] is not None
+    )  # type: ignore[type-var]
     assert tuned.trials[1]["failed"] == "the loss is nan"
-    with pytest.raises(
-        ValueError, match="holds a search of another recipe, on other data or of other RANGES"
-    ):
+    with pytest.raises(ValueError, match="search of another recipe"):
         tune(
             upward,
             {"loss.margin": Range(0.0, 0.4)},
@@ -391,9 +401,7 @@ def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
     def never(recipe: Recipe, folder: Path) -> float:
         raise ValueError("the loss is nan")
 
-    with pytest.raises(
-        RuntimeError, match="all 2 trials failed, the first because: the loss is nan"
-    ):
+    with pytest.raises(RuntimeError, match=r"all 2 trials failed, .* loss is nan"):
         tune(tiny(), RANGES, variant="arcface", num_trials=2, out=tmp_path / "none", score=never)
 
 
@@ -452,7 +460,7 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
         assert trial["items"]["call"] == "toolkit.training.tune.fit_items"
         assert trial["measure"]["trials"]["call"] == "toolkit.training.tune.validation_trials"
     assert list(result.varied) == ["loss", "optim"]
-    with pytest.raises(ValueError, match=r"RANGES of plain change sampling\.batch_size"):
+    with pytest.raises(ValueError, match=r"change sampling\.batch_size"):
         compare.compare(
             chosen,
             num_seeds=1,

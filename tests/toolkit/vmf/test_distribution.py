@@ -162,21 +162,21 @@ def released(name: str, case: str) -> tuple[Tensor, dict[str, Tensor], Tensor]:
             a[key].requires_grad_()
     mu = a["weight_v"] if "weight_v" in a else a["w"]
     if name in PROB_DML or name.startswith("d_kl"):
-        found = (PROB_DML.get(name) or d_kl_vmf)(
+        result = (PROB_DML.get(name) or d_kl_vmf)(
             a["embeddings"], normalize(mu, dim=1) * a["weight_g"].clamp(min=0.1), method="quadratic"
         )
     elif name == "exact":
-        found = d_nivmf(a["embeddings"], mu, a["kappa"])
+        result = d_nivmf(a["embeddings"], mu, a["kappa"])
     elif name == "d_nivmf":
-        found = d_nivmf(
+        result = d_nivmf(
             a["embeddings"], mu, a["kappa"].clamp(min=0.1), normalizer="paper", method="quadratic"
         )
     else:
         settings: Any = {"normalizer": "released", "method": "quadratic", "temperature": a["temp"]}
-        found = d_el_nivmf(
+        result = d_el_nivmf(
             a["embeddings"], mu, a["kappa"].clamp(min=0.1), samples=a["z_samples"], **settings
         )
-    return cross_entropy(-found / a.get("temp", torch.tensor(0.5)), a["labels"]), a, found
+    return cross_entropy(-result / a.get("temp", torch.tensor(0.5)), a["labels"]), a, result
 
 
 @pytest.mark.parametrize("case", ["small0", "hard0"])
@@ -193,10 +193,10 @@ def released(name: str, case: str) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     ],
 )  # exact: that file is the gradient of the series truncated at order 15, itself off by 3e-9
 def test_distances_equal_the_nivmf_release(name: str, tolerance: float, case: str) -> None:
-    loss, a, found = released(name, case)
+    loss, a, result = released(name, case)
     assert loss.item() == pytest.approx(float(a["loss"]), rel=1e-9)
     if name == "exact":
-        torch.testing.assert_close(-found, a["log_density"], rtol=0, atol=3e-8)
+        torch.testing.assert_close(-result, a["log_density"], rtol=0, atol=3e-8)
     loss.backward()
     for key in ("embeddings", "weight_v", "w", "weight_g", "kappa", "temp"):
         grad = a[key].grad if key in a else None
@@ -274,9 +274,9 @@ def test_expected_likelihoods_are_monte_carlo_means() -> None:
     assert bool(((torch.exp(-d_el_vmf(z, p)) - likelihood.mean(0)).abs() < 4 * standard).all())
     same = torch.full((3, 4), 4.0).double()
     torch.testing.assert_close(d_el_nivmf(z, p, same, samples=draws), -likelihood.mean(0).log())
-    one = d_el_nivmf(z, p, same, samples=draws[:7], temperature=0.5)
+    first = d_el_nivmf(z, p, same, samples=draws[:7], temperature=0.5)
     expected = -0.5 * torch.log(torch.exp(log_density_nivmf(draws[:7], p, same) / 0.5).mean(0))
-    torch.testing.assert_close(one, expected)
+    torch.testing.assert_close(first, expected)
     torch.testing.assert_close(
         d_el_nivmf(z, p, same, samples=draws[:7], temperature=0.5, temperature_inside=False),
         -likelihood[:7].mean(0).log(),
@@ -382,13 +382,13 @@ def test_sampler_edges() -> None:
 
 
 def test_names_that_do_not_exist_are_refused() -> None:
-    one, wrong = torch.ones(1, 4), "deby"
-    given: Any = {"method": wrong}
+    first, wrong = torch.ones(1, 4), "deby"
+    inputs: Any = {"method": wrong}
     for call in (relative_log_c, resultant_ratio, log_normalizer, mean_resultant):
         with pytest.raises(ValueError, match="method='deby'"):
-            call(one, 4, **given)
+            call(first, 4, **inputs)
     with pytest.raises(ValueError, match="normalizer='deby'"):
-        log_density_nivmf(one, one, one, normalizer=wrong)  # type: ignore[arg-type]
+        log_density_nivmf(first, first, first, normalizer=wrong)  # type: ignore[arg-type]
 
 
 def test_distances_have_right_gradients() -> None:

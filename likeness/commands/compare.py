@@ -1,0 +1,106 @@
+"""`likeness compare`: train variants of a recipe with several seeds. The work is done by
+toolkit/training/compare.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from likeness.commands import recipes
+from likeness.commands.stopping import stoppable
+from toolkit.printing import say
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Example: likeness compare speaker/an4 --variants arcface,simple --seeds 3 --data data "
+    "--out runs/an4-compare"
+)
+def compare(
+    context: typer.Context,
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="The name of a recipe, as `likeness recipes` lists them, or RECIPE.py."
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FIELD=VALUE",
+            help="Changes of the fields of every variant, such as optim.lr=0.05.",
+        ),
+    ] = None,
+    variants: Annotated[
+        str,
+        typer.Option(
+            help="The names of the variants, separated by commas (default: all of the file)."
+        ),
+    ] = "",
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How many runs each variant gets, with the seeds 0 to N - 1.")
+    ] = 3,
+    data: Annotated[Path, typer.Option(help="The folder of the data set.")] = Path("data"),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The folder for runs, tables and report. What is finished there is not done again."
+        ),
+    ] = ...,  # type: ignore[assignment]
+    reference: Annotated[
+        str,
+        typer.Option(
+            help="The variant to which differences are taken (default: the one with the best mean "
+            "of the first metric)."
+        ),
+    ] = "",
+    tune: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="How many settings of the file's RANGES are tried for each variant on validation "
+            "classes first. A grid of choices ends when every point was tried.",
+        ),
+    ] = 0,
+    allow_different: Annotated[
+        str,
+        typer.Option(
+            help="The fields besides the method in which the variants may differ, separated by "
+            "commas."
+        ),
+    ] = "",
+) -> None:
+    """Train several variants with several seeds, and compare them.
+
+    All see the same data in the same order. The table has standard errors, intervals over subjects
+    and paired differences.
+    """
+    from eval.reports.text import table
+    from likeness.models.initial import read_initial
+    from toolkit.training import compare as comparing
+    from toolkit.training.variants import load_variants
+
+    chosen, ranges = load_variants(recipes.located(recipe), _names(variants), overrides or [])
+    with stoppable():
+        result = comparing.compare(
+            chosen,
+            num_seeds=seeds,
+            data=data,
+            out=out,
+            terms=comparing.Terms(reference, _names(allow_different), str(context.obj)),
+            tuning=comparing.Tuning(ranges, tune, overrides or []) if tune else None,
+            say=say,
+            read_initial=read_initial,
+        )
+    say(f"\n{table(result)}\nReport: {out / 'report' / 'index.html'}")
+    if result.failed:
+        raise typer.Exit(1)
+
+
+def _names(text: str) -> list[str]:
+    """The names in a text that separates them by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,0 +1,81 @@
+"""`likeness demo`: run recipes/*/demo.py, one of them or all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from likeness.commands import recipes
+from likeness.commands.stopping import stoppable
+from toolkit.printing import say
+
+app = typer.Typer()
+_STOPPED = (
+    "the demo was stopped, and does not go on where it was; start it again with another --out"
+)
+
+
+@app.command(epilog="Example: likeness demo --only face --out demo")
+def demo(
+    only: Annotated[
+        str,
+        typer.Option(
+            help="One modality: speaker, face or image. Without it all of them run, each in a "
+            "folder of OUT, with one report."
+        ),
+    ] = "",
+    out: Annotated[
+        Path, typer.Option(help="The folder of the run, which must not hold one yet.")
+    ] = Path("demo"),
+) -> None:
+    """Train, embed, score and report on synthetic voices, synthetic faces and real digits.
+
+    The demo takes minutes on two cores, and nothing is downloaded.
+    """
+    scripts = {script.parent.name: script for script in sorted(recipes.folder().glob("*/demo.py"))}
+    if only not in ("", *scripts):
+        raise ValueError(f"--only {only!r} has no demo; there is: {', '.join(scripts)}")
+    folders = {only: out} if only else {name: out / name for name in scripts}
+    _refuse_taken(folders)
+    if only:
+        import runpy
+
+        with stoppable(_STOPPED):
+            runpy.run_path(str(scripts[only]))["main"](out)
+    else:
+        _run_all(scripts, folders, out)
+
+
+def _refuse_taken(folders: Mapping[str, Path]) -> None:
+    """Refuse folders that hold a demo, before the first of several trains for nothing."""
+    taken = [str(folder) for folder in folders.values() if (folder / "run").exists()]
+    if taken:
+        raise ValueError(
+            f"{' and '.join(taken)} already {'holds a demo' if len(taken) == 1 else 'hold demos'}; "
+            "choose another --out"
+        )
+
+
+def _run_all(scripts: Mapping[str, Path], folders: Mapping[str, Path], out: Path) -> None:
+    """Run every demo in its folder, and report on all of them in `out`."""
+    from likeness.all_demos import Job, run_all
+    from toolkit.console import Interrupted
+
+    try:
+        run_all([Job(name, scripts[name], folder) for name, folder in folders.items()])
+    except (KeyboardInterrupt, Interrupted):
+        say(_STOPPED, error=True)
+        raise typer.Exit(130) from None
+    from likeness.demo import command, made_in, report
+
+    say(
+        f"\nAll of them\n\n{report([made_in(folder) for folder in folders.values()], out)}\nOne "
+        f"report: {out / 'report' / 'index.html'}"
+    )
+    say(
+        "A model as a web page and REST service: "
+        f"{command('likeness', 'serve', '--model', out / 'speaker' / 'run')}"
+    )

@@ -1,0 +1,280 @@
+"""`likeness embed`: a model and a list of items become a file of embeddings."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from likeness.commands.options import EXISTING, PACK, placed
+from likeness.missing import refuse_missing_files, refuse_missing_model
+from toolkit.printing import one_line, say
+
+if TYPE_CHECKING:
+    from toolkit.data.batch import Bad, Item
+    from toolkit.models.checkpoint import Loaded
+
+app = typer.Typer()
+_NUM_NAMED = 20  # unreadable items are named up to this number, and then counted
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is embedded: the items of a list, or the faces of an IJB pack.
+
+    Attributes:
+        items: The list.
+        root: Where relative paths of the list start.
+        ijb: The folder of the pack.
+    """
+
+    items: Path | None
+    root: Path | None
+    ijb: Path | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the model reads an item. Every attribute is an option of the same name."""
+
+    frontend: Literal["wespeaker", "3dspeaker"]
+    detector: Path | None
+    flip: Literal["none", "sum", "mean", "concat"]
+    crops: int
+    crop_seconds: float
+    chunk_seconds: float
+    only_speech: bool
+
+
+@app.command(
+    epilog="Examples: likeness embed --model runs/an4 --items list.txt --root wavs --out "
+    "embeddings.npz; "
+    "likeness embed --model runs/ms1mv2 --ijb IJBC --flip concat --workers 8 --batch-size 64 --out "
+    "ijbc.npz"
+)
+def embed(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
+            "wespeaker:FILE.pt, insightface:PATH or an .onnx file."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The file to write: .npz, .ark (with .scp), .parquet or .h5, or a LanceDB table "
+            "lancedb:DIR/TABLE.",
+            parser=placed,
+            metavar="FILE",
+        ),
+    ],
+    items: Annotated[
+        Path | None,
+        typer.Option(
+            help="A list with one path per line, or with lines `id path [label]`.", **EXISTING
+        ),
+    ] = None,
+    ijb: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of IJB-B or IJB-C (with meta and loose_crop), instead of a list. "
+            "Its faces are aligned by its landmarks.",
+            **PACK,
+        ),
+    ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(help="The folder that relative paths start from (default: the list's own)."),
+    ] = None,
+    bad_items: Annotated[
+        str,
+        typer.Option(
+            help="What becomes of unreadable items: skip leaves them out and names them, refuse "
+            "writes nothing."
+        ),
+    ] = "skip",
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="How many inputs make a batch; this changes no embedding.")
+    ] = 16,
+    flip: Annotated[
+        Literal["none", "sum", "mean", "concat"],
+        typer.Option(
+            help="For images: how the embedding is joined with that of the mirror image. concat "
+            "keeps "
+            "both, which every IJB preset can use."
+        ),
+    ] = "none",
+    detector: Annotated[
+        Path | None,
+        typer.Option(
+            help="For faces: an SCRFD .onnx file with landmarks. The items are then photographs, "
+            "not aligned crops. By default the detector of insightface:FOLDER is taken; for "
+            "aligned crops name the recognition file, insightface:FOLDER/FILE.onnx.",
+            **EXISTING,
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
+    frontend: Annotated[
+        Literal["wespeaker", "3dspeaker"],
+        typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
+    ] = "wespeaker",
+    crops: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="For speech: embed so many evenly spaced crops and take their mean. 0 takes the "
+            "whole recording.",
+        ),
+    ] = 0,
+    crop_seconds: Annotated[float, typer.Option(help="The length of a crop in seconds.")] = 4.0,
+    chunk_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="For speech: the longest chunk in seconds, such as 60, for recordings of hours. "
+            "The "
+            "embedding is the mean of the chunks. 0 takes the recording whole.",
+        ),
+    ] = 0.0,
+    only_speech: Annotated[
+        bool,
+        typer.Option(
+            "--only-speech", help="For speech: leave out pauses, which are found by their energy."
+        ),
+    ] = False,
+) -> None:
+    """Embed every item of a list, and write raw vectors with their norms.
+
+    `likeness score` and other systems read them. A long list is embedded in parts, and the same
+    command goes on where it was stopped. Several processes share the work when the command is
+    started by torchrun: torchrun --nproc-per-node N -m likeness embed ...
+    """
+    source = Source(items, root, ijb)
+    _refuse_early(source, out, detector, bad_items)
+    refuse_missing_model(model)
+    embed_files(
+        model,
+        source,
+        out,
+        Reading(frontend, detector, flip, crops, crop_seconds, chunk_seconds, only_speech),
+        skips_bad=bad_items == "skip",
+        batch_size=batch_size,
+        workers=workers,
+    )
+
+
+def _refuse_early(source: Source, out: Path, detector: Path | None, bad_items: str) -> None:
+    """Refuse what can be refused without torch, before the work and not after it."""
+    from eval.formats import embeddings
+
+    if bad_items not in ("skip", "refuse"):
+        raise ValueError(f"--bad-items {bad_items!r}: must be skip or refuse")
+    embeddings.check_suffix(out)
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"{out}: there is no folder {out.parent}; make it first")
+    if (source.items is None) == (source.ijb is None):
+        raise ValueError("embed needs --items LIST or --ijb FOLDER, one of them")
+    if source.ijb is not None and detector is not None:
+        raise ValueError(
+            "--detector finds faces in photographs, and --ijb aligns them by its own landmarks; "
+            "leave one out"
+        )
+
+
+def embed_files(
+    model: str,
+    source: Source,
+    out: Path,
+    reading: Reading,
+    *,
+    skips_bad: bool,
+    batch_size: int,
+    workers: int,
+) -> None:
+    """Embed every item of a source and write the embeddings. The first process says what was done.
+
+    Args:
+        model: A MODEL of `likeness.models.load`.
+        source: What is embedded.
+        out: The file of embeddings.
+        reading: How the model reads an item.
+        skips_bad: Whether unreadable items are left out; otherwise they are refused.
+        batch_size: How many inputs pass through the network at once.
+        workers: How many processes read files.
+
+    Raises:
+        ValueError: Items are refused; and as in reading, loading and `likeness.extract.extract`.
+            No embeddings are written then.
+    """
+    # These are slow to import, so that what can be refused without them was refused before.
+    from eval.formats import embeddings
+    from likeness import extract
+    from toolkit.models.embed import pick_device
+    from toolkit.parallel import distributed
+
+    loaded, items = _loaded(model, source, out, reading, skips_bad)
+    loaded.embedder.to(distributed.start() or pick_device())
+    extracted = extract.extract(
+        loaded, items, out, batch_size=batch_size, workers=workers, progress=sys.stderr.isatty()
+    )
+    if extracted is None:  # another process than the first
+        distributed.end()
+        return
+    embedded, bad = extracted
+    _print_unreadable(bad)
+    if bad and not skips_bad:
+        extract.finish(out)
+        raise ValueError(
+            f"{len(bad)} of {len(items)} items cannot be read; nothing was written (--bad-items "
+            "skip leaves them out)"
+        )
+    embeddings.write(out, embedded)
+    extract.finish(out)
+    distributed.end()
+    say(
+        f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
+        + (f"; {len(bad)} unreadable items left out" if bad else "")
+    )
+
+
+def _loaded(
+    model: str, source: Source, out: Path, reading: Reading, skips_bad: bool
+) -> tuple[Loaded, list[Item]]:
+    """The model, reading as it is asked to, and the items. The list is checked first."""
+    from eval.formats import embeddings
+    from likeness import extract
+    from likeness.models import load
+    from toolkit.data.batch import read_items
+
+    items = [] if source.items is None else read_items(source.items, source.root)
+    if items:
+        embeddings.check_ids(out, [item.id for item in items])
+        refuse_missing_files([item.path for item in items], allow_some=skips_bad)
+    # The faces of IJB are aligned by its landmarks, not by a detector.
+    detector: Path | Literal[False] | None = False if source.ijb is not None else reading.detector
+    loaded = load.in_parts(
+        load.load_to_embed(model, detector=detector, frontend=reading.frontend),
+        crops=reading.crops,
+        crop_seconds=reading.crop_seconds,
+        chunk_seconds=reading.chunk_seconds,
+        only_speech=reading.only_speech,
+    )
+    if source.ijb is not None:
+        loaded, items = extract.ijb_pack(loaded, source.ijb)
+        embeddings.check_ids(out, [item.id for item in items])
+    return extract.with_flip(loaded, reading.flip), items
+
+
+def _print_unreadable(bad: list[Bad]) -> None:
+    """Print the items that cannot be read, the first of many."""
+    for item in bad[:_NUM_NAMED]:
+        say(one_line(f"skipped {item.id}: {item.reason}"), error=True)
+    if len(bad) > _NUM_NAMED:
+        say(
+            f"skipped {len(bad) - _NUM_NAMED} more items; `embed` names the first {_NUM_NAMED}",
+            error=True,
+        )

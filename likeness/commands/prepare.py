@@ -1,0 +1,40 @@
+"""`likeness prepare`: fetch and check a data set. The work is in likeness/prepare/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolkit.printing import say
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: likeness prepare fsdd --data data")
+def prepare(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="The name of the data set. Without one, the data sets that there are get listed."
+        ),
+    ] = "",
+    data: Annotated[
+        Path, typer.Option(help="The folder for the data, which is made if it does not exist.")
+    ] = Path("data"),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave fetched archives in DATA/downloads.")
+    ] = False,
+) -> None:
+    """Fetch a data set, or say what to fetch where its licence does not let us.
+
+    What is fetched is checked against checksums, and what is there is counted.
+    """
+    from likeness.prepare import prepare as preparing
+    from likeness.prepare import sources
+
+    if not dataset:
+        say(sources.table())
+    else:
+        preparing.prepare(sources.named(dataset), data, keep=keep, say=say)

@@ -1,0 +1,142 @@
+"""`likeness serve`: a model as a web page and REST service. The work is in likeness/service/."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from likeness.commands.options import EXISTING, warn
+from likeness.missing import refuse_missing_model
+from toolkit.printing import say
+
+app = typer.Typer()
+_PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
+
+
+@app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --threshold 0.4")
+def serve(
+    model: Annotated[str, typer.Option(help="The model, as for `likeness verify`.")],
+    gallery: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of enrolled subjects, which is made if it does not exist. Without one "
+            "there is only /verify."
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to listen on. 0.0.0.0 lets other machines connect, which then need "
+            "the token for everything."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+    ] = 8000,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="LIKENESS_TOKEN",
+            show_envvar=True,
+            help="The token that is needed to enrol and remove. By default one is made and printed "
+            "at the start.",
+        ),
+    ] = "",
+    threshold: Annotated[
+        float | None, typer.Option(help="The score from which on two are taken for one subject.")
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if "
+            "it exists).",
+            **EXISTING,
+        ),
+    ] = None,
+    detector: Annotated[
+        Path | None,
+        typer.Option(
+            help="For faces: an SCRFD .onnx file, so that photographs may be sent (default: the "
+            "detector of insightface:FOLDER).",
+            **EXISTING,
+        ),
+    ] = None,
+    frontend: Annotated[
+        Literal["wespeaker", "3dspeaker"],
+        typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
+    ] = "wespeaker",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A further host name that requests may ask for, such as that of a proxy. It may "
+            "be given several times."
+        ),
+    ] = None,
+    rate: Annotated[
+        float,
+        typer.Option(
+            min=0, help="How many requests a second each client may send; 0 sets no limit."
+        ),
+    ] = 200.0,
+    max_megabytes: Annotated[
+        float, typer.Option(min=0.01, max=1024, help="The largest request in megabytes.")
+    ] = 16.0,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="How many uploads are worked on at once; 0 takes as many as there are cores, at "
+            "most 4.",
+        ),
+    ] = 0,
+) -> None:
+    """Serve a web page and a REST interface that compare two voices or photos.
+
+    Both show score, probability and quality, and manage a gallery of enrolled subjects. Only this
+    machine can connect, unless --host says otherwise.
+    """
+    refuse_missing_model(model)
+    _refuse_absent_packages()
+
+    # These are slow to import, so that what is missing has to be reported before.
+    import logging
+
+    from likeness.models import load
+    from likeness.service import app as serving
+    from likeness.service.limits import Limits
+    from likeness.verification import find_calibration, unless_misfit
+    from toolkit.models.embed import pick_device
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    fitted = find_calibration(model, calibration)
+    loaded = load.load_to_embed(model, detector=detector, frontend=frontend)
+    loaded.embedder.to(pick_device())
+    if calibration is None:
+        fitted = unless_misfit(loaded, fitted, threshold=threshold, warn=warn)
+    serving.serve(
+        loaded,
+        gallery=gallery,
+        address=serving.Address(host, port, allow_host or ()),
+        token=token,
+        threshold=threshold,
+        calibration=fitted,
+        limits=Limits(
+            max_bytes=round(max_megabytes * 2**20),
+            rate=rate,
+            workers=workers or min(4, os.cpu_count() or 1),
+        ),
+        say=say,
+    )
+
+
+def _refuse_absent_packages() -> None:
+    if any(find_spec(name) is None for name in _PACKAGES):
+        raise ImportError(
+            "likeness serve needs FastAPI, uvicorn, python-multipart and prometheus-client; run "
+            "`pip install 'likeness[serve]'`"
+        )

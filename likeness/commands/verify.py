@@ -1,0 +1,109 @@
+"""`likeness verify`: compare two files by a model. The work is done by likeness/verification.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from likeness.commands.options import EXISTING, refuse_input_as_output, warn
+from likeness.missing import refuse_missing_files, refuse_missing_model
+from toolkit.printing import say
+
+if TYPE_CHECKING:
+    from likeness.verification import Verification
+    from toolkit.models.checkpoint import Loaded
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Examples: likeness verify a.wav b.wav --model runs/an4 --threshold 0.4; likeness "
+    "verify a.jpg b.jpg --model insightface:buffalo_l"
+)
+def verify(
+    context: typer.Context,
+    first: Annotated[
+        Path, typer.Argument(metavar="A", help="A recording or image, as the model takes them.")
+    ],
+    second: Annotated[Path, typer.Argument(metavar="B", help="The other one.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
+            "wespeaker:FILE.pt, an .onnx file, or insightface:PATH, which is a recognition .onnx "
+            "file or the folder of a pack such as buffalo_l. InsightFace's own weights are for "
+            "non-commercial research only."
+        ),
+    ],
+    detector: Annotated[
+        Path | None,
+        typer.Option(
+            help="For faces: an SCRFD .onnx file with landmarks. A and B are then photographs, of "
+            "which the largest face near the centre is aligned. By default the detector of "
+            "insightface:FOLDER is taken; without one, as with insightface:FILE.onnx, A and B are "
+            "aligned crops.",
+            **EXISTING,
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="The score from which on both are taken for one subject.")
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if "
+            "it exists).",
+            **EXISTING,
+        ),
+    ] = None,
+    frontend: Annotated[
+        Literal["wespeaker", "3dspeaker"],
+        typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
+    ] = "wespeaker",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the result into this JSON file.")
+    ] = None,
+) -> None:
+    """Compare two files: are they of one subject?
+
+    The command prints the score, the norms as a measure of quality, a decision where there is a
+    threshold, and a probability where there is a calibration.
+    """
+    refuse_input_as_output(context, "json_file")
+    refuse_missing_files([first, second])
+    refuse_missing_model(model)
+
+    # These are slow to import, so that what is missing has to be reported before.
+    from likeness import verification
+    from likeness.models import load
+    from toolkit.models.embed import pick_device
+
+    fitted = verification.find_calibration(model, calibration)
+    loaded = load.load_to_embed(model, detector=detector, frontend=frontend)
+    loaded.embedder.to(pick_device())
+    if calibration is None:
+        fitted = verification.unless_misfit(loaded, fitted, threshold=threshold, warn=warn)
+    verified = verification.verify(loaded, first, second, threshold=threshold, calibration=fitted)
+    if json_file:
+        _write(json_file, (first, second), loaded, verified)
+    say(verified.text())
+
+
+def _write(
+    json_file: Path, files: tuple[Path, Path], model: Loaded, verified: Verification
+) -> None:
+    """Write the result in schema "likeness.verification/1"."""
+    import json
+
+    from eval.formats.files import atomic_path
+
+    document = {
+        "schema": "likeness.verification/1",
+        "files": [str(path) for path in files],
+        **model.meta,
+        **verified._asdict(),
+    }
+    with atomic_path(json_file) as partial_path:
+        partial_path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

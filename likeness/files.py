@@ -1,0 +1,105 @@
+"""Files where values are needed: the measurements of the front door take either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TypeVar
+
+from eval.formats import embeddings as stored
+from eval.formats.subjects import read_mapping
+from eval.formats.trials import read_trials
+from eval.templates import read_enrolment
+from eval.types import Embeddings, Trials, name_first
+
+File = str | PathLike[str]
+Names = File | Mapping[str, str]
+Models = File | Mapping[str, Sequence[str]]
+
+
+def embeddings_of(embeddings: File | Embeddings) -> Embeddings:
+    """The embeddings, read if they are in a file."""
+    if isinstance(embeddings, Embeddings):
+        return embeddings
+    return stored.read(_path(embeddings, "embeddings", "what Model.embed gives"))
+
+
+def trials_of(trials: File | Trials) -> Trials:
+    """The trials, read if they are in a file."""
+    if isinstance(trials, Trials):
+        return trials
+    return read_trials(_path(trials, "trials", "likeness.Trials"))
+
+
+def names_of(names: Names | None, what: str) -> Mapping[str, str] | None:
+    """The subject, class or group of each id, read if they are in a file.
+
+    Args:
+        names: The mapping or its file.
+        what: What errors call it, such as "subjects".
+    """
+    if names is None or isinstance(names, Mapping):
+        return names
+    return read_mapping(_path(names, what, "a mapping from ids to names"))
+
+
+Settings = TypeVar("Settings")
+
+
+def settings_of(settings: Settings | None, kind: type[Settings]) -> Settings:
+    """The settings, by default those of their kind.
+
+    Raises:
+        ValueError: They are of another kind.
+    """
+    if settings is None:
+        return kind()
+    if not isinstance(settings, kind):
+        raise ValueError(
+            f"settings of type {type(settings).__name__} cannot be used; give "
+            f"likeness.{kind.__name__}(...)"
+        )
+    return settings
+
+
+def models_of(models: Models | None) -> Mapping[str, Sequence[str]] | None:
+    """The items that enrol each model, read if they are in a file."""
+    if models is None or isinstance(models, Mapping):
+        return models
+    return read_enrolment(_path(models, "models", "a mapping from models to their items"))
+
+
+def names_of_files(paths: Sequence[Path], kind: str) -> list[str]:
+    """Give each file a short distinct name: its own without its ending, else its whole path.
+
+    Args:
+        paths: The files.
+        kind: What the files hold, for the error.
+
+    Raises:
+        ValueError: A file is there twice.
+
+    Example:
+        >>> names_of_files([Path("runs/a.txt"), Path("runs/b.txt.gz")], "score")
+        ['a', 'b']
+        >>> names_of_files([Path("a/scores.txt"), Path("b/scores.txt")], "score")
+        ['a/scores.txt', 'b/scores.txt']
+    """
+    stems = [Path(path.name.removesuffix(".gz")).stem for path in paths]
+    names = stems if len(set(stems)) == len(paths) else [str(path) for path in paths]
+    if len(set(names)) < len(names):
+        twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
+        raise ValueError(f"the same {kind} file is given twice ({twice}); leave one out")
+    return names
+
+
+def _path(value: File, what: str, values: str) -> Path:
+    if not isinstance(value, str | PathLike):
+        raise ValueError(
+            f"{what} of type {type(value).__name__} cannot be used; give {values}, or a file"
+        )
+    path = Path(value)
+    if not path.exists():
+        raise FileNotFoundError(f"{what}: there is no file {str(value)!r}; correct the path")
+    return path

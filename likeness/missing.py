@@ -1,0 +1,62 @@
+"""Refuses files and models that do not exist, before anything slow is imported or loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> None:
+    """Refuse paths that are no files.
+
+    Args:
+        paths: What is going to be read.
+        allow_some: Refuse only if all are missing, as where a list is read from a wrong folder.
+
+    Raises:
+        FileNotFoundError: Files are missing, or are folders. All are counted and the first are
+            named.
+
+    Example:
+        >>> refuse_missing_files([Path("a.wav"), Path("nobody.wav")])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        FileNotFoundError: 1 of 2 files do not exist ('nobody.wav'); correct the paths, or ...
+    """
+    missing = []
+    for path in paths:
+        if not path.is_file() and (path.is_dir() or not path.exists()):  # a pipe will do
+            missing.append(path)
+        elif allow_some:
+            return
+    if missing:
+        from eval.types import name_first  # numpy is not needed before
+
+        raise FileNotFoundError(
+            f"{len(missing)} of {len(paths)} files do not exist"
+            f"{' or are folders' if any(path.is_dir() for path in missing) else ''} "
+            f"({name_first(map(str, missing))}); correct the paths, or the folder that they start "
+            "from"
+        )
+
+
+def refuse_missing_model(model: str) -> None:
+    """Refuse a model that is a path to nothing.
+
+    Args:
+        model: One of the forms that `likeness.load` takes.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder.
+
+    Example:
+        >>> refuse_missing_model("runs/nothing")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        FileNotFoundError: model 'runs/nothing' does not exist; give the folder of a run, ...
+    """
+    if not model or (":" not in model and not Path(model).exists()):
+        raise FileNotFoundError(
+            f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
+            "file, speechbrain:SOURCE, wespeaker:FILE.pt or insightface:PATH"
+        )

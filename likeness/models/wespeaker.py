@@ -1,0 +1,124 @@
+"""WeSpeaker's checkpoints (avg_model.pt): a network from the sizes of its tensors.
+
+So neither its YAML nor an argument is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from eval.types import name_first
+from toolkit.backbones.campplus import CAMPPlus
+from toolkit.backbones.ecapa import WeSpeakerECAPA
+from toolkit.backbones.resnet import ResNet
+from toolkit.backbones.weights import load_wespeaker
+from toolkit.backbones.xvector import XVector
+
+_MAX_MELS = 1024
+
+
+def network(file: Path, state: Mapping[str, Tensor]) -> tuple[nn.Module, int]:
+    """Build the network of a state dict and fill in its weights.
+
+    Args:
+        file: Where the state dict was read from, for the errors.
+        state: The tensors by WeSpeaker's names.
+
+    Returns:
+        The network, and the number of bands that it takes.
+
+    Raises:
+        ValueError: The tensors are of another network, or contradict each other.
+    """
+    state = {name.removeprefix("module."): value for name, value in state.items()}
+    shapes = {name: tuple(value.shape) for name, value in state.items()}
+    try:
+        # The first network takes no memory: what the sizes of a few tensors ask for may be much
+        # more than the file holds.
+        with torch.device("meta"):
+            backbone, num_mels = _empty_network(shapes)
+        needed = sum(parameter.numel() for parameter in backbone.parameters())
+        stored = sum(tensor.numel() for tensor in state.values())
+        if needed > stored or not 1 <= num_mels <= _MAX_MELS:
+            raise ValueError(
+                f"{file}: weights do not fit: their sizes are of a network over {num_mels} bands "
+                f"with {needed} weights, and the file has {stored}; copy it again"
+            )
+        backbone, num_mels = _empty_network(shapes)
+    except (KeyError, IndexError, ZeroDivisionError):
+        raise ValueError(
+            f"{file}: its {len(state)} tensors ({name_first(state)}) are none of ResNet, "
+            "ECAPA-TDNN, CAM++ or x-vector as WeSpeaker names them"
+        ) from None
+    try:
+        load_wespeaker(backbone, state)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+    return backbone, num_mels
+
+
+def _empty_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, int]:
+    """Return the network of these shapes and its number of bands.
+
+    Raises:
+        KeyError: It is another network.
+    """
+
+    def count(pattern: str) -> int:
+        return len({match[0] for name in shapes if (match := re.match(pattern, name))})
+
+    if "layer1.conv.weight" in shapes:  # ECAPA-TDNN
+        channels, num_mels, _ = shapes["layer1.conv.weight"]
+        scale = channels // shapes["layer2.se_res2block.1.convs.0.weight"][0]
+        if scale != 1 + count(r"layer2\.se_res2block\.1\.convs\.\d+\."):
+            raise KeyError(scale)
+        pooled, hidden = shapes["conv.weight"][0], shapes["pool.linear1.weight"][1]
+        return WeSpeakerECAPA(
+            num_mels,
+            dim=shapes["linear.weight"][0],
+            channels=channels,
+            pooled=pooled,
+            res2net_scale=scale,
+            se_channels=shapes["layer2.se_res2block.3.linear1.weight"][0],
+            global_context=hidden == 3 * pooled,
+            normalise="bn2.weight" in shapes,
+        ), num_mels
+    if "frame_1.conv_1d.weight" in shapes:
+        channels, num_mels, _ = shapes["frame_1.conv_1d.weight"]
+        pooled, two_layers = shapes["frame_5.conv_1d.weight"][0], "seg_2.weight" in shapes
+        return XVector(
+            num_mels,
+            dim=shapes["seg_1.weight"][0],
+            channels=channels,
+            pooled=pooled,
+            two_layers=two_layers,
+        ), num_mels
+    if "xvector.dense.linear.weight" in shapes:
+        # CAM++, whose head leaves an eighth of the bands.
+        num_mels = 8 * shapes["xvector.tdnn.linear.weight"][1] // shapes["head.conv1.weight"][0]
+        return CAMPPlus(num_mels, dim=shapes["xvector.dense.linear.weight"][0]), num_mels
+    width = shapes["conv1.weight"][0]
+    blocks = tuple(count(rf"layer{stage}\.\d+\.") for stage in (1, 2, 3, 4))
+    bottleneck = "layer1.0.conv3.weight" in shapes
+    dim, size = shapes["seg_1.weight"]
+    if any(name.startswith("pool.") for name in shapes):
+        raise ValueError(
+            "a ResNet with attentive pooling; only TSTP, the pooling of WeSpeaker's recipes for "
+            "ResNet, is read"
+        )
+    num_mels = 8 * size // (2 * width * 8 * (4 if bottleneck else 1))
+    depth, two_layers = 50 if bottleneck else 34, "seg_2.weight" in shapes
+    return ResNet(
+        num_mels,
+        dim=dim,
+        width=width,
+        depth=depth,
+        blocks=cast(tuple[int, int, int, int], blocks),
+        two_layers=two_layers,
+    ), num_mels

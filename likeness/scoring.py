@@ -1,0 +1,122 @@
+"""Score a list of trials and fit a calibration, of files or of values in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eval.calibration import Calibration
+from eval.scoring import Scored, Scoring
+from eval.scoring import calibrate as calibrate_values
+from eval.scoring import score as score_values
+from eval.types import Embeddings, Trials
+from likeness.files import File, Models, embeddings_of, models_of, trials_of
+
+
+def score(
+    trials: File | Trials,
+    embeddings: File | Embeddings,
+    scoring: Scoring | None = None,
+    *,
+    probe: File | Embeddings | None = None,
+    models: Models | None = None,
+) -> Scored:
+    """Score a list of trials.
+
+    Args:
+        trials: P pairs of ids, as a trial list file or as Trials.
+        embeddings: a file of embeddings, or what `Model.embed` gives.
+        scoring: similarity, score normalisation, PLDA and calibration. By default the similarity
+            that the embeddings name.
+        probe: embeddings of the probe side, where they are apart.
+        models: the items that enrol each model, as a file of `model item item ...` lines or as a
+            mapping. The enrolment ids of the trials are then models.
+
+    Returns:
+        The scores (P,), higher for more similar pairs, with their trials.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        KeyError: ids have no embedding; all are counted.
+        ValueError: a file is of another kind, or two inputs contradict each other.
+
+    Example:
+        >>> import likeness
+        >>> embeddings = likeness.load("runs/voices").embed("voices")
+        >>> scores = likeness.score("trials.txt", embeddings)
+        >>> len(scores), scores.system.partition(",")[0]
+        (28, 'cosine')
+    """
+    return score_values(
+        trials_of(trials),
+        embeddings_of(embeddings),
+        _checked(scoring),
+        probe=None if probe is None else embeddings_of(probe),
+        models=models_of(models),
+    )
+
+
+def calibrate(
+    trials: File | Trials,
+    embeddings: File | Embeddings,
+    scoring: Scoring | None = None,
+    *,
+    quality: Sequence[str] = (),
+    p_target: float = 0.5,
+    probe: File | Embeddings | None = None,
+    models: Models | None = None,
+) -> Calibration:
+    """Fit a calibration of the scores that `score` gives, as `likeness score --calibrate` does.
+
+    It turns scores into natural log-likelihood ratios. `likeness.load(..., calibration=...)` and
+    `Scoring(calibration=...)` take it, and its `save(path)` writes a file for the command line.
+
+    Args:
+        trials: P pairs of ids with labels, of other subjects than those to be scored.
+        embeddings: as in `score`; so are `scoring`, `probe` and `models`.
+        scoring: without a calibration.
+        quality: measures that help the score: "log_norm", "log_duration", "cohort_mean".
+            `Model.verify` can compute "log_norm" alone.
+        p_target: the prior of a target trial at which the calibration is to be good.
+        probe: embeddings of the probe side, where they are apart.
+        models: the items that enrol each model.
+
+    Returns:
+        The calibration.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        KeyError: ids have no embedding; all are counted.
+        ValueError: the trials have no labels, the scores separate them without an error, or higher
+            scores are less similar; and as `score`.
+
+    Example:
+        >>> import likeness
+        >>> embeddings = likeness.load("runs/voices").embed("voices")
+        >>> fitted = likeness.calibrate("trials.txt", embeddings)
+        >>> model = likeness.load("runs/voices", calibration=fitted)
+        >>> 0 < model.verify("a.wav", "b.wav").probability < 1
+        True
+        >>> fitted.save("calibration.json")
+        >>> likeness.load_calibration("calibration.json") == fitted
+        True
+    """
+    return calibrate_values(
+        trials_of(trials),
+        embeddings_of(embeddings),
+        _checked(scoring),
+        quality=(quality,) if isinstance(quality, str) else quality,
+        p_target=p_target,
+        probe=None if probe is None else embeddings_of(probe),
+        models=models_of(models),
+    )
+
+
+def _checked(scoring: Scoring | None) -> Scoring:
+    if scoring is None:
+        return Scoring()
+    if not isinstance(scoring, Scoring):
+        raise ValueError(
+            f"scoring is of type {type(scoring).__name__}; give likeness.Scoring(...), such as "
+            'likeness.Scoring(similarity="dot")'
+        )
+    return scoring

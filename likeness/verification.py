@@ -1,0 +1,234 @@
+"""Two recordings (or images): are they of one subject? The whole of `likeness verify` as one
+function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from eval.calibration import Calibration, by_side, load_calibration, log_measure
+from eval.results import as_html
+from eval.scoring import Scoring
+from eval.similarity import pairs
+from eval.types import Embeddings
+from likeness.missing import refuse_missing_files
+from toolkit.data.batch import Item
+from toolkit.models.checkpoint import Loaded
+from toolkit.models.embed import embed
+
+CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
+_QUALITY = ("log_norm_low", "log_norm_high")  # the quality measures that two files alone give
+
+
+class Verification(NamedTuple):
+    """What a comparison of two recordings or images gave. Print it to read it.
+
+    Attributes:
+        score: By `similarity`. A higher score is more similar.
+        similarity: How the embeddings were compared, such as "cosine".
+        norms: Of the two raw embeddings. They measure the quality of their inputs where the loss
+            gave norms this meaning.
+        llr: The natural log-likelihood ratio; None without a calibration.
+        prior: The share of pairs of one subject that `probability` takes for granted; None without
+            a calibration.
+        probability: That both are of one subject; None without a calibration.
+        threshold: The score from which on both are taken for one subject. None where the
+            probability decides, or nothing does.
+        same: The decision: whether both are taken for one subject. None where there is neither a
+            threshold nor a calibration.
+
+    Example:
+        >>> import likeness
+        >>> result = likeness.load("runs/voices").verify("a.wav", "a.wav", threshold=0.9)
+        >>> result.same, round(result.score, 3), result.probability
+        (True, 1.0, None)
+        >>> print(result)  # doctest: +ELLIPSIS
+        score        1.0000 (cosine)
+        norms        ...
+        decision     the same subject (score at least 0.9)
+    """
+
+    score: float
+    similarity: str
+    norms: tuple[float, float]
+    llr: float | None = None
+    prior: float | None = None
+    probability: float | None = None
+    threshold: float | None = None
+    same: bool | None = None
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html(self)
+
+    def text(self) -> str:
+        """What it says, in lines."""
+        lines = [
+            f"score        {self.score:.4f} ({self.similarity})",
+            f"norms        {self.norms[0]:.4g} and {self.norms[1]:.4g} (quality, where the loss "
+            "gave norms this meaning)",
+        ]
+        if self.llr is not None:
+            lines += [
+                f"llr          {self.llr:.3f}",
+                f"probability  {self.probability:.4f} of the same subject, if {self.prior:g} of "
+                "all pairs are",
+            ]
+        if self.same is not None:
+            rule = (
+                "probability at least 0.5"
+                if self.threshold is None
+                else f"score at least {self.threshold:g}"
+            )
+            lines.append(
+                f"decision     {'the same' if self.same else 'different'} subject "
+                f"({'' if self.same else 'not '}{rule})"
+            )
+        else:
+            lines.append(
+                "decision     none: give a threshold, or a calibration of `likeness score "
+                "--calibrate`"
+            )
+        return "\n".join(lines)
+
+
+def verify(
+    model: Loaded,
+    first: Path | Item,
+    second: Path | Item,
+    *,
+    threshold: float | None = None,
+    calibration: Calibration | None = None,
+) -> Verification:
+    """Embed two files and score them with the model's similarity.
+
+    Args:
+        model: What embeds them.
+        first: A recording or an image.
+        second: The other one.
+        threshold: Both are taken for one subject if score >= threshold. Without it a calibration
+            decides, by probability >= 0.5 at its prior.
+        calibration: Turns the score into a probability.
+
+    Returns:
+        The score, and what follows from the threshold and the calibration.
+
+    Raises:
+        FileNotFoundError: A file does not exist.
+        ValueError: The model cannot read a file, the threshold is no finite number, or `misfit` has
+            a reason against the calibration.
+    """
+    if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
+        raise ValueError(f"threshold {threshold!r}: must be a finite number")
+    if calibration is not None and (reason := misfit(model, calibration)):
+        raise ValueError(reason)
+    items = [
+        side._replace(id=name) if isinstance(side, Item) else Item(name, side)
+        for name, side in (("first", first), ("second", second))
+    ]
+    refuse_missing_files([item.path for item in items])
+    embeddings = _embed(model, items)
+    score = float(
+        pairs(embeddings.matrix[:1], embeddings.matrix[1:], [0], [0], model.similarity)[0]
+    )
+    norms = (float(embeddings.norms[0]), float(embeddings.norms[1]))
+    result = Verification(score, model.similarity, norms, threshold=threshold)
+    if calibration is not None:
+        result = _calibrated(result, calibration)
+    if threshold is not None:
+        return result._replace(same=score >= threshold)
+    if result.probability is not None:
+        return result._replace(same=result.probability >= 0.5)
+    return result
+
+
+def misfit(model: Loaded, calibration: Calibration) -> str:
+    """Say why a calibration does not serve the scores of a model; "" if it does.
+
+    It was fitted on scores of another system, or it needs quality measures that two files alone do
+    not give.
+    """
+    system = Scoring().system(model.meta)
+    if calibration.system and calibration.system != system:
+        return (
+            f"the calibration was fitted for [{calibration.system}], but these scores are "
+            f"[{system}]; fit one for this system"
+        )
+    if calibration.names not in ((), _QUALITY):
+        return (
+            f"the calibration needs {', '.join(calibration.names)}; two files alone give "
+            f"{' and '.join(_QUALITY)}: fit one with these or none"
+        )
+    return ""
+
+
+def find_calibration(model: str, path: Path | None) -> Calibration | None:
+    """Read the calibration in `path`, else that of the run directory MODEL; None without either."""
+    if path:
+        return load_calibration(path)
+    beside = Path(model) / CALIBRATION
+    return load_calibration(beside) if beside.is_file() else None
+
+
+def unless_misfit(
+    model: Loaded,
+    calibration: Calibration | None,
+    *,
+    threshold: float | None,
+    warn: Callable[[str], object],
+) -> Calibration | None:
+    """Leave a calibration out that nobody named, if it does not fit and a threshold decides.
+
+    Args:
+        model: What embeds the files.
+        calibration: What `find_calibration` found beside the model.
+        threshold: What decides. Without one the misfit is left for `verify` to refuse.
+        warn: Gets the reason as a sentence, if the calibration is left out.
+
+    Returns:
+        The calibration, or None.
+    """
+    if calibration is None or threshold is None or not (reason := misfit(model, calibration)):
+        return calibration
+    warn(f"{CALIBRATION} beside the model is left out, and the threshold decides alone: {reason}")
+    return None
+
+
+def _embed(model: Loaded, items: Sequence[Item]) -> Embeddings:
+    """Embed both items; the error says which of them the model cannot read."""
+    remedy = (
+        "; with --detector SCRFD.onnx photographs are aligned"
+        if model.modality == "face" and "faces" not in model.settings
+        else ""
+    )
+    try:
+        embeddings, bad = embed(model.embedder, items, model.read, batch_size=2)
+    except ValueError as error:
+        raise ValueError(f"with this {model.modality} model, {error}{remedy}") from None
+    if bad:
+        raise ValueError(
+            f"with this {model.modality} model, 1 of 2 items cannot be read: "
+            f"{bad[0].reason}{remedy}"
+        )
+    return embeddings
+
+
+def _calibrated(result: Verification, calibration: Calibration) -> Verification:
+    """The result with its log-likelihood ratio and its probability."""
+    quality = None
+    if calibration.names:
+        norms = log_measure("the norm", result.norms)
+        quality = by_side(norms[:1], norms[1:], [0], [0])
+    llr, prior = float(calibration.apply([result.score], quality)[0]), calibration.p_target
+    log_odds = np.clip(llr + math.log(prior / (1 - prior)), -700, 700)
+    probability = float(1 / (1 + np.exp(-log_odds)))
+    return result._replace(llr=llr, prior=prior, probability=probability)

@@ -1,0 +1,74 @@
+"""Settings of the protocols and of scoring refuse numbers out of their range when they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from eval.protocols.identification import IdentificationSettings
+from eval.protocols.retrieval import RetrievalSettings
+from eval.protocols.verification import VerificationSettings
+from eval.scoring import Scoring
+
+EVERY = [VerificationSettings, IdentificationSettings, RetrievalSettings]
+DRAWS = [
+    ({"level": 0.0}, "level"),
+    ({"level": 1.0}, "level"),
+    ({"level": 95.0}, "level"),
+    ({"level": float("nan")}, "level"),
+    ({"num_resamples": -1}, "num_resamples"),
+    ({"num_resamples": 0.5}, "num_resamples"),
+    ({"seed": -1}, "seed"),
+]
+OWN: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+    (VerificationSettings, {"fars": (7,)}, "far = 7"),
+    (VerificationSettings, {"fars": (0.1, -0.01)}, "far = -0.01"),
+    (VerificationSettings, {"fars": (float("nan"),)}, "far = nan"),
+    (VerificationSettings, {"p_targets": (0.0,)}, "p_target = 0"),
+    (VerificationSettings, {"p_targets": (0.5, 1.0)}, "p_target = 1"),
+    (VerificationSettings, {"c_miss": 0.0}, "c_miss"),
+    (VerificationSettings, {"p_targets": (), "c_fa": float("inf")}, "c_fa"),
+    (VerificationSettings, {"eer_method": "hull"}, "eer_method"),
+    (VerificationSettings, {"tar_rule": "loose"}, "tar_rule"),
+    (IdentificationSettings, {"fpirs": (1.5,)}, "fpir = 1.5"),
+    (IdentificationSettings, {"ranks": (1, 0)}, "ranks: 0"),
+    (IdentificationSettings, {"ranks": (2.5,)}, "ranks: 2.5"),
+    (IdentificationSettings, {"protocol": "half"}, "protocol"),
+    (IdentificationSettings, {"similarity": "cosin"}, "similarity"),
+    (RetrievalSettings, {"ks": (0,)}, "ks: 0"),
+    (RetrievalSettings, {"ks": (True,)}, "ks: True"),
+    (RetrievalSettings, {"lone": "keep"}, "lone"),
+    (RetrievalSettings, {"similarity": "cosin"}, "similarity"),
+    (Scoring, {"similarity": "cosin"}, "similarity"),
+    (Scoring, {"norm": "q"}, "norm"),
+    (Scoring, {"pooling": "max"}, "pooling"),
+    (Scoring, {"top_n": 1}, "top_n: 1"),
+    (Scoring, {"top_n": 2.5}, "top_n: 2.5"),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong", "keyword"),
+    OWN + [(kind, wrong, keyword) for kind in EVERY for wrong, keyword in DRAWS],
+)
+def test_a_value_out_of_its_range_is_refused(
+    settings: Callable[..., Any], wrong: dict[str, Any], keyword: str
+) -> None:
+    with pytest.raises(ValueError, match=keyword):
+        settings(**wrong)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        partial(VerificationSettings, fars=(0, 1), p_targets=(), num_resamples=0, level=0.5),
+        partial(IdentificationSettings, fpirs=(0.0, 1.0), ranks=(), num_resamples=0),
+        partial(RetrievalSettings, ks=(1, 1000)),
+        partial(Scoring, top_n=2),
+    ],
+)
+def test_the_ends_of_a_range_belong_to_it(settings: Callable[[], Any]) -> None:
+    assert settings() is not None

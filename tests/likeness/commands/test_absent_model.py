@@ -1,0 +1,41 @@
+"""A MODEL that does not exist is refused before torch is imported, which takes seconds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+COMMANDS = (
+    ["verify", "a.wav", "a.wav", "--model", "nothing"],
+    ["embed", "--items", "list.txt", "--out", "out.npz", "--model", "nothing"],
+    ["export", "nothing", "--onnx", "out.onnx"],
+    ["serve", "--model", "nothing", "--port", "0"],
+)
+CODE = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from likeness.cli import main
+for command in json.loads(sys.argv[2]):
+    try:
+        main(command)
+    except SystemExit as stopped:
+        print(command[0], stopped.code, "torch" in sys.modules)
+"""
+
+
+def test_no_command_imports_torch_for_a_model_that_does_not_exist(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"no recording, and nobody should look")
+    (tmp_path / "list.txt").write_text("a.wav\n")
+    ended = subprocess.run(
+        [sys.executable, "-c", CODE, str(ROOT), json.dumps(COMMANDS)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.splitlines() == [f"{command[0]} 2 False" for command in COMMANDS]
+    assert ended.stderr.count("'nothing'") == len(COMMANDS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.wav", "list.txt"]
