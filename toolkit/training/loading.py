@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -175,6 +176,9 @@ class _Read(torch.utils.data.Dataset[Bad | bool]):
         return True
 
 
+_ESTIMATE_BATCH, _ESTIMATE_VIEWS, _EACH_CLASS = 64, 4_096, 4
+
+
 @torch.no_grad()
 def estimate(
     run: Run,
@@ -185,12 +189,24 @@ def estimate(
     network: bool = True,
     loss: bool = True,
 ) -> None:
-    """Let a backbone or a loss that learns constants from the training data before the first step
-    do so, from recipe.estimate_views views of every item.
+    """Let a backbone or a loss learn its constants from the training data before the first step.
 
-    A backbone's estimate gets batches (features, lengths, labels); a loss's gets the embeddings (N,
-    D), 4,096 at most, that the network then gives. Every rank does all of it. network, loss: False
-    where its constants came with its weights.
+    It learns from recipe.estimate_views views of every item, but of at most 4,096 views. These are
+    five times as many as the longest vector that a backbone here whitens has numbers (800). More
+    would change the directions by little, and on large data they would take longer than the first
+    epoch. Where not every item is seen, 4 items of each of 1,024 classes are drawn, because a
+    covariance within classes needs several items of a class.
+
+    A backbone gets batches (features, lengths, labels); a loss gets the embeddings (N, D) that the
+    network then gives. Every process of a run does all of it.
+
+    Args:
+        run: Its network and loss learn.
+        recipe: Says how items are read and augmented.
+        items: The N training items.
+        labels: Their class numbers (N,).
+        network: False where the network's constants came with its weights.
+        loss: False where the loss's did.
     """
     of_backbone = getattr(run.embedder.backbone, "estimate", None) if network else None
     of_loss = run.loss.estimate if loss and isinstance(run.loss, Estimated) else None
@@ -199,20 +215,26 @@ def estimate(
     views = views_of(
         recipe, items, labels, seed=recipe.seed + 1_000_003
     )  # other random numbers than the training views
-    size = min(64, len(items))
-    num_batches = recipe.estimate_views * (len(items) // size)
+    size = min(_ESTIMATE_BATCH, len(items))
+    of_every_item = recipe.estimate_views * (len(items) // size)
+    num_batches = min(of_every_item, _ESTIMATE_VIEWS // size)
+    in_classes = num_batches < of_every_item and np.unique(labels).size * _EACH_CLASS >= size
+    sampling = Sampling(size, items_per_class=_EACH_CLASS if in_classes else 0)
 
-    def batches(most: int) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-        order = draws(labels, Sampling(size), seed=recipe.seed, start=0, stop=most)
-        for batch, _ in loader_of(views, order, recipe, run.device):
-            if batch is not None:
-                batch = on_device(batch, run.device, recipe)
-                features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
-                yield features, None if batch.lengths is None else lengths, batch.labels
+    def batches(sampling: Sampling) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
+        order = draws(labels, sampling, seed=recipe.seed, start=0, stop=num_batches)
+        with bar(show=distributed.is_main()) as shown:
+            task = shown.add_task("learning constants of the data", total=num_batches)
+            for batch, _ in loader_of(views, order, recipe, run.device):
+                shown.advance(task)
+                if batch is not None:
+                    batch = on_device(batch, run.device, recipe)
+                    features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
+                    yield features, None if batch.lengths is None else lengths, batch.labels
 
     run.embedder.eval()
     if of_backbone is not None:
-        of_backbone(batches(num_batches))
+        of_backbone(batches(sampling))
     if of_loss is not None:
         # batch norm has no statistics yet; as in the first steps, embeddings come from batch
         # statistics
@@ -224,7 +246,7 @@ def estimate(
                 torch.cat(
                     [
                         run.embedder.backbone(features, lengths).float()
-                        for features, lengths, _ in batches(min(64, num_batches))
+                        for features, lengths, _ in batches(Sampling(size))
                     ]
                 )
             )

@@ -174,7 +174,7 @@ class Recipe:
     image, say); None = read.
     similarity: how embeddings of the model are compared, "" = the loss's own or cosine.
     estimate_views: training views of every item from which a backbone or loss with `estimate`
-    learns its constants before the first step (a loss of at most 4,096 views).
+    learns its constants before the first step (of at most 4,096 views; see loading.estimate).
     max_bad_share: the share of unreadable items that is skipped (and named) before the run stops.
     init: a run folder or model to start from (fine-tuning): network weights (a run's best; its
     last, with the class proxies, where classes and loss agree). `likeness train` takes models of
