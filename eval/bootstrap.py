@@ -197,9 +197,8 @@ def _fast_tar_at_far(block: _Block, *, far: float) -> Floats:
     values = np.ones(len(block.target))
     for i, (target, nontarget) in enumerate(zip(block.target, block.nontarget, strict=True)):
         allowed = num_allowed(far, int(nontarget[-1]))
-        if (
-            allowed < nontarget[-1]
-        ):  # the (allowed + 1)-th largest weighted nontarget score, then the targets above it
+        # the (allowed + 1)-th largest weighted nontarget score, then the targets above it
+        if allowed < nontarget[-1]:
             limit = np.searchsorted(nontarget, nontarget[-1] - allowed - 1, side="right") - 1
             values[i] = (target[-1] - target[block.order.up_to_nontarget[limit]]) / target[-1]
     return values

@@ -154,9 +154,8 @@ class Embeddings:
                 f"embeddings: {len(repeated)} repeated ids ({name_first(repeated)}); every id must "
                 f"be unique{forms}"
             )
-        step = max(
-            1, (1 << 20) // matrix.shape[1]
-        )  # blocks stay in the cache, and need no memory of the matrix's size
+        # blocks stay in the cache, and need no memory of the matrix's size
+        step = max(1, (1 << 20) // matrix.shape[1])
         if not all(
             np.isfinite(matrix[start : start + step]).all() for start in range(0, len(matrix), step)
         ):
@@ -190,9 +189,8 @@ class Embeddings:
     def unit(self) -> Floats32:
         """(N, D) rows of length 1, whatever their norm; a zero row stays zero."""
         norms: Floats32 | Floats = self.norms
-        if norms.size and not (
-            norms.min() > 1e-15 and norms.max() < 1e18
-        ):  # rounded to float32, such norms lose digits
+        # rounded to float32, such norms lose digits
+        if norms.size and not (norms.min() > 1e-15 and norms.max() < 1e18):
             norms = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64))
         rows: Floats32 = np.divide(
             self.matrix,

@@ -260,15 +260,13 @@ def sort_scores(
     sides = dict(
         zip(("target", "nontarget"), split_classes(target, nontarget, labels), strict=True)
     )
-    common = np.result_type(
-        *sides.values()
-    )  # mixed types compare exactly in the wider one, and are then widened once only
+    # mixed types compare exactly in the wider one, and are then widened once only
+    common = np.result_type(*sides.values())
     ordered = {}
     for name, values in sides.items():
         ordered[name] = np.sort(values.astype(common, copy=False))
-        if not (
-            np.isfinite(ordered[name][0]) and np.isfinite(ordered[name][-1])
-        ):  # sorting puts -inf first, inf and NaN last
+        # sorting puts -inf first, inf and NaN last
+        if not (np.isfinite(ordered[name][0]) and np.isfinite(ordered[name][-1])):
             _refuse_non_finite(name, values)
     return Sorted(**ordered)
 
@@ -308,9 +306,8 @@ def det(
 
     s = sort_scores(target, nontarget, labels=labels)
     thresholds, misses, false_accepts = s.corners
-    passed = s.nontarget.size - np.searchsorted(
-        s.nontarget, thresholds, side="right"
-    )  # just above each target score
+    # just above each target score
+    passed = s.nontarget.size - np.searchsorted(s.nontarget, thresholds, side="right")
     far = np.stack([false_accepts[:-1], passed], axis=1).ravel() / s.nontarget.size
     frr = np.stack([misses[:-1], misses[1:]], axis=1).ravel() / s.target.size
     inside = (far > 0) & (far < 1) & (frr > 0) & (frr < 1)
@@ -356,17 +353,15 @@ def _hull(s: Sorted) -> tuple[Counts, Counts]:
     """
     from scipy.optimize import isotonic_regression  # a second to import, needed here only
 
-    if (
-        s.nontarget.size < s.target.size
-    ):  # the same hull seen from the smaller class, which has fewer corners
+    # the same hull seen from the smaller class, which has fewer corners
+    if s.nontarget.size < s.target.size:
         false_accepts, misses = _hull(Sorted(-s.nontarget[::-1], -s.target[::-1]))
         return misses[::-1], false_accepts[::-1]
     _, misses, false_accepts = s.corners
     misses, false_accepts = np.append(0, misses), np.append(s.nontarget.size, false_accepts)
     trials = np.diff(misses) - np.diff(false_accepts)
-    kept = (
-        trials > 0
-    )  # only the first can be empty: no nontarget score below the lowest target score
+    # only the first can be empty: no nontarget score below the lowest target score
+    kept = trials > 0
     pools = isotonic_regression(np.diff(misses)[kept] / trials[kept], weights=trials[kept]).blocks
     vertices = np.append(np.flatnonzero(kept), misses.size - 1)[pools]
     return misses[vertices], false_accepts[vertices]
@@ -376,9 +371,8 @@ def _eer(s: Sorted, method: EerMethod) -> Measured:
     check_choice("method", method, get_args(EerMethod))
     num_targets, num_nontargets = s.target.size, s.nontarget.size
     first, second = _crossing(s)
-    gaps = [
-        a * num_targets - m * num_nontargets for m, a, _ in (first, second)
-    ]  # (FAR - FRR) T N: >= 0, then < 0
+    # (FAR - FRR) T N: >= 0, then < 0
+    gaps = [a * num_targets - m * num_nontargets for m, a, _ in (first, second)]
     nearest = first if gaps[0] <= -gaps[1] else second
     if method == "nearest":
         return Measured((nearest[0] / num_targets + nearest[1] / num_nontargets) / 2, nearest[2])
@@ -529,9 +523,8 @@ def actual_dcf(
     target, nontarget = split_classes(target_llr, nontarget_llr, labels)
     _refuse_non_finite("target", target)
     _refuse_non_finite("nontarget", nontarget)
-    threshold = np.float64(
-        np.log(fa_weight / miss_weight)
-    )  # a numpy scalar: float32 scores must not round it
+    # a numpy scalar: float32 scores must not round it
+    threshold = np.float64(np.log(fa_weight / miss_weight))
     return float(
         miss_weight * np.mean(target < threshold) + fa_weight * np.mean(nontarget >= threshold)
     )
@@ -559,18 +552,15 @@ def _tar_at_far(s: Sorted, far: float, rule: TarRule) -> Measured:
     allowed = num_allowed(far, num_nontargets)
     if allowed >= num_nontargets:
         return Measured(1.0, float(min(s.target[0], s.nontarget[0])))
-    limit = s.nontarget[
-        num_nontargets - 1 - allowed
-    ]  # the first nontarget score that must not be accepted
+    # the first nontarget score that must not be accepted
+    limit = s.nontarget[num_nontargets - 1 - allowed]
     misses: float = _count(s.target, limit, "right")
     if rule != "strict":
         exact = float(far) * num_nontargets
-        inside = num_nontargets - _count(
-            s.nontarget, limit, "right"
-        )  # the ROC point just within the FAR ...
-        outside = num_nontargets - _count(
-            s.nontarget, limit, "left"
-        )  # ... and its neighbour beyond, at the threshold `limit`
+        # the ROC point just within the FAR ...
+        inside = num_nontargets - _count(s.nontarget, limit, "right")
+        # ... and its neighbour beyond, at the threshold `limit`
+        outside = num_nontargets - _count(s.nontarget, limit, "left")
         if rule == "interpolated":
             misses += (
                 max(exact - inside, 0.0)
@@ -685,13 +675,13 @@ def min_cllr(
     """
     s = sort_scores(target, nontarget, labels=labels)
     misses, false_accepts = _hull(s)
+    # each pool's share of either class
     targets, nontargets = (
         np.diff(misses) / s.target.size,
         -np.diff(false_accepts) / s.nontarget.size,
-    )  # each pool's share of either class
-    mixed = (targets > 0) & (
-        nontargets > 0
-    )  # a pure pool has an infinite LLR of the right sign and costs nothing
+    )
+    # a pure pool has an infinite LLR of the right sign and costs nothing
+    mixed = (targets > 0) & (nontargets > 0)
     targets, nontargets = targets[mixed], nontargets[mixed]
     return float(
         targets @ np.log1p(nontargets / targets) + nontargets @ np.log1p(targets / nontargets)

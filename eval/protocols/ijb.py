@@ -85,9 +85,8 @@ class Switches:
                     f"switch {name} = {getattr(self, name)!r}: choose one of "
                     f"{', '.join(get_args(choices))}"
                 )
-        score_pairs(
-            [[1.0]], [[1.0]], [0], [0], self.similarity
-        )  # refuses a name before features are read and pooled
+        # refuses a name before features are read and pooled
+        score_pairs([[1.0]], [[1.0]], [0], [0], self.similarity)
 
 
 _INSIGHTFACE = Switches(tar_rule="nearest", tpir_protocol="closed")
@@ -100,12 +99,10 @@ _OPENSPHERE = replace(
 PRESETS: dict[str, Switches] = {
     "likeness": Switches(),
     "insightface": _INSIGHTFACE,  # ijb_11.py, eval_ijbc.py, onnx_ijbc.py and ijb_1n.py: "N1D1F2"
-    "insightface_ijb_evals": replace(
-        _INSIGHTFACE, tpir_protocol="ijb_evals"
-    ),  # its default, "N0D1F1"
-    "adaface": replace(
-        _INSIGHTFACE, detector_score=False
-    ),  # validate_IJB_BC.py: norm-weighted sum of the views = sum of the raw features
+    # its default, "N0D1F1"
+    "insightface_ijb_evals": replace(_INSIGHTFACE, tpir_protocol="ijb_evals"),
+    # validate_IJB_BC.py: norm-weighted sum of the views = sum of the raw features
+    "adaface": replace(_INSIGHTFACE, detector_score=False),
     "cvlface_n1d1": _INSIGHTFACE,
     "cvlface_n1d0": replace(_INSIGHTFACE, detector_score=False),
     "cvlface_n0d1": replace(_INSIGHTFACE, keep_norm=False),
@@ -305,9 +302,10 @@ def _pair_scores(pooled: Embeddings, pairs: Trials, similarity: str) -> Scores:
     if pairs.target is None:
         raise ValueError("verification 1:1: the pairs have no labels")
     refuse_missing([("enrolment", pairs.enrol_ids, pooled), ("probe", pairs.probe_ids, pooled)])
+    # 15.7 million of each in IJB-C
     rows, columns = (
         pooled.rows(ids).astype(np.int32) for ids in (pairs.enrol_ids, pairs.probe_ids)
-    )  # 15.7 million of each in IJB-C
+    )
     values = score_pairs(
         pooled.matrix, pooled.matrix, rows[pairs.enrol], columns[pairs.probe], similarity
     )

@@ -191,9 +191,10 @@ def histogram_edges(values: Floats, num_bins: int) -> Floats:
     True
     """
     low, high = float(values.min()), float(values.max())
+    # below that, linspace rounds too much
     room = num_bins * max(
         2 * float(np.spacing(max(abs(low), abs(high)))), float(np.finfo(np.float64).tiny)
-    )  # below that, linspace rounds too much
+    )
     if high - low < room:
         middle, half = low + (high - low) / 2, max(room, 0.5 if high == low else 0.0)
         low, high = middle - half, middle + half

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -123,14 +123,6 @@ class Batch(NamedTuple):
     inputs: Tensor
     labels: Tensor
     lengths: Tensor | None
-
-
-class Embedder(Protocol):
-    """Anything that turns a batch of inputs into (B, dim) raw embeddings."""
-
-    dim: int
-
-    def __call__(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor: ...
 
 
 class Draw(NamedTuple):

@@ -19,9 +19,8 @@ from toolkit.training.log import LOG, Log
 from toolkit.training.plan import Plan
 from toolkit.training.run import Run
 
-_LEAST_SCALE = (
-    2.0**-14
-)  # of float16's gradients: from 2^16 on, each step that is left out halves it
+# of float16's gradients: from 2^16 on, each step that is left out halves it
+_LEAST_SCALE = 2.0**-14
 
 
 class Watch:
@@ -40,9 +39,8 @@ class Watch:
         self.run, self.plan, self.log = run, planned, log
         self.every = 1 if run.device.type == "cpu" else 16
         self.value = math.nan  # the latest loss that was read
-        self.pending: list[
-            tuple[int, float, Tensor]
-        ] = []  # step, rate, (4,): loss, and whether loss, embeddings and gradients are finite
+        # step, rate, (4,): loss, and whether loss, embeddings and gradients are finite
+        self.pending: list[tuple[int, float, Tensor]] = []
         self.embeddings: Tensor | None = None
         self.rate = 0.0
         self._hook = run.loss.register_forward_pre_hook(self._see)

@@ -20,12 +20,8 @@ from toolkit.console import console
 Writer = TypeVar("Writer", bound=Callable[..., Any])
 
 NAME = ".lock"
-_NO_LOCKS = {
-    "ENOLCK",
-    "ENOSYS",
-    "ENOTSUP",
-    "EOPNOTSUPP",
-}  # what a file system without locks answers
+# what a file system without locks answers
+_NO_LOCKS = {"ENOLCK", "ENOSYS", "ENOTSUP", "EOPNOTSUPP"}
 _TRIES = 100  # each of them lost to a process that has just removed the file which this one opened
 _open: set[int] = set()  # descriptors of the locks that this process holds
 
@@ -100,9 +96,8 @@ def _acquire(folder: Path) -> int | None:
                     f"{folder} is being written by {_holder(path)}; wait until it ends, or choose "
                     "another folder"
                 )
-            if not _is_file(
-                handle, path
-            ):  # its holder ended, and removed it, after it was opened here
+            # its holder ended, and removed it, after it was opened here
+            if not _is_file(handle, path):
                 os.close(handle)
                 continue
         except OSError as error:

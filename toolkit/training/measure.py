@@ -257,9 +257,8 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
     if settings.diversity:
         columns["feature_diversity"] = np.full(len(tested), feature_diversity(z))
         columns["cluster_diversity"] = np.full(len(tested), np.nan)
-        for number in np.flatnonzero(
-            np.bincount(labels) >= 3
-        ):  # one value a class, on its first item: their mean is eval.diversity's
+        # one value a class, on its first item: their mean is eval.diversity's
+        for number in np.flatnonzero(np.bincount(labels) >= 3):
             members = np.flatnonzero(labels == number)
             columns["cluster_diversity"][members[0]] = cluster_diversity(
                 z[members], labels[members]

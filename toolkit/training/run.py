@@ -109,16 +109,14 @@ class Run:
         seen: set[int] = set()
         for name, module in self.modules.items():
             for key, value in module.state_dict().items():
-                if (
-                    value.numel() and value.data_ptr() in seen
-                ):  # a joint loss holds one tensor under two names
+                # a joint loss holds one tensor under two names
+                if value.numel() and value.data_ptr() in seen:
                     continue
                 seen.add(value.data_ptr())
                 tensors[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
         axes = self._spread_parameters()
-        for index, values in self.optimizer.state_dict()[
-            "state"
-        ].items():  # of SGD and Adam all are tensors; rates are set anew at every step
+        # of SGD and Adam all are tensors; rates are set anew at every step
+        for index, values in self.optimizer.state_dict()["state"].items():
             for key, value in values.items():
                 tensors[f"optimizer.{index}.{key}"] = (
                     self._whole(value, axes[index]) if index in axes and value.ndim else value
@@ -171,19 +169,19 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     distributed.wait()
+    # weights in the layout channels_last are not contiguous
     tensors = {
         name: value if isinstance(value, DTensor) else value.contiguous()
         for name, value in run.tensors().items()
-    }  # channels_last weights are not
+    }
     tensors[f"random.cpu.{distributed.rank()}"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors[f"random.cuda.{distributed.rank()}"] = torch.cuda.get_rng_state()
     many = distributed.world() > 1
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # "torch.distributed is uninitialized, assuming a single process"
+            # "torch.distributed is uninitialized, assuming a single process"
+            warnings.simplefilter("ignore", UserWarning)
             dcp_save(
                 tensors,
                 storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=many),
