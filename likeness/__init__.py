@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eval.calibration import Calibration, load_calibration
+    from eval.formats.durations import read_durations
     from eval.formats.provenance import likeness_version
     from eval.formats.subjects import read_mapping
     from eval.formats.trials import read_trials
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from eval.scoring import Scored, Scoring
     from eval.types import Scores, Trials
     from likeness import backbones, losses, metrics
-    from likeness.commands.score import read_durations
     from likeness.embeddings import Embeddings, read_embeddings
     from likeness.evaluation import Evaluation, evaluate
     from likeness.model import Model, load, train
@@ -99,7 +99,7 @@ _HOMES = {
     "load_calibration": "eval.calibration",
     "load_plda": "eval.plda",
     "open_gallery": "toolkit.gallery.open",
-    "read_durations": "likeness.commands.score",
+    "read_durations": "eval.formats.durations",
     "read_embeddings": "likeness.embeddings",
     "read_mapping": "eval.formats.subjects",
     "read_trials": "eval.formats.trials",

@@ -276,6 +276,7 @@ def _reader(kind: Any) -> Callable[[Path], Any]:
     """How a file of this type, which may be joined with None, is read."""
     from eval.calibration import Calibration, load_calibration
     from eval.formats import embeddings
+    from eval.formats.durations import read_durations
     from eval.formats.subjects import read_mapping
     from eval.plda import Plda, load_plda
     from eval.types import Embeddings
@@ -288,36 +289,6 @@ def _reader(kind: Any) -> Callable[[Path], Any]:
         Mapping[str, float]: read_durations,
     }
     return next(readers[choice] for choice in (kind, *get_args(kind)) if choice in readers)
-
-
-def read_durations(path: Path) -> dict[str, float]:
-    """Reads lines `id seconds` (utt2dur) into {id: seconds}; a header is fine.
-
-    Raises:
-        ValueError: Lines whose second field is no number, all counted; and as `read_mapping`.
-    """
-    from eval.formats.subjects import read_mapping
-    from eval.types import name_first
-
-    listed = read_mapping(path)
-    wrong = [name for name, text in listed.items() if not _is_number(text)]
-    if wrong == list(listed)[:1] and len(listed) > 1:
-        del listed[wrong.pop()]  # the header `id seconds`, which the reader of any list cannot know
-    if wrong:
-        raise ValueError(
-            f"{path}: {len(wrong)} of {len(listed)} durations are no numbers "
-            f"({name_first(f'{name} {listed[name]}' for name in wrong)}); expected lines "
-            "`id seconds`"
-        )
-    return {name: float(text) for name, text in listed.items()}
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _read(
