@@ -105,8 +105,9 @@ class Log:
 
 
 def _quiet_on_full_disks(thread: threading.ExceptHookArgs) -> None:
-    """What ends TensorBoard's thread ends the next write, too, and is told there; the thread's own
-    traceback is not printed as well.
+    """Print no traceback of TensorBoard's thread where the disk is full.
+
+    The next write fails for the same reason, and its error says so.
     """
     if getattr(thread.exc_value, "errno", None) not in FULL:
         threading.__excepthook__(thread)

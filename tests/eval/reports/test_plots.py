@@ -13,9 +13,9 @@ from markupsafe import Markup
 
 from eval.reports.blocks import block
 from eval.reports.page import document
-from eval.reports.plots import drawn
+from eval.reports.drawing import drawn
 from eval.reports.quality import reject_curves, reject_figure, trial_quality
-from eval.reports.scores import (
+from eval.reports.plots import (
     histogram_edges,
     histogram_figure,
     llr_points,
@@ -117,7 +117,7 @@ def test_the_drawn_bins_of_a_classifier_are_those_of_its_error(
     """
     kept: list[tuple[np.ndarray, np.ndarray]] = []
     monkeypatch.setattr(
-        "eval.reports.scores.drawn", lambda _, mean, share, **more: kept.append((mean, share)) or ""
+        "eval.reports.plots.drawn", lambda _, mean, share, **more: kept.append((mean, share)) or ""
     )
     confidence = np.array([0.5, 0.55, 0.6, *[0.9] * 7])
     right = np.array([0, 1, 0, 1, 0, 1, 0, 0, 1, 0])
