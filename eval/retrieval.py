@@ -361,7 +361,7 @@ def nmi(
     embeddings: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, seed: int = 0
 ) -> float:
     """Normalised mutual information 2 I(labels; clusters) / (H(labels) + H(clusters)) of k-means
-    `clusters`, as many as classes unless told.
+    `clusters`, by default as many as classes.
 
     0 where nothing is shared or there is a single class. It rises with the number of clusters and
     says little above 100 classes (Musgrave et al. 2020, Sec. 2.3): report it beside MAP@R.

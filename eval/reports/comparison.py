@@ -17,8 +17,8 @@ from eval.comparison import LEVEL, Comparison
 from eval.formats.files import atomic_path
 from eval.reports.blocks import EMPTY, block, joined, prose
 from eval.reports.blocks import table as table_block
-from eval.reports.page import document
 from eval.reports.drawing import COLOURS, STYLES, drawn, legend, plot
+from eval.reports.page import document
 from eval.reports.plots import trade_off
 from eval.reports.text import difference_rows, latex, main_rows, markdown, notes, over_what, table
 from eval.results import metric_label

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.classification import auroc, equal_mass
 from eval.reports.blocks import block, prose
-from eval.reports.media import Media
 from eval.reports.drawing import COLOURS, GREY, drawn, legend, plot
+from eval.reports.media import Media
 from eval.reports.plots import histogram_edges
 from eval.types import Bools, Embeddings, Floats
 

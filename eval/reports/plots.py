@@ -1,10 +1,10 @@
 """The plots of scores: DET and ROC curves, histograms, reliability of log-likelihood ratios and of
 confidences.
 
-Each `..._points` function gives the numbers, and each `..._figure` a matplotlib Figure for
-eval.reports.drawing.drawn, which makes a block of a report from it. What is drawn is bounded, whatever the number of trials: curves are
-thinned evenly along themselves, and histograms are counts. 10 million trials need a few copies of
-their scores.
+Each `..._points` function gives the numbers, and each `..._figure` a matplotlib Figure, of which
+eval.reports.drawing.drawn makes a block of a report. What is drawn is bounded, whatever the number
+of trials: curves are thinned evenly along themselves, and histograms are counts. 10 million trials
+need a few copies of their scores.
 """
 
 from __future__ import annotations

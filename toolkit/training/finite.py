@@ -53,7 +53,7 @@ class Watch:
         self._hook.remove()
 
     def _see(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Note whether what the loss gets is finite: the embeddings of the whole batch, and keys."""
+        """Note whether the loss gets finite numbers: embeddings of the whole batch, and keys."""
         tensors = [value for value in inputs if isinstance(value, Tensor)]
         self.embeddings = (
             all_finite(tensors)

@@ -12,9 +12,8 @@ from jinja2.exceptions import UndefinedError
 from markupsafe import Markup
 
 from eval.reports.blocks import block
-from eval.reports.page import document
 from eval.reports.drawing import drawn
-from eval.reports.quality import reject_curves, reject_figure, trial_quality
+from eval.reports.page import document
 from eval.reports.plots import (
     histogram_edges,
     histogram_figure,
@@ -25,6 +24,7 @@ from eval.reports.plots import (
     roc_points,
     trade_off,
 )
+from eval.reports.quality import reject_curves, reject_figure, trial_quality
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer, tar_at_far
 
