@@ -48,17 +48,23 @@ _CELLS = 1 << 20
 class Switches:
     """Everything between face features and a number.
 
-    The defaults are those of docs/protocols.md; insightface's letters in brackets.
+    The defaults are those of docs/protocols.md. The letters F, N and D are insightface's.
 
-    flip (F): sum or mean of the features of the image and of its mirror image, none (the image
-    alone), included (the features as they are, holding both).
-    keep_norm (N): False scales each face's feature (both views joined) to length 1. detector_score
-    (D): True multiplies it by the detector's score.
-    media: mean over the faces of a template that share a medium, or none (each face is its own
-    medium). template: sum or mean over media.
-    final_norm: templates scaled to length 1. similarity: a name of eval.similarity. tar_rule: see
-    eval.verification.tar_at_far.
-    tpir_protocol: see eval.identification.RULES.
+    Attributes:
+        flip: F. The "sum" or the "mean" of the features of the image and of its mirror image;
+            "none" is the image alone, and "included" the features as they are, which hold both.
+        keep_norm: N. False scales each face's feature (both views joined) to length 1.
+        detector_score: D. True multiplies each face's feature by the detector's score.
+        media: The "mean" over the faces of a template that share a medium; with "none" each face is
+            a medium of its own.
+        template: The "sum" or the "mean" over the media of a template.
+        final_norm: Whether templates are scaled to length 1.
+        similarity: A name of eval.similarity.
+        tar_rule: See eval.verification.tar_at_far.
+        tpir_protocol: See eval.identification.RULES.
+
+    Raises:
+        ValueError: A switch does not have such a value.
     """
 
     flip: Flip = "sum"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike
+from scipy.special import log_expit, logsumexp, ndtri
 
 from eval.classification import ece, equal_mass
 from eval.reports.blocks import EMPTY, block, prose
@@ -36,8 +37,6 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
     Returns:
         A matplotlib Figure.
     """
-    from scipy.special import ndtri
-
     figure, axes = plot(4.5, 4.25 + 0.18 * len(scores))
     rates = {name: eer(system.targets, system.nontargets) for name, system in scores.items()}
     high = 0.5 if max(rates.values()) < 0.3 else 0.92
@@ -80,8 +79,6 @@ def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 def _probit_ticks(low: float, high: float) -> list[float]:
     """The rates at the ticks of a probit axis; each leaves room for the one before it."""
-    from scipy.special import ndtri
-
     room = 0.06 * (ndtri(high) - ndtri(low))
     ticks: list[float] = []
     for rate in _TICKS:
@@ -261,8 +258,6 @@ def llr_points(scores: Scores, num_bins: int = 12) -> Reliability:
     variance is about 1 / (t + .5) + 1 / (n + .5) (Haldane 1956, Anscombe 1956). Both estimate the
     same where P(target | LLR) = sigmoid(LLR) at even odds.
     """
-    from scipy.special import log_expit, logsumexp
-
     order = np.argsort(scores.values)
     values, target = scores.values[order], scores.target[order]
     num_targets, num_nontargets = int(target.sum()), int((~target).sum())

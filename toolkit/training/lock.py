@@ -4,6 +4,7 @@ however it ends.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -167,8 +168,6 @@ def _holder(path: Path) -> str:
 
 
 def _name(error: OSError) -> str:
-    import errno
-
     return errno.errorcode.get(error.errno or 0, "")
 
 

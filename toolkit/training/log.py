@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -115,15 +117,13 @@ def _quiet_on_full_disks(thread: threading.ExceptHookArgs) -> None:
 
 def check_loggers(loggers: Sequence[str]) -> None:
     """ValueError for a logger that is unknown or not installed."""
-    import importlib.util
-
     for name in loggers:
         if name not in LOGGERS:
             raise ValueError(
                 f"logger {name!r} is unknown; there are {', '.join(LOGGERS)} (log.jsonl is always "
                 "written)"
             )
-        if importlib.util.find_spec(name) is None:
+        if find_spec(name) is None:
             raise ValueError(
                 f"logger {name!r} is not installed; install it with: pip install {name}"
             )
@@ -162,8 +162,6 @@ def run_id(out: Path) -> str:
     """
     path = out / "wandb.id"
     if not path.is_file():
-        import secrets
-
         with atomic_path(path) as partial_path:
             partial_path.write_text(secrets.token_hex(4), encoding="utf-8")
     return path.read_text(encoding="utf-8").strip()
