@@ -15,7 +15,7 @@ import numpy as np
 from eval import similarity
 from eval.formats import embeddings
 from eval.formats import trials as trial_lists
-from eval.types import Embeddings
+from eval.types import Embeddings, Trials
 from likeness.commands.evaluate import Page, evaluate_files
 from likeness.models.run import load_model
 from toolkit.data.batch import Item, read_items, write_items
@@ -100,31 +100,50 @@ def run(
     say(
         report([made], out) if page else evaluate_files(made.scores, json_file=out / "results.json")
     )
+    example = _first_target(items, pairs)
+    say(_by_hand(made, model_folder, out, example, own_data=own_data, page=page))
+    return made
+
+
+def _first_target(items: Sequence[Item], pairs: Trials) -> tuple[Path, Path]:
+    """The two files of the first target trial."""
     assert pairs.target is not None
     first = int(np.flatnonzero(pairs.target)[0])
     paths = {item.id: item.path for item in items}
-    example = paths[pairs.enrol_ids[pairs.enrol[first]]], paths[pairs.probe_ids[pairs.probe[first]]]
+    return paths[pairs.enrol_ids[pairs.enrol[first]]], paths[pairs.probe_ids[pairs.probe[first]]]
+
+
+def _by_hand(
+    made: Made, model: Path, out: Path, example: tuple[Path, Path], *, own_data: str, page: bool
+) -> str:
+    """What the demo made, and the commands that do each of its steps.
+
+    Args:
+        made: The files of the demo.
+        model: The folder of the trained model.
+        out: The folder of the demo.
+        example: Two files that `likeness verify` compares.
+        own_data: As for `run`; so is `page`.
+        page: Whether there is a report.
+    """
     # as it was called, .venv/bin/likeness say
     program = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"
     shown = f", the report {out / 'report' / 'index.html'}" if page else ""
     listed, pairs_file = out / "items.txt", out / "trials.txt"
-    embeds = ("--model", model_folder, "--items", listed, "--root", data, "--out", "mine.npz")
+    embeds = ("--model", model, "--items", listed, "--root", made.media, "--out", "mine.npz")
     scores = ("--trials", pairs_file, "--embeddings", "mine.npz", "--out", "mine.txt")
-    shows = ("--embeddings", "mine.npz", "--media", data, "--report", "mine-report")
-    say(
-        f"""
-Made: the model {model_folder}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}{shown}
+    shows = ("--embeddings", "mine.npz", "--media", made.media, "--report", "mine-report")
+    return f"""
+Made: the model {model}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}{shown}
 Next, the same by hand, on the same files:
   {command(program, "embed", *embeds)}
   {command(program, "score", *scores)}
   {command(program, "evaluate", "mine.txt", *shows)}
-  {command(program, "verify", *example, "--model", model_folder)}
+  {command(program, "verify", *example, "--model", model)}
 as a web page and REST service on this machine:
-  {command(program, "serve", "--model", model_folder)}
+  {command(program, "serve", "--model", model)}
 and on your own files:
   {command(program)} {own_data}"""
-    )
-    return made
 
 
 def made_in(out: Path) -> Made:
