@@ -38,8 +38,14 @@ FORMAT = "likeness.resume/3"
 
 @dataclass
 class Plateau:
-    """Halving of the rate and early stop on the watched metric; `kept` are the best evaluations so
-    far, (value, step), best first.
+    """What the watched metric decides: halvings of the rate, the end, and which models are kept.
+
+    Attributes:
+        best: The best value so far; None before the first evaluation.
+        since_best: Evaluations since then.
+        since_halving: Evaluations without a better value since the last halving.
+        halvings: How often the rate was halved.
+        kept: The best evaluations so far, (value, step), best first.
     """
 
     best: float | None = None

@@ -50,10 +50,14 @@ INDIFFERENT = (
 
 @dataclass(frozen=True)
 class Data:
-    """What the runs of a variant are trained and measured on. digest: of the training items' ids
-    and labels, and of the trials.
+    """What the runs of a variant are trained and measured on.
 
-    items, trials, subjects: None for a recipe that measures items, which it finds itself.
+    Attributes:
+        digest: Of the ids and labels of the training items, and of what is tested.
+        items: The items of the trials; empty for a recipe that measures items, which it lists
+            itself.
+        trials: The trials, or None for such a recipe.
+        subjects: The subjects behind the trials, or None for such a recipe.
     """
 
     digest: str
