@@ -141,9 +141,8 @@ def test_models_and_templates(tmp_path: Path) -> None:
 
 def test_galleries_know_people_in_either_form(tmp_path: Path) -> None:
     rows = embedded("a", "b")
-    store = Enrolments(
-        tmp_path, {}, {"similarity": "cosine", "pooling": "mean"}
-    )  # as an earlier version wrote it
+    # as an earlier version wrote it
+    store = Enrolments(tmp_path, {}, {"similarity": "cosine", "pooling": "mean"})
     store.write([NFD], rows.matrix[:1], replace=False)
     store.close()
     gallery = ExactGallery(tmp_path)

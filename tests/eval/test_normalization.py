@@ -71,9 +71,10 @@ def test_against_loops(monkeypatch, similarity, top_n):
         for s, a, b in zip(scores, i, j, strict=True)
     ]
     for kind, values in result.items():
+        # cohort scores are float32
         np.testing.assert_allclose(
             values, [value[kind] for value in expected], rtol=2e-4, atol=2e-4
-        )  # cohort scores are float32
+        )
 
 
 def test_the_three_ways_to_give_scores_agree():

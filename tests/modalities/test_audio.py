@@ -205,9 +205,8 @@ def test_every_truncation_and_bit_flip_reads_or_is_refused_alike_in_files_and_sh
             np.testing.assert_array_equal(read(spanned), wave)
             assert np.isfinite(wave).all()
             assert len(wave) > 0
-    assert (
-        "Traceback" not in capfd.readouterr().err
-    )  # from inside the decoders, which pass nothing on
+    # from inside the decoders, which pass nothing on
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def compressed(path: Path, wave: Wave, **more: object) -> bytes:

@@ -32,9 +32,8 @@ def make(kind: str) -> TorchEmbedder:
     )
     for module in backbone.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            nn.init.uniform_(
-                module.running_mean, -1, 1
-            )  # as after training: padded frames are no longer zero behind it
+            # as after training: padded frames are no longer zero behind it
+            nn.init.uniform_(module.running_mean, -1, 1)
     return TorchEmbedder(KaldiFbank(num_mels=20), backbone).eval()
 
 
