@@ -67,9 +67,17 @@ class Calibration:
                 f"calibration: it was fitted with {len(self.weights)} quality measures ({names}), "
                 f"but {measures.shape[1]} are given"
             )
-        llrs: Floats = (
-            self.slope * values + measures @ np.array(self.weights, dtype=np.float64) + self.offset
-        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            llrs: Floats = (
+                self.slope * values
+                + measures @ np.array(self.weights, dtype=np.float64)
+                + self.offset
+            )
+        if bad := np.count_nonzero(~np.isfinite(llrs)):
+            raise ValueError(
+                f"calibration: {bad} of {llrs.size} log-likelihood ratios overflow with slope "
+                f"{self.slope:g} and offset {self.offset:g}; fit a calibration on such scores"
+            )
         return llrs
 
     def save(self, path: str | Path) -> None:
@@ -105,6 +113,7 @@ def load_calibration(path: str | Path) -> Calibration:
                 "its numbers are not finite, slope is not positive, or weights and names differ in "
                 "length"
             )
+        check_costs(calibration.p_target, 1, 1)
         if not all(isinstance(text, str) for text in (*calibration.names, calibration.system)):
             raise ValueError("names and system must be texts")
     except (KeyError, TypeError, ValueError, RecursionError) as error:

@@ -219,6 +219,19 @@ class Embeddings:
         return rows
 
 
+def _labels(name: str, target: Any) -> Bools:
+    """Labels as booleans. NaN, -1 and texts would all become True."""
+    labels = np.asarray(target)
+    if labels.dtype.kind != "b" and labels.size:
+        fit = labels.dtype.kind in "iuf" and ((labels == 0) | (labels == 1)).all()
+        if not fit:
+            raise ValueError(
+                f"{name}: labels must be True or False, or 1 and 0, but {labels.dtype} of other "
+                "values was given; give booleans, for example labels == 'target'"
+            )
+    return np.ascontiguousarray(labels, dtype=np.bool_)
+
+
 @dataclass(frozen=True, eq=False)
 class Trials:
     """P trials between enrolment and probe ids.
@@ -236,12 +249,17 @@ class Trials:
 
     def __post_init__(self) -> None:
         for side, ids in (("enrol", self.enrol_ids), ("probe", self.probe_ids)):
-            index = np.ascontiguousarray(getattr(self, side), dtype=np.int32)
-            if index.ndim != 1 or (index.size and (index.min() < 0 or index.max() >= len(ids))):
+            stated = np.asarray(getattr(self, side))
+            # The bounds are those of the numbers before they become int32, which may wrap around.
+            if stated.ndim != 1 or (
+                stated.size
+                and (stated.dtype.kind not in "iu" or stated.min() < 0 or stated.max() >= len(ids))
+            ):
                 raise ValueError(
-                    f"trials: {side} must be (P,) indices into {len(ids)} ids, but got shape "
-                    f"{index.shape}"
+                    f"trials: {side} must be (P,) indices into {len(ids)} ids, but got "
+                    f"{stated.dtype} of shape {stated.shape}"
                 )
+            index = np.ascontiguousarray(stated, dtype=np.int32)
             if not all(map(str.isascii, ids)):
                 number: dict[str, int] = {}
                 places = np.array(
@@ -259,7 +277,7 @@ class Trials:
                 "pair up"
             )
         if self.target is not None:
-            target = np.ascontiguousarray(self.target, dtype=np.bool_)
+            target = _labels("trials", self.target)
             if target.shape != self.enrol.shape:
                 raise ValueError(f"trials: {target.size} labels for {self.enrol.size} trials")
             object.__setattr__(self, "target", target)
@@ -296,7 +314,7 @@ class Scores:
 
     def __post_init__(self) -> None:
         values = np.ascontiguousarray(self.values, dtype=np.float64)
-        target = np.ascontiguousarray(self.target, dtype=np.bool_)
+        target = _labels("scores", self.target)
         if values.ndim != 1 or values.shape != target.shape:
             raise ValueError(
                 f"scores: values {values.shape} and labels {target.shape} must both be (P,)"

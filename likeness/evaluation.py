@@ -253,6 +253,11 @@ def _systems_of(scores: Any) -> dict[str, System]:
     """
     if isinstance(scores, Mapping):
         systems = {str(name): system for name, system in scores.items()}
+        if len(systems) < len(scores):
+            raise ValueError(
+                f"{len(scores)} systems have {len(systems)} names ({name_first(systems)}); give "
+                "each a name of its own"
+            )
     elif isinstance(scores, Scored | Scores):
         systems = {"scores": scores}
     else:

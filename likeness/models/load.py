@@ -24,6 +24,7 @@ by the cosine.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -153,7 +154,8 @@ def in_parts(
             f"--crops {crops} and --chunk-seconds {chunk_seconds:g} exclude each other; choose one "
             "of them"
         )
-    if crop_seconds < 0.1 or 0 < chunk_seconds < 1.0:
+    chunks_fit = chunk_seconds == 0 or 1.0 <= chunk_seconds < math.inf  # and are not NaN
+    if not (chunks_fit and 0.1 <= crop_seconds < math.inf):
         raise ValueError(
             f"--crop-seconds {crop_seconds:g}, --chunk-seconds {chunk_seconds:g}: crops of at "
             "least 0.1 s and chunks of at least 1 s are allowed"

@@ -157,6 +157,9 @@ def test_save_and_load(tmp_path):
         {"extra": 1},
         {"names": [3], "weights": [1.0]},
         {"weights": None},
+        {"p_target": 0},
+        {"p_target": 1},
+        {"p_target": 2.5},
     ],
 )
 def test_other_files_are_refused(tmp_path, change):
@@ -169,6 +172,13 @@ def test_other_files_are_refused(tmp_path, change):
         load_calibration(path)
     with pytest.raises(FileNotFoundError):
         load_calibration(tmp_path / "none.json")
+
+
+def test_no_llr_overflows():
+    calibration = Calibration(1e308, -1e308)
+    assert calibration.apply([0.5]).tolist() == [-5e307]
+    with pytest.raises(ValueError, match=r"1 of 2 .* overflow"):
+        calibration.apply([0.5, 1e3])
 
 
 SCORES, TARGET = llrs(8, 100)

@@ -406,14 +406,20 @@ def check_unique(items: Sequence[Item], where: str) -> None:
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The line numbers and fields of the lines of a list that have any."""
     with path.open(encoding="utf-8-sig", errors="strict") as lines:
-        for number, line in enumerate(lines, 1):
-            if not _is_text(line):
-                raise ValueError(
-                    f"{path}: line {number} is not text of at most {_MAX_LINE} characters; is "
-                    "this a list of files?"
-                )
-            if fields := _line_fields(line):
-                yield number, fields
+        try:
+            # A line is read in parts, because a link to /dev/zero has no end of a line.
+            for number, line in enumerate(iter(lambda: lines.readline(_MAX_LINE + 1), ""), 1):
+                if not _is_text(line):
+                    raise ValueError(
+                        f"{path}: line {number} is not text of at most {_MAX_LINE} characters; is "
+                        "this a list of files?"
+                    )
+                if fields := _line_fields(line):
+                    yield number, fields
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} is not UTF-8 text ({error.reason}); is this a list of files?"
+            ) from None
 
 
 def _is_text(line: str) -> bool:

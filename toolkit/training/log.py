@@ -133,17 +133,27 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     """The entries of a run's log.jsonl; none without one.
 
     A line that a kill cut short is left out.
+
+    Raises:
+        ValueError: The log is damaged.
     """
     file = folder / LOG
-    return (
-        [
-            json.loads(line)
-            for line in file.read_text(encoding="utf-8").splitlines()
-            if line.endswith("}")
-        ]
-        if file.is_file()
-        else []
-    )
+    if not file.is_file():
+        return []
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        entries = [json.loads(line) for line in lines if line.endswith("}")]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{file} is damaged: a line of it is no JSON ({str(error).splitlines()[0]}); restore "
+            "it or remove it"
+        ) from None
+    if wrong := [entry for entry in entries if not isinstance(entry.get("step"), int)]:
+        raise ValueError(
+            f"{file} is damaged: {len(wrong)} of {len(entries)} entries have no step; restore it "
+            "or remove it"
+        )
+    return entries
 
 
 def cut(folder: Path, step: int) -> None:

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor
 
-from eval.formats.files import atomic_path
+from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
 from eval.formats.writing import sync, sync_names
 from toolkit.models import checkpoint
@@ -251,13 +251,32 @@ def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
     whole = sorted(state.parent for state in (out / RESUME).glob(f"*/{STATE}"))
     if not whole:
         return None
-    state = json.loads((whole[-1] / STATE).read_text(encoding="utf-8"))
+    state = json_object(whole[-1] / STATE)
     if state.get("format") != FORMAT:
         raise ValueError(
             f"{whole[-1]} is a checkpoint of format {state.get('format')!r}; this version of "
             f"Likeness reads {FORMAT!r}"
         )
+    if not _is_state(state):
+        raise ValueError(
+            f"{whole[-1] / STATE} is damaged: its fields are not those that a run writes; restore "
+            "it, or start a new run in another folder"
+        )
     return whole[-1], state
+
+
+def _is_state(state: dict[str, Any]) -> bool:
+    """Whether a state has the fields that are used before anything else can refuse it."""
+    step, plateau = state.get("step"), state.get("plateau")
+    return (
+        type(step) is int
+        and step >= 0
+        and isinstance(state.get("owed"), bool)
+        and isinstance(plateau, dict)
+        and type(plateau.get("since_best")) is int
+        and isinstance(plateau.get("kept"), list)
+        and {"scaler", "num_classes", "classes", "items"} <= state.keys()
+    )
 
 
 def is_finished(out: Path, steps: int, stop_after: int) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.comparison import Subjects, subjects_behind
-from eval.formats.files import atomic_path
+from eval.formats.files import atomic_path, json_object
 from eval.types import Trials, name_first
 from toolkit.data.batch import Item
 from toolkit.models.parts import describe
@@ -258,7 +258,7 @@ def keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str,
         }
         for name, recipe in variants.items()
     }
-    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    before = json_object(path) if path.is_file() else {}
     changed: dict[str, list[str]] = {}
     for name in stated.keys() & before.keys():
         old, new = flat(current(before[name]["recipe"])), flat(stated[name]["recipe"])

@@ -842,3 +842,10 @@ def test_other_machines_need_the_token_for_everything(path: str, token: str, sta
         hosts=["proxy.example"],
         headers=[(b"host", b"proxy.example"), *headers[1:]],
     ) == [status]
+
+
+def test_the_log_names_no_method_of_the_client_s_own(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="likeness.serve"):
+        ask_guard(method="EVIL" * 1_000, path="/health")
+    assert "EVIL" not in caplog.text
+    assert caplog.messages[0].startswith("- ")
