@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.types import name_first
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
 from toolkit.data.batch import MAX_SPAN, Item, check_unique, read_items
@@ -46,8 +48,8 @@ def items_of(
             a mapping from ids to files, arrays or open files.
         modality: "speaker", "face" or "image".
         rate_hz: sampling rate of recordings that are arrays.
-        root: folder that relative paths of lists and tables start from. By default a list's and a
-            file's own folder, and the current folder for a table in memory.
+        root: folder that relative paths of lists, tables and sequences start from. By default a
+            list's and a file's own folder, and the current folder for what is in memory.
 
     Yields:
         The items, each with an id of its own: the id that was given, else the path below the
@@ -128,7 +130,7 @@ class _Maker:
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
             _refuse_address(value)
-            path = Path(value)
+            path = Path(value) if self.root is None else self.root / value
             if path.is_dir():
                 raise ValueError(f"{path} is a folder; a folder is embedded alone, not in a list")
             return Item(str(value) if key is None else key, path)
@@ -199,8 +201,9 @@ class _Maker:
     def _from_table(self, table: Any) -> list[Item]:
         columns = {
             str(name): [None if _is_empty(value) else value for value in table[name]]
-            for name in table.columns
             if str(name) in ("id", "path", "label")
+            else ()  # only its name is needed, for the error
+            for name in table.columns
         }
         return self._from_columns(columns, "the table", self.root or Path())
 
@@ -208,7 +211,10 @@ class _Maker:
         self, columns: Mapping[str, Sequence[Any]], name: str, root: Path
     ) -> list[Item]:
         if "path" not in columns:
-            raise ValueError(f"{name} has no column `path`; rename the column that holds the paths")
+            raise ValueError(
+                f"{name} has no column `path`; its columns are ({name_first(columns)}): rename the "
+                "one that holds the paths"
+            )
         paths = columns["path"]
         if empty := [row for row, path in enumerate(paths) if path is None or not str(path)]:
             raise ValueError(
@@ -226,7 +232,8 @@ class _Maker:
         return self.folder / f"{self.num_written:06d}{suffix}"
 
     def _write_bytes(self, file: Any) -> Path:
-        content = file if isinstance(file, bytes) else file.read(MAX_SPAN + 1)
+        is_text = isinstance(file, io.TextIOBase)  # reading it may fail, for it is no text
+        content = file if is_text or isinstance(file, bytes) else file.read(MAX_SPAN + 1)
         if not isinstance(content, bytes):
             raise ValueError("an open file must be in binary mode; open it with 'rb'")
         if len(content) > MAX_SPAN:
