@@ -104,6 +104,11 @@ def check_similarity(similarity: str) -> None:
     ...
     ValueError: unknown similarity 'cosin'; did you mean 'cosine'? allowed: ...
     """
+    if not isinstance(similarity, str):
+        raise ValueError(
+            f"similarity {similarity!r} must be a name, such as 'cosine'; give one of "
+            f"{', '.join(ALLOWED)}"
+        )
     _formula(similarity, 2)
 
 

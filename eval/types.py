@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 from unicodedata import normalize
@@ -45,6 +46,26 @@ def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
     names = tuple(allowed)
     if value not in names:
         raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(names)}")
+
+
+def check_numbers(name: str, values: object) -> None:
+    """Refuses a setting that is no sequence of numbers, such as a number alone or a text.
+
+    >>> check_numbers("fars", 0.01)
+    Traceback (most recent call last):
+    ...
+    ValueError: fars: 0.01 is no sequence of numbers; write it in brackets, as in (0.01,)
+    """
+    if isinstance(values, Real):
+        raise ValueError(
+            f"{name}: {values!r} is no sequence of numbers; write it in brackets, as in "
+            f"({values!r},)"
+        )
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ValueError(f"{name}: {values!r} is no sequence of numbers; give one, such as a tuple")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise ValueError(f"{name}: {value!r} is no number; give numbers only")
 
 
 def check_counts(name: str, values: Iterable[object], *, least: int = 1) -> None:

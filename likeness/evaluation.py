@@ -92,7 +92,7 @@ class Evaluation:
         if len(self._systems) > 1:
             raise ValueError(
                 f"{len(self._systems)} systems were evaluated; name one of them in brackets: "
-                f"{', '.join(self._systems)}"
+                f"{', '.join(map(repr, self._systems))}"
             )
         return self[self._systems[0]]
 
@@ -223,7 +223,8 @@ def evaluate(
     systems = _systems_of(scores)
     if reference is not None and reference not in systems:
         raise ValueError(
-            f"the reference {reference!r} is none of the systems; there is {', '.join(systems)}"
+            f"the reference {reference!r} is none of the systems; there is "
+            f"{', '.join(map(repr, systems))}"
         )
     settings = settings_of(settings, VerificationSettings)
     labels = None if trials is None else trials_of(trials)

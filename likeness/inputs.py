@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.types import name_first
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
 from likeness.tables import TABLES, columns_of_file, columns_of_table
@@ -44,8 +46,8 @@ def items_of(
             a mapping from ids to files, arrays or open files.
         modality: "speaker", "face" or "image".
         rate_hz: sampling rate of recordings that are arrays.
-        root: folder that relative paths of lists and tables start from. By default a list's and a
-            file's own folder, and the current folder for a table in memory.
+        root: folder that relative paths of lists, tables and sequences start from. By default a
+            list's and a file's own folder, and the current folder for what is in memory.
 
     Yields:
         The items, each with an id of its own: the id that was given, else the path below the
@@ -126,7 +128,7 @@ class _Maker:
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
             _refuse_address(value)
-            path = Path(value)
+            path = Path(value) if self.root is None else self.root / value
             if path.is_dir():
                 raise ValueError(f"{path} is a folder; a folder is embedded alone, not in a list")
             return Item(str(value) if key is None else key, path)
@@ -186,7 +188,10 @@ class _Maker:
         self, columns: Mapping[str, Sequence[Any]], name: str, root: Path
     ) -> list[Item]:
         if "path" not in columns:
-            raise ValueError(f"{name} has no column `path`; rename the column that holds the paths")
+            raise ValueError(
+                f"{name} has no column `path`; its columns are ({name_first(columns)}): rename the "
+                "one that holds the paths"
+            )
         paths = columns["path"]
         if empty := [row for row, path in enumerate(paths) if path is None or not str(path)]:
             raise ValueError(
@@ -208,6 +213,8 @@ class _Maker:
         return self.folder / f"{self.num_written:06d}{suffix}"
 
     def _write_bytes(self, file: Any) -> Path:
+        if isinstance(file, io.TextIOBase):  # reading it may fail, for it is no text
+            raise ValueError("an open file must be in binary mode; open it with 'rb'")
         content = file if isinstance(file, bytes) else _read_whole(file)
         if len(content) > MAX_SPAN:
             raise ValueError(

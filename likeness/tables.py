@@ -22,7 +22,8 @@ def columns_of_file(path: Path) -> dict[str, list[Any]]:
         path: The file, in UTF-8, with a head that names its columns.
 
     Returns:
-        The cells of each column; a cell that a short row lacks is None.
+        The cells of each of these columns; a cell that a short row lacks is None. Other columns
+        are there without cells.
 
     Raises:
         ValueError: It is no such table, a column is there twice, a row has more fields than the
@@ -43,7 +44,8 @@ def columns_of_table(table: Any) -> dict[str, list[Any]]:
         table: What has `columns` and gives the values of each by its name.
 
     Returns:
-        The cells of each column; a missing value is None.
+        The cells of each of these columns; a missing value is None. Other columns are there
+        without cells.
 
     Raises:
         ValueError: A column is there twice.
@@ -52,8 +54,9 @@ def columns_of_table(table: Any) -> dict[str, list[Any]]:
     _refuse_repeated(names, "the table")
     return {
         name: [None if _is_empty(value) else value for value in table[column]]
-        for name, column in zip(names, table.columns, strict=True)
         if name in _COLUMNS
+        else []
+        for name, column in zip(names, table.columns, strict=True)
     }
 
 
@@ -83,7 +86,7 @@ def _csv_columns(rows: Iterator[list[str]], path: Path) -> dict[str, list[Any]]:
     names = next(rows, [])
     _refuse_repeated(names, str(path))
     places = {name: names.index(name) for name in _COLUMNS if name in names}
-    columns: dict[str, list[Any]] = {name: [] for name in places}
+    columns: dict[str, list[Any]] = {name: [] for name in names}
     long = []
     for number, row in enumerate(filter(None, rows), 1):
         if any(row[len(names) :]):

@@ -63,6 +63,19 @@ class Verification(NamedTuple):
     threshold: float | None = None
     same: bool | None = None
 
+    def __bool__(self) -> bool:
+        """The decision, so that `if model.verify(a, b, threshold=0.4):` asks for it.
+
+        Raises:
+            ValueError: Nothing was decided.
+        """
+        if self.same is None:
+            raise ValueError(
+                "there is no decision, because there is neither a threshold nor a calibration; "
+                "give one, or use the score"
+            )
+        return self.same
+
     def __str__(self) -> str:
         return self.text()
 

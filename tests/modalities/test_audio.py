@@ -106,6 +106,12 @@ def test_unusable_waves_are_refused(tmp_path: Path, wave: np.ndarray, sentence: 
     assert str(path) in str(caught.value)
 
 
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").touch()
+    with pytest.raises(BadAudio, match="0 bytes"):
+        read(Item("a", tmp_path / "a.wav"))
+
+
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.wav").write_text("not audio at all")
     (tmp_path / "nothing.flac").touch()
