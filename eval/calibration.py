@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.formats.files import atomic_path, bounded
-from eval.normalization import cohort_statistics
 from eval.types import Bools, Floats, SplitScores
 from eval.verification import as_labels, check_costs, eer
 
@@ -293,19 +292,6 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
         )
     logs: Floats = np.log(numbers)
     return logs
-
-
-def cohort_mean(
-    embeddings: ArrayLike,
-    cohort: ArrayLike,
-    *,
-    top_n: int | None = None,
-    similarity: str = "cosine",
-) -> Floats:
-    """(N,) mean score of each embedding with the (top_n closest of the) cohort: how much it looks
-    like everybody. Errors as normalization.cohort_statistics.
-    """
-    return cohort_statistics(embeddings, cohort, top_n=top_n, similarity=similarity).mean
 
 
 def _scores(scores: ArrayLike) -> Floats:

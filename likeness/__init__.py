@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from eval.formats.provenance import likeness_version
     from eval.formats.subjects import read_mapping
     from eval.formats.trials import read_trials
-    from eval.plda import load_plda
     from eval.protocols.identification import IdentificationSettings
     from eval.protocols.retrieval import RetrievalSettings
     from eval.protocols.verification import VerificationSettings
-    from eval.scoring import Scored, Scoring
+    from eval.scoring.plda import load_plda
+    from eval.scoring.score import Scored, Scoring
     from eval.types import Scores, Trials
     from likeness import backbones, losses, metrics
     from likeness.embeddings import Embeddings, read_embeddings
@@ -86,9 +86,9 @@ _HOMES = {
     "Item": "toolkit.data.batch",
     "Model": "likeness.model",
     "RetrievalSettings": "eval.protocols.retrieval",
-    "Scored": "eval.scoring",
+    "Scored": "eval.scoring.score",
     "Scores": "eval.types",
-    "Scoring": "eval.scoring",
+    "Scoring": "eval.scoring.score",
     "Trials": "eval.types",
     "Verification": "likeness.verification",
     "VerificationSettings": "eval.protocols.verification",
@@ -97,7 +97,7 @@ _HOMES = {
     "identify": "likeness.searching",
     "load": "likeness.model",
     "load_calibration": "eval.calibration",
-    "load_plda": "eval.plda",
+    "load_plda": "eval.scoring.plda",
     "open_gallery": "toolkit.gallery.open",
     "read_durations": "eval.formats.durations",
     "read_embeddings": "likeness.embeddings",

@@ -16,7 +16,7 @@ from eval.protocols.side_by_side import Compared, evaluate_together, labelled, r
 from eval.protocols.verification import Evaluated, VerificationSettings
 from eval.protocols.verification import evaluate as evaluate_values
 from eval.results import Result, as_html, write_json
-from eval.scoring import Scored
+from eval.scoring.score import Scored
 from eval.types import Embeddings, Scores, Trials, name_first
 from likeness.files import (
     File,

@@ -10,7 +10,7 @@ from typing import TypeVar
 from eval.formats import embeddings as stored
 from eval.formats.subjects import read_mapping
 from eval.formats.trials import read_trials
-from eval.templates import read_enrolment
+from eval.scoring.templates import read_enrolment
 from eval.types import Embeddings, Trials, name_first
 
 File = str | PathLike[str]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eval.calibration import Calibration
-from eval.scoring import Scored, Scoring
-from eval.scoring import calibrate as calibrate_values
-from eval.scoring import score as score_values
+from eval.scoring.score import Scored, Scoring
+from eval.scoring.score import calibrate as calibrate_values
+from eval.scoring.score import score as score_values
 from eval.types import Embeddings, Trials
 from likeness.files import File, Models, embeddings_of, models_of, settings_of, trials_of
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from eval.calibration import Calibration, by_side, load_calibration, log_measure
 from eval.results import as_html
-from eval.scoring import Scoring
+from eval.scoring.score import Scoring
 from eval.similarity import pairs
 from eval.types import Embeddings
 from likeness.missing import refuse_missing_files

@@ -40,11 +40,12 @@ from PIL import Image
 from safetensors.torch import save_file
 from scipy.io import savemat
 
-from eval import per_item, plda, templates
+from eval import per_item
 from eval.calibration import Calibration, load_calibration
 from eval.formats import embeddings, subjects, trials
 from eval.protocols import ijb_files
 from eval.reports import media as report_media
+from eval.scoring import plda, templates
 from eval.types import Embeddings, Trials
 from likeness.models import insightface as backends_insightface
 from likeness.models import onnx as exported_models

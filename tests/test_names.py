@@ -20,8 +20,8 @@ from eval.formats.trials import read_scores, read_trials, write_scores
 from eval.groups import sides_of
 from eval.protocols.lfw import read_pairs
 from eval.reports.media import media_of
+from eval.scoring.templates import enrol, pool, read_enrolment
 from eval.similarity import score_trials
-from eval.templates import enrol, pool, read_enrolment
 from eval.types import Embeddings, Trials
 from modalities.face.pairs import find_images
 from toolkit.data.batch import Item, check_unique, label_numbers, read_items

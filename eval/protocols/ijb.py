@@ -29,9 +29,9 @@ from eval.protocols.identification import (
 )
 from eval.protocols.ijb_files import Faces, Side
 from eval.results import Result, with_bounds
+from eval.scoring.templates import Method, pool
 from eval.similarity import pairs as score_pairs
 from eval.similarity import refuse_missing
-from eval.templates import Method, pool
 from eval.types import Embeddings, Floats, Floats32, Scores, Trials
 from eval.verification import TarRule, eer, num_allowed, tar_at_far, verification_metrics
 

@@ -15,7 +15,6 @@ from sklearn.linear_model import LogisticRegression
 from eval.calibration import (
     Calibration,
     by_side,
-    cohort_mean,
     error_versus_reject,
     fit_calibration,
     load_calibration,
@@ -282,4 +281,3 @@ def test_measures():
     np.testing.assert_allclose(log_measure("seconds", [1.0, np.e]), [0, 1])
     with pytest.raises(ValueError, match="2 of 3 values of seconds"):
         log_measure("seconds", [0.0, 1.0, np.nan])
-    np.testing.assert_allclose(cohort_mean([[1.0, 0]], [[1.0, 0], [0, 1], [-1, 0]], top_n=2), [0.5])

@@ -11,8 +11,8 @@ import pytest
 
 from eval.formats import embeddings
 from eval.formats.trials import read_scores
+from eval.scoring.templates import enrol
 from eval.similarity import score_trials
-from eval.templates import enrol
 from eval.types import Embeddings
 from likeness.cli import main
 from modalities.speaker import cnceleb

@@ -17,7 +17,7 @@ from scipy.stats import multivariate_normal
 
 from eval.formats import embeddings as files
 from eval.formats.trials import read_scores
-from eval.plda import Plda, ScoringLength, _em, fit_plda, load_plda
+from eval.scoring.plda import Plda, ScoringLength, _em, fit_plda, load_plda
 from eval.types import Embeddings
 from likeness.cli import main
 from likeness.commands.plda import fit_files

@@ -323,3 +323,16 @@ def _finite(name: str, rows: ArrayLike) -> NDArray[np.floating]:
             "extract them again or remove them"
         )
     return values
+
+
+def cohort_mean(
+    embeddings: ArrayLike,
+    cohort: ArrayLike,
+    *,
+    top_n: int | None = None,
+    similarity: str = "cosine",
+) -> Floats:
+    """(N,) mean score of each embedding with the (top_n closest of the) cohort: how much it looks
+    like everybody. It is a measure of quality for calibrations. Errors as `cohort_statistics`.
+    """
+    return cohort_statistics(embeddings, cohort, top_n=top_n, similarity=similarity).mean
