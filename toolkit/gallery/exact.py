@@ -25,8 +25,8 @@ These are the methods:
     entries(), len(), close(), meta, similarity
 
 A subject is one template, which eval.scoring.templates.pool makes from the enrolments. Enrolments
-are kept raw, so that norms keep their meaning. A gallery belongs to one model: it stores the model's digest
-and similarity, and it refuses embeddings of another model. Scores are those of
+are kept raw, so that norms keep their meaning. A gallery belongs to one model: it stores the
+model's digest and similarity, and it refuses embeddings of another model. Scores are those of
 eval.similarity.pairs, template first, in every store.
 
 Every change is atomic, and on disk when the method returns. The folder of an ExactGallery belongs
