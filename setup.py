@@ -20,9 +20,8 @@ class BuildWithRecipes(build_py):
         if self.editable_mode:
             return  # the clone's own folder is used
         target = Path(self.build_lib, "likeness", "recipes")
-        shutil.rmtree(
-            target, ignore_errors=True
-        )  # what an earlier build left may have been renamed
+        # what an earlier build left may have been renamed
+        shutil.rmtree(target, ignore_errors=True)
         for source in sorted(Path("recipes").glob("*/*.py")):
             copy = target / source.relative_to("recipes")
             copy.parent.mkdir(parents=True, exist_ok=True)

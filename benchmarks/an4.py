@@ -123,7 +123,7 @@ def with_as_norm(folder: Path, data: Path) -> list[Path]:
     The training mean is subtracted, and the cohort is the training speakers, a mean unit embedding
     each.
     """
-    from eval.normalization import as_norm
+    from eval.scoring.normalization import as_norm
     from likeness.models.run import load_model
     from modalities.speaker import an4
     from toolkit.models.embed import embed

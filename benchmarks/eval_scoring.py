@@ -40,7 +40,7 @@ from performance import (
 )
 
 from eval.formats.trials import read_trials
-from eval.normalization import as_norm
+from eval.scoring.normalization import as_norm
 from eval.similarity import pairs
 from eval.verification import verification_metrics
 

@@ -45,7 +45,7 @@ from performance import (
 )
 from torch import Tensor, nn
 
-from eval.normalization import as_norm
+from eval.scoring.normalization import as_norm
 from eval.similarity import pairs
 from eval.verification import verification_metrics
 from modalities.speaker import an4, audio

@@ -279,10 +279,10 @@ def bounds_of(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[dict[str, Bounds], Resamples]:
-    """`bounds` of several metrics that share draws, and the resamples themselves; below 5 subjects
-    nothing is drawn and all values are NaN.
+    """`bounds` of several metrics that share draws, and the resamples themselves.
 
-    Args and errors: see `intervals`.
+    The arguments and errors are those of `intervals`. Below 5 subjects nothing is drawn, and all
+    values are NaN.
     """
     trials = _sorted_trials(scores, subjects, num_resamples)
     drawn = drawn_from(scores.target, subjects)
@@ -308,14 +308,24 @@ def intervals(
     """Bootstrap intervals (low, high) of several metrics that share draws and sums: the same
     numbers as one `interval` each, at a fraction of the cost.
 
-    metrics: name -> metric(target, nontarget). eer, min_dcf and tar_at_far of eval.verification,
-    also as functools.partial with keywords, are fast.
-    subjects: (P, 2) integers, the subjects of each trial's enrol and probe side. None resamples
-    TRIALS instead: optimistic (too narrow) wherever trials share subjects, and to be marked as
-    such. Resamples that lose a whole class are drawn again; `resample` counts them.
-    None in place of an interval: fewer than 5 subjects, or resamples that do not vary; `bounds_of`
-    says which, and marks those of fewer than 20. ValueError for an empty class, subjects of a wrong
-    shape or in contradiction to the labels, too few subjects, a level outside (0, 1).
+    Args:
+        metrics: Name -> metric(target, nontarget). eer, min_dcf and tar_at_far of
+            eval.verification are fast, also as functools.partial with keywords.
+        scores: P trials with labels.
+        subjects: (P, 2) integers, the subjects of the enrolment and the probe side of each trial.
+            None resamples TRIALS instead, which is too narrow wherever trials share subjects and
+            has to be marked as such.
+        num_resamples: Draws. One that loses a whole class is drawn again; `resample` counts them.
+        level: Share of the resamples that an interval spans.
+        seed: Of the draws.
+
+    Returns:
+        Name -> (low, high). None stands for an interval of fewer than 5 subjects, or of resamples
+        that do not vary. `bounds_of` says which, and marks those of fewer than 20 subjects.
+
+    Raises:
+        ValueError: A class is empty, subjects have a wrong shape or contradict the labels, there
+            are too few subjects, or the level is not strictly between 0 and 1.
     """
     bounds_by_name, _ = bounds_of(
         metrics, scores, subjects, num_resamples=num_resamples, level=level, seed=seed

@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.formats.files import atomic_path, bounded
-from eval.normalization import cohort_statistics
 from eval.types import Bools, Floats, SplitScores
 from eval.verification import as_labels, check_costs, eer
 
@@ -67,9 +66,17 @@ class Calibration:
                 f"calibration: it was fitted with {len(self.weights)} quality measures ({names}), "
                 f"but {measures.shape[1]} are given"
             )
-        llrs: Floats = (
-            self.slope * values + measures @ np.array(self.weights, dtype=np.float64) + self.offset
-        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            llrs: Floats = (
+                self.slope * values
+                + measures @ np.array(self.weights, dtype=np.float64)
+                + self.offset
+            )
+        if bad := np.count_nonzero(~np.isfinite(llrs)):
+            raise ValueError(
+                f"calibration: {bad} of {llrs.size} log-likelihood ratios overflow with slope "
+                f"{self.slope:g} and offset {self.offset:g}; fit a calibration on such scores"
+            )
         return llrs
 
     def save(self, path: str | Path) -> None:
@@ -105,6 +112,7 @@ def load_calibration(path: str | Path) -> Calibration:
                 "its numbers are not finite, slope is not positive, or weights and names differ in "
                 "length"
             )
+        check_costs(calibration.p_target, 1, 1)
         if not all(isinstance(text, str) for text in (*calibration.names, calibration.system)):
             raise ValueError("names and system must be texts")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -284,19 +292,6 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
         )
     logs: Floats = np.log(numbers)
     return logs
-
-
-def cohort_mean(
-    embeddings: ArrayLike,
-    cohort: ArrayLike,
-    *,
-    top_n: int | None = None,
-    similarity: str = "cosine",
-) -> Floats:
-    """(N,) mean score of each embedding with the (top_n closest of the) cohort: how much it looks
-    like everybody. Errors as normalization.cohort_statistics.
-    """
-    return cohort_statistics(embeddings, cohort, top_n=top_n, similarity=similarity).mean
 
 
 def _scores(scores: ArrayLike) -> Floats:

@@ -125,9 +125,8 @@ def log_normalizer_ratio(kappa: ArrayLike, dim: int) -> Floats:
         return relative(kappa, dim)[0]
     kappa = _checked(kappa)
     positive = np.where(kappa > 0, kappa, 1.0)
-    return np.where(
-        kappa > 0, np.log(-2 * positive / np.expm1(-2 * positive)) - positive, 0.0
-    )  # -log(sinh(kappa) / kappa)
+    # -log(sinh(kappa) / kappa)
+    return np.where(kappa > 0, np.log(-2 * positive / np.expm1(-2 * positive)) - positive, 0.0)
 
 
 def _checked(kappa: ArrayLike) -> Floats:
@@ -156,7 +155,6 @@ def mean_resultant(kappa: ArrayLike, dim: int) -> Floats:
     >>> mean_resultant([0.0, 1.0, 1e9], 3).round(6).tolist()
     [0.0, 0.313035, 1.0]
     """
-    length: Floats = np.minimum(
-        np.asarray(kappa, dtype=np.float64) * relative(kappa, dim)[1], 1.0
-    )  # rounding may put it 1e-15 above
+    # rounding may put it 1e-15 above
+    length: Floats = np.minimum(np.asarray(kappa, dtype=np.float64) * relative(kappa, dim)[1], 1.0)
     return length

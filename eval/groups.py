@@ -359,9 +359,8 @@ def _ratio(
             1 - drawn[i][metric] if accepts else drawn[i][metric] for i in (worst, best)
         )
         with np.errstate(divide="ignore", invalid="ignore"):
-            quotients = (
-                above / below
-            )  # inf: the best makes no error in this draw; NaN: neither does, which says nothing
+            # inf: the best makes no error in this draw; NaN: neither does, which says nothing
+            quotients = above / below
         quotients = quotients[~np.isnan(quotients)]
         if quotients.size:
             low, high = np.quantile(

@@ -250,13 +250,10 @@ def search_embeddings(
         _distinct("gallery", gallery, enrolled.size),
     )
     order, starts = _grouped(enrolled)
-    columns = (
-        of_template if order is None else of_template[order]
-    )  # by subject, or as the templates were given
-    all_distinct, sequence = (
-        len(x) == num_probes,
-        np.argsort(of_probe, kind="stable"),
-    )  # equal probes side by side, and blocks that no row order changes
+    # by subject, or as the templates were given
+    columns = of_template if order is None else of_template[order]
+    # equal probes side by side, and blocks that no row order changes
+    all_distinct, sequence = len(x) == num_probes, np.argsort(of_probe, kind="stable")
 
     def block(rows: slice) -> NDArray[Any]:
         rows_of_block = of_probe[sequence[rows]]
@@ -440,9 +437,8 @@ def _labels(gallery_subjects: ArrayLike, probe_subjects: ArrayLike) -> tuple[Cou
             "kind is needed to compare them"
         )
     if gallery.dtype != probes.dtype and gallery.dtype.kind in "iu":
-        gallery, probes = (
-            labels.astype(object) for labels in (gallery, probes)
-        )  # int64 and uint64 meet in float64, which is not exact
+        # int64 and uint64 meet in float64, which is not exact
+        gallery, probes = (labels.astype(object) for labels in (gallery, probes))
     names, enrolled = np.unique(gallery, return_inverse=True)
     place = np.minimum(np.searchsorted(names, probes), names.size - 1)
     return (
@@ -511,9 +507,8 @@ def _search(
         above[probes[behind]] = np.count_nonzero(scores[behind] > marks, axis=1)
         tied[probes[behind]] = np.count_nonzero(scores[behind] == marks, axis=1)
         if keep:
-            if (
-                start == 0 and scores.size > keep
-            ):  # a first floor, or the whole first block would pass
+            # a first floor, or the whole first block would pass
+            if start == 0 and scores.size > keep:
                 floor = float(
                     np.nextafter(
                         np.partition(scores, scores.size - keep, axis=None)[scores.size - keep],

@@ -88,9 +88,8 @@ def match_trials(first: Trials, second: Trials) -> Matched:
             (first.target, second.target),
         )
     ):
-        return Matched(
-            np.arange(len(first)), 0, 0, 0
-        )  # as most lists are, and sorting millions of trials takes seconds
+        # as most lists are, and sorting millions of trials takes seconds
+        return Matched(np.arange(len(first)), 0, 0, 0)
     numbers = [
         {name: i for i, name in enumerate(dict.fromkeys((*a, *b)))}
         for a, b in zip(_sides(first), _sides(second), strict=True)

@@ -83,9 +83,8 @@ def label_codes(
 
 
 def _labels(name: str, labels: ArrayLike) -> NDArray[Any]:
-    values = (
-        labels if isinstance(labels, np.ndarray) else np.array(labels, dtype=object)
-    )  # as numpy reads a list, big integers may become floats
+    # as numpy reads a list, big integers may become floats
+    values = labels if isinstance(labels, np.ndarray) else np.array(labels, dtype=object)
     if values.ndim != 1:
         raise ValueError(f"{name}: expected one label per row, but got shape {values.shape}")
     if values.dtype == object:

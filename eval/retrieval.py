@@ -37,9 +37,8 @@ def recall_at_k(ranks: Ranks, k: int) -> Floats:
     taken = np.clip(k - ranks.above[first], 0, ranks.size[first])
     size, hits = ranks.size[first], ranks.hits[first]
     missed = np.ones(first.size)
-    for i in range(
-        int(min(taken.max(initial=0), hits.max(initial=0)))
-    ):  # the product of the smaller of the two equal forms
+    # the product of the smaller of the two equal forms
+    for i in range(int(min(taken.max(initial=0), hits.max(initial=0)))):
         few = np.minimum(taken, hits)
         missed *= np.where(
             i < few, np.maximum(size - np.maximum(taken, hits) - i, 0) / np.maximum(size - i, 1), 1
@@ -77,9 +76,10 @@ def _ratio(value: Floats, by: Counts) -> Floats:
 
 
 def _sums(query: Counts, values: Floats, ranks: Ranks) -> Floats:
+    # numpy.bincount gives integers where there is nothing to add
     sums: Floats = np.bincount(query, weights=values, minlength=ranks.relevant.size).astype(
         np.float64
-    )  # integers where there is nothing to add
+    )
     return sums
 
 
@@ -347,9 +347,8 @@ def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Coun
     )
     start = "k-means++" if num_clusters <= 1000 else "random"
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # fewer distinct rows than clusters, 20 iterations not enough: both are as documented
+        # fewer distinct rows than clusters, 20 iterations not enough: both are as documented
+        warnings.simplefilter("ignore")
         clustered = KMeans(
             num_clusters, init=start, n_init=1, max_iter=20, random_state=seed
         ).fit_predict(unit[order])
@@ -362,7 +361,7 @@ def nmi(
     embeddings: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, seed: int = 0
 ) -> float:
     """Normalised mutual information 2 I(labels; clusters) / (H(labels) + H(clusters)) of k-means
-    `clusters`, as many as classes unless told.
+    `clusters`, by default as many as classes.
 
     0 where nothing is shared or there is a single class. It rises with the number of clusters and
     says little above 100 classes (Musgrave et al. 2020, Sec. 2.3): report it beside MAP@R.

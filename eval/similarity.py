@@ -104,6 +104,11 @@ def check_similarity(similarity: str) -> None:
     ...
     ValueError: unknown similarity 'cosin'; did you mean 'cosine'? allowed: ...
     """
+    if not isinstance(similarity, str):
+        raise ValueError(
+            f"similarity {similarity!r} must be a name, such as 'cosine'; give one of "
+            f"{', '.join(ALLOWED)}"
+        )
     _formula(similarity, 2)
 
 
@@ -435,9 +440,8 @@ def _indices(name: str, index: ArrayLike, num_rows: int) -> NDArray[Any]:
             f"pairs: {name} must be (P,) integers from 0 to {num_rows - 1}, but got {index.dtype} "
             f"of shape {index.shape}"
         )
-    return (
-        index if index.dtype in (np.int32, np.int64) else index.astype(np.int64)
-    )  # others overflow, or do not mix with int64, when cells are counted
+    # others overflow, or do not mix with int64, when cells are counted
+    return index if index.dtype in (np.int32, np.int64) else index.astype(np.int64)
 
 
 def _occurring(rows: Rows, index: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
@@ -457,7 +461,8 @@ def _norms(rows: Rows) -> Floats:
 
 def _unit(rows: Rows, norms: Floats) -> Rows:
     """Rows of length 1, whatever their norm; zero rows stay zero."""
+    # no float64 copy of all rows
     unit: Rows = np.divide(
         rows, np.where(norms > 0, norms, 1.0)[:, None], out=np.empty_like(rows), casting="same_kind"
-    )  # no float64 copy of all rows
+    )
     return unit

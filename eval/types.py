@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 from unicodedata import normalize
@@ -45,6 +46,26 @@ def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
     names = tuple(allowed)
     if value not in names:
         raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(names)}")
+
+
+def check_numbers(name: str, values: object) -> None:
+    """Refuses a setting that is no sequence of numbers, such as a number alone or a text.
+
+    >>> check_numbers("fars", 0.01)
+    Traceback (most recent call last):
+    ...
+    ValueError: fars: 0.01 is no sequence of numbers; write it in brackets, as in (0.01,)
+    """
+    if isinstance(values, Real):
+        raise ValueError(
+            f"{name}: {values!r} is no sequence of numbers; write it in brackets, as in "
+            f"({values!r},)"
+        )
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ValueError(f"{name}: {values!r} is no sequence of numbers; give one, such as a tuple")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise ValueError(f"{name}: {value!r} is no number; give numbers only")
 
 
 def check_counts(name: str, values: Iterable[object], *, least: int = 1) -> None:
@@ -154,9 +175,8 @@ class Embeddings:
                 f"embeddings: {len(repeated)} repeated ids ({name_first(repeated)}); every id must "
                 f"be unique{forms}"
             )
-        step = max(
-            1, (1 << 20) // matrix.shape[1]
-        )  # blocks stay in the cache, and need no memory of the matrix's size
+        # blocks stay in the cache, and need no memory of the matrix's size
+        step = max(1, (1 << 20) // matrix.shape[1])
         if not all(
             np.isfinite(matrix[start : start + step]).all() for start in range(0, len(matrix), step)
         ):
@@ -190,9 +210,8 @@ class Embeddings:
     def unit(self) -> Floats32:
         """(N, D) rows of length 1, whatever their norm; a zero row stays zero."""
         norms: Floats32 | Floats = self.norms
-        if norms.size and not (
-            norms.min() > 1e-15 and norms.max() < 1e18
-        ):  # rounded to float32, such norms lose digits
+        # rounded to float32, such norms lose digits
+        if norms.size and not (norms.min() > 1e-15 and norms.max() < 1e18):
             norms = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64))
         rows: Floats32 = np.divide(
             self.matrix,
@@ -221,6 +240,19 @@ class Embeddings:
         return rows
 
 
+def _labels(name: str, target: Any) -> Bools:
+    """Labels as booleans. NaN, -1 and texts would all become True."""
+    labels = np.asarray(target)
+    if labels.dtype.kind != "b" and labels.size:
+        fit = labels.dtype.kind in "iuf" and ((labels == 0) | (labels == 1)).all()
+        if not fit:
+            raise ValueError(
+                f"{name}: labels must be True or False, or 1 and 0, but {labels.dtype} of other "
+                "values was given; give booleans, for example labels == 'target'"
+            )
+    return np.ascontiguousarray(labels, dtype=np.bool_)
+
+
 @dataclass(frozen=True, eq=False)
 class Trials:
     """P trials between enrolment and probe ids.
@@ -238,12 +270,17 @@ class Trials:
 
     def __post_init__(self) -> None:
         for side, ids in (("enrol", self.enrol_ids), ("probe", self.probe_ids)):
-            index = np.ascontiguousarray(getattr(self, side), dtype=np.int32)
-            if index.ndim != 1 or (index.size and (index.min() < 0 or index.max() >= len(ids))):
+            stated = np.asarray(getattr(self, side))
+            # The bounds are those of the numbers before they become int32, which may wrap around.
+            if stated.ndim != 1 or (
+                stated.size
+                and (stated.dtype.kind not in "iu" or stated.min() < 0 or stated.max() >= len(ids))
+            ):
                 raise ValueError(
-                    f"trials: {side} must be (P,) indices into {len(ids)} ids, but got shape "
-                    f"{index.shape}"
+                    f"trials: {side} must be (P,) indices into {len(ids)} ids, but got "
+                    f"{stated.dtype} of shape {stated.shape}"
                 )
+            index = np.ascontiguousarray(stated, dtype=np.int32)
             if not all(map(str.isascii, ids)):
                 number: dict[str, int] = {}
                 places = np.array(
@@ -261,7 +298,7 @@ class Trials:
                 "pair up"
             )
         if self.target is not None:
-            target = np.ascontiguousarray(self.target, dtype=np.bool_)
+            target = _labels("trials", self.target)
             if target.shape != self.enrol.shape:
                 raise ValueError(f"trials: {target.size} labels for {self.enrol.size} trials")
             object.__setattr__(self, "target", target)
@@ -298,7 +335,7 @@ class Scores:
 
     def __post_init__(self) -> None:
         values = np.ascontiguousarray(self.values, dtype=np.float64)
-        target = np.ascontiguousarray(self.target, dtype=np.bool_)
+        target = _labels("scores", self.target)
         if values.ndim != 1 or values.shape != target.shape:
             raise ValueError(
                 f"scores: values {values.shape} and labels {target.shape} must both be (P,)"

@@ -253,22 +253,28 @@ def sort_scores(
 ) -> Sorted:
     """Check and sort both classes once, for all metrics; float32 stays float32.
 
-    target: (T,), nontarget: (N,); or scores (P,) and labels (P,). ValueError for an empty class, a
-    wrong shape, NaN or
-    infinity: it says which array, how many and where; and as for `split_classes`.
+    Args:
+        target: (T,) scores of target trials; or (P,) scores of all trials, with `labels`.
+        nontarget: (N,) scores of nontarget trials.
+        labels: (P,) booleans, true for target trials.
+
+    Returns:
+        Both classes in ascending order.
+
+    Raises:
+        ValueError: A class is empty, a shape is wrong, or scores are NaN or infinite. The error
+            says which array, how many and where. Also as for `split_classes`.
     """
     sides = dict(
         zip(("target", "nontarget"), split_classes(target, nontarget, labels), strict=True)
     )
-    common = np.result_type(
-        *sides.values()
-    )  # mixed types compare exactly in the wider one, and are then widened once only
+    # mixed types compare exactly in the wider one, and are then widened once only
+    common = np.result_type(*sides.values())
     ordered = {}
     for name, values in sides.items():
         ordered[name] = np.sort(values.astype(common, copy=False))
-        if not (
-            np.isfinite(ordered[name][0]) and np.isfinite(ordered[name][-1])
-        ):  # sorting puts -inf first, inf and NaN last
+        # sorting puts -inf first, inf and NaN last
+        if not (np.isfinite(ordered[name][0]) and np.isfinite(ordered[name][-1])):
             _refuse_non_finite(name, values)
     return Sorted(**ordered)
 
@@ -276,8 +282,19 @@ def sort_scores(
 def roc(
     target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
 ) -> Roc:
-    """The full ROC: one operating point per distinct score and one that rejects all, by ascending
-    threshold; FAR from 1 to 0, FRR from 0 to 1.
+    """The full ROC.
+
+    Args:
+        target: As for `eer`; so are `nontarget` and `labels`.
+        nontarget: (N,) scores, or None with labels.
+        labels: (P,) booleans, or None.
+
+    Returns:
+        One operating point for each distinct score, and one that rejects all, by ascending
+        threshold. The FAR falls from 1 to 0, and the FRR rises from 0 to 1.
+
+    Raises:
+        ValueError: As for `sort_scores`.
 
     >>> found = roc([2.0, 1.0], [0.0, 1.0])
     >>> found.thresholds
@@ -301,16 +318,23 @@ def det(
     """The DET curve (Martin et al. 1997): the ROC's turning points with FAR and FRR strictly
     between 0 and 1, on normal deviate axes.
 
-    Joined by straight lines the fractions draw the whole ROC inside the open square; there are at
-    most two points per distinct target score.
+    Joined by straight lines the fractions draw the whole ROC inside the open square. There are at
+    most two points for each distinct target score.
+
+    Args:
+        target: As for `eer`; so are `nontarget` and `labels`.
+        nontarget: (N,) scores, or None with labels.
+        labels: (P,) booleans, or None.
+
+    Raises:
+        ValueError: As for `sort_scores`.
     """
     from scipy.special import ndtri  # a third of a second to import, needed here only
 
     s = sort_scores(target, nontarget, labels=labels)
     thresholds, misses, false_accepts = s.corners
-    passed = s.nontarget.size - np.searchsorted(
-        s.nontarget, thresholds, side="right"
-    )  # just above each target score
+    # just above each target score
+    passed = s.nontarget.size - np.searchsorted(s.nontarget, thresholds, side="right")
     far = np.stack([false_accepts[:-1], passed], axis=1).ravel() / s.nontarget.size
     frr = np.stack([misses[:-1], misses[1:]], axis=1).ravel() / s.target.size
     inside = (far > 0) & (far < 1) & (frr > 0) & (frr < 1)
@@ -356,17 +380,15 @@ def _hull(s: Sorted) -> tuple[Counts, Counts]:
     """
     from scipy.optimize import isotonic_regression  # a second to import, needed here only
 
-    if (
-        s.nontarget.size < s.target.size
-    ):  # the same hull seen from the smaller class, which has fewer corners
+    # the same hull seen from the smaller class, which has fewer corners
+    if s.nontarget.size < s.target.size:
         false_accepts, misses = _hull(Sorted(-s.nontarget[::-1], -s.target[::-1]))
         return misses[::-1], false_accepts[::-1]
     _, misses, false_accepts = s.corners
     misses, false_accepts = np.append(0, misses), np.append(s.nontarget.size, false_accepts)
     trials = np.diff(misses) - np.diff(false_accepts)
-    kept = (
-        trials > 0
-    )  # only the first can be empty: no nontarget score below the lowest target score
+    # only the first can be empty: no nontarget score below the lowest target score
+    kept = trials > 0
     pools = isotonic_regression(np.diff(misses)[kept] / trials[kept], weights=trials[kept]).blocks
     vertices = np.append(np.flatnonzero(kept), misses.size - 1)[pools]
     return misses[vertices], false_accepts[vertices]
@@ -376,9 +398,8 @@ def _eer(s: Sorted, method: EerMethod) -> Measured:
     check_choice("method", method, get_args(EerMethod))
     num_targets, num_nontargets = s.target.size, s.nontarget.size
     first, second = _crossing(s)
-    gaps = [
-        a * num_targets - m * num_nontargets for m, a, _ in (first, second)
-    ]  # (FAR - FRR) T N: >= 0, then < 0
+    # (FAR - FRR) T N: >= 0, then < 0
+    gaps = [a * num_targets - m * num_nontargets for m, a, _ in (first, second)]
     nearest = first if gaps[0] <= -gaps[1] else second
     if method == "nearest":
         return Measured((nearest[0] / num_targets + nearest[1] / num_nontargets) / 2, nearest[2])
@@ -402,13 +423,24 @@ def eer(
     labels: ArrayLike | None = None,
     method: EerMethod = "interpolated",
 ) -> float:
-    """Equal error rate as a fraction: where FAR = FRR.
+    """The equal error rate, where FAR = FRR. A lower EER is better.
 
-    method: interpolated (linear between the two adjacent ROC points around FAR = FRR; the VoxSRC
-    values), convex_hull (on the ROC's
-    lower convex hull: ROCCH, BOSARIS), nearest (mean of FAR and FRR at the ROC point where they
-    differ least, the lower threshold of two equal ones). Kaldi's compute-eer and voxceleb_trainer's
-    give no less than the interpolated value; docs/protocols.md says by how much they differ.
+    Args:
+        target: (T,) scores of target trials; or (P,) scores of all trials, with `labels`.
+        nontarget: (N,) scores of nontarget trials.
+        labels: (P,) booleans, true for target trials.
+        method: How the EER is read off the ROC. "interpolated" is linear between the two adjacent
+            ROC points around FAR = FRR (the VoxSRC values). "convex_hull" is on the lower convex
+            hull of the ROC (ROCCH, BOSARIS). "nearest" is the mean of FAR and FRR at the ROC point
+            where they differ least, the lower threshold of two equal ones. Kaldi's compute-eer and
+            that of voxceleb_trainer give no less than the interpolated value; docs/protocols.md
+            says by how much they differ.
+
+    Returns:
+        The EER as a fraction.
+
+    Raises:
+        ValueError: As for `sort_scores`, or the method is unknown.
 
     >>> eer([0.9, 0.8, 0.3], [0.1, 0.2, 0.4]) == 1 / 3
     True
@@ -421,15 +453,29 @@ def eer(
 def threshold_at_eer(
     target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
 ) -> float:
-    """Threshold of the ROC point where FAR and FRR differ least (accept iff score >= threshold)."""
+    """The threshold of the ROC point where FAR and FRR differ least.
+
+    Args:
+        target: As for `eer`; so are `nontarget` and `labels`.
+        nontarget: (N,) scores, or None with labels.
+        labels: (P,) booleans, or None.
+
+    Returns:
+        The threshold; a trial is accepted if its score is at least this.
+
+    Raises:
+        ValueError: As for `sort_scores`.
+    """
     return _eer(sort_scores(target, nontarget, labels=labels), "nearest").threshold
 
 
 def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, float]:
-    """Weights of FRR and FAR in the normalised detection cost: both divided by the smaller, the
-    cost of the better system without scores.
+    """The weights of FRR and FAR in the normalised detection cost.
 
-    ValueError unless 0 < p_target < 1 and both costs are positive and finite.
+    Both are divided by the smaller one, which is the cost of the better system without scores.
+
+    Raises:
+        ValueError: p_target is not strictly between 0 and 1, or a cost is not positive and finite.
     """
     if not 0 < p_target < 1:
         raise ValueError(
@@ -489,8 +535,23 @@ def min_dcf(
     c_miss: float = 1.0,
     c_fa: float = 1.0,
 ) -> float:
-    """Minimum detection cost, min over thresholds of (c_miss p FRR + c_fa (1-p) FAR) / min(c_miss
-    p, c_fa (1-p)); never above 1 (NIST SRE).
+    """The minimum of the normalised detection cost over all thresholds (NIST SRE).
+
+    The cost is (c_miss p FRR + c_fa (1 - p) FAR) / min(c_miss p, c_fa (1 - p)), p = p_target.
+
+    Args:
+        target: As for `eer`; so are `nontarget` and `labels`.
+        nontarget: (N,) scores, or None with labels.
+        labels: (P,) booleans, or None.
+        p_target: The prior of a target trial, strictly between 0 and 1.
+        c_miss: The cost of a miss.
+        c_fa: The cost of a false accept.
+
+    Returns:
+        The cost, never above 1. A lower cost is better.
+
+    Raises:
+        ValueError: As for `sort_scores` and `check_costs`.
 
     >>> round(min_dcf([0.9, 0.8, 0.3], [0.1, 0.2, 0.4], p_target=0.01), 6)
     0.333333
@@ -507,8 +568,11 @@ def min_dcf_threshold(
     c_miss: float = 1.0,
     c_fa: float = 1.0,
 ) -> float:
-    """The (lowest) target score that reaches min_dcf as threshold; inf if rejecting every trial is
-    cheapest.
+    """The threshold of `min_dcf`, whose arguments and errors it has.
+
+    Returns:
+        The lowest target score that reaches the minimum as a threshold; infinity if it is cheapest
+        to reject every trial.
     """
     return _min_dcf(sort_scores(target, nontarget, labels=labels), p_target, c_miss, c_fa).threshold
 
@@ -522,16 +586,28 @@ def actual_dcf(
     c_miss: float = 1.0,
     c_fa: float = 1.0,
 ) -> float:
-    """Normalised detection cost at the Bayes threshold log(c_fa (1-p) / (c_miss p)) of
-    log-likelihood ratios (natural logarithm).
+    """The normalised detection cost of log-likelihood ratios at the Bayes threshold.
+
+    The threshold is log(c_fa (1 - p) / (c_miss p)), p = p_target; `min_dcf` states the cost.
+
+    Args:
+        target_llr: (T,) log-likelihood ratios (natural logarithm) of target trials; or (P,) of all
+            trials, with `labels`.
+        nontarget_llr: (N,) those of nontarget trials.
+        labels: (P,) booleans, true for target trials.
+        p_target: The prior of a target trial, strictly between 0 and 1.
+        c_miss: The cost of a miss.
+        c_fa: The cost of a false accept.
+
+    Raises:
+        ValueError: As for `sort_scores` and `check_costs`.
     """
     miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
     target, nontarget = split_classes(target_llr, nontarget_llr, labels)
     _refuse_non_finite("target", target)
     _refuse_non_finite("nontarget", nontarget)
-    threshold = np.float64(
-        np.log(fa_weight / miss_weight)
-    )  # a numpy scalar: float32 scores must not round it
+    # a numpy scalar: float32 scores must not round it
+    threshold = np.float64(np.log(fa_weight / miss_weight))
     return float(
         miss_weight * np.mean(target < threshold) + fa_weight * np.mean(nontarget >= threshold)
     )
@@ -544,8 +620,12 @@ def check_far(far: float) -> None:
 
 
 def num_allowed(far: float, num_nontargets: int) -> int:
-    """floor(far N), where a product within rounding of a whole number counts as it: 0.29 * 100 is
-    29, not 28. ValueError unless 0 <= far <= 1.
+    """How many of N nontarget trials may be accepted: floor(far N).
+
+    A product within rounding of a whole number counts as that number: 0.29 * 100 is 29, not 28.
+
+    Raises:
+        ValueError: `far` is outside 0 to 1.
     """
     check_far(far)
     product = float(far) * num_nontargets
@@ -559,18 +639,15 @@ def _tar_at_far(s: Sorted, far: float, rule: TarRule) -> Measured:
     allowed = num_allowed(far, num_nontargets)
     if allowed >= num_nontargets:
         return Measured(1.0, float(min(s.target[0], s.nontarget[0])))
-    limit = s.nontarget[
-        num_nontargets - 1 - allowed
-    ]  # the first nontarget score that must not be accepted
+    # the first nontarget score that must not be accepted
+    limit = s.nontarget[num_nontargets - 1 - allowed]
     misses: float = _count(s.target, limit, "right")
     if rule != "strict":
         exact = float(far) * num_nontargets
-        inside = num_nontargets - _count(
-            s.nontarget, limit, "right"
-        )  # the ROC point just within the FAR ...
-        outside = num_nontargets - _count(
-            s.nontarget, limit, "left"
-        )  # ... and its neighbour beyond, at the threshold `limit`
+        # the ROC point just within the FAR ...
+        inside = num_nontargets - _count(s.nontarget, limit, "right")
+        # ... and its neighbour beyond, at the threshold `limit`
+        outside = num_nontargets - _count(s.nontarget, limit, "left")
         if rule == "interpolated":
             misses += (
                 max(exact - inside, 0.0)
@@ -600,12 +677,25 @@ def tar_at_far(
     labels: ArrayLike | None = None,
     rule: TarRule = "strict",
 ) -> float:
-    """True accept rate at a false accept rate of `far`.
+    """The true accept rate at a false accept rate of `far`. A higher TAR is better.
 
-    rule: strict (accept iff score > the (floor(far N) + 1)-th largest nontarget score: never
-    exceeds the FAR), nearest (the ROC point of the nearest FAR
-    and the highest TAR there, the larger of two equally near FARs: insightface), interpolated
-    (linear between adjacent ROC points: OpenSphere).
+    Args:
+        target: As for `eer`; so are `nontarget` and `labels`.
+        nontarget: (N,) scores, or None with labels.
+        far: The false accept rate, from 0 to 1.
+        labels: (P,) booleans, or None.
+        rule: Which threshold belongs to the FAR. "strict" accepts a score above the
+            (floor(far N) + 1)-th largest nontarget score, which never exceeds the FAR. "nearest"
+            takes the ROC point of the nearest FAR, the larger of two equally near ones, and the
+            highest TAR there (insightface). "interpolated" is linear between adjacent ROC points
+            (OpenSphere).
+
+    Returns:
+        The TAR as a fraction.
+
+    Raises:
+        ValueError: As for `sort_scores`; `far` is missing or outside 0 to 1, or the rule is
+            unknown.
 
     >>> tar_at_far([0.9, 0.8, 0.3], [0.1, 0.2, 0.4, 0.8], 0.25) == 2 / 3
     True
@@ -620,7 +710,11 @@ def tar_threshold(
     *,
     labels: ArrayLike | None = None,
 ) -> float:
-    """The lowest score that the strict rule accepts at `far`; inf if it accepts none."""
+    """The threshold of `tar_at_far` by the strict rule, whose arguments and errors it has.
+
+    Returns:
+        The lowest score that is accepted; infinity if none is.
+    """
     return _tar_at_far(
         sort_scores(target, nontarget, labels=labels), _stated(far), "strict"
     ).threshold
@@ -635,8 +729,22 @@ def verification_metrics(
     fars: Sequence[float] = (1e-1, 1e-2, 1e-3),
     tar_rule: TarRule = "strict",
 ) -> dict[str, Measured]:
-    """All metrics with their thresholds on one sort: "eer" (interpolated), "min_dcf(p)" (unit
-    costs), "tar_at_far(f)" (`tar_rule`); numbers as in f"{p:g}".
+    """All metrics with their thresholds on one sort.
+
+    Args:
+        target: As for `eer`; so are `nontarget` and `labels`.
+        nontarget: (N,) scores, or None with labels.
+        labels: (P,) booleans, or None.
+        p_targets: Priors of a target trial, one minDCF at unit costs for each.
+        fars: False accept rates, one TAR for each.
+        tar_rule: As `rule` of `tar_at_far`.
+
+    Returns:
+        "eer" (interpolated), "min_dcf(0.01)" and "tar_at_far(0.001)" for each number, with their
+        values and thresholds.
+
+    Raises:
+        ValueError: As for the metrics.
 
     >>> found = verification_metrics([3.0, 1.0], [0.0, 2.0], p_targets=[0.5], fars=[0.5])
     >>> {name: round(value, 3) for name, (value, _) in found.items()}
@@ -667,8 +775,19 @@ def cllr(
     *,
     labels: ArrayLike | None = None,
 ) -> float:
-    """Cost of log-likelihood ratios in bits (Bruemmer & du Preez 2006): 0 for perfect ones, 1 for
-    llr = 0 throughout, more if misleading.
+    """The cost of log-likelihood ratios (Bruemmer & du Preez 2006).
+
+    Args:
+        target_llr: As for `actual_dcf`; so are `nontarget_llr` and `labels`.
+        nontarget_llr: (N,) log-likelihood ratios, or None with labels.
+        labels: (P,) booleans, or None.
+
+    Returns:
+        The cost in bits: 0 for perfect ratios, 1 for ratios of 0 throughout, and more for ratios
+        that mislead.
+
+    Raises:
+        ValueError: As for `sort_scores`.
 
     >>> cllr([0.0, 0.0], [0.0])
     1.0
@@ -680,18 +799,30 @@ def cllr(
 def min_cllr(
     target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
 ) -> float:
-    """Cllr in bits after the best monotone calibration of the scores (PAV; tied scores share one
-    value): what discrimination alone costs.
+    """Cllr after the best monotone calibration of the scores: what discrimination alone costs.
+
+    The calibration is by pooled adjacent violators; tied scores share one value.
+
+    Args:
+        target: As for `eer`; so are `nontarget` and `labels`.
+        nontarget: (N,) scores, or None with labels.
+        labels: (P,) booleans, or None.
+
+    Returns:
+        The cost in bits.
+
+    Raises:
+        ValueError: As for `sort_scores`.
     """
     s = sort_scores(target, nontarget, labels=labels)
     misses, false_accepts = _hull(s)
+    # each pool's share of either class
     targets, nontargets = (
         np.diff(misses) / s.target.size,
         -np.diff(false_accepts) / s.nontarget.size,
-    )  # each pool's share of either class
-    mixed = (targets > 0) & (
-        nontargets > 0
-    )  # a pure pool has an infinite LLR of the right sign and costs nothing
+    )
+    # a pure pool has an infinite LLR of the right sign and costs nothing
+    mixed = (targets > 0) & (nontargets > 0)
     targets, nontargets = targets[mixed], nontargets[mixed]
     return float(
         targets @ np.log1p(nontargets / targets) + nontargets @ np.log1p(targets / nontargets)

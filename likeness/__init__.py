@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eval.calibration import Calibration, load_calibration
+    from eval.formats.durations import read_durations
     from eval.formats.provenance import likeness_version
     from eval.formats.subjects import read_mapping
     from eval.formats.trials import read_trials
-    from eval.plda import load_plda
     from eval.protocols.identification import IdentificationSettings
     from eval.protocols.retrieval import RetrievalSettings
     from eval.protocols.verification import VerificationSettings
-    from eval.scoring import Scored, Scoring
+    from eval.scoring.plda import load_plda
+    from eval.scoring.score import Scored, Scoring
     from eval.types import Scores, Trials
     from likeness import backbones, losses, metrics
-    from likeness.commands.score import read_durations
     from likeness.embeddings import Embeddings, read_embeddings
     from likeness.evaluation import Evaluation, evaluate
     from likeness.model import Model, load, train
@@ -86,9 +86,9 @@ _HOMES = {
     "Item": "toolkit.data.batch",
     "Model": "likeness.model",
     "RetrievalSettings": "eval.protocols.retrieval",
-    "Scored": "eval.scoring",
+    "Scored": "eval.scoring.score",
     "Scores": "eval.types",
-    "Scoring": "eval.scoring",
+    "Scoring": "eval.scoring.score",
     "Trials": "eval.types",
     "Verification": "likeness.verification",
     "VerificationSettings": "eval.protocols.verification",
@@ -97,9 +97,9 @@ _HOMES = {
     "identify": "likeness.searching",
     "load": "likeness.model",
     "load_calibration": "eval.calibration",
-    "load_plda": "eval.plda",
+    "load_plda": "eval.scoring.plda",
     "open_gallery": "toolkit.gallery.open",
-    "read_durations": "likeness.commands.score",
+    "read_durations": "eval.formats.durations",
     "read_embeddings": "likeness.embeddings",
     "read_mapping": "eval.formats.subjects",
     "read_trials": "eval.formats.trials",

@@ -72,28 +72,27 @@ def run_all(jobs: list[Job], *, num_cores: int | None = None) -> None:
         running: list[_Running] = []
         try:
             for job in jobs:
-                with (
-                    _signals_wait()
-                ):  # one that came between would leave behind a process that nobody knows
+                # a signal between start and append would leave a process that nobody knows
+                with _signals_wait():
                     running.append(_start(job))
-            for one in running:
-                say(f"\n{one.job.name}: {one.job.folder}")
+            for demo in running:
+                say(f"\n{demo.job.name}: {demo.job.folder}")
                 with open(
-                    one.lines, encoding="utf-8", errors="backslashreplace", closefd=False
+                    demo.lines, encoding="utf-8", errors="backslashreplace", closefd=False
                 ) as lines:
                     for line in lines:
                         say(line.rstrip("\n"))
-                one.process.join()
-                if one.process.exitcode:
-                    failed[one.job.name] = one.process.exitcode
+                demo.process.join()
+                if demo.process.exitcode:
+                    failed[demo.job.name] = demo.process.exitcode
         finally:
-            for one in running:  # after Ctrl-C those that are still there
-                one.process.terminate()
-            for one in running:
-                one.process.join(_PATIENCE_SECONDS)
-                one.process.kill()
-                one.process.join()
-                os.close(one.lines)
+            for demo in running:  # after Ctrl-C those that are still there
+                demo.process.terminate()
+            for demo in running:
+                demo.process.join(_PATIENCE_SECONDS)
+                demo.process.kill()
+                demo.process.join()
+                os.close(demo.lines)
     if failed:
         codes = " and ".join(f"{name} with exit code {code}" for name, code in failed.items())
         raise ValueError(
@@ -145,9 +144,8 @@ def _signals_wait() -> Iterator[None]:
     this = os.getpid()
 
     def note(number: int, _: object) -> None:
-        if (
-            os.getpid() != this
-        ):  # the process that is started within the block, and has not begun yet
+        # the process that is started within the block, and has not begun yet
+        if os.getpid() != this:
             os._exit(130)
         came.append(number)
 

@@ -38,9 +38,8 @@ COMMANDS = (  # in the order of --help
     *(embed, verify, export, serve),  # use a trained model
     *(score, evaluate, identify, retrieve, plda),  # measure, on files and without torch
 )
-_USAGE = cast(
-    type[typer.BadParameter], typer.BadParameter.__mro__[2]
-)  # ClickException: of click, or of the copy of it that newer versions of typer hold
+# ClickException: of click, or of the copy of it that newer versions of typer hold
+_USAGE = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
 
 app = typer.Typer(
     name="likeness",

@@ -15,7 +15,7 @@ import numpy as np
 from eval import similarity
 from eval.formats import embeddings
 from eval.formats import trials as trial_lists
-from eval.types import Embeddings
+from eval.types import Embeddings, Trials
 from likeness.commands.evaluate import Page, evaluate_files
 from likeness.models.run import load_model
 from toolkit.data.batch import Item, read_items, write_items
@@ -44,25 +44,37 @@ def run(
     recipe: Recipe,
     *,
     write: Callable[[Path], object],
-    told: str,
+    contents: str,
     baseline: tuple[str, Baseline],
     out: Path,
     own_data: str,
     trials: Part | None = None,
     page: bool = True,
 ) -> Made:
-    """Everything of a demo into `out`: write(folder) makes its data, `told` says of what,
-    `baseline` is what the trained model is set against.
+    """Run a demo: make its data, train, embed, score, evaluate, and print the commands by hand.
 
-    own_data: the last line of advice, on the user's own files. trials: the recipe's, or others, for
-    a recipe that is measured item by item.
-    page: write the report; False where one page is made of several demos.
-    ValueError where `out` holds a demo already.
+    Args:
+        recipe: What is trained.
+        write: Makes the data in the folder that it gets.
+        contents: What the data are, in words, such as "1,797 handwritten digits".
+        baseline: The name of what the trained model is set against, and a function that embeds
+            items by it.
+        out: The folder of the demo.
+        own_data: The end of the last line of advice: a command for the user's own files.
+        trials: Lists the trials, for a recipe that is measured item by item. By default those of
+            the recipe's measure.
+        page: Whether to write the report. One page may be made of several demos later.
+
+    Returns:
+        The files for a report.
+
+    Raises:
+        ValueError: `out` holds a demo already.
     """
     data, model_folder = out / "data", out / "run"
     if model_folder.exists():
         raise ValueError(f"{out} already holds a demo; choose another --out")
-    say(f"1/4 {told} into {data}")
+    say(f"1/4 {contents} into {data}")
     write(data)
     say("2/4 training")
     model = load_model(fit(recipe, data=data, out=model_folder))
@@ -88,32 +100,50 @@ def run(
     say(
         report([made], out) if page else evaluate_files(made.scores, json_file=out / "results.json")
     )
+    example = _first_target(items, pairs)
+    say(_by_hand(made, model_folder, out, example, own_data=own_data, page=page))
+    return made
+
+
+def _first_target(items: Sequence[Item], pairs: Trials) -> tuple[Path, Path]:
+    """The two files of the first target trial."""
     assert pairs.target is not None
     first = int(np.flatnonzero(pairs.target)[0])
     paths = {item.id: item.path for item in items}
-    example = paths[pairs.enrol_ids[pairs.enrol[first]]], paths[pairs.probe_ids[pairs.probe[first]]]
-    program = (
-        sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"
-    )  # as it was called, .venv/bin/likeness say
+    return paths[pairs.enrol_ids[pairs.enrol[first]]], paths[pairs.probe_ids[pairs.probe[first]]]
+
+
+def _by_hand(
+    made: Made, model: Path, out: Path, example: tuple[Path, Path], *, own_data: str, page: bool
+) -> str:
+    """What the demo made, and the commands that do each of its steps.
+
+    Args:
+        made: The files of the demo.
+        model: The folder of the trained model.
+        out: The folder of the demo.
+        example: Two files that `likeness verify` compares.
+        own_data: As for `run`; so is `page`.
+        page: Whether there is a report.
+    """
+    # as it was called, .venv/bin/likeness say
+    program = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"
     shown = f", the report {out / 'report' / 'index.html'}" if page else ""
     listed, pairs_file = out / "items.txt", out / "trials.txt"
-    embeds = ("--model", model_folder, "--items", listed, "--root", data, "--out", "mine.npz")
+    embeds = ("--model", model, "--items", listed, "--root", made.media, "--out", "mine.npz")
     scores = ("--trials", pairs_file, "--embeddings", "mine.npz", "--out", "mine.txt")
-    shows = ("--embeddings", "mine.npz", "--media", data, "--report", "mine-report")
-    say(
-        f"""
-Made: the model {model_folder}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}{shown}
+    shows = ("--embeddings", "mine.npz", "--media", made.media, "--report", "mine-report")
+    return f"""
+Made: the model {model}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}{shown}
 Next, the same by hand, on the same files:
   {command(program, "embed", *embeds)}
   {command(program, "score", *scores)}
   {command(program, "evaluate", "mine.txt", *shows)}
-  {command(program, "verify", *example, "--model", model_folder)}
+  {command(program, "verify", *example, "--model", model)}
 as a web page and REST service on this machine:
-  {command(program, "serve", "--model", model_folder)}
+  {command(program, "serve", "--model", model)}
 and on your own files:
   {command(program)} {own_data}"""
-    )
-    return made
 
 
 def made_in(out: Path) -> Made:
@@ -128,10 +158,8 @@ def report(demos: Sequence[Made], out: Path) -> str:
     """One page of the demos side by side, out/report/index.html, and out/results.json; returns the
     table.
     """
-    scores, embedded = (
-        [one for made in demos for one in made.scores],
-        [one for made in demos for one in made.embeddings],
-    )
+    scores = [file for made in demos for file in made.scores]
+    embedded = [file for made in demos for file in made.embeddings]
     media = demos[0].media
     if len(demos) > 1:  # the ids of all
         media = out / "media.txt"
@@ -143,7 +171,7 @@ def report(demos: Sequence[Made], out: Path) -> str:
                 for item in read_items(made.media.parent / "items.txt", made.media.resolve())
             ],
         )
-    each = [part for one in embedded for part in ("--embeddings", one)]
+    each = [part for file in embedded for part in ("--embeddings", file)]
     again = command(
         "likeness", "evaluate", *scores, *each, "--media", media, "--report", out / "report"
     )

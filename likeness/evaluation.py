@@ -16,7 +16,7 @@ from eval.protocols.side_by_side import Compared, evaluate_together, labelled, r
 from eval.protocols.verification import Evaluated, VerificationSettings
 from eval.protocols.verification import evaluate as evaluate_values
 from eval.results import Result, as_html, write_json
-from eval.scoring import Scored
+from eval.scoring.score import Scored
 from eval.types import Embeddings, Scores, Trials, name_first
 from likeness.files import (
     File,
@@ -92,7 +92,7 @@ class Evaluation:
         if len(self._systems) > 1:
             raise ValueError(
                 f"{len(self._systems)} systems were evaluated; name one of them in brackets: "
-                f"{', '.join(self._systems)}"
+                f"{', '.join(map(repr, self._systems))}"
             )
         return self[self._systems[0]]
 
@@ -223,7 +223,8 @@ def evaluate(
     systems = _systems_of(scores)
     if reference is not None and reference not in systems:
         raise ValueError(
-            f"the reference {reference!r} is none of the systems; there is {', '.join(systems)}"
+            f"the reference {reference!r} is none of the systems; there is "
+            f"{', '.join(map(repr, systems))}"
         )
     settings = settings_of(settings, VerificationSettings)
     labels = None if trials is None else trials_of(trials)
@@ -253,6 +254,11 @@ def _systems_of(scores: Any) -> dict[str, System]:
     """
     if isinstance(scores, Mapping):
         systems = {str(name): system for name, system in scores.items()}
+        if len(systems) < len(scores):
+            raise ValueError(
+                f"{len(scores)} systems have {len(systems)} names ({name_first(systems)}); give "
+                "each a name of its own"
+            )
     elif isinstance(scores, Scored | Scores):
         systems = {"scores": scores}
     else:

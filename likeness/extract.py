@@ -18,7 +18,7 @@ from typing import get_args
 import numpy as np
 
 from eval.formats import embeddings as files
-from eval.formats.files import atomic_path
+from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
 from eval.types import Embeddings
 from likeness.models.load import aligned_size
@@ -229,7 +229,7 @@ def _prepare(folder: Path, plan: dict[str, str | int], num_pieces: int) -> None:
     """Make the folder, or go on in it."""
     file = folder / "plan.json"
     if file.is_file():
-        before = json.loads(file.read_text(encoding="utf-8"))
+        before = json_object(file)
         if before != plan:
             differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
             raise ValueError(

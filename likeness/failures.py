@@ -20,11 +20,8 @@ _PACKAGES = ("likeness", "eval", "toolkit", "modalities", "recipes")
 _OF_OTHERS = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-_NO_MEMORY = (
-    "allocate memory",
-    "out of memory",
-    "bad_alloc",
-)  # torch's and ONNX Runtime's allocators raise RuntimeError
+# The allocators of torch and ONNX Runtime raise RuntimeError with these words.
+_NO_MEMORY = ("allocate memory", "out of memory", "bad_alloc")
 _WORKER = re.compile(
     r"Caught \w+ in .*Original Traceback \(most recent call "
     r"last\):\n(?P<frames>.*?)\n(?P<kind>[\w.]+): (?P<text>.*)",
@@ -51,9 +48,8 @@ def one_sentence(program: str) -> Iterator[None]:
         yield
     except (SystemExit, GeneratorExit):
         raise
-    except (
-        BaseException
-    ) as error:  # torch's CheckpointException and the panics of Rust libraries are no Exception
+    except BaseException as error:
+        # torch's CheckpointException and the panics of Rust libraries are no Exception
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
             sys.exit(0)
         if os.environ.get("LIKENESS_TRACEBACK"):
@@ -74,16 +70,15 @@ def explain(error: BaseException) -> str:
     """
     error = _inner(error)
     text = _text(error)
-    if in_worker := _WORKER.search(
-        text
-    ):  # a DataLoader's worker hands on its traceback as the text
+    # a DataLoader's worker hands on its traceback as the text
+    if in_worker := _WORKER.search(text):
         last = in_worker["frames"].splitlines()[-1]
         text = " ".join(in_worker["text"].split())
         return text if last.strip().startswith("raise ") else _doubtful(in_worker["kind"], text)
     if _is_ours(error):
         return one_line(text)
     text = " ".join(text.split())
-    if isinstance(error, MemoryError) or any(one in text for one in _NO_MEMORY):
+    if isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):
         return f"there is not enough memory{f' ({text})' if text else ''}: {_LESS}"
     if isinstance(error, OSError | ImportError) and text:
         return text

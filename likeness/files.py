@@ -10,7 +10,7 @@ from typing import TypeVar
 from eval.formats import embeddings as stored
 from eval.formats.subjects import read_mapping
 from eval.formats.trials import read_trials
-from eval.templates import read_enrolment
+from eval.scoring.templates import read_enrolment
 from eval.types import Embeddings, Trials, name_first
 
 File = str | PathLike[str]
@@ -47,8 +47,15 @@ def names_of(names: Names | None, what: str) -> Mapping[str, str] | None:
 Settings = TypeVar("Settings")
 
 
-def settings_of(settings: Settings | None, kind: type[Settings]) -> Settings:
+def settings_of(
+    settings: Settings | None, kind: type[Settings], *, name: str = "settings"
+) -> Settings:
     """The settings, by default those of their kind.
+
+    Args:
+        settings: The settings, or None.
+        kind: Their type.
+        name: What errors call them.
 
     Raises:
         ValueError: They are of another kind.
@@ -57,7 +64,7 @@ def settings_of(settings: Settings | None, kind: type[Settings]) -> Settings:
         return kind()
     if not isinstance(settings, kind):
         raise ValueError(
-            f"settings of type {type(settings).__name__} cannot be used; give "
+            f"{name} of type {type(settings).__name__} cannot be used; give "
             f"likeness.{kind.__name__}(...)"
         )
     return settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from eval.types import name_first
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
+from likeness.tables import TABLES, columns_of_file, columns_of_table
 from toolkit.data.batch import MAX_SPAN, Item, check_unique, read_items
 
-TABLES = (".csv", ".tsv")
-_MAX_TABLE = 2**30  # bytes of a CSV file
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 
 
@@ -46,8 +46,8 @@ def items_of(
             a mapping from ids to files, arrays or open files.
         modality: "speaker", "face" or "image".
         rate_hz: sampling rate of recordings that are arrays.
-        root: folder that relative paths of lists and tables start from. By default a list's and a
-            file's own folder, and the current folder for a table in memory.
+        root: folder that relative paths of lists, tables and sequences start from. By default a
+            list's and a file's own folder, and the current folder for what is in memory.
 
     Yields:
         The items, each with an id of its own: the id that was given, else the path below the
@@ -128,7 +128,7 @@ class _Maker:
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
             _refuse_address(value)
-            path = Path(value)
+            path = Path(value) if self.root is None else self.root / value
             if path.is_dir():
                 raise ValueError(f"{path} is a folder; a folder is embedded alone, not in a list")
             return Item(str(value) if key is None else key, path)
@@ -179,36 +179,19 @@ class _Maker:
         return items
 
     def _from_csv(self, path: Path) -> list[Item]:
-        if path.stat().st_size > _MAX_TABLE:
-            raise ValueError(f"{path}: over {_MAX_TABLE} bytes; give the table in parts")
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            try:
-                reader = csv.DictReader(
-                    file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","
-                )
-                rows = list(reader)
-            except (csv.Error, UnicodeDecodeError) as error:
-                raise ValueError(f"{path}: this is not a table in UTF-8 ({error})") from None
-        columns = {
-            name: [row[name] for row in rows]
-            for name in reader.fieldnames or ()
-            if name is not None
-        }
-        return self._from_columns(columns, str(path), self.root or path.parent)
+        return self._from_columns(columns_of_file(path), str(path), self.root or path.parent)
 
     def _from_table(self, table: Any) -> list[Item]:
-        columns = {
-            str(name): [None if _is_empty(value) else value for value in table[name]]
-            for name in table.columns
-            if str(name) in ("id", "path", "label")
-        }
-        return self._from_columns(columns, "the table", self.root or Path())
+        return self._from_columns(columns_of_table(table), "the table", self.root or Path())
 
     def _from_columns(
         self, columns: Mapping[str, Sequence[Any]], name: str, root: Path
     ) -> list[Item]:
         if "path" not in columns:
-            raise ValueError(f"{name} has no column `path`; rename the column that holds the paths")
+            raise ValueError(
+                f"{name} has no column `path`; its columns are ({name_first(columns)}): rename the "
+                "one that holds the paths"
+            )
         paths = columns["path"]
         if empty := [row for row, path in enumerate(paths) if path is None or not str(path)]:
             raise ValueError(
@@ -217,7 +200,11 @@ class _Maker:
             )
         ids, labels = columns.get("id", paths), columns.get("label", [None] * len(paths))
         return [
-            Item(str(id), root / str(path), None if label is None else str(label))
+            Item(
+                str(path if id is None or id == "" else id),
+                root / str(path),
+                None if label is None else str(label),
+            )
             for id, path, label in zip(ids, paths, labels, strict=True)
         ]
 
@@ -226,9 +213,9 @@ class _Maker:
         return self.folder / f"{self.num_written:06d}{suffix}"
 
     def _write_bytes(self, file: Any) -> Path:
-        content = file if isinstance(file, bytes) else file.read(MAX_SPAN + 1)
-        if not isinstance(content, bytes):
+        if isinstance(file, io.TextIOBase):  # reading it may fail, for it is no text
             raise ValueError("an open file must be in binary mode; open it with 'rb'")
+        content = file if isinstance(file, bytes) else _read_whole(file)
         if len(content) > MAX_SPAN:
             raise ValueError(
                 f"an open file holds over {MAX_SPAN} bytes, and at most so many are read; give "
@@ -260,6 +247,8 @@ class _Maker:
                 f"a recording must have the shape (samples,) or (samples, channels), but it has "
                 f"{wave.shape}; give several recordings as a list"
             )
+        if not wave.size:
+            raise ValueError(f"a recording must hold samples, but its shape is {wave.shape}")
         if np.issubdtype(wave.dtype, np.integer):
             wave = _full_scale(wave)
         elif not np.issubdtype(wave.dtype, np.floating):
@@ -286,6 +275,24 @@ class _Maker:
         path = self._new_file(".png")
         Image.fromarray(np.ascontiguousarray(pixels)).save(path, compress_level=1)
         return path
+
+
+def _read_whole(file: Any) -> bytes:
+    """Read an open file to its end, or to one byte more than is allowed.
+
+    A pipe or a raw file gives less than was asked for before its end.
+    """
+    parts: list[bytes] = []
+    left = MAX_SPAN + 1
+    while left > 0:
+        part = file.read(left)
+        if not isinstance(part, bytes):
+            raise ValueError("an open file must be in binary mode; open it with 'rb'")
+        if not part:
+            break
+        parts.append(part)
+        left -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _refuse_address(path: str | os.PathLike[str]) -> None:
@@ -319,10 +326,23 @@ def _is_recording(value: Any) -> bool:
 
 def _as_numpy(array: Any) -> np.ndarray[Any, np.dtype[Any]]:
     if hasattr(array, "detach"):
-        array = array.detach().cpu()
+        return _tensor_as_numpy(array)
     if hasattr(array, "convert") and hasattr(array, "mode"):
         array = array.convert("RGB")
     return np.asarray(array)
+
+
+def _tensor_as_numpy(tensor: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    try:
+        tensor = tensor.detach().cpu()
+        if str(tensor.dtype) == "torch.bfloat16":  # numpy has no such type
+            tensor = tensor.float()
+        return np.asarray(tensor)
+    except (TypeError, RuntimeError) as error:  # of a sparse, quantised or meta tensor
+        raise ValueError(
+            f"a tensor of {tensor.dtype} cannot become an array ({str(error).splitlines()[0]}); "
+            "give a dense tensor of numbers"
+        ) from None
 
 
 def _full_scale(wave: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -333,7 +353,3 @@ def _full_scale(wave: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtyp
         centred = centred - 2.0 ** (bits - 1)
     scaled: np.ndarray[Any, np.dtype[np.float64]] = centred / 2.0 ** (bits - 1)
     return scaled
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)

@@ -12,14 +12,14 @@ Example:
 from __future__ import annotations
 
 from eval.bootstrap import interval, intervals
-from eval.calibration import cohort_mean, error_versus_reject, fit_calibration
+from eval.calibration import error_versus_reject, fit_calibration
 from eval.classification import accuracy, auroc, ece, fit_temperature, softmax
 from eval.diversity import cluster_diversity, feature_diversity, spectral_decay
 from eval.identification import cmc, rank_k, tpir_at_fpir
-from eval.normalization import as_norm, s_norm, subtract_mean, t_norm, z_norm
-from eval.plda import fit_plda
 from eval.protocols.lfw import ten_fold_accuracy, val_at_far
 from eval.retrieval import f1, nmi, query_metrics, retrieval_metrics
+from eval.scoring.normalization import as_norm, cohort_mean, s_norm, subtract_mean, t_norm, z_norm
+from eval.scoring.plda import fit_plda
 from eval.similarity import matrix, pairs
 from eval.verification import (
     actual_dcf,

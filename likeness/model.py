@@ -129,7 +129,7 @@ class Model:
                 column `path`, an array or an open file, a sequence of files, arrays or open files,
                 or a mapping from ids to these. `likeness.inputs.items_of` has the details.
             rate_hz: sampling rate in hertz of recordings that are given as arrays.
-            root: folder that relative paths of a list or table start from.
+            root: folder that relative paths of a list, a table or a sequence start from.
             batch_size: how many inputs pass through the network at once; it changes no embedding.
             workers: processes that read files beside this one.
             progress: whether to show a progress bar.
@@ -155,6 +155,11 @@ class Model:
         from likeness.inputs import items_of
         from toolkit.models.embed import embed_where_readable
 
+        if unknown := [name for name in reading if name not in Reading.__annotations__]:
+            raise TypeError(
+                f"Model.embed() has no argument {unknown[0]!r}; beside inputs, rate_hz, root, "
+                f"batch_size, workers and progress it has {', '.join(Reading.__annotations__)}"
+            )
         if batch_size < 1 or workers < 0:
             raise ValueError(
                 f"batch_size {batch_size}, workers {workers}: a batch of at least 1 and at least 0 "

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eval.calibration import Calibration
-from eval.scoring import Scored, Scoring
-from eval.scoring import calibrate as calibrate_values
-from eval.scoring import score as score_values
+from eval.scoring.score import Scored, Scoring
+from eval.scoring.score import calibrate as calibrate_values
+from eval.scoring.score import score as score_values
 from eval.types import Embeddings, Trials
-from likeness.files import File, Models, embeddings_of, models_of, trials_of
+from likeness.files import File, Models, embeddings_of, models_of, settings_of, trials_of
 
 
 def score(
@@ -49,7 +49,7 @@ def score(
     return score_values(
         trials_of(trials),
         embeddings_of(embeddings),
-        _checked(scoring),
+        settings_of(scoring, Scoring, name="scoring"),
         probe=None if probe is None else embeddings_of(probe),
         models=models_of(models),
     )
@@ -103,20 +103,9 @@ def calibrate(
     return calibrate_values(
         trials_of(trials),
         embeddings_of(embeddings),
-        _checked(scoring),
+        settings_of(scoring, Scoring, name="scoring"),
         quality=(quality,) if isinstance(quality, str) else quality,
         p_target=p_target,
         probe=None if probe is None else embeddings_of(probe),
         models=models_of(models),
     )
-
-
-def _checked(scoring: Scoring | None) -> Scoring:
-    if scoring is None:
-        return Scoring()
-    if not isinstance(scoring, Scoring):
-        raise ValueError(
-            f"scoring is of type {type(scoring).__name__}; give likeness.Scoring(...), such as "
-            'likeness.Scoring(similarity="dot")'
-        )
-    return scoring

@@ -14,7 +14,7 @@ import numpy as np
 
 from eval.calibration import Calibration, by_side, load_calibration, log_measure
 from eval.results import as_html
-from eval.scoring import Scoring
+from eval.scoring.score import Scoring
 from eval.similarity import pairs
 from eval.types import Embeddings
 from likeness.missing import refuse_missing_files
@@ -62,6 +62,19 @@ class Verification(NamedTuple):
     probability: float | None = None
     threshold: float | None = None
     same: bool | None = None
+
+    def __bool__(self) -> bool:
+        """The decision, so that `if model.verify(a, b, threshold=0.4):` asks for it.
+
+        Raises:
+            ValueError: Nothing was decided.
+        """
+        if self.same is None:
+            raise ValueError(
+                "there is no decision, because there is neither a threshold nor a calibration; "
+                "give one, or use the score"
+            )
+        return self.same
 
     def __str__(self) -> str:
         return self.text()

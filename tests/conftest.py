@@ -29,9 +29,8 @@ logging.getLogger("torch.distributed.checkpoint").setLevel(logging.WARNING)  # i
 # A loaded machine is no bug of ours; and CI judges a change by the same examples each time, while
 # developers' runs go on searching.
 settings.register_profile("steady", deadline=None, derandomize="CI" in os.environ)
-settings.register_profile(
-    "quick", settings.get_profile("steady")
-)  # of `make test`: a quarter of the examples, see below
+# of `make test`: a quarter of the examples, see below
+settings.register_profile("quick", settings.get_profile("steady"))
 settings.load_profile("steady")
 
 # The files that take longest come first: the process that got one of them last would work on while

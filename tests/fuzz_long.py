@@ -234,9 +234,8 @@ def contained(name: str, number: int, folder: Path) -> bool:
         if test_fuzz.CASES[name].apart:
             use(APART)
             with tempfile.TemporaryDirectory() as place:
-                code = (
-                    1 if read(name, payload, Path(place)) else 0
-                )  # the boundary ends what takes long
+                # the boundary ends what takes long
+                code = 1 if read(name, payload, Path(place)) else 0
         if code:
             (folder / "failures" / f"{name.replace(' ', '_')}-{number}.bin").write_bytes(payload)
     finally:

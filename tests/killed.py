@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from eval import plda
 from eval.formats import embeddings, trials
+from eval.scoring import plda
 from eval.types import Embeddings, Trials
 from toolkit.data import shards
 from toolkit.data.batch import Item

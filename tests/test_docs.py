@@ -34,6 +34,7 @@ from toolkit.training import recipe as recipes
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# in this order: later ones use files of the first
 RUN = (
     "docs/own_data.md",
     "README.md",
@@ -42,7 +43,7 @@ RUN = (
     "docs/backbones.md",
     "docs/deployment.md",
     "docs/protocols.md",
-)  # in this order: later ones use files of the first
+)
 QUICK = [
     "schedule.steps=4",
     "schedule.warmup_steps=1",
@@ -327,9 +328,8 @@ def test_measuring_again_keeps_what_was_written_by_hand() -> None:
         ], script
         assert [line for line in lines[8:] if line] == message
         assert performance.section(script, printed, made) == made
-    assert (
-        sum(line.startswith("FaissGallery") for line in page.splitlines()) == 1
-    )  # a remark that begins with "`" would be lost
+    # a remark that begins with "`" would be lost
+    assert sum(line.startswith("FaissGallery") for line in page.splitlines()) == 1
 
 
 @pytest.mark.parametrize("page", NARROW, ids=lambda page: page.name)

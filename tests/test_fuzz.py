@@ -40,11 +40,12 @@ from PIL import Image
 from safetensors.torch import save_file
 from scipy.io import savemat
 
-from eval import per_item, plda, templates
+from eval import per_item
 from eval.calibration import Calibration, load_calibration
 from eval.formats import embeddings, subjects, trials
 from eval.protocols import ijb_files
 from eval.reports import media as report_media
+from eval.scoring import plda, templates
 from eval.types import Embeddings, Trials
 from likeness.models import insightface as backends_insightface
 from likeness.models import onnx as exported_models
@@ -609,12 +610,12 @@ def place_flac(folder: Path, payload: bytes) -> Path:
         last = bool(loaded[start] & 0x80)
         start += 4 + int.from_bytes(loaded[start + 1 : start + 4], "big")
     if start + 8 < len(loaded):
+        # of what the header states at its end
         size = {6: 1, 7: 2}.get(loaded[start + 2] >> 4, 0) + {12: 1, 13: 2, 14: 2}.get(
             loaded[start + 2] & 15, 0
-        )  # of what the header states at its end
-        leading = next(
-            (bit for bit in range(8) if not loaded[start + 4] << bit & 0x80), 8
-        )  # the frame's number, coded like a letter in UTF-8
+        )
+        # the frame's number, coded like a letter in UTF-8
+        leading = next((bit for bit in range(8) if not loaded[start + 4] << bit & 0x80), 8)
         end = start + 4 + max(1, leading) + size
         loaded[end : end + 1] = crc(loaded[start:end], 8, 0x07)
         loaded[-2:] = crc(loaded[start:-2], 16, 0x8005)
@@ -1351,10 +1352,8 @@ def test_a_pickle_in_any_place_does_not_run(name: str, protocol: int, tmp_path: 
         pytest.importorskip(CASES[name].needs)
     canary = tmp_path / "canary"
     payload = pickle.dumps(Canary(canary), protocol=protocol)
-    with (
-        warnings.catch_warnings(),
-        suppress(ValueError, FileNotFoundError),
-    ):  # protocol 0 is lines of text, and a list of items may hold any
+    # protocol 0 is lines of text, and a list of items may hold any
+    with warnings.catch_warnings(), suppress(ValueError, FileNotFoundError):
         warnings.simplefilter("ignore")
         CASES[name].read(CASES[name].place(tmp_path, payload))
     assert not canary.exists()

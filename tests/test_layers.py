@@ -99,11 +99,12 @@ def test_no_floor_names_a_higher_one_in_a_string(path: Path) -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
+    # formats are likeness.NAME/N
     assert not [
         text
         for text in texts
         if text.startswith(higher) and " " not in text and "/" not in text and text != "likeness."
-    ]  # formats are likeness.NAME/N
+    ]
 
 
 def test_only_checkpoints_import_by_name() -> None:

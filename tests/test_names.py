@@ -20,8 +20,8 @@ from eval.formats.trials import read_scores, read_trials, write_scores
 from eval.groups import sides_of
 from eval.protocols.lfw import read_pairs
 from eval.reports.media import media_of
+from eval.scoring.templates import enrol, pool, read_enrolment
 from eval.similarity import score_trials
-from eval.templates import enrol, pool, read_enrolment
 from eval.types import Embeddings, Trials
 from modalities.face.pairs import find_images
 from toolkit.data.batch import Item, check_unique, label_numbers, read_items
@@ -141,9 +141,8 @@ def test_models_and_templates(tmp_path: Path) -> None:
 
 def test_galleries_know_people_in_either_form(tmp_path: Path) -> None:
     rows = embedded("a", "b")
-    store = Enrolments(
-        tmp_path, {}, {"similarity": "cosine", "pooling": "mean"}
-    )  # as an earlier version wrote it
+    # as an earlier version wrote it
+    store = Enrolments(tmp_path, {}, {"similarity": "cosine", "pooling": "mean"})
     store.write([NFD], rows.matrix[:1], replace=False)
     store.close()
     gallery = ExactGallery(tmp_path)

@@ -86,9 +86,8 @@ def test_kaldis_eer_is_the_frr_at_the_first_target_score_where_far_is_no_higher(
     assert theirs == pytest.approx(
         next((frr for frr, far in rates if far <= frr + 1e-12), (num - 1) / num)
     )
-    assert (
-        -1e-12 <= theirs - ours <= 1 / num + 1e-12 or theirs == (num - 1) / num
-    )  # its loop ends one position early
+    # its loop ends one position early
+    assert -1e-12 <= theirs - ours <= 1 / num + 1e-12 or theirs == (num - 1) / num
     if len(nontarget) == num and theirs < (num - 1) / num:
         assert theirs == pytest.approx(ours)
 
@@ -117,9 +116,8 @@ def test_clovas_eer_is_the_larger_rate_of_the_nearest_point(
         if gap <= gaps.min() + 1e-12
     ]
     theirs = clova_eer(target, nontarget, drop=False)
-    assert any(
-        theirs == pytest.approx(value) for value in nearest
-    )  # of two equally near points either
+    # of two equally near points either
+    assert any(theirs == pytest.approx(value) for value in nearest)
     lower = min(
         (far + frr) / 2
         for far, frr, gap in zip(curve.far, curve.frr, gaps, strict=True)

@@ -138,17 +138,15 @@ def test_the_search_finds_prints(tmp_path: Path) -> None:
 
 
 @WIDTHS
-@pytest.mark.parametrize(
-    "forced", ["", "1"]
-)  # FORCE_COLOR is set by many CI services, whose logs are files
+# FORCE_COLOR is set by many CI services, whose logs are files
+@pytest.mark.parametrize("forced", ["", "1"])
 def test_lines_stay_whole_where_there_is_no_terminal(
     columns: str, forced: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("FORCE_COLOR", forced)
-    monkeypatch.setattr(
-        console, "_width", int(columns)
-    )  # what a Console that is made under this width holds
+    # what a Console that is made under this width holds
+    monkeypatch.setattr(console, "_width", int(columns))
     say(LONG)
     console.print(LONG)
     bad = BadItems(0.9)

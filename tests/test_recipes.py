@@ -42,9 +42,8 @@ FIELD = [ROOT / "recipes" / "face" / f"{name}.py" for name in ("vggface2", "ms1m
 FIELD += sorted((ROOT / "recipes" / "image").glob("*.py"))
 VARIANTS = [(path, name) for path in FILES if path not in FIELD for name in module(path).RECIPES]
 IDS = [f"{path.relative_to(ROOT / 'recipes')}:{name}" for path, name in VARIANTS]
-FIRST = {
-    path: next(name for here, name in VARIANTS if here == path) for path, _ in VARIANTS
-}  # trained in every run of the tests
+# trained in every run of the tests
+FIRST = {path: next(name for here, name in VARIANTS if here == path) for path, _ in VARIANTS}
 
 # What makes a variant small enough for a test; its parts stay what they are.
 SMALL = {
@@ -272,9 +271,10 @@ def test_voxceleb_in_two_stages_from_the_command_line(
                 ]
             )
         assert stopped.value.code == 0
+    # 4 speakers x 3 speeds
     assert "and its class proxies: the 12 classes are the same" in " ".join(
         capfd.readouterr().err.split()
-    )  # 4 speakers x 3 speeds
+    )
 
 
 def test_lists_of_faces_are_the_held_out_subjects(faces: Path, tmp_path: Path) -> None:

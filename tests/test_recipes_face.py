@@ -57,12 +57,13 @@ TINY += [
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "face"
 MODULES = {name: SimpleNamespace(**recipes.read(str(FOLDER / f"{name}.py"))) for name in NAMES}
+# those differ in views alone
 VARIANTS = [
     (name, recipe)
     for name in NAMES
     for recipe in MODULES[name].RECIPES
     if "simple" in recipe or not recipe.endswith("_released")
-]  # those differ in views alone
+]
 
 
 def tiny(recipe: Recipe) -> Recipe:
@@ -188,11 +189,8 @@ def test_losses_of_tables_3_to_5_differ_in_augmentation_only_by_name() -> None:
     """The SimPLE paper says that the setups are the same; flips alone for the rivals are its
     release's.
     """
-    probabilities = {
-        "crop_prob": 0.2,
-        "low_res_prob": 0.2,
-        "photo_prob": 0.2,
-    }  # Sec. 5.1, beside flips with .5
+    # Sec. 5.1, beside flips with .5
+    probabilities = {"crop_prob": 0.2, "low_res_prob": 0.2, "photo_prob": 0.2}
     assert ADAFACE_VIEW.keywords == probabilities
     for name, rivals in (
         ("vggface2", {"arcface", "cosface", "sphereface2"}),

@@ -127,9 +127,8 @@ def small(recipe: Recipe, own_network: bool) -> Recipe:
     ]
     if "weights" in inspect.signature(recipe.backbone).parameters:
         expected.append("backbone.weights=")
-    fixed = (
-        "image_size" in parts["backbone"]["args"]
-    )  # a network for one size, which is small already
+    # a network for one size, which is small already
+    fixed = "image_size" in parts["backbone"]["args"]
     edges = (
         {} if fixed else {"short_edge": EDGE + 4, "size": f"{EDGE + 4},{EDGE + 4}", "crop": EDGE}
     )
@@ -292,9 +291,8 @@ def test_describes_and_restores(name: str, variant: str) -> None:
     described = json.loads(json.dumps(describe(recipe)))
     frontend = restore(described["frontend"], "frontend", kind="module")()
     backbone = restore(described["backbone"], "backbone", kind="module")
-    if (
-        key := (frontend.dim, json.dumps(described["backbone"]))
-    ) not in BUILT:  # equal networks once
+    # equal networks once
+    if (key := (frontend.dim, json.dumps(described["backbone"]))) not in BUILT:
         BUILT.add(key)
         assert shapes(backbone, frontend.dim) == shapes(recipe.backbone, recipe.frontend().dim)
     restore(described["read"], "read", kind="read")

@@ -113,11 +113,8 @@ def test_table_4_is_quoted(name: str, column: int, shared: Path) -> None:
     text = text[text.index("Table 4: R@1") : text.index("## K Qualitative")]
     numbers = [float(number) for number in re.findall(r"(\d\d\.\d\d) ?\\pm", text)]
     assert len(numbers) == 14
-    printed = [
-        numbers[2 * column],
-        numbers[2 * column + 1],
-        *numbers[4 + column :: 2],
-    ]  # our copy sets the first two rows beside each other
+    # our copy sets the first two rows beside each other
+    printed = [numbers[2 * column], numbers[2 * column + 1], *numbers[4 + column :: 2]]
     variants = [variant for variant in LISTED[name] if variant.endswith("_euclidean")]
     quoted = rows_of(NIVMF.__doc__, *variants)
     assert [float(cells[column].split()[0]) for cells in quoted.values()] == printed
@@ -466,9 +463,8 @@ def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
     assert set.union(*trained) == {
         f"{block + i:03d}.Bird" for block in (1, 26, 51, 76) for i in range(4)
     }
-    for i, item in enumerate(
-        tested
-    ):  # by hand: cosine of the joined rows is the mean of the folds' cosines
+    # by hand: cosine of the joined rows is the mean of the folds' cosines
+    for i, item in enumerate(tested):
         cosine = np.mean([row @ row[i] for row in rows], axis=0)
         order = [j for j in np.argsort(-cosine) if j != i]
         hits = [float(tested[j].label == item.label) for j in order[:2]]
@@ -482,7 +478,6 @@ def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
     text = SIMPLE.row("contrastive", tiny, birds, tmp_path)
     assert (tmp_path / "fold0" / "last.safetensors").stat().st_mtime_ns == again
     assert text.startswith(f"| contrastive | {100 * measured.columns['precision@1'].mean():.2f} ")
-    assert text.split()[4].startswith(
-        ("[", "no")
-    )  # no interval where none of so few items is a hit
+    # no interval where none of so few items is a hit
+    assert text.split()[4].startswith(("[", "no"))
     assert text.count("|") == 8

@@ -21,6 +21,7 @@ from toolkit.training.recipe import Classification, Recipe, Retrieval
 from toolkit.training.variants import check_variants
 
 LOSSES = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
+# the table of hyper-parameters
 NAMES = {
     5: "mnist",
     6: "fashion_mnist",
@@ -29,7 +30,7 @@ NAMES = {
     9: "cars196",
     10: "cub200",
     11: "sop",
-}  # the table of hyper-parameters
+}
 
 
 VMF_RECIPE = recipes.read(str(Path(__file__).parents[1] / "recipes" / "image" / "vmf.py"))

@@ -45,9 +45,8 @@ class _Stderr(Console):
         self.print(one_line(text))
 
 
-console = _Stderr(
-    stderr=True, markup=False, highlight=False, emoji=False
-)  # names of files may hold [..] and :..:, which rich reads as its own
+# names of files may hold [..] and :..:, which rich reads as its own
+console = _Stderr(stderr=True, markup=False, highlight=False, emoji=False)
 
 
 def bar(*columns: str | ProgressColumn, show: bool = True, transient: bool = True) -> Progress:

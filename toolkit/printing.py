@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 
 _UNLIMITED = 100_000  # columns: more than any line of help holds
 
-_TURNING = (
-    0x2028,
-    0x2029,
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
-)  # line ends, and marks that turn the order of what follows
+# line ends, and marks that turn the order of what follows
+_TURNING = (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _ESCAPES = {
     code: ascii(chr(code))[1:-1]
     for code in (*range(32), *range(127, 160), *_TURNING)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import zlib
 from collections import defaultdict
@@ -33,6 +34,7 @@ FREE_EXPANSION = 1 << 28
 
 _BLOCK = 1 << 24  # bytes
 _QUICK_FROM = 1 << 20  # bytes of a block; importing pyarrow pays for no less
+_MAX_JSON = 1 << 26  # bytes
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 
 
@@ -59,6 +61,31 @@ def bounded(path: Path, limit: int) -> bytes:
                     "this kind"
                 )
     return content.getvalue()
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """Reads a file that holds one JSON object, as Likeness writes beside a run.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: It is no JSON in UTF-8, holds something else than an object, or is too large.
+        OSError: It cannot be read.
+    """
+    try:
+        content = json.loads(bounded(path, _MAX_JSON).decode())
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{path} is damaged: it is no JSON ({reason}); restore it or remove it"
+        ) from None
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{path} is damaged: it holds a {type(content).__name__} in place of an object; "
+            "restore it or remove it"
+        )
+    return content
 
 
 def refuse_device(path: Path) -> None:

@@ -27,7 +27,15 @@ from eval.identification import (
 from eval.protocols.labels import labels_of
 from eval.results import Result, as_html, interval_text, percent_text, with_bounds
 from eval.similarity import check_similarity
-from eval.types import Bools, Embeddings, Floats, check_choice, check_counts, name_first
+from eval.types import (
+    Bools,
+    Embeddings,
+    Floats,
+    check_choice,
+    check_counts,
+    check_numbers,
+    name_first,
+)
 
 Conventions = dict[str, str | float | int]
 _Measure = Callable[..., tuple[float, float | None]]
@@ -68,6 +76,9 @@ class IdentificationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("fpirs", "ranks"):
+            check_numbers(name, getattr(self, name))
+        check_numbers("level", [self.level])
         object.__setattr__(self, "fpirs", tuple(self.fpirs))
         object.__setattr__(self, "ranks", tuple(self.ranks))
         check_choice("protocol", self.protocol, get_args(Protocol))

@@ -29,9 +29,9 @@ from eval.protocols.identification import (
 )
 from eval.protocols.ijb_files import Faces, Side
 from eval.results import Result, with_bounds
+from eval.scoring.templates import Method, pool
 from eval.similarity import pairs as score_pairs
 from eval.similarity import refuse_missing
-from eval.templates import Method, pool
 from eval.types import Embeddings, Floats, Floats32, Scores, Trials
 from eval.verification import TarRule, eer, num_allowed, tar_at_far, verification_metrics
 
@@ -48,17 +48,23 @@ _CELLS = 1 << 20
 class Switches:
     """Everything between face features and a number.
 
-    The defaults are those of docs/protocols.md; insightface's letters in brackets.
+    The defaults are those of docs/protocols.md. The letters F, N and D are insightface's.
 
-    flip (F): sum or mean of the features of the image and of its mirror image, none (the image
-    alone), included (the features as they are, holding both).
-    keep_norm (N): False scales each face's feature (both views joined) to length 1. detector_score
-    (D): True multiplies it by the detector's score.
-    media: mean over the faces of a template that share a medium, or none (each face is its own
-    medium). template: sum or mean over media.
-    final_norm: templates scaled to length 1. similarity: a name of eval.similarity. tar_rule: see
-    eval.verification.tar_at_far.
-    tpir_protocol: see eval.identification.RULES.
+    Attributes:
+        flip: F. The "sum" or the "mean" of the features of the image and of its mirror image;
+            "none" is the image alone, and "included" the features as they are, which hold both.
+        keep_norm: N. False scales each face's feature (both views joined) to length 1.
+        detector_score: D. True multiplies each face's feature by the detector's score.
+        media: The "mean" over the faces of a template that share a medium; with "none" each face is
+            a medium of its own.
+        template: The "sum" or the "mean" over the media of a template.
+        final_norm: Whether templates are scaled to length 1.
+        similarity: A name of eval.similarity.
+        tar_rule: See eval.verification.tar_at_far.
+        tpir_protocol: See eval.identification.RULES.
+
+    Raises:
+        ValueError: A switch does not have such a value.
     """
 
     flip: Flip = "sum"
@@ -85,9 +91,8 @@ class Switches:
                     f"switch {name} = {getattr(self, name)!r}: choose one of "
                     f"{', '.join(get_args(choices))}"
                 )
-        score_pairs(
-            [[1.0]], [[1.0]], [0], [0], self.similarity
-        )  # refuses a name before features are read and pooled
+        # refuses a name before features are read and pooled
+        score_pairs([[1.0]], [[1.0]], [0], [0], self.similarity)
 
 
 _INSIGHTFACE = Switches(tar_rule="nearest", tpir_protocol="closed")
@@ -100,12 +105,10 @@ _OPENSPHERE = replace(
 PRESETS: dict[str, Switches] = {
     "likeness": Switches(),
     "insightface": _INSIGHTFACE,  # ijb_11.py, eval_ijbc.py, onnx_ijbc.py and ijb_1n.py: "N1D1F2"
-    "insightface_ijb_evals": replace(
-        _INSIGHTFACE, tpir_protocol="ijb_evals"
-    ),  # its default, "N0D1F1"
-    "adaface": replace(
-        _INSIGHTFACE, detector_score=False
-    ),  # validate_IJB_BC.py: norm-weighted sum of the views = sum of the raw features
+    # its default, "N0D1F1"
+    "insightface_ijb_evals": replace(_INSIGHTFACE, tpir_protocol="ijb_evals"),
+    # validate_IJB_BC.py: norm-weighted sum of the views = sum of the raw features
+    "adaface": replace(_INSIGHTFACE, detector_score=False),
     "cvlface_n1d1": _INSIGHTFACE,
     "cvlface_n1d0": replace(_INSIGHTFACE, detector_score=False),
     "cvlface_n0d1": replace(_INSIGHTFACE, keep_norm=False),
@@ -305,9 +308,10 @@ def _pair_scores(pooled: Embeddings, pairs: Trials, similarity: str) -> Scores:
     if pairs.target is None:
         raise ValueError("verification 1:1: the pairs have no labels")
     refuse_missing([("enrolment", pairs.enrol_ids, pooled), ("probe", pairs.probe_ids, pooled)])
+    # 15.7 million of each in IJB-C
     rows, columns = (
         pooled.rows(ids).astype(np.int32) for ids in (pairs.enrol_ids, pairs.probe_ids)
-    )  # 15.7 million of each in IJB-C
+    )
     values = score_pairs(
         pooled.matrix, pooled.matrix, rows[pairs.enrol], columns[pairs.probe], similarity
     )

@@ -1,6 +1,6 @@
 """The meta files of IJB-B and IJB-C as the field passes them around.
 
-This is the layout of the VGG pack (field-face.md 1.6). The files are read in blocks and checked,
+This is the layout of the VGG pack. The files are read in blocks and checked,
 and errors are counted.
 """
 

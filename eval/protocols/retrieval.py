@@ -23,7 +23,15 @@ from eval.results import (
 )
 from eval.retrieval import Lone, query_metrics
 from eval.similarity import check_similarity
-from eval.types import Bools, Embeddings, Floats, check_choice, check_counts, name_first
+from eval.types import (
+    Bools,
+    Embeddings,
+    Floats,
+    check_choice,
+    check_counts,
+    check_numbers,
+    name_first,
+)
 
 Conventions = dict[str, str | float | int]
 _DRAWS = 1 << 22  # drawn classes in memory at once
@@ -65,6 +73,8 @@ class RetrievalSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_numbers("ks", self.ks)
+        check_numbers("level", [self.level])
         object.__setattr__(self, "ks", tuple(self.ks))
         check_choice("lone", self.lone, get_args(Lone))
         check_counts("ks", self.ks)

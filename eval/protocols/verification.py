@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from eval.bootstrap import Bounds, Ends, Metric, Resamples, bounds_of, check_draws
 from eval.results import Result, as_html, table, with_bounds
-from eval.types import Floats, Scores, check_choice
+from eval.types import Floats, Scores, check_choice, check_numbers
 from eval.verification import (
     EerMethod,
     Measured,
@@ -88,6 +88,12 @@ class VerificationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("p_targets", "fars"):
+            check_numbers(name, getattr(self, name))
+        for name in ("c_miss", "c_fa", "level"):
+            check_numbers(name, [getattr(self, name)])
+        if not isinstance(self.llr, bool):
+            raise ValueError(f"llr: {self.llr!r} must be True or False")
         object.__setattr__(self, "p_targets", tuple(self.p_targets))
         object.__setattr__(self, "fars", tuple(self.fars))
         check_choice("eer_method", self.eer_method, get_args(EerMethod))

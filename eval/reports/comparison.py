@@ -17,9 +17,9 @@ from eval.comparison import LEVEL, Comparison
 from eval.formats.files import atomic_path
 from eval.reports.blocks import EMPTY, block, joined, prose
 from eval.reports.blocks import table as table_block
+from eval.reports.drawing import COLOURS, STYLES, drawn, legend, plot
 from eval.reports.page import document
-from eval.reports.plots import COLOURS, STYLES, drawn, legend, plot
-from eval.reports.scores import trade_off
+from eval.reports.plots import trade_off
 from eval.reports.text import difference_rows, latex, main_rows, markdown, notes, over_what, table
 from eval.results import metric_label
 from eval.types import Scores

@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.classification import auroc, equal_mass
 from eval.reports.blocks import block, prose
+from eval.reports.drawing import COLOURS, GREY, drawn, legend, plot
 from eval.reports.media import Media
-from eval.reports.plots import COLOURS, GREY, drawn, legend, plot
-from eval.reports.scores import histogram_edges
+from eval.reports.plots import histogram_edges
 from eval.types import Bools, Embeddings, Floats
 
 _NUM_NAMED = 12  # classes that a legend can hold
@@ -351,7 +351,7 @@ def _scatter(
 def _palette(num: int) -> list[Any]:
     """Colours of middle lightness.
 
-    They lie evenly around the circle where the few of eval.reports.plots do not suffice.
+    They lie evenly around the circle where the few of eval.reports.drawing do not suffice.
     """
     from colorsys import hls_to_rgb
 

@@ -18,7 +18,7 @@ from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.embeddings import embedding_map, norm_grid, norms_by_correct, space_3d
 from eval.reports.media import Media
 from eval.reports.page import document
-from eval.reports.scores import reliability
+from eval.reports.plots import reliability
 from eval.results import NO_INTERVAL, ends_text
 from eval.types import Embeddings
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from markupsafe import Markup
 
 from eval.reports.blocks import environment
-from eval.reports.plots import can_plot
+from eval.reports.drawing import can_plot
 
 NO_PLOTS = (
     "The plots need matplotlib, which is not installed: pip install 'likeness[report]' and make "

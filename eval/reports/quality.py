@@ -1,5 +1,5 @@
 """The norm of an embedding as the quality of a trial: which sides have one, and error-versus-reject
-curves, of which eval.reports.plots.drawn makes a block.
+curves, of which eval.reports.drawing.drawn makes a block.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eval.calibration import Curve, by_side, error_versus_reject
-from eval.reports.plots import COLOURS, legend, plot, style_of
+from eval.reports.drawing import COLOURS, legend, plot, style_of
 from eval.types import Embeddings, Floats, Ints, Scores, Trials, name_first
 
 

@@ -19,12 +19,12 @@ from eval.paired import Paired
 from eval.paired import notes as paired_notes
 from eval.paired import rows as paired_rows
 from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
+from eval.reports.drawing import drawn
 from eval.reports.embeddings import embedding_map, norm_grid, space_3d
 from eval.reports.media import SECONDS, Media
 from eval.reports.page import document
-from eval.reports.plots import drawn
+from eval.reports.plots import histogram_figure, reliability_figure, trade_off
 from eval.reports.quality import reject_curves, reject_figure, trial_quality
-from eval.reports.scores import histogram_figure, reliability_figure, trade_off
 from eval.results import (
     NO_INTERVAL,
     Result,

@@ -104,8 +104,7 @@ def embed(
         Literal["none", "sum", "mean", "concat"],
         typer.Option(
             help="For images: how the embedding is joined with that of the mirror image. concat "
-            "keeps "
-            "both, which every IJB preset can use."
+            "keeps both, which every IJB preset can use."
         ),
     ] = "none",
     detector: Annotated[
@@ -136,8 +135,7 @@ def embed(
         typer.Option(
             min=0,
             help="For speech: the longest chunk in seconds, such as 60, for recordings of hours. "
-            "The "
-            "embedding is the mean of the chunks. 0 takes the recording whole.",
+            "The embedding is the mean of the chunks. 0 takes the recording whole.",
         ),
     ] = 0.0,
     only_speech: Annotated[

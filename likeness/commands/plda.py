@@ -69,7 +69,7 @@ def fit_files(embeddings: Path, out: Path, *, labels: Path | None = None, **opti
         embeddings: Of other subjects than those to be scored.
         out: The file of the PLDA.
         labels: Lines `id class`. By default the class is the first folder of the id.
-        options: Keywords of `eval.plda.fit_plda`.
+        options: Keywords of `eval.scoring.plda.fit_plda`.
 
     Returns:
         What was done, as text.
@@ -80,7 +80,7 @@ def fit_files(embeddings: Path, out: Path, *, labels: Path | None = None, **opti
     """
     from eval.formats import embeddings as embedding_files
     from eval.formats.subjects import read_mapping
-    from eval.plda import fit_plda
+    from eval.scoring.plda import fit_plda
     from eval.types import name_first
 
     rows = embedding_files.read(embeddings)

@@ -21,7 +21,7 @@ from likeness.commands.options import (
 from toolkit.printing import say
 
 if TYPE_CHECKING:
-    from eval.scoring import Scoring
+    from eval.scoring.score import Scoring
     from eval.types import Embeddings, Trials
 
 app = typer.Typer()
@@ -142,7 +142,7 @@ def score(
     A model may be enrolled by several items. The scores may be normalised by a cohort, and
     calibrated.
     """
-    from eval.scoring import Scoring
+    from eval.scoring.score import Scoring
 
     refuse_input_as_output(context, "out")
     _refuse_contradictions(context)
@@ -193,8 +193,8 @@ def score_files(
         embeddings: Of both sides, or of the enrolment side if `probe_embeddings` has the other.
         out: The score file.
         probe_embeddings: Of the probe side.
-        enrolment: Lines `model item item ...` (`eval.templates.read_enrolment`). The enrolment ids
-            of the trials are then models, which are pooled from their items.
+        enrolment: Lines `model item item ...` (see `eval.scoring.templates.read_enrolment`). The
+            enrolment ids of the trials are then models, which are pooled from their items.
         options: As for `read_scoring`.
 
     Returns:
@@ -203,8 +203,8 @@ def score_files(
     Raises:
         KeyError, ValueError: As in reading the files, `Scoring` and `score`.
     """
-    from eval import scoring as library
     from eval.formats.trials import write_scores
+    from eval.scoring import score as library
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -234,12 +234,12 @@ def calibrate_files(
 
     Args:
         out: The file of the calibration.
-        quality: Measures of `eval.sides.QUALITY`.
+        quality: Measures of `eval.scoring.sides.QUALITY`.
         p_target: The prior of a target trial at which the calibration is to be good.
 
     The other arguments, what is returned and what is raised are as for `score_files`.
     """
-    from eval import scoring as library
+    from eval.scoring import score as library
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -261,7 +261,7 @@ def read_scoring(options: Mapping[str, Any]) -> Scoring:
 
     The type of a field says how its file is read, so a new field needs nothing here.
     """
-    from eval.scoring import Scoring
+    from eval.scoring.score import Scoring
 
     types = get_type_hints(Scoring)
     return Scoring(
@@ -276,8 +276,9 @@ def _reader(kind: Any) -> Callable[[Path], Any]:
     """How a file of this type, which may be joined with None, is read."""
     from eval.calibration import Calibration, load_calibration
     from eval.formats import embeddings
+    from eval.formats.durations import read_durations
     from eval.formats.subjects import read_mapping
-    from eval.plda import Plda, load_plda
+    from eval.scoring.plda import Plda, load_plda
     from eval.types import Embeddings
 
     readers: dict[Any, Callable[[Path], Any]] = {
@@ -290,43 +291,13 @@ def _reader(kind: Any) -> Callable[[Path], Any]:
     return next(readers[choice] for choice in (kind, *get_args(kind)) if choice in readers)
 
 
-def read_durations(path: Path) -> dict[str, float]:
-    """Reads lines `id seconds` (utt2dur) into {id: seconds}; a header is fine.
-
-    Raises:
-        ValueError: Lines whose second field is no number, all counted; and as `read_mapping`.
-    """
-    from eval.formats.subjects import read_mapping
-    from eval.types import name_first
-
-    listed = read_mapping(path)
-    wrong = [name for name, text in listed.items() if not _is_number(text)]
-    if wrong == list(listed)[:1] and len(listed) > 1:
-        del listed[wrong.pop()]  # the header `id seconds`, which the reader of any list cannot know
-    if wrong:
-        raise ValueError(
-            f"{path}: {len(wrong)} of {len(listed)} durations are no numbers "
-            f"({name_first(f'{name} {listed[name]}' for name in wrong)}); expected lines "
-            "`id seconds`"
-        )
-    return {name: float(text) for name, text in listed.items()}
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _read(
     trials: Path, embeddings: Path, probe_embeddings: Path | None, enrolment: Path | None
 ) -> tuple[Trials, Embeddings, dict[str, Any]]:
-    """The trials, the embeddings, and the keywords `probe` and `models` of `eval.scoring.score`."""
+    """The trials, the embeddings, and the keywords `probe` and `models` of scoring them."""
     from eval.formats import embeddings as embedding_files
     from eval.formats.trials import read_trials
-    from eval.templates import read_enrolment
+    from eval.scoring.templates import read_enrolment
 
     return (
         read_trials(trials),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from importlib.util import find_spec
@@ -104,8 +105,6 @@ def serve(
     _refuse_absent_packages()
 
     # These are slow to import, so that what is missing has to be reported before.
-    import logging
-
     from likeness.models import load
     from likeness.service import app as serving
     from likeness.service.limits import Limits

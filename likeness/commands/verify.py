@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -95,8 +96,6 @@ def _write(
     json_file: Path, files: tuple[Path, Path], model: Loaded, verified: Verification
 ) -> None:
     """Write the result in schema "likeness.verification/1"."""
-    import json
-
     from eval.formats.files import atomic_path
 
     document = {

@@ -24,6 +24,7 @@ by the cosine.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.formats.provenance import digest, sha256
+from eval.types import check_counts
 from likeness.models import insightface, speechbrain, wespeaker
 from likeness.models import onnx as exported
 from likeness.models.run import load_model
@@ -150,13 +152,15 @@ def in_parts(
         )
     if crops and chunk_seconds:
         raise ValueError(
-            f"--crops {crops} and --chunk-seconds {chunk_seconds:g} exclude each other; choose one "
-            "of them"
+            f"crops {crops} and chunk_seconds {chunk_seconds:g} exclude each other; choose one of "
+            "them"
         )
-    if crop_seconds < 0.1 or 0 < chunk_seconds < 1.0:
+    check_counts("crops", [crops], least=0)
+    if not 0.1 <= crop_seconds < math.inf:
+        raise ValueError(f"crop_seconds {crop_seconds:g}: crops of at least 0.1 s are allowed")
+    if chunk_seconds and not 1.0 <= chunk_seconds < math.inf:
         raise ValueError(
-            f"--crop-seconds {crop_seconds:g}, --chunk-seconds {chunk_seconds:g}: crops of at "
-            "least 0.1 s and chunks of at least 1 s are allowed"
+            f"chunk_seconds {chunk_seconds:g}: chunks of at least 1 s are allowed, or 0 for none"
         )
     bound = model.read.keywords if isinstance(model.read, partial) else {}
     kept = {key: value for key, value in bound.items() if key in ("rate_hz", "min_seconds")}

@@ -41,7 +41,6 @@ import json
 import logging
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -60,13 +59,13 @@ from likeness.service.bodies import (
     sends_body,
     too_large,
 )
-from likeness.service.limits import Limits
+from likeness.service.limits import Limits, Rates
 from likeness.service.metrics import Metrics
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 OPEN = ("/", "/health", "/docs", "/openapi.json")  # say nothing of anybody
-_MAX_CLIENTS = 10_000
+_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 _WRONG_TOKENS = (0.1, 10.0)  # per second, and at once
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _PASSED = "likeness.passed"  # the message by which the host check says that it let a request pass
@@ -112,8 +111,8 @@ class Guard:
             )
         self._trusted = TrustedHostMiddleware(_pass, allowed_hosts=allowed, www_redirect=False)
         self.headers = security_headers(policy)
-        self._asked = _Rates(limits.rate, 2 * limits.rate)
-        self._failed = _Rates(*_WRONG_TOKENS)
+        self._asked = Rates(limits.rate, 2 * limits.rate)
+        self._failed = Rates(*_WRONG_TOKENS)
         self._bodies = Bodies(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,15 +155,10 @@ class Guard:
         finally:
             route = getattr(scope.get("route"), "path", "-")
             taken = time.perf_counter() - started
-            self.metrics.count(
-                scope["method"]
-                if scope["method"] in ("GET", "HEAD", "POST", "PUT", "DELETE")
-                else "-",
-                route,
-                status,
-                taken,
-            )
-            _log.info("%s %s %d %.1f ms", scope["method"], route, status, 1000 * taken)
+            # Whoever asks chooses the method, of any length.
+            method = scope["method"] if scope["method"] in _METHODS else "-"
+            self.metrics.count(method, route, status, taken)
+            _log.info("%s %s %d %.1f ms", method, route, status, 1000 * taken)
 
     async def _check_host(self, scope: Scope, receive: Receive) -> None:
         """HTTPException for a request to another host.
@@ -282,33 +276,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-class _Rates:
-    """A token bucket for each client. per_second = 0: no limit."""
-
-    def __init__(self, per_second: float, burst: float):
-        self.per_second, self.burst = per_second, max(1.0, burst)
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def has(self, client: str) -> bool:
-        """Whether `take` would give one now."""
-        return not self.per_second or self._now(client)[0] >= 1
-
-    def _now(self, client: str) -> tuple[float, float]:
-        now = time.monotonic()
-        left, before = self._left.get(client, (self.burst, now))
-        return min(self.burst, left + (now - before) * self.per_second), now
-
-    def take(self, client: str) -> bool:
-        if not self.per_second:
-            return True
-        left, now = self._now(client)
-        self._left.pop(client, None)
-        self._left[client] = (left - (left >= 1), now)
-        while len(self._left) > _MAX_CLIENTS:
-            self._left.popitem(last=False)
-        return left >= 1
 
 
 def security_headers(policy: str) -> list[tuple[bytes, bytes]]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
 from dataclasses import dataclass
+
+_MAX_CLIENTS = 10_000  # whose buckets are kept
 
 
 @dataclass(frozen=True)
@@ -40,3 +44,36 @@ class Limits:
     max_seconds: float = 60.0
     max_values: int = 2**26
     max_pixels: int = 2**25
+
+
+class Rates:
+    """A token bucket for each client: how many requests it may send now.
+
+    Args:
+        per_second: How many a client may send in a second on the average; 0 sets no limit.
+        burst: How many it may send at once.
+    """
+
+    def __init__(self, per_second: float, burst: float):
+        self.per_second, self.burst = per_second, max(1.0, burst)
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def has(self, client: str) -> bool:
+        """Whether `take` would give one now."""
+        return not self.per_second or self._now(client)[0] >= 1
+
+    def _now(self, client: str) -> tuple[float, float]:
+        now = time.monotonic()
+        left, before = self._left.get(client, (self.burst, now))
+        return min(self.burst, left + (now - before) * self.per_second), now
+
+    def take(self, client: str) -> bool:
+        """Take one of the client's requests; False where there is none left."""
+        if not self.per_second:
+            return True
+        left, now = self._now(client)
+        self._left.pop(client, None)
+        self._left[client] = (left - (left >= 1), now)
+        while len(self._left) > _MAX_CLIENTS:
+            self._left.popitem(last=False)
+        return left >= 1

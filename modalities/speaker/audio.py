@@ -355,6 +355,8 @@ def _decode_soundfile(
             check_whole(item, file.format, samples, frames, rate_hz)
     except (soundfile.SoundFileError, OSError) as error:
         reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
+        if item.span is None and item.path.is_file() and not item.path.stat().st_size:
+            reason = "the file is empty (0 bytes)"
         raise BadAudio(
             f"{name}: unreadable, {reason.rstrip('. ')}; {', '.join(SUFFIXES)} are "
             f"read (and {', '.join(AV_SUFFIXES)} with PyAV)"

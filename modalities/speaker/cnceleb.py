@@ -25,7 +25,7 @@ import numpy as np
 
 from eval.formats.files import atomic_path, text_lines
 from eval.formats.trials import read_trials, write_trials
-from eval.templates import read_enrolment
+from eval.scoring.templates import read_enrolment
 from eval.types import Trials, name_first
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
 from modalities.speaker.lists import find, matched, stem
@@ -117,7 +117,7 @@ def trials(data: str | Path) -> tuple[list[Item], Trials]:
 def enrolment(data: str | Path) -> tuple[list[Item], dict[str, tuple[str, ...]], Trials]:
     """List the recordings, the models and the trials of eval/ for "average".
 
-    eval.templates.enrol and eval.similarity take them: enrol(embeddings, models), then
+    eval.scoring.templates.enrol and eval.similarity take them: enrol(embeddings, models), then
     score_trials(trials, enrolled, embeddings). The utterances of enroll.map lie in
     DATA/CN-Celeb_flac/data.
 

@@ -78,7 +78,7 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
     return demo.run(
         RECIPES["arcface"],
         write=partial(synthetic_faces.write_faces, num_subjects=NUM_SUBJECTS, num_shots=NUM_SHOTS),
-        told=f"{NUM_SUBJECTS} synthetic subjects x {NUM_SHOTS} images",
+        contents=f"{NUM_SUBJECTS} synthetic subjects x {NUM_SHOTS} images",
         baseline=("pixels", baseline),
         out=out,
         page=page,

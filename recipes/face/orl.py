@@ -83,9 +83,8 @@ ARCFACE = Recipe(
 )
 DEEP = replace(
     ARCFACE,
-    backbone=partial(
-        SFNet, dim=64, depth=10, width=16, image_size=SIZE, batch_norm=True
-    ),  # the demo's, so that `init` fits
+    # the demo's, so that `init` fits
+    backbone=partial(SFNet, dim=64, depth=10, width=16, image_size=SIZE, batch_norm=True),
     read=partial(images.read, size=(SIZE, SIZE), fit="resize"),
     augment=partial(
         geometric_view,
@@ -108,9 +107,8 @@ RECIPES = {
         loss=SIMPLE,
         memory=Memory(1024, 0.99),
     ),
-    "estimated": replace(
-        ARCFACE, optim=replace(ARCFACE.optim, lr=0.0), schedule=Schedule(steps=1)
-    ),  # whitened, and nothing trained
+    # whitened, and nothing trained
+    "estimated": replace(ARCFACE, optim=replace(ARCFACE.optim, lr=0.0), schedule=Schedule(steps=1)),
     "deep_arcface": DEEP,
     "deep_simple": replace(DEEP, loss=SIMPLE, memory=Memory(1024, 0.99)),
 }

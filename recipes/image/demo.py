@@ -66,7 +66,7 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
         RECIPES["arcface"],
         trials=digits.trials,
         write=digits.write,
-        told="1,797 handwritten digits",
+        contents="1,797 handwritten digits",
         baseline=("pixels", baseline),
         out=out,
         page=page,

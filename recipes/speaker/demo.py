@@ -76,7 +76,7 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
         write=partial(
             synthetic.write_voices, num_speakers=NUM_SPEAKERS, num_utterances=NUM_UTTERANCES
         ),
-        told=f"{NUM_SPEAKERS} synthetic speakers x {NUM_UTTERANCES} utterances",
+        contents=f"{NUM_SPEAKERS} synthetic speakers x {NUM_UTTERANCES} utterances",
         baseline=("filterbank", baseline),
         out=out,
         page=page,

@@ -54,9 +54,8 @@ def test_fast_path_is_the_slow_path(num_subjects, targets_each, decimals, seed, 
     scores, subjects = all_pairs(
         num_subjects, targets_each, np.random.default_rng(seed), distance=0.7, decimals=decimals
     )
-    slow = {
-        name: lambda t, n, metric=metric: metric(t, n) for name, metric in FAST.items()
-    }  # a lambda hides what it calls
+    # a lambda hides what it calls
+    slow = {name: lambda t, n, metric=metric: metric(t, n) for name, metric in FAST.items()}
     assert all(resampling.weighted(metric) for metric in FAST.values())
     assert not any(resampling.weighted(metric) for metric in slow.values())
     given_subjects = None if over_trials else subjects
@@ -109,9 +108,8 @@ def test_other_metrics_and_switches_take_the_slow_path():
         lambda t, n: float(np.mean(t) - np.mean(n)), scores, subjects, num_resamples=50
     )
     assert 0 < low < 2 < high < 4
-    with pytest.raises(
-        TypeError, match="unexpected keyword argument 'p_targt'"
-    ):  # a misspelt switch is the metric's own error
+    # a misspelt switch is the metric's own error
+    with pytest.raises(TypeError, match="unexpected keyword argument 'p_targt'"):
         interval(partial(min_dcf, p_targt=0.1), scores, subjects, num_resamples=2)
 
 
@@ -128,9 +126,8 @@ def test_trials_weigh_c_and_c_times_c():
     assert set(drawn.values["t"]) == {n * targets_each}  # sum of c is n
     squares = n**2 - 2 * drawn.values["n"]  # sum over pairs of c c' = (n^2 - sum of c^2) / 2
     assert squares.min() >= n
-    assert squares.mean() == pytest.approx(
-        2 * n - 1, abs=4 * squares.std() / np.sqrt(2000)
-    )  # E c^2 = 2 - 1/n
+    # E c^2 = 2 - 1/n
+    assert squares.mean() == pytest.approx(2 * n - 1, abs=4 * squares.std() / np.sqrt(2000))
 
 
 def test_one_draw_by_hand():
@@ -174,9 +171,8 @@ def test_wider_levels_hold_narrower_ones_and_subjects_are_wider_than_trials():
     )
     assert low99 <= low90 <= eer(scores.targets, scores.nontargets) <= high90 <= high99
     low, high = interval(eer, scores, None, num_resamples=300, level=0.9)
-    assert high - low < 0.6 * (
-        high90 - low90
-    )  # 30 trials of one subject are not 30 independent trials
+    # 30 trials of one subject are not 30 independent trials
+    assert high - low < 0.6 * (high90 - low90)
 
 
 def test_coverage_of_the_true_eer():
@@ -197,9 +193,8 @@ def test_coverage_of_the_true_eer():
 
 def test_empty_resamples_are_drawn_again_and_counted(monkeypatch):
     scores, subjects = all_pairs(2, 1, np.random.default_rng(0))
-    drawn = resample(
-        {"eer": eer}, scores, subjects, num_resamples=200
-    )  # without both subjects there is no nontarget trial: half of the draws
+    # without both subjects there is no nontarget trial: half of the draws
+    drawn = resample({"eer": eer}, scores, subjects, num_resamples=200)
     assert drawn.values["eer"].size == 200
     assert 140 < drawn.num_redrawn < 270
     monkeypatch.setattr(resampling, "_ROUNDS", 1)

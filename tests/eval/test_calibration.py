@@ -15,7 +15,6 @@ from sklearn.linear_model import LogisticRegression
 from eval.calibration import (
     Calibration,
     by_side,
-    cohort_mean,
     error_versus_reject,
     fit_calibration,
     load_calibration,
@@ -157,6 +156,9 @@ def test_save_and_load(tmp_path):
         {"extra": 1},
         {"names": [3], "weights": [1.0]},
         {"weights": None},
+        {"p_target": 0},
+        {"p_target": 1},
+        {"p_target": 2.5},
     ],
 )
 def test_other_files_are_refused(tmp_path, change):
@@ -169,6 +171,13 @@ def test_other_files_are_refused(tmp_path, change):
         load_calibration(path)
     with pytest.raises(FileNotFoundError):
         load_calibration(tmp_path / "none.json")
+
+
+def test_no_llr_overflows():
+    calibration = Calibration(1e308, -1e308)
+    assert calibration.apply([0.5]).tolist() == [-5e307]
+    with pytest.raises(ValueError, match=r"1 of 2 .* overflow"):
+        calibration.apply([0.5, 1e3])
 
 
 SCORES, TARGET = llrs(8, 100)
@@ -272,4 +281,3 @@ def test_measures():
     np.testing.assert_allclose(log_measure("seconds", [1.0, np.e]), [0, 1])
     with pytest.raises(ValueError, match="2 of 3 values of seconds"):
         log_measure("seconds", [0.0, 1.0, np.nan])
-    np.testing.assert_allclose(cohort_mean([[1.0, 0]], [[1.0, 0], [0, 1], [-1, 0]], top_n=2), [0.5])

@@ -15,8 +15,8 @@ import pytest
 from eval.calibration import Calibration, load_calibration
 from eval.formats import embeddings
 from eval.formats.files import bounded
-from eval.plda import load_plda
 from eval.protocols import lfw
+from eval.scoring.plda import load_plda
 from eval.types import Embeddings
 from toolkit.data.batch import Item
 from toolkit.data.images import BadImage, file_bytes

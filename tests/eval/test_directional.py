@@ -41,16 +41,14 @@ def test_golden(dim):
         assert np.abs(log_normalizer(kappa, dim) - log_c).max() < 3e-11
     if dim == 3:
         np.testing.assert_allclose(log_normalizer(kappa, 3), log_c, rtol=1e-13, atol=1e-13)
-        assert (
-            np.abs(relative(kappa, 3)[0] - log_normalizer_ratio(kappa, 3)).max() < 3e-8
-        )  # the series, where the closed form is not taken
+        # the series, where the closed form is not taken
+        assert np.abs(relative(kappa, 3)[0] - log_normalizer_ratio(kappa, 3)).max() < 3e-8
 
 
 def test_closed_forms():
     kappa = np.linspace(0, 40, 81)
-    np.testing.assert_allclose(
-        log_normalizer(kappa, 1), -np.log(2 * np.cosh(kappa)), atol=3e-8
-    )  # two points: C_1 = 1 / (2 cosh kappa)
+    # two points: C_1 = 1 / (2 cosh kappa)
+    np.testing.assert_allclose(log_normalizer(kappa, 1), -np.log(2 * np.cosh(kappa)), atol=3e-8)
     np.testing.assert_allclose(mean_resultant(kappa, 1), np.tanh(kappa), atol=1e-12)
     np.testing.assert_allclose(
         mean_resultant(kappa[1:], 3), 1 / np.tanh(kappa[1:]) - 1 / kappa[1:], rtol=1e-11

@@ -219,9 +219,8 @@ def test_golden(case):
         assert value == pytest.approx(float(golden[f"{case}/tpir@fpir{fpir}_sortrule"]), abs=1e-12)
     low, high = float(golden[f"{case}/rank1_argmax"]), float(golden[f"{case}/rank1_optimistic"])
     value = rank_k(mated, gallery, own, 1)
-    assert (
-        value == pytest.approx(low, abs=1e-12) if low == high else low < value < high
-    )  # the expected value lies between file order's luck and the best
+    # the expected value lies between file order's luck and the best
+    assert value == pytest.approx(low, abs=1e-12) if low == high else low < value < high
     broken = mated - 1e-9 * gallery  # ties broken by column, as argmax does
     assert rank_k(broken, gallery, own, 1) == pytest.approx(low, abs=1e-12)
 
@@ -324,14 +323,10 @@ def test_equal_embeddings_tie_exactly_and_score_chance():
     result = search_embeddings(rows, rows[:7], np.arange(7), np.arange(101) % 7)
     assert [rank_rate(result, k) for k in (1, 3, 7)] == pytest.approx([1 / 7, 3 / 7, 1.0])
     result = search_embeddings(rows, rows[:7], np.arange(7), np.arange(101) % 14)
-    assert [tpir(result, fpir).value for fpir in (0.0, 0.5, 1.0)] == [
-        0.0,
-        0.0,
-        0.0,
-    ]  # a tie for first place identifies nobody
-    copies = np.concatenate(
-        [rows[:3], rows[:3] + 1, rows[:3]]
-    )  # duplicates far apart in the gallery
+    # a tie for first place identifies nobody
+    assert [tpir(result, fpir).value for fpir in (0.0, 0.5, 1.0)] == [0.0, 0.0, 0.0]
+    # duplicates far apart in the gallery
+    copies = np.concatenate([rows[:3], rows[:3] + 1, rows[:3]])
     assert (
         search_embeddings(rows[:5], copies, np.arange(9), np.zeros(5, dtype=int)).tied.tolist()
         == [5] * 5
@@ -408,10 +403,8 @@ def passing(scores, probes, threshold):
 
 
 def test_the_closed_threshold_is_one_of_mates():
-    scores, probes = (
-        np.array([[0.6, 0.9, 0.1], [0.1, 0.95, 0.3]]),
-        np.array([0, 1]),
-    )  # the first mate is second, and yet counts
+    # the first mate is second, and yet counts
+    scores, probes = np.array([[0.6, 0.9, 0.1], [0.1, 0.95, 0.3]]), np.array([0, 1])
     result = tpir(search(scores, np.arange(3), probes, keep=2), 1.0, protocol="closed")
     assert result == (1.0, 0.6)
     rng = np.random.default_rng(0)
@@ -432,7 +425,6 @@ def test_weights_need_a_search_that_kept_scores():
             protocol="closed",
             weights=np.ones(2, dtype=int),
         )
-    alone = search(
-        [[0.3], [0.2]], [0], [0, 0]
-    )  # one subject: there are no non-mated scores to keep
+    # one subject: there are no non-mated scores to keep
+    alone = search([[0.3], [0.2]], [0], [0, 0])
     assert tpir(alone, 0.5, protocol="closed", weights=np.array([1, 2])).value == 1.0

@@ -41,9 +41,8 @@ def folder(tmp_path: Path) -> Path:
     )
     kept = order[5:]
     write_scores(tmp_path / "c.txt", Trials(ids, ids, a[kept], b[kept], target[kept]), base[kept])
-    bare = tuple(
-        item_id.replace("/", "-") for item_id in ids
-    )  # whose subjects only target trials name
+    # whose subjects only target trials name
+    bare = tuple(item_id.replace("/", "-") for item_id in ids)
     changed = target.copy()
     changed[np.flatnonzero(target)[:2]] = False
     write_scores(tmp_path / "e.txt", Trials(bare, bare, a, b, target), base)

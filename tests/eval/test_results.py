@@ -274,13 +274,11 @@ def test_page_is_one_escaped_file_without_network(tmp_path, results, scores, tri
         inputs={"a.txt": "cd" * 32},
     )
     page = Page(text)
-    assert not {"b", "two", "done", "script", "link", "img", "iframe"} & set(
-        page.tags
-    )  # ids and names are text, not tags
+    # ids and names are text, not tags
+    assert not {"b", "two", "done", "script", "link", "img", "iframe"} & set(page.tags)
     assert all(link.startswith("#") for link in page.links)
-    assert not re.findall(
-        r"(?:https?:)?//(?!www\.w3\.org/)[a-z][^\s\"<]*", text
-    )  # only the SVG namespaces name a host
+    # only the SVG namespaces name a host
+    assert not re.findall(r"(?:https?:)?//(?!www\.w3\.org/)[a-z][^\s\"<]*", text)
     assert "@import" not in text
     assert page.tags.count("svg") == 4  # DET, ROC, two histograms
     assert page.tags.count("details") == 2  # the hardest trials of each system

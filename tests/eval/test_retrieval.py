@@ -373,9 +373,8 @@ def test_constant_embeddings_score_chance(num_items, dim):
         np.tile(rng.standard_normal((num_items // 2, dim)), (2, 1)),
         np.arange(num_items // 2 * 2) % (num_items // 2),
     )
-    assert (
-        copies["recall@1"] == copies["map@r"] == 1
-    )  # a copy is not the query: self is removed by index
+    # a copy is not the query: self is removed by index
+    assert copies["recall@1"] == copies["map@r"] == 1
 
 
 def test_zero_vectors_tie_with_everything():

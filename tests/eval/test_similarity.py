@@ -125,9 +125,8 @@ def test_precise_pairs_against_brute_force(monkeypatch, similarity, path):
     monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if path == "gather" else 1e9)
     result = pairs(x, y, i, j, similarity)
     expected = np.array([brute_precise(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)])
-    np.testing.assert_allclose(
-        result, expected, rtol=1e-8, atol=2e-7
-    )  # artanh and the differences of the brute force lose digits themselves
+    # artanh and the differences of the brute force lose digits themselves
+    np.testing.assert_allclose(result, expected, rtol=1e-8, atol=2e-7)
     np.testing.assert_allclose(matrix(x, y, similarity)[i, j], expected, rtol=1e-6, atol=1e-6)
 
 
@@ -142,9 +141,8 @@ def test_vmf_golden(monkeypatch, dim, similarity, key, gather):
     monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if gather else 1e9)
     i, j = np.indices(expected.shape).reshape(2, -1)
     result = pairs(z, p, i, j, similarity).reshape(expected.shape)
-    np.testing.assert_allclose(
-        result, expected, rtol=1e-9, atol=6e-8 if 3 < dim < 128 else 1e-10
-    )  # the series itself is good to 3e-8 below 64-D
+    # the series itself is good to 3e-8 below 64-D
+    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=6e-8 if 3 < dim < 128 else 1e-10)
     if key == "d_KL_z_p":
         np.testing.assert_allclose(
             pairs(p, z, j, i, similarity).reshape(expected.shape),
@@ -188,9 +186,8 @@ def test_a_vector_is_closest_to_itself(dim, seed, size, similarity):
     if not similarity.startswith("vmf_kl"):
         np.testing.assert_allclose(result, result.T, rtol=1e-12, atol=1e-7 * (1 + size))
     if not similarity.startswith("vmf_el"):
-        tolerance = 1e-6 * (
-            1 + size
-        )  # 1e-8 |x| from the square root, amplified near the rim of the ball
+        # 1e-8 |x| from the square root, amplified near the rim of the ball
+        tolerance = 1e-6 * (1 + size)
         assert (
             np.abs(np.diag(result)) <= (1e-2 if similarity.startswith("poincare") else tolerance)
         ).all()
@@ -200,9 +197,8 @@ def test_a_vector_is_closest_to_itself(dim, seed, size, similarity):
 def test_vmf_of_zero_vectors_is_the_uniform_distribution():
     zero, unit = np.zeros((1, 3)), np.array([[0.0, 3.0, 4.0]])
     assert pairs(zero, zero, [0], [0], "vmf_el")[0] == pytest.approx(-np.log(4 * np.pi))
-    assert pairs(zero, unit, [0], [0], "vmf_el")[0] == pytest.approx(
-        -np.log(4 * np.pi)
-    )  # any density integrates to 1 against 1/4pi
+    # any density integrates to 1 against 1/4pi
+    assert pairs(zero, unit, [0], [0], "vmf_el")[0] == pytest.approx(-np.log(4 * np.pi))
     for similarity in ("vmf_b", "vmf_kl", "euclidean", "poincare:1"):
         assert pairs(zero, zero, [0], [0], similarity)[0] == pytest.approx(0, abs=1e-12)
         assert pairs(zero, unit, [0], [0], similarity)[0] < -0.1
@@ -272,9 +268,8 @@ def test_products_of_tiny_and_of_huge_vectors_keep_their_sign_and_digits(
     result = pairs(x, y, i, j, similarity)
     assert float(np.abs(result - expected).max(initial=0, where=lengths > 0) / size) < 1e-3
     assert bool((np.abs(result - expected) <= 1e-6 * lengths).all())
-    assert (
-        pairs(x, x, [int(i[lengths.argmax()])], [int(i[lengths.argmax()])], "simple")[0] > 0
-    )  # a vector is like itself
+    # a vector is like itself
+    assert pairs(x, x, [int(i[lengths.argmax()])], [int(i[lengths.argmax()])], "simple")[0] > 0
     fits = np.abs(result) < 1e38
     with np.errstate(over="ignore"):  # the float32 matrix cannot hold the others
         assert bool(
@@ -377,9 +372,8 @@ def test_any_kind_of_integers_are_indices(monkeypatch, kind, path):
     i[:120], j[:30] = np.arange(120), np.arange(30)  # all rows occur: none is numbered anew
     if path == "bands":
         monkeypatch.setattr(module, "_CELLS", 1)
-        monkeypatch.setattr(
-            module, "_BLOCK_CELLS", 70_000 * 30
-        )  # bands of more rows than 16 bits count
+        # bands of more rows than 16 bits count
+        monkeypatch.setattr(module, "_BLOCK_CELLS", 70_000 * 30)
     monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if path == "gather" else 1e9)
     expected = [brute(x[a], y[b], "dot") for a, b in zip(i, j, strict=True)]
     np.testing.assert_allclose(

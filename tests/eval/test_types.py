@@ -103,3 +103,20 @@ def test_name_first():
     assert name_first([]) == ""
     assert name_first("abcde") == "'a', 'b', 'c', 'd', 'e'"
     assert name_first("abcdef") == "'a', 'b', 'c', 'd', 'e', ..."
+
+
+@pytest.mark.parametrize("index", [2**32, 0.5, np.nan])
+def test_indices_that_int32_would_change_are_refused(index):
+    with pytest.raises(ValueError, match="enrol"):
+        Trials(("a",), ("b",), np.array([index]), np.array([0]))
+
+
+@pytest.mark.parametrize("label", [np.nan, -1, 2, "0"])
+def test_labels_that_are_no_booleans_are_refused(label):
+    """As booleans all of them would be True."""
+    labels = np.array([label, label])
+    with pytest.raises(ValueError, match="labels"):
+        Scores(np.zeros(2), labels)
+    with pytest.raises(ValueError, match="labels"):
+        Trials(("a",), ("b",), np.zeros(2, int), np.zeros(2, int), labels)
+    assert Scores(np.zeros(2), np.array([0.0, 1.0])).target.tolist() == [False, True]

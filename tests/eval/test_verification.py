@@ -89,9 +89,8 @@ def brute_tar(target, nontarget, far, rule):
             return 1
         limit = sorted(nontarget, reverse=True)[allowed]
         return sum(s > limit for s in target) / len(target)
-    expected = Fraction(
-        num_allowed(far, len(nontarget)), len(nontarget)
-    )  # a product within rounding of a count is that count
+    # a product within rounding of a count is that count
+    expected = Fraction(num_allowed(far, len(nontarget)), len(nontarget))
     expected = expected if abs(float(expected) - far) < 1e-15 else Fraction(far)
     if rule == "nearest":
         nearest = min(abs(x - expected) for x, _ in points)
@@ -230,9 +229,8 @@ def test_everything_is_accepted_when_the_far_allows_it():
 def test_min_cllr_is_pav_on_tied_groups(scores):
     target, nontarget = (np.array(score, dtype=float) for score in scores)
     x, y = np.concatenate([target, nontarget]), np.repeat([1.0, 0.0], [target.size, nontarget.size])
-    x = np.unique(x, return_inverse=True)[
-        1
-    ]  # ranks: scikit-learn takes scores within 1e-15 or so for tied
+    # ranks: scikit-learn takes scores within 1e-15 or so for tied
+    x = np.unique(x, return_inverse=True)[1]
     p = IsotonicRegression(y_min=0, y_max=1).fit(x, y).predict(x)
     with np.errstate(divide="ignore"):
         llr = np.log(p) - np.log1p(-p) - np.log(target.size / nontarget.size)
@@ -254,9 +252,8 @@ def test_det_holds_the_inner_points_of_the_roc_and_all_its_turns(scores):
     )
     np.testing.assert_allclose(norm.cdf(curve.far_deviate), curve.far, atol=1e-12)
     np.testing.assert_allclose(norm.cdf(curve.frr_deviate), curve.frr, atol=1e-12)
-    for far, frr in zip(
-        full.far[inside], full.frr[inside], strict=True
-    ):  # a point left out lies on a horizontal run
+    # a point left out lies on a horizontal run
+    for far, frr in zip(full.far[inside], full.frr[inside], strict=True):
         assert frr in curve.frr or not curve.frr.size or far in curve.far
 
 
@@ -365,9 +362,8 @@ def test_gaussians_have_the_closed_form_eer_and_min_dcf():
     bayes = math.log((1 - 0.05) / 0.05) / distance + distance / 2
     dcf = norm.cdf(bayes - distance) + norm.sf(bayes) * 0.95 / 0.05
     assert min_dcf(target, nontarget, p_target=0.05) == pytest.approx(dcf, abs=0.01)
-    llr = [
-        distance * (value - distance / 2) for value in (target, nontarget)
-    ]  # perfectly calibrated: nothing is lost to calibration
+    # perfectly calibrated: nothing is lost to calibration
+    llr = [distance * (value - distance / 2) for value in (target, nontarget)]
     assert actual_dcf(*llr, p_target=0.05) == pytest.approx(dcf, abs=0.01)
     assert cllr(*llr) == pytest.approx(min_cllr(*llr), abs=0.002)
 
@@ -385,9 +381,8 @@ def test_calibration_costs():
     assert min_cllr([0.0], [0.0, 1.0]) == 1.0
     assert actual_dcf([5.0, -5.0], [-5.0], p_target=0.5) == 0.5
     assert actual_dcf([0.0], [0.0], p_target=0.5) == 1.0  # score >= threshold accepts
-    assert actual_dcf([9.0], [9.0], p_target=0.01) == pytest.approx(
-        99
-    )  # normalised, but not bounded by 1
+    # normalised, but not bounded by 1
+    assert actual_dcf([9.0], [9.0], p_target=0.01) == pytest.approx(99)
 
 
 def test_float32_stays_float32_and_inputs_stay_as_they_are():

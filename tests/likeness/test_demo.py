@@ -56,7 +56,7 @@ def test_every_command_can_be_pasted(
     made = demo.run(
         recipe,
         write=write,
-        told="voices",
+        contents="voices",
         baseline=("raw", embedded),
         out=out,
         own_data="train",

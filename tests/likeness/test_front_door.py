@@ -262,6 +262,7 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
         (np.zeros((100, 100), np.float32), ValueError, "shape"),
         (np.array(["a.wav"]), FileNotFoundError, "1 of 1"),
         (io.StringIO("text"), ValueError, "binary"),
+        (io.TextIOWrapper(io.BytesIO(b"\xc0\xff")), ValueError, "binary"),
         ("https://example.org/a.wav", ValueError, "address"),
         (["https://example.org/a.wav"], ValueError, "address"),
         (io.BytesIO(b"no sound"), ValueError, "none of 1"),
@@ -476,6 +477,18 @@ def test_several_systems_stand_side_by_side(world: Path) -> None:
         _ = both.eer
     with pytest.raises(KeyError, match="cosine"):
         _ = both["nothing"]
+
+
+def test_systems_are_quoted_where_one_has_to_be_named(world: Path) -> None:
+    trials = likeness.read_trials(world / "trials.txt")
+    scored = [
+        likeness.score(trials, world / "voices.npz", likeness.Scoring(similarity=name))
+        for name in ("cosine", "dot")
+    ]
+    with pytest.raises(ValueError, match=r"'cosine, model \w+'"):
+        _ = likeness.evaluate(scored).eer
+    with pytest.raises(ValueError, match=r"'cosine, model \w+'"):
+        likeness.evaluate(scored, reference="euclidean")
 
 
 def test_identify_and_retrieve(world: Path) -> None:
@@ -741,9 +754,15 @@ def test_embed_reads_as_the_command_does(
         ({"flip": "sum"}, ValueError, "flip"),
         ({"flip": "up"}, ValueError, "choose"),
         ({"crops": 2, "chunk_seconds": 5.0}, ValueError, "exclude"),
-        ({"chunk_seconds": 0.3}, ValueError, "at least 1 s"),
+        ({"chunk_seconds": 0.3}, ValueError, "chunk_seconds"),
+        ({"chunk_seconds": float("nan")}, ValueError, "chunk_seconds"),
+        ({"chunk_seconds": float("inf")}, ValueError, "chunk_seconds"),
+        ({"crops": 2, "crop_seconds": float("inf")}, ValueError, "crop_seconds"),
+        ({"crops": -1}, ValueError, "crops: -1"),
+        ({"crops": 1.5}, ValueError, "crops: 1.5"),
+        ({"crops": 1, "crop_seconds": float("nan")}, ValueError, "crop_seconds"),
         ({"batch_size": 0}, ValueError, "batch_size 0"),
-        ({"mirror": True}, TypeError, "mirror"),
+        ({"mirror": True}, TypeError, r"embed\(\) .*'mirror'"),
     ],
 )
 def test_what_embed_cannot_read(
@@ -751,6 +770,28 @@ def test_what_embed_cannot_read(
 ) -> None:
     with pytest.raises(error, match=word):
         model.embed(np.ones(16000, np.float32), rate_hz=16000, **reading)
+
+
+def test_a_root_counts_for_paths_in_memory(model: likeness.Model, voices: Path) -> None:
+    files = sorted(voices.rglob("*.flac"))[:2]
+    names = [path.relative_to(voices).as_posix() for path in files]
+    embeddings = model.embed(names, root=voices)
+    assert embeddings.ids == tuple(names)
+    same(model.embed({names[0]: names[0], names[1]: files[1].resolve()}, root=voices), embeddings)
+
+
+def test_a_table_without_paths_names_its_columns(model: likeness.Model, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("ID;path\na;a.wav\n")
+    with pytest.raises(ValueError, match="'ID;path'"):
+        model.embed(tmp_path / "list.csv")
+
+
+def test_the_truth_of_a_verification_is_its_decision(model: likeness.Model) -> None:
+    wave = np.random.default_rng(0).normal(0, 0.1, 16000)
+    assert model.verify(wave, wave, rate_hz=16000, threshold=0.9)
+    assert not model.verify(wave, wave, rate_hz=16000, threshold=1.5)
+    with pytest.raises(ValueError, match="threshold"):
+        bool(model.verify(wave, wave, rate_hz=16000))
 
 
 def test_faces_have_neither_crops_nor_chunks(faces: likeness.Model) -> None:

@@ -93,9 +93,8 @@ class Small:
             for _ in range(int(rng.integers(1, 6))):
                 image, landmarks = synthetic_faces.face(subject, shots[subject], size=96)
                 shots[subject] += 1
-                before = rng.integers(
-                    0, 40, 2
-                )  # a loose crop: the face anywhere in a larger picture
+                # a loose crop: the face anywhere in a larger picture
+                before = rng.integers(0, 40, 2)
                 loose = np.full((150, 140, 3), 90, dtype=np.uint8)
                 loose[before[1] : before[1] + 96, before[0] : before[0] + 96] = image
                 self.names.append(f"{len(self.names) + 1}.png")

@@ -302,11 +302,8 @@ def test_every_kind_of_recording_embeds_or_is_named(
     loaded = embeddings.read(out)
     assert loaded.ids == GOOD
     same = loaded.unit() @ loaded.unit()[0]
-    for name in (
-        "stéréo 立体.wav",
-        "24-bit.wav",
-        "float.wav",
-    ):  # the same noise in another container
+    # the same noise in another container
+    for name in ("stéréo 立体.wav", "24-bit.wav", "float.wav"):
         assert same[GOOD.index(name)] > 0.999
 
 

@@ -106,6 +106,12 @@ def test_unusable_waves_are_refused(tmp_path: Path, wave: np.ndarray, sentence: 
     assert str(path) in str(caught.value)
 
 
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").touch()
+    with pytest.raises(BadAudio, match="0 bytes"):
+        read(Item("a", tmp_path / "a.wav"))
+
+
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.wav").write_text("not audio at all")
     (tmp_path / "nothing.flac").touch()
@@ -205,9 +211,8 @@ def test_every_truncation_and_bit_flip_reads_or_is_refused_alike_in_files_and_sh
             np.testing.assert_array_equal(read(spanned), wave)
             assert np.isfinite(wave).all()
             assert len(wave) > 0
-    assert (
-        "Traceback" not in capfd.readouterr().err
-    )  # from inside the decoders, which pass nothing on
+    # from inside the decoders, which pass nothing on
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def compressed(path: Path, wave: Wave, **more: object) -> bytes:

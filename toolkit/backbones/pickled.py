@@ -27,13 +27,16 @@ _SHARED = 4  # tied weights are one storage under two or three names
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _STORAGES = {
     "FloatStorage": torch.float32,
-        "DoubleStorage": torch.float64,
-            "HalfStorage": torch.float16, "BFloat16Storage": torch.bfloat16,
+    "DoubleStorage": torch.float64,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
     "LongStorage": torch.int64,
-        "IntStorage": torch.int32,
-            "ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
     "BoolStorage": torch.bool,
-}  # fmt: skip
+}
 
 
 class Refused(Exception):

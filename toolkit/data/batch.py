@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -123,14 +123,6 @@ class Batch(NamedTuple):
     inputs: Tensor
     labels: Tensor
     lengths: Tensor | None
-
-
-class Embedder(Protocol):
-    """Anything that turns a batch of inputs into (B, dim) raw embeddings."""
-
-    dim: int
-
-    def __call__(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor: ...
 
 
 class Draw(NamedTuple):
@@ -286,7 +278,9 @@ def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.in
 def read_items(path: Path, root: Path | None = None) -> list[Item]:
     """Reads a list file: one path in each line, or `id path [label]`.
 
-    Fields are separated by blanks, tabs or commas. Blank lines and # comments are skipped.
+    Fields are separated by blanks, tabs or commas. Blank lines and # comments are skipped. The
+    first line may be a header that names a column `path`, and perhaps `id` and `label`, as in a CSV
+    file. Further columns are then skipped.
 
     Args:
         path: The list.
@@ -302,8 +296,16 @@ def read_items(path: Path, root: Path | None = None) -> list[Item]:
     root = path.parent if root is None else root
     items: list[Item] = []
     malformed: list[str] = []
+    header: list[str] = []
     for number, fields in _rows(path):
-        if len(fields) == 1:
+        if not header and not items and not malformed and _is_header(fields):
+            header = fields
+        elif header and len(fields) == len(header):
+            row = dict(zip(header, fields, strict=True))
+            items.append(Item(row.get("id", row["path"]), root / row["path"], row.get("label")))
+        elif header:
+            malformed.append(f"line {number}")
+        elif len(fields) == 1:
             items.append(Item(fields[0], root / fields[0]))
         elif len(fields) in (2, 3):
             items.append(Item(fields[0], root / fields[1], fields[2] if len(fields) == 3 else None))
@@ -312,7 +314,8 @@ def read_items(path: Path, root: Path | None = None) -> list[Item]:
     if malformed:
         raise ValueError(
             f"{path}: {len(malformed)} malformed lines ({', '.join(malformed[:5])}); each must be "
-            "`path` or `id path [label]`"
+            + ("as long as the header" if header else "`path` or `id path [label]`")
+            + ", and where a field contains blanks, all fields need tabs or commas between them"
         )
     if not items:
         raise ValueError(
@@ -414,14 +417,29 @@ def check_unique(items: Sequence[Item], where: str) -> None:
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The line numbers and fields of the lines of a list that have any."""
     with path.open(encoding="utf-8-sig", errors="strict") as lines:
-        for number, line in enumerate(lines, 1):
-            if not _is_text(line):
-                raise ValueError(
-                    f"{path}: line {number} is not text of at most {_MAX_LINE} characters; is "
-                    "this a list of files?"
-                )
-            if fields := _line_fields(line):
-                yield number, fields
+        try:
+            # A line is read in parts, because a link to /dev/zero has no end of a line.
+            for number, line in enumerate(iter(lambda: lines.readline(_MAX_LINE + 1), ""), 1):
+                if not _is_text(line):
+                    raise ValueError(
+                        f"{path}: line {number} is not text of at most {_MAX_LINE} characters; is "
+                        "this a list of files?"
+                    )
+                if fields := _line_fields(line):
+                    yield number, fields
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} is not UTF-8 text ({error.reason}); is this a list of files?"
+            ) from None
+
+
+def _is_header(fields: Sequence[str]) -> bool:
+    """Whether the fields are names of columns, of which one is `path`, and not a path."""
+    return (
+        len(fields) > 1
+        and "path" in fields
+        and not any("." in field or "/" in field for field in fields)
+    )
 
 
 def _is_text(line: str) -> bool:

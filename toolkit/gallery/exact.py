@@ -24,9 +24,9 @@ These are the methods:
         the probe is nobody who is enrolled
     entries(), len(), close(), meta, similarity
 
-A subject is one template, which eval.templates.pool makes from the enrolments. Enrolments are kept
-raw, so that norms keep their meaning. A gallery belongs to one model: it stores the model's digest
-and similarity, and it refuses embeddings of another model. Scores are those of
+A subject is one template, which eval.scoring.templates.pool makes from the enrolments. Enrolments
+are kept raw, so that norms keep their meaning. A gallery belongs to one model: it stores the
+model's digest and similarity, and it refuses embeddings of another model. Scores are those of
 eval.similarity.pairs, template first, in every store.
 
 Every change is atomic, and on disk when the method returns. The folder of an ExactGallery belongs
@@ -73,7 +73,8 @@ class ExactGallery:
         meta: The meta of the embeddings to come. It may be None for a folder that contains a
             gallery.
         similarity: Any similarity of eval.similarity; by default what the meta says, else cosine.
-        pooling: "mean" or "norm_weighted", see eval.templates; fixed when the gallery is made.
+        pooling: "mean" or "norm_weighted", see eval.scoring.templates; fixed when the gallery is
+            made.
 
     Raises:
         ValueError: The gallery in the folder is of another model or similarity, damaged, or used by

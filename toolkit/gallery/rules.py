@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.templates import pool
+from eval.scoring.templates import pool
 from eval.types import Embeddings, Floats32, name_first
 from toolkit.gallery.search import angular_bias
 from toolkit.gallery.store import MAX_SUBJECT, contradictions
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 
 def pooled(subjects: Sequence[str], rows: Floats32, pooling: str) -> Embeddings:
-    """Pools enrolments into one template per subject, by eval.templates.pool.
+    """Pools enrolments into one template per subject, by eval.scoring.templates.pool.
 
     Args:
         subjects: The subject of each row, R names.

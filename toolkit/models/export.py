@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -148,8 +149,6 @@ def compare(embedder: TorchEmbedder, other: TorchEmbedder, batches: list[Tensor]
 
 
 def _installed(name: str) -> bool:
-    from importlib.util import find_spec
-
     return find_spec(name) is not None
 
 

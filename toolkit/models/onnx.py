@@ -1,5 +1,7 @@
 """Models of `likeness export`: one .onnx file with front-end and network, run by ONNX Runtime.
 
+export.py beside this file writes them.
+
 The description is a JSON object under the key "likeness" of the file's metadata. It states format,
 modality, similarity, dim, read (which function of the modality reads the items), digest (of the
 model that was exported, so that its embeddings and calibrations fit this one too) and shape (what

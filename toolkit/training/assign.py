@@ -13,6 +13,20 @@ from typing import Any, Literal
 
 
 def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
+    """Return a dataclass or part with one setting changed, at any depth.
+
+    Args:
+        owner: A dataclass, a class or function, or one of these in functools.partial.
+        path: The names that lead to the setting: ["loss", "margin"].
+        text: The new value as text; the setting's annotation says its type.
+        name: What errors call the setting.
+
+    Returns:
+        A copy of the owner.
+
+    Raises:
+        ValueError: There is no such setting, or the text is no value of it.
+    """
     head, rest = path[0], path[1:]
     if isinstance(owner, partial) or inspect.isclass(owner) or inspect.isfunction(owner):
         func, known = (
@@ -100,5 +114,10 @@ def _parse(text: str, hint: Any, name: str) -> Any:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
+    """The end of an error on a misspelt word: the known one that is most like it, "" for none.
+
+    >>> suggest("margn", ["margin", "scale"])
+    "; did you mean 'margin'?"
+    """
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

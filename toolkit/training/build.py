@@ -64,9 +64,8 @@ class Network(nn.Module):
         def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
             return nullcontext(), _still(self.backbone)
 
-        rows = torch.tensor_split(
-            inputs, self.pieces
-        )  # always so many, since synced batch norm counts calls
+        # always so many, since synced batch norm counts calls
+        rows = torch.tensor_split(inputs, self.pieces)
         parts = (
             [None] * self.pieces if lengths is None else torch.tensor_split(lengths, self.pieces)
         )
@@ -192,9 +191,8 @@ def _check_rates(recipe: Recipe, frontend: nn.Module) -> None:
     """ValueError where the parts that state a sampling rate state different ones: read resamples to
     its own, and the others cannot see which it was.
     """
-    inside = (
-        module for module in frontend.modules() if hasattr(module, "rate_hz")
-    )  # SpecAugment holds the front-end that states it
+    # SpecAugment holds the front-end that states it
+    inside = (module for module in frontend.modules() if hasattr(module, "rate_hz"))
     rates: dict[str, Any] = {"frontend": getattr(next(inside, None), "rate_hz", None)}
     for name in ("read", "train_read", "augment"):
         part = getattr(recipe, name)

@@ -39,10 +39,7 @@ from toolkit.models.parts import describe
 from toolkit.training.compared_run import SCORES, first_metric, train_and_measure
 from toolkit.training.lock import under_lock
 from toolkit.training.log import read_log
-from toolkit.training.measure import (
-    TEST,
-    settings_of,
-)
+from toolkit.training.measure import TEST, settings_of
 from toolkit.training.moved import place
 from toolkit.training.recipe import Recipe
 from toolkit.training.start import ReadInitial, read_initial
@@ -65,9 +62,11 @@ from toolkit.training.variants import (
 class Terms:
     """How variants are set against each other.
 
-    reference: what the others are set against, "" = the best mean of the first metric.
-    allow_different: the fields besides the method in which the variants may differ.
-    command: the command line, which the report shows.
+    Attributes:
+        reference: The variant that the others are set against; "" takes the one with the best mean
+            of the first metric.
+        allow_different: The fields besides the method in which the variants may differ.
+        command: The command line, which the report shows.
     """
 
     reference: str = ""
@@ -79,9 +78,10 @@ class Terms:
 class Tuning:
     """A search for each variant's settings on validation classes, before it is compared.
 
-    ranges: what may be searched, variant -> field -> Range or Choice (toolkit.training.tune).
-    num_trials: how many settings are tried for each variant. overrides: what the command line set,
-    which cannot be tuned too.
+    Attributes:
+        ranges: Variant -> field -> Range or Choice: what may be searched (toolkit.training.tune).
+        num_trials: How many settings are tried for each variant.
+        overrides: What the command line set, which cannot be tuned too.
     """
 
     ranges: Mapping[str, Ranges]

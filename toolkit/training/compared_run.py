@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from eval.comparison import Run
+from eval.formats.files import json_object
 from eval.formats.provenance import likeness_version, sha256
 from eval.formats.trials import write_scores
 from eval.similarity import score_trials
@@ -130,8 +131,8 @@ def _finished(run: Run, result: Path, scores_file: Path, digests: Sequence[str])
     """The run as it was kept; None where it is not finished, or another recipe's or damaged."""
     if not (result.is_file() and scores_file.is_file()):
         return None
-    kept = json.loads(result.read_text(encoding="utf-8"))
-    if kept["recipe"] not in digests or kept["scores"] != sha256(scores_file):
+    kept = json_object(result)
+    if kept.get("recipe") not in digests or kept.get("scores") != sha256(scores_file):
         return None
     fields = ("values", "scores", "seconds", "items_per_second")
     return replace(run, **{name: kept[name] for name in fields})

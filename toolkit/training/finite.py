@@ -19,9 +19,8 @@ from toolkit.training.log import LOG, Log
 from toolkit.training.plan import Plan
 from toolkit.training.run import Run
 
-_LEAST_SCALE = (
-    2.0**-14
-)  # of float16's gradients: from 2^16 on, each step that is left out halves it
+# of float16's gradients: from 2^16 on, each step that is left out halves it
+_LEAST_SCALE = 2.0**-14
 
 
 class Watch:
@@ -40,9 +39,8 @@ class Watch:
         self.run, self.plan, self.log = run, planned, log
         self.every = 1 if run.device.type == "cpu" else 16
         self.value = math.nan  # the latest loss that was read
-        self.pending: list[
-            tuple[int, float, Tensor]
-        ] = []  # step, rate, (4,): loss, and whether loss, embeddings and gradients are finite
+        # step, rate, (4,): loss, and whether loss, embeddings and gradients are finite
+        self.pending: list[tuple[int, float, Tensor]] = []
         self.embeddings: Tensor | None = None
         self.rate = 0.0
         self._hook = run.loss.register_forward_pre_hook(self._see)
@@ -55,7 +53,7 @@ class Watch:
         self._hook.remove()
 
     def _see(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """What a loss is given are the embeddings of the whole batch, and its keys."""
+        """Note whether the loss gets finite numbers: embeddings of the whole batch, and keys."""
         tensors = [value for value in inputs if isinstance(value, Tensor)]
         self.embeddings = (
             all_finite(tensors)
@@ -72,12 +70,11 @@ class Watch:
             for parameter in group["params"]
             if parameter.grad is not None
         ]
-        nothing = torch.ones((), dtype=torch.bool, device=loss.device)
-        seen = nothing if self.embeddings is None else self.embeddings
+        true = torch.ones((), dtype=torch.bool, device=loss.device)
         finite = (
             loss.isfinite(),
-            seen,
-            nothing if self.run.scaler.is_enabled() else all_finite(gradients).to(loss.device),
+            true if self.embeddings is None else self.embeddings,
+            true if self.run.scaler.is_enabled() else all_finite(gradients).to(loss.device),
         )
         self.pending.append(
             (step, rate, torch.stack([loss.float(), *(flag.float() for flag in finite)]))
@@ -99,9 +96,11 @@ class Watch:
             self.pending, rows.tolist(), wrong.tolist(), strict=True
         ):
             if loss or embeddings or gradients:
-                what = [f"the loss is {row[0]}"] * loss + [
-                    "embeddings are NaN or infinite"
-                ] * embeddings
+                what = []
+                if loss:
+                    what.append(f"the loss is {row[0]}")
+                if embeddings:
+                    what.append("embeddings are NaN or infinite")
                 self.stop(step, rate, " and ".join(what or ["gradients are NaN or infinite"]))
         self.value = rows[-1, 0].item()
         step, rate, _ = self.pending[-1]
@@ -141,13 +140,23 @@ class Watch:
             )
 
     def explain(self, step: int, rate: float, error: Exception) -> None:
-        """What a loss refuses because its embeddings are no numbers is told as such."""
+        """Stop the run if a loss refused a batch because its embeddings are NaN or infinite.
+
+        Of an error with another reason nothing is said here; the caller raises it.
+        """
         if self.embeddings is not None and not bool(self.embeddings):
             self.stop(
                 step, rate, f"embeddings are NaN or infinite, which the loss refuses ({error})"
             )
 
     def stop(self, step: int, rate: float, what: str) -> NoReturn:
+        """Log the items of a step's batch, and raise Diverged.
+
+        Args:
+            step: The step.
+            rate: Its learning rate.
+            what: What is not finite.
+        """
         (batch,) = draws(
             self.plan.labels,
             self.plan.recipe.sampling,

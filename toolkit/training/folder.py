@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from eval.formats.files import atomic_path
+from eval.formats.files import atomic_path, json_object
 from eval.formats.writing import remove_abandoned
 from toolkit.models import checkpoint
 from toolkit.training.log import LOG
@@ -37,7 +37,7 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
     holds_run = recipe_file.is_file() or (out / RESUME).is_dir()
     if resume and holds_run:
         if recipe_file.is_file():
-            before = flat(current(json.loads(recipe_file.read_text(encoding="utf-8"))))
+            before = flat(current(json_object(recipe_file)))
             now = flat(json.loads(json.dumps(description)))
             changed = sorted(
                 key for key in now.keys() | before.keys() if before.get(key) != now.get(key)

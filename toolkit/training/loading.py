@@ -70,9 +70,8 @@ def loader_of(
         prefetch_factor=recipe.compute.prefetch if recipe.compute.workers else None,
         worker_init_fn=ignore_ctrl_c,
         pin_memory=device.type == "cuda",
-        generator=torch.Generator().manual_seed(
-            recipe.seed
-        ),  # its own, so that making the loader draws nothing from the run's generator
+        # its own, so that making the loader draws nothing from the run's generator
+        generator=torch.Generator().manual_seed(recipe.seed),
     )
 
 
@@ -212,9 +211,8 @@ def estimate(
     of_loss = run.loss.estimate if loss and isinstance(run.loss, Estimated) else None
     if of_backbone is None and of_loss is None:
         return
-    views = views_of(
-        recipe, items, labels, seed=recipe.seed + 1_000_003
-    )  # other random numbers than the training views
+    # other random numbers than the training views
+    views = views_of(recipe, items, labels, seed=recipe.seed + 1_000_003)
     size = min(_ESTIMATE_BATCH, len(items))
     of_every_item = recipe.estimate_views * (len(items) // size)
     num_batches = min(of_every_item, _ESTIMATE_VIEWS // size)

@@ -4,6 +4,7 @@ however it ends.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -20,12 +21,8 @@ from toolkit.console import console
 Writer = TypeVar("Writer", bound=Callable[..., Any])
 
 NAME = ".lock"
-_NO_LOCKS = {
-    "ENOLCK",
-    "ENOSYS",
-    "ENOTSUP",
-    "EOPNOTSUPP",
-}  # what a file system without locks answers
+# what a file system without locks answers
+_NO_LOCKS = {"ENOLCK", "ENOSYS", "ENOTSUP", "EOPNOTSUPP"}
 _TRIES = 100  # each of them lost to a process that has just removed the file which this one opened
 _open: set[int] = set()  # descriptors of the locks that this process holds
 
@@ -100,9 +97,8 @@ def _acquire(folder: Path) -> int | None:
                     f"{folder} is being written by {_holder(path)}; wait until it ends, or choose "
                     "another folder"
                 )
-            if not _is_file(
-                handle, path
-            ):  # its holder ended, and removed it, after it was opened here
+            # its holder ended, and removed it, after it was opened here
+            if not _is_file(handle, path):
                 os.close(handle)
                 continue
         except OSError as error:
@@ -172,8 +168,6 @@ def _holder(path: Path) -> str:
 
 
 def _name(error: OSError) -> str:
-    import errno
-
     return errno.errorcode.get(error.errno or 0, "")
 
 

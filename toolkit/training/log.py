@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +107,9 @@ class Log:
 
 
 def _quiet_on_full_disks(thread: threading.ExceptHookArgs) -> None:
-    """What ends TensorBoard's thread ends the next write, too, and is told there; the thread's own
-    traceback is not printed as well.
+    """Print no traceback of TensorBoard's thread where the disk is full.
+
+    The next write fails for the same reason, and its error says so.
     """
     if getattr(thread.exc_value, "errno", None) not in FULL:
         threading.__excepthook__(thread)
@@ -114,15 +117,13 @@ def _quiet_on_full_disks(thread: threading.ExceptHookArgs) -> None:
 
 def check_loggers(loggers: Sequence[str]) -> None:
     """ValueError for a logger that is unknown or not installed."""
-    import importlib.util
-
     for name in loggers:
         if name not in LOGGERS:
             raise ValueError(
                 f"logger {name!r} is unknown; there are {', '.join(LOGGERS)} (log.jsonl is always "
                 "written)"
             )
-        if importlib.util.find_spec(name) is None:
+        if find_spec(name) is None:
             raise ValueError(
                 f"logger {name!r} is not installed; install it with: pip install {name}"
             )
@@ -132,17 +133,27 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     """The entries of a run's log.jsonl; none without one.
 
     A line that a kill cut short is left out.
+
+    Raises:
+        ValueError: The log is damaged.
     """
     file = folder / LOG
-    return (
-        [
-            json.loads(line)
-            for line in file.read_text(encoding="utf-8").splitlines()
-            if line.endswith("}")
-        ]
-        if file.is_file()
-        else []
-    )
+    if not file.is_file():
+        return []
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        entries = [json.loads(line) for line in lines if line.endswith("}")]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{file} is damaged: a line of it is no JSON ({str(error).splitlines()[0]}); restore "
+            "it or remove it"
+        ) from None
+    if wrong := [entry for entry in entries if not isinstance(entry.get("step"), int)]:
+        raise ValueError(
+            f"{file} is damaged: {len(wrong)} of {len(entries)} entries have no step; restore it "
+            "or remove it"
+        )
+    return entries
 
 
 def cut(folder: Path, step: int) -> None:
@@ -161,8 +172,6 @@ def run_id(out: Path) -> str:
     """
     path = out / "wandb.id"
     if not path.is_file():
-        import secrets
-
         with atomic_path(path) as partial_path:
             partial_path.write_text(secrets.token_hex(4), encoding="utf-8")
     return path.read_text(encoding="utf-8").strip()

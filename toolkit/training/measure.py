@@ -177,17 +177,26 @@ def measure_items(model: Model, data: Path, settings: Settings) -> PerItem:
 
 
 def classification(model: Model, data: Path, settings: Classification) -> PerItem:
-    """Closed-set classification of items(data), whose labels are the training classes; a group is
-    an item.
+    """Measure closed-set classification, where the labels of the items are training classes.
 
-    Probabilities are the loss's own: its posterior(z) where it has one (VMF: the Monte-Carlo mean
-    over draws of z and of the class vectors, vMF paper Sec. 2.3), else softmax(logits(z)), without
-    any margin. Columns: correct, confidence (of the predicted class), norm, label, predicted; with
-    calibrate_on,
-    items that the model was not trained on: scaled_confidence after temperature scaling fitted
-    there (Guo et al. 2017; of the log posterior where there is one) and temperature, 1 where none
-    helps (every held-out item is right, say). ValueError: labels that are no training class, a loss
-    without class vectors.
+    Probabilities are those of the loss, without any margin: its posterior(z) where it has one,
+    otherwise softmax(logits(z)). The posterior of VMF is the Monte-Carlo mean over draws of z and
+    of the class vectors (vMF paper, Sec. 2.3).
+
+    Args:
+        model: The trained model, whose loss has class vectors.
+        data: The folder of the data set.
+        settings: The items. Where `calibrate_on` lists further items, which the model was not
+            trained on, a temperature is fitted on them (Guo et al. 2017): to the log posterior
+            where there is one.
+
+    Returns:
+        The columns correct, confidence (of the predicted class), norm, label and predicted; with
+        `calibrate_on` also scaled_confidence and temperature. The temperature is 1 where none
+        helps, for instance because every held-out item is right. Each item is a group.
+
+    Raises:
+        ValueError: Labels are no training classes, or the loss has no class vectors.
     """
     tested = settings.items(data)
     labels = _numbers(tested, model.classes)
@@ -220,19 +229,30 @@ def classification(model: Model, data: Path, settings: Classification) -> PerIte
 
 
 def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
-    """Retrieval among items(data) by `similarity`, "" = the model's, each item a query against all
-    others; a group is a class.
+    """Measure retrieval, where each item searches all others.
 
-    Columns: recall@K, precision@1, r_precision, map@r, map@1000 (eval.retrieval; NaN for a query
-    alone in its class), norm, label; with `clusters` k-means's cluster of each, as many as classes,
-    for NMI; with `diversity` (nivMF paper, Supp. L) cluster_diversity, a class's on its first item
-    and NaN elsewhere, so that per_item.mean is the mean over classes, and feature_diversity, which
-    belongs to all items together: its interval has no width. num_samples=S > 0: of embeddings that
-    are distributions (VMF) the expected metrics of the vMF paper, Sec. 3.2, the mean over S draws
-    of every embedding from vMF(z/|z|, |alpha z|), by cosine; of any other loss, whose embeddings
-    are points, the same as S=0, so that variants share one test. disjoint: refuse labels that were
-    trained on (ValueError): retrieval is of unseen classes. ValueError also for a similarity that
-    eval.similarity does not know, or another than cosine with draws.
+    With num_samples = S > 0, embeddings that are distributions (VMF) get the expected metrics of
+    the vMF paper, Sec. 3.2: the mean over S draws of every embedding from vMF(z/|z|, |alpha z|),
+    compared by the cosine. The embeddings of other losses are points and are measured as with
+    S = 0, so that all variants share one test.
+
+    Args:
+        model: The trained model.
+        data: The folder of the data set.
+        settings: The items, and how they are searched. `similarity` "" takes the model's.
+            `disjoint` refuses labels that were trained on, since retrieval is of unseen classes.
+
+    Returns:
+        The columns recall@K, precision@1, r_precision, map@r and map@1000 (eval.retrieval; NaN for
+        a query alone in its class), norm and label. `clusters` adds cluster, the cluster of each
+        item by k-means with as many clusters as classes, for the NMI. `diversity` adds (nivMF
+        paper, Supp. L) feature_diversity, which belongs to all items together, so that its interval
+        has no width; and cluster_diversity, which stands on the first item of each class and is NaN
+        elsewhere, so that per_item.mean is the mean over classes. Each class is a group.
+
+    Raises:
+        ValueError: Labels were trained on, eval.similarity does not know the similarity, or draws
+            are to be compared by another one than the cosine.
     """
     drawn = isinstance(model.loss, VMF) and settings.num_samples > 0
     if drawn and settings.similarity not in ("", "cosine"):
@@ -257,9 +277,8 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
     if settings.diversity:
         columns["feature_diversity"] = np.full(len(tested), feature_diversity(z))
         columns["cluster_diversity"] = np.full(len(tested), np.nan)
-        for number in np.flatnonzero(
-            np.bincount(labels) >= 3
-        ):  # one value a class, on its first item: their mean is eval.diversity's
+        # one value a class, on its first item: their mean is eval.diversity's
+        for number in np.flatnonzero(np.bincount(labels) >= 3):
             members = np.flatnonzero(labels == number)
             columns["cluster_diversity"][members[0]] = cluster_diversity(
                 z[members], labels[members]

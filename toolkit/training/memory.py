@@ -11,11 +11,14 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Memory:
-    """size: keys kept in the bank (the batch's own included), filled in batch order, the batch of
-    all processes.
+    """How many keys a loss is compared with beside the batch, and what encodes them.
 
-    momentum: eta of theta_q <- eta theta_q + (1 - eta) theta (.999 in the SimPLE paper); 0 = no
-    second encoder: the keys are the batch's own embeddings (cross-batch memory, Wang et al. 2020).
+    Attributes:
+        size: The number of keys in the bank, with those of the batch of all processes. They are
+            written in the order of the batch.
+        momentum: eta of theta_q <- eta theta_q + (1 - eta) theta, .999 in the SimPLE paper. 0 has
+            no second encoder: the keys are the batch's own embeddings (cross-batch memory, Wang et
+            al. 2020).
     """
 
     size: int
@@ -23,8 +26,12 @@ class Memory:
 
 
 class Bank(nn.Module):
-    """keys (size, dim) float32 and labels (size,), -1 for an empty slot; the oldest are overwritten
-    first.
+    """Past keys with their labels, of which the oldest are overwritten first.
+
+    Attributes:
+        keys: (size, dim), float32.
+        labels: (size,), int64; -1 for an empty slot.
+        pointer: (), the slot that is written next.
     """
 
     keys: Tensor

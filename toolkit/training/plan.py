@@ -29,13 +29,18 @@ from toolkit.training.recipe import Recipe, Verification, check
 class Plan:
     """A recipe on its data: everything that a run reads, and nothing that it changes.
 
-    items: what is trained on. classes: their labels, sorted; labels (N,): the place of each item's
-    label among them. shards (N,): each item's tar shard, None unless sampling.open_shards needs it.
-    views: the training views of the items.
-    trials: the trials that the model is measured on, None for a recipe that measures items, or
-    nothing.
-    description: the recipe as JSON values. fingerprint: a digest of the items' ids and labels; a
-    run only goes on with the same ones.
+    Attributes:
+        recipe: What is trained, and how.
+        data: The folder of the data set.
+        items: The N items that are trained on.
+        classes: Their labels, sorted.
+        labels: (N,), the place of each item's label among the classes.
+        shards: (N,), the tar shard of each item; None unless sampling.open_shards needs it.
+        views: The training views of the items.
+        trials: The trials that the model is measured on; None for a recipe that measures items, or
+            nothing.
+        description: The recipe as JSON values.
+        fingerprint: A digest of the items' ids and labels; a run only goes on with the same ones.
     """
 
     recipe: Recipe

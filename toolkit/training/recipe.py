@@ -31,8 +31,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Optim:
-    """SGD, Adam or AdamW. grad_clip: largest gradient norm, 0 = none. proxy_lr_scale: rate of class
-    proxies relative to lr. Biases and norms take no decay.
+    """The optimiser. Biases and norms take no decay.
+
+    Attributes:
+        name: SGD, Adam or AdamW.
+        lr: The learning rate.
+        momentum: Of SGD.
+        nesterov: Whether SGD takes Nesterov's momentum.
+        weight_decay: Of weights.
+        proxy_lr_scale: The rate of the class proxies, as a multiple of lr.
+        grad_clip: The largest norm of the gradient; 0 clips nothing.
     """
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -46,16 +54,24 @@ class Optim:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long, how the rate moves, when to look.
+    """How long a run trains, how its rate moves, and when it is evaluated and saved.
 
-    lr(step) = optim.lr * min(1, (step + 1) / warmup_steps) * decay(step / steps) * 2^-halvings;
-    decay is a function of toolkit.training.schedules.
-    eval_every: steps between evaluations by the recipe's measure (by its validation where it has
-    one), 0 = only at the end. watch: a metric's name; with it the best is kept (and used as the
-    model), the rate is halved after `halve_after` evaluations without a better value and training
-    ends after `stop_after` (0 = never).
-    keep_best: how many of the best checkpoints stay on disk, as best-STEP.safetensors beside
-    best.safetensors, when more than one.
+    lr(step) = optim.lr * min(1, (step + 1) / warmup_steps) * decay(step / steps) * 2^-halvings
+
+    Attributes:
+        steps: The number of steps.
+        warmup_steps: The number of steps in which the rate rises; 0 is no warm-up.
+        decay: A function of toolkit.training.schedules.
+        eval_every: Steps between evaluations by the recipe's measure, or by its validation where it
+            has one. 0 evaluates at the end only.
+        save_every: Steps between checkpoints.
+        watch: The name of a metric, or "". With it the best model is kept and used.
+        higher_is_better: Whether a higher value of the watched metric is better.
+        halve_after: The rate is halved after so many evaluations without a better value; 0 never
+            halves it.
+        stop_after: Training ends after so many evaluations without a better value; 0 never ends it.
+        keep_best: How many of the best checkpoints stay on disk. More than one are called
+            best-STEP.safetensors and lie beside best.safetensors.
     """
 
     steps: int = 1000
@@ -74,16 +90,21 @@ class Schedule:
 class Compute:
     """How the machine is used. None of these fields is meant to change what is learnt.
 
-    precision: of the network; losses are always computed in float32. "auto" is bfloat16 on a GPU
-    that has it, float16 with loss scaling on another GPU, and float32 on a CPU.
-    accumulate: the batch passes through the network in so many pieces, whose activations are
-    computed again for the gradient. This takes the memory of one piece. The loss still sees the
-    whole batch, but batch norm sees pieces.
-    workers: processes that read files; prefetch: batches that each of them prepares ahead.
-    threads: CPU threads of training, 0 = torch's choice. cache: keep what was read in memory.
-    channels_last: memory layout of image batches. compile: torch.compile of the backbone, for crops
-    of one length (after eight lengths it stays uncompiled). deterministic: refuse operations that
-    are not deterministic (slower on a GPU).
+    Attributes:
+        precision: Of the network; losses are always computed in float32. "auto" is bfloat16 on a
+            GPU that has it, float16 with loss scaling on another GPU, and float32 on a CPU.
+        accumulate: The batch passes through the network in so many pieces, whose activations are
+            computed again for the gradient. This takes the memory of one piece. The loss still sees
+            the whole batch, but batch norm sees pieces.
+        workers: The number of processes that read files; 0 reads in the training process.
+        prefetch: The number of batches that each of them prepares ahead.
+        threads: CPU threads of training; 0 leaves the number to torch.
+        cache: Whether what was read is kept in memory.
+        channels_last: Whether image batches have this memory layout.
+        compile: Whether torch.compile compiles the backbone, for crops of one length. After eight
+            lengths it stays uncompiled.
+        deterministic: Whether operations that are not deterministic are refused, which is slower on
+            a GPU.
     """
 
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -102,9 +123,12 @@ class Parallel:
     """What many processes (torchrun) share. sampling.batch_size is the whole batch, of which every
     process takes its part.
 
-    sync_batch_norm: batch norm takes its statistics from the whole batch, as in one process.
-    spread_classes: every process keeps its part of the classes. class_rate: the share of the
-    classes that is drawn for a step (Partial FC); those of the batch are always among them.
+    Attributes:
+        sync_batch_norm: Whether batch norm takes its statistics from the whole batch, as in one
+            process.
+        spread_classes: Whether every process keeps its part of the classes.
+        class_rate: The share of the classes that is drawn for a step (Partial FC). Those of the
+            batch are always among them.
     """
 
     sync_batch_norm: bool = True
@@ -116,7 +140,9 @@ class Parallel:
 class Verification:
     """Measure the model by verification trials.
 
-    trials(data) -> (list[Item], Trials); metrics: name -> f(target scores, nontarget scores).
+    Attributes:
+        trials: trials(data) -> (list[Item], Trials).
+        metrics: Name -> f(target scores, nontarget scores).
     """
 
     trials: Part
@@ -125,12 +151,14 @@ class Verification:
 
 @dataclass(frozen=True)
 class Classification:
-    """Measure the model by closed-set classification of items(data), whose labels are the training
-    classes (toolkit.training.measure.classification).
+    """Measure the model by closed-set classification (toolkit.training.measure.classification).
 
-    calibrate_on(data): items that fit a temperature. metrics: name -> f(columns) (eval.per_item).
-    validation: what is measured while the model trains, where it is not the same; its own metrics
-    are left empty. With schedule.watch, the validation computes that metric alone.
+    Attributes:
+        items: items(data) -> list[Item], whose labels are training classes.
+        calibrate_on: Items on which a temperature is fitted, as a function of `data`.
+        metrics: Name -> f(columns), see eval.per_item.
+        validation: What is measured while the model trains, where it is not the same; its own
+            metrics are left empty. With schedule.watch it computes that metric alone.
     """
 
     items: Part
@@ -141,10 +169,18 @@ class Classification:
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Measure the model by retrieval among items(data), of classes that were not trained on.
+    """Measure the model by retrieval among items (toolkit.training.measure.retrieval).
 
-    ks, clusters, diversity, num_samples, similarity and disjoint are explained at
-    toolkit.training.measure.retrieval; metrics and validation at Classification.
+    Attributes:
+        items: items(data) -> list[Item], of classes that were not trained on.
+        ks: K of recall@K.
+        clusters: Whether items are clustered, for the NMI.
+        diversity: Whether the diversity of classes and features is measured.
+        num_samples: Draws of each embedding that is a distribution; 0 takes it as a point.
+        similarity: How embeddings are compared; "" is the model's own.
+        disjoint: Whether classes that were trained on are refused.
+        metrics: As in `Classification`, and so is `validation`.
+        validation: What is measured while the model trains.
     """
 
     items: Part
@@ -165,21 +201,35 @@ Measure = Verification | Classification | Retrieval
 class Recipe:
     """One training run: what a paper would print of it, and three groups of settings.
 
-    Every part is a class or function of toolkit, modalities or eval, with its settings in
+    A part is a class or function of toolkit, modalities or eval, with its settings in
     functools.partial.
 
-    items(data) -> list[Item] to train on; read(item) -> array; augment(array, rng, batch_rng) ->
-    array; frontend() and loss(dim, num_classes) and backbone(input dim) -> modules.
-    train_read: what training views start from, where it is not what is tested on (an uncropped
-    image, say); None = read.
-    similarity: how embeddings of the model are compared, "" = the loss's own or cosine.
-    estimate_views: training views of every item from which a backbone or loss with `estimate`
-    learns its constants before the first step (of at most 4,096 views; see loading.estimate).
-    max_bad_share: the share of unreadable items that is skipped (and named) before the run stops.
-    init: a run folder or model to start from (fine-tuning): network weights (a run's best; its
-    last, with the class proxies, where classes and loss agree). `likeness train` takes models of
-    other projects as well, as MODEL of its other commands.
-    measure: how the finished model is tested, and the model as it trains; None = not at all.
+    Attributes:
+        modality: "speaker", "face" or "image".
+        frontend: frontend() -> module.
+        backbone: backbone(dimensions of the front-end) -> module.
+        loss: loss(dim, num_classes) -> module.
+        items: items(data) -> list[Item] to train on.
+        read: read(item) -> array.
+        train_read: What training views start from, where it is not what is tested on, such as an
+            uncropped image. None takes `read`.
+        augment: augment(array, rng, batch_rng) -> array; None changes nothing.
+        similarity: How embeddings of the model are compared; "" is the loss's own, or the cosine.
+        sampling: How batches are drawn.
+        memory: The bank of keys and the momentum encoder; None for losses without keys.
+        optim: The optimiser.
+        schedule: How long the run trains.
+        seed: Of all random numbers.
+        estimate_views: Training views of every item from which a backbone or loss with `estimate`
+            learns its constants before the first step, from at most 4,096 views.
+        max_bad_share: The share of unreadable items that is skipped and named before the run stops.
+        init: A run folder or model that fine-tuning starts from. A run gives the network of its
+            best checkpoint; where classes and loss agree, the network and class proxies of its
+            last. `likeness train` takes models of other projects too, as MODEL of its other
+            commands.
+        compute: How the machine is used.
+        parallel: What many processes share.
+        measure: How the finished model is tested, and the model as it trains; None does not.
     """
 
     modality: str

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor
 
-from eval.formats.files import atomic_path
+from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
 from eval.formats.writing import sync, sync_names
 from toolkit.models import checkpoint
@@ -38,8 +38,14 @@ FORMAT = "likeness.resume/3"
 
 @dataclass
 class Plateau:
-    """Halving of the rate and early stop on the watched metric; `kept` are the best evaluations so
-    far, (value, step), best first.
+    """What the watched metric decides: halvings of the rate, the end, and which models are kept.
+
+    Attributes:
+        best: The best value so far; None before the first evaluation.
+        since_best: Evaluations since then.
+        since_halving: Evaluations without a better value since the last halving.
+        halvings: How often the rate was halved.
+        kept: The best evaluations so far, (value, step), best first.
     """
 
     best: float | None = None
@@ -109,16 +115,14 @@ class Run:
         seen: set[int] = set()
         for name, module in self.modules.items():
             for key, value in module.state_dict().items():
-                if (
-                    value.numel() and value.data_ptr() in seen
-                ):  # a joint loss holds one tensor under two names
+                # a joint loss holds one tensor under two names
+                if value.numel() and value.data_ptr() in seen:
                     continue
                 seen.add(value.data_ptr())
                 tensors[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
         axes = self._spread_parameters()
-        for index, values in self.optimizer.state_dict()[
-            "state"
-        ].items():  # of SGD and Adam all are tensors; rates are set anew at every step
+        # of SGD and Adam all are tensors; rates are set anew at every step
+        for index, values in self.optimizer.state_dict()["state"].items():
             for key, value in values.items():
                 tensors[f"optimizer.{index}.{key}"] = (
                     self._whole(value, axes[index]) if index in axes and value.ndim else value
@@ -171,19 +175,19 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     distributed.wait()
+    # weights in the layout channels_last are not contiguous
     tensors = {
         name: value if isinstance(value, DTensor) else value.contiguous()
         for name, value in run.tensors().items()
-    }  # channels_last weights are not
+    }
     tensors[f"random.cpu.{distributed.rank()}"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors[f"random.cuda.{distributed.rank()}"] = torch.cuda.get_rng_state()
     many = distributed.world() > 1
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # "torch.distributed is uninitialized, assuming a single process"
+            # "torch.distributed is uninitialized, assuming a single process"
+            warnings.simplefilter("ignore", UserWarning)
             dcp_save(
                 tensors,
                 storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=many),
@@ -247,13 +251,32 @@ def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
     whole = sorted(state.parent for state in (out / RESUME).glob(f"*/{STATE}"))
     if not whole:
         return None
-    state = json.loads((whole[-1] / STATE).read_text(encoding="utf-8"))
+    state = json_object(whole[-1] / STATE)
     if state.get("format") != FORMAT:
         raise ValueError(
             f"{whole[-1]} is a checkpoint of format {state.get('format')!r}; this version of "
             f"Likeness reads {FORMAT!r}"
         )
+    if not _is_state(state):
+        raise ValueError(
+            f"{whole[-1] / STATE} is damaged: its fields are not those that a run writes; restore "
+            "it, or start a new run in another folder"
+        )
     return whole[-1], state
+
+
+def _is_state(state: dict[str, Any]) -> bool:
+    """Whether a state has the fields that are used before anything else can refuse it."""
+    step, plateau = state.get("step"), state.get("plateau")
+    return (
+        type(step) is int
+        and step >= 0
+        and isinstance(state.get("owed"), bool)
+        and isinstance(plateau, dict)
+        and type(plateau.get("since_best")) is int
+        and isinstance(plateau.get("kept"), list)
+        and {"scaler", "num_classes", "classes", "items"} <= state.keys()
+    )
 
 
 def is_finished(out: Path, steps: int, stop_after: int) -> bool:

@@ -28,7 +28,9 @@ from toolkit.training.run import Run, is_finished, load_run
 class Initial:
     """The network that fine-tuning starts from, of whatever kind of model it comes.
 
-    weights: the embedder's tensors by name. source: where they are from, in words.
+    Attributes:
+        weights: The embedder's tensors by name.
+        source: Where they are from, in words.
     """
 
     weights: dict[str, Tensor]

@@ -33,8 +33,12 @@ VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from low to high, both included; whole numbers if both ends are. log: evenly in the
-    logarithm.
+    """Numbers from low to high, both included; whole numbers if both ends are.
+
+    Attributes:
+        low: The lowest number.
+        high: The highest number.
+        log: Whether they are drawn evenly in the logarithm.
     """
 
     low: float
@@ -64,13 +68,19 @@ Ranges = Mapping[str, Range | Choice]
 
 
 class Search(dict[str, "Range | Choice"]):
-    """Ranges of a variant with how a trial is scored, in place of the bare mapping: RANGES =
-    {"cos": Search({...}, seeds=3, looks=50)}.
+    """Ranges of a variant with how a trial is scored, in place of the bare mapping.
 
-    seeds: runs of each trial, with the seeds 0, 1, ...; the trial's score is their median. looks:
-    how often a run is measured while it trains, evenly; its score is then the best of these; 0:
-    that of the finished model. Both together are the nivMF paper's Supp. I: three seeds, the median
-    of the maxima. ValueError for seeds below 1 or looks below 0.
+    RANGES = {"cos": Search({...}, seeds=3, looks=50)} is the search of the nivMF paper's Supp. I:
+    three seeds, and the median of the maxima.
+
+    Args:
+        ranges: What may be searched.
+        seeds: Runs of each trial, with the seeds 0, 1, ... The trial's score is their median.
+        looks: How often a run is measured while it trains, at equal distances. Its score is then
+            the best of these; with 0 it is that of the finished model.
+
+    Raises:
+        ValueError: seeds is below 1, or looks is below 0.
     """
 
     def __init__(self, ranges: Ranges, *, seeds: int = 1, looks: int = 0) -> None:

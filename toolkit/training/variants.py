@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.comparison import Subjects, subjects_behind
-from eval.formats.files import atomic_path
+from eval.formats.files import atomic_path, json_object
 from eval.types import Trials, name_first
 from toolkit.data.batch import Item
 from toolkit.models.parts import describe
@@ -50,10 +50,14 @@ INDIFFERENT = (
 
 @dataclass(frozen=True)
 class Data:
-    """What the runs of a variant are trained and measured on. digest: of the training items' ids
-    and labels, and of the trials.
+    """What the runs of a variant are trained and measured on.
 
-    items, trials, subjects: None for a recipe that measures items, which it finds itself.
+    Attributes:
+        digest: Of the ids and labels of the training items, and of what is tested.
+        items: The items of the trials; empty for a recipe that measures items, which it lists
+            itself.
+        trials: The trials, or None for such a recipe.
+        subjects: The subjects behind the trials, or None for such a recipe.
     """
 
     digest: str
@@ -254,7 +258,7 @@ def keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str,
         }
         for name, recipe in variants.items()
     }
-    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    before = json_object(path) if path.is_file() else {}
     changed: dict[str, list[str]] = {}
     for name in stated.keys() & before.keys():
         old, new = flat(current(before[name]["recipe"])), flat(stated[name]["recipe"])

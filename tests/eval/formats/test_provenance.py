@@ -54,9 +54,8 @@ def test_an_index_has_that_of_all_that_is_read_behind_it(tmp_path: Path) -> None
     (tmp_path / "moved").mkdir()
     for name in ("e.ark", "e.scp", "e.meta.json"):
         (tmp_path / name).rename(tmp_path / "moved" / name)
-    (tmp_path / "moved" / "e.scp").write_text(
-        "a e.ark:2\nb e.ark:24\n"
-    )  # read from beside the index
+    # read from beside the index
+    (tmp_path / "moved" / "e.scp").write_text("a e.ark:2\nb e.ark:24\n")
     result = sha256(tmp_path / "moved" / "e.scp")
     (tmp_path / "moved" / "e.ark").write_bytes(b"other")
     assert sha256(tmp_path / "moved" / "e.scp") != result

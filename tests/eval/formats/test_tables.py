@@ -55,10 +55,11 @@ def test_round_trip_and_replacement(tmp_path, name):
     write(tmp_path / name, SMALL)
     assert equal(read(tmp_path / name), SMALL)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+    # several batches
     large = Embeddings(
         tuple(f"i{k}" for k in range(40_000)),
         np.random.default_rng(0).standard_normal((40_000, 5), dtype=np.float32),
-    )  # several batches
+    )
     write(tmp_path / name, large)
     assert equal(read(tmp_path / name), large)
     none = Embeddings((), np.zeros((0, 3), np.float32), {"x": "ü"})
@@ -106,9 +107,8 @@ def test_a_lance_table_by_its_other_name(tmp_path):
     abandoned.mkdir()  # by a first writer that was killed
     write(f"lancedb:{tmp_path}/voices", SMALL)
     assert not abandoned.exists()
-    assert (
-        len(lancedb.connect(str(tmp_path)).open_table("voices").list_versions()) == 1
-    )  # the vectors that were replaced are gone
+    # the vectors that were replaced are gone
+    assert len(lancedb.connect(str(tmp_path)).open_table("voices").list_versions()) == 1
     for name, says in (
         ("lancedb:", "names no table"),
         (f"{tmp_path}/a b.lance", "letters, digits"),
@@ -122,9 +122,8 @@ def test_a_lance_table_by_its_other_name(tmp_path):
     (tmp_path / "half.lance" / "data").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"half\.lance"):
         read(tmp_path / "half.lance")
-    write(
-        tmp_path / "half.lance", SMALL
-    )  # a table that was begun and never finished is no obstacle
+    # a table that was begun and never finished is no obstacle
+    write(tmp_path / "half.lance", SMALL)
     assert equal(read(tmp_path / "half.lance"), SMALL)
 
 
@@ -250,9 +249,8 @@ def test_a_small_parquet_file_does_not_become_a_large_matrix(tmp_path, monkeypat
     )
     with pytest.raises(ValueError, match="its embeddings would take") as caught:
         read(path)
-    assert int(str(caught.value).partition("would take ")[2].split()[0]) < 2.1 * (
-        1 << 20
-    )  # in the second batch, and not all of them at once
+    # in the second batch, and not all of them at once
+    assert int(str(caught.value).partition("would take ")[2].split()[0]) < 2.1 * (1 << 20)
 
 
 def hdf5(path: Path, change: Any) -> Path:
@@ -365,9 +363,8 @@ def test_damaged_files(tmp_path, name):
         except ValueError as error:
             message = str(error)
         assert str(path) in message
-        assert (
-            k >= 100 or name == "e.h5" or not message.startswith("whole")
-        )  # the end of an HDF5 file may be unused
+        # the end of an HDF5 file may be unused
+        assert k >= 100 or name == "e.h5" or not message.startswith("whole")
 
 
 def test_a_failed_write_leaves_the_old_files(tmp_path, monkeypatch):

@@ -336,10 +336,8 @@ def test_ids_that_are_decimals_need_the_list_or_a_header(put):
     scored, values = read_scores(put("enrol probe score label\n" + text, "scores"))
     assert rows(scored) == expected
     assert values.tolist() == [0.53, -0.2, 0.1]
-    assert read_scores(put("a 1.2 0.5\nb 1.10 -2\n"))[0].probe_ids == (
-        "1.2",
-        "1.10",
-    )  # ids, which are kept as they are written
+    # ids, which are kept as they are written
+    assert read_scores(put("a 1.2 0.5\nb 1.10 -2\n"))[0].probe_ids == ("1.2", "1.10")
 
 
 @pytest.mark.parametrize("text", ["1 a x\n0 a y\n0 b x\n", "a x 1\na y 0\nb x 0\n", "a,x,1\n"])
@@ -587,9 +585,8 @@ def test_an_open_pipe_is_written_and_an_open_file_is_not_replaced(tmp_path):
                     atomic_path(name),
                 ):
                     pass
-        assert (
-            os.fstat(file.fileno()).st_nlink == 1
-        )  # the file that is open is still the one of that name
+        # the file that is open is still the one of that name
+        assert os.fstat(file.fileno()).st_nlink == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
 
 

@@ -325,11 +325,8 @@ def test_bad_switches_are_refused(world):
         templates(views[0], faces, preset("tface"), flipped=views[1], detector_scores=detector)
     with pytest.raises(ValueError, match="detector_score = True"):
         templates(views[0], faces, Switches(), flipped=views[1])
-    for wrong in (
-        detector[:-1],
-        detector[:, None],
-        1.0,
-    ):  # one number would weight every face alike
+    # one number would weight every face alike
+    for wrong in (detector[:-1], detector[:, None], 1.0):
         with pytest.raises(
             ValueError,
             match=rf"detector_scores have shape \(.*\), but \({len(faces.names)},\) is needed",

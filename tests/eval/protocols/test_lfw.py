@@ -133,9 +133,8 @@ def test_rounding_above_0_is_a_distance_of_0():
     does not reach.
     """
     dist, same = distances()
-    dist = np.where(
-        np.arange(dist.size) % 3 == 0, 0.0, dist
-    )  # also of different pairs, so that more than the FAR asked for lie at 0
+    # also of different pairs, so that more than the FAR asked for lie at 0
+    dist = np.where(np.arange(dist.size) % 3 == 0, 0.0, dist)
     above = np.where(dist == 0, 5e-5, -dist)
     for far in (0.0, 0.001, 0.05):
         assert val_at_far(above, same, far, folds=4, thresholds="grid") == val_at_far(
@@ -189,9 +188,8 @@ def test_lfw_pairs(shared):
         {names[i] for i in np.append(trials.enrol[fold == f], trials.probe[fold == f])}
         for f in range(10)
     ]
-    assert all(
-        not subjects[i] & subjects[j] for i in range(10) for j in range(i)
-    )  # folds share no subject
+    # folds share no subject
+    assert all(not subjects[i] & subjects[j] for i in range(10) for j in range(i))
     rng = np.random.default_rng(0)  # the protocol end to end, on made-up embeddings of these names
     centre = {name: rng.standard_normal(32) for name in dict.fromkeys(names)}
     rows = np.array([centre[name] + 0.8 * rng.standard_normal(32) for name in names])

@@ -11,7 +11,7 @@ import pytest
 from eval.protocols.identification import IdentificationSettings
 from eval.protocols.retrieval import RetrievalSettings
 from eval.protocols.verification import VerificationSettings
-from eval.scoring import Scoring
+from eval.scoring.score import Scoring
 
 EVERY = [VerificationSettings, IdentificationSettings, RetrievalSettings]
 DRAWS = [
@@ -48,11 +48,27 @@ OWN: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Scoring, {"top_n": 1}, "top_n: 1"),
     (Scoring, {"top_n": 2.5}, "top_n: 2.5"),
 ]
+OF_ANOTHER_TYPE: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+    (VerificationSettings, {"fars": 0.01}, "brackets"),
+    (VerificationSettings, {"fars": ("a",)}, "fars"),
+    (VerificationSettings, {"fars": "0.1"}, "sequence"),
+    (VerificationSettings, {"p_targets": 0.01}, "brackets"),
+    (VerificationSettings, {"p_targets": (None,)}, "p_targets"),
+    (VerificationSettings, {"c_miss": "1"}, "c_miss"),
+    (VerificationSettings, {"level": "0.95"}, "level"),
+    (VerificationSettings, {"llr": "yes"}, "llr"),
+    (IdentificationSettings, {"fpirs": 0.1}, "brackets"),
+    (IdentificationSettings, {"fpirs": ("x",)}, "fpirs"),
+    (IdentificationSettings, {"ranks": 5}, "brackets"),
+    (RetrievalSettings, {"ks": 1}, "brackets"),
+    (RetrievalSettings, {"similarity": 3}, "similarity"),
+    (Scoring, {"similarity": 3}, "similarity"),
+]
 
 
 @pytest.mark.parametrize(
     ("settings", "wrong", "keyword"),
-    OWN + [(kind, wrong, keyword) for kind in EVERY for wrong, keyword in DRAWS],
+    OWN + OF_ANOTHER_TYPE + [(kind, wrong, keyword) for kind in EVERY for wrong, keyword in DRAWS],
 )
 def test_a_value_out_of_its_range_is_refused(
     settings: Callable[..., Any], wrong: dict[str, Any], keyword: str

@@ -42,9 +42,8 @@ def test_the_grid_holds_both_ends_in_order() -> None:
     matched = [int(number) for number in re.findall(r'alt="&lt;(\d+)&gt;"', text)]
     order = np.argsort(norms)
     assert matched == [*order[:5], *order[::-1][:5]]
-    assert (
-        len(re.findall("<img", norm_grid(["a", "b", "c"], [1, 2, 3], PICTURES))) == 2
-    )  # an end has at most half of the items
+    # an end has at most half of the items
+    assert len(re.findall("<img", norm_grid(["a", "b", "c"], [1, 2, 3], PICTURES))) == 2
     assert "0.5700" in norm_grid(["a", "b"], [0.57, 1234.0], PICTURES)
     assert ">1234<" in norm_grid(["a", "b"], [0.57, 1234.0], PICTURES)
     names = norm_grid([f"i{i}" for i in range(100)], norms, Media(lambda id: None))
@@ -98,11 +97,8 @@ def test_a_map_keeps_classes_together() -> None:
     number = np.array([int(labels[item_id][1:]) for item_id in contents.ids])
     distance = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(60)
     assert np.mean(number[distance.argmin(axis=1)] == number) > 0.95
-    for matrix in (
-        np.ones((9, 3)),
-        np.ones((9, 1)),
-        np.vstack([np.zeros((5, 4)), np.eye(4)]),
-    ):  # no spread, one dimension, zero rows
+    # no spread, one dimension, zero rows
+    for matrix in (np.ones((9, 3)), np.ones((9, 1)), np.vstack([np.zeros((5, 4)), np.eye(4)])):
         assert np.isfinite(plane(matrix)).all()
 
 
@@ -127,9 +123,8 @@ def test_a_map_is_bounded_and_says_what_it_shows() -> None:
 def test_three_dimensions_are_seen_from_the_diagonal() -> None:
     flat, near = project(np.eye(3))
     assert near == pytest.approx(np.full(3, 3**-0.5))
-    assert np.linalg.norm(flat, axis=1) == pytest.approx(
-        np.full(3, (2 / 3) ** 0.5)
-    )  # the three axes look alike
+    # the three axes look alike
+    assert np.linalg.norm(flat, axis=1) == pytest.approx(np.full(3, (2 / 3) ** 0.5))
     points = np.random.default_rng(3).standard_normal((50, 3))
     flat, near = project(points)
     assert np.linalg.norm(flat, axis=1) ** 2 + near**2 == pytest.approx(

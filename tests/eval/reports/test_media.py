@@ -164,9 +164,8 @@ def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path: Path) -> None
         "x" * 5000,
     ):
         assert media.show(value) == ""
-    assert media.note().startswith(
-        "1 files could not be shown ('xxx"
-    )  # a name that no file can have
+    # a name that no file can have
+    assert media.note().startswith("1 files could not be shown ('xxx")
 
 
 def test_a_list_says_where_its_items_lie(tmp_path: Path) -> None:

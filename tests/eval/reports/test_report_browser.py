@@ -103,9 +103,8 @@ def test_the_page_in_a_browser(page_file: Path, browser: Any, scheme: str, width
         "= () => done(-1); one.preload = 'auto'; one.load()})"
     )
     assert page.eval_on_selector("audio", play) == pytest.approx(0.5, abs=0.05)
-    assert (
-        page.locator("svg").count() == 2 + 2 + 1 + 1 + 3
-    )  # DET and ROC, histograms, reliability, error versus reject, three maps
+    # DET and ROC, histograms, reliability, error versus reject, three maps
+    assert page.locator("svg").count() == 2 + 2 + 1 + 1 + 3
     assert [text for text in asked if not text.startswith("data:")] == [page_file.as_uri()]
     assert output == []
     context.close()

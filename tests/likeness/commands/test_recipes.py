@@ -156,3 +156,23 @@ def test_only_the_names_of_old_recipes_stand_for_new_ones() -> None:
 
 def test_an_old_name_is_described_and_copied_too() -> None:
     assert "vMF" in recipes.head(recipes._path("image/cub200"))
+
+
+def test_a_copy_over_a_link_that_leads_nowhere_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").symlink_to(tmp_path / "absent" / "there.py")
+    with pytest.raises(ValueError, match="exists"):
+        recipes.copy("image/vmf", tmp_path / "mine.py")
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.py"]
+
+
+def test_a_copy_beside_a_folder_of_the_shared_files_name_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "_shared.py").mkdir()
+    with pytest.raises(ValueError, match="another"):
+        recipes.copy("image/vmf", tmp_path / "mine.py")
+    assert not (tmp_path / "mine.py").exists()
+
+
+@pytest.mark.parametrize("name", [".", "/", ".."])
+def test_a_folder_is_no_recipe(name: str) -> None:
+    with pytest.raises(ValueError, match="neither a file nor a recipe"):
+        recipes.located(name)

@@ -12,7 +12,7 @@ import pytest
 from eval.calibration import Calibration, fit_calibration, load_calibration
 from eval.formats import embeddings as files
 from eval.formats.trials import read_scores, read_trials
-from eval.normalization import as_norm, subtract_mean, t_norm, z_norm
+from eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
 from eval.similarity import pairs
 from eval.types import Embeddings
 from likeness.commands.score import calibrate_files, score_files

@@ -205,9 +205,8 @@ def test_a_tensor_of_any_size_is_refused_and_an_honest_model_runs_on(tmp_path: P
     session = onnx_models.open_session(model(tmp_path / "m.onnx", nodes, {"r": [1]}))
     x = np.ones((1, 4), np.float32)
     np.testing.assert_array_equal(session.run(["z"], {"x": x})[0], x + 4)
-    with pytest.raises(
-        ValueError, match=r"m\.onnx"
-    ):  # the same graph, and another input: no trial would have seen it
+    # the same graph, and another input: no trial would have seen it
+    with pytest.raises(ValueError, match=r"m\.onnx"):
         session.run(["z"], {"x": x * 4e8})
     np.testing.assert_array_equal(session.run(["z"], {"x": x})[0], x + 4)
 

@@ -134,9 +134,8 @@ def detector(path: Path, num_outputs: int = 9) -> Path:
     weights = [
         numpy_helper.from_array(np.array(0), "first"),
         numpy_helper.from_array(np.array([-1, 1]), "column"),
-        numpy_helper.from_array(
-            np.full((64, 1), -1, np.float32), "never"
-        ),  # the second anchor of each cell
+        # the second anchor of each cell
+        numpy_helper.from_array(np.full((64, 1), -1, np.float32), "never"),
     ]
     nodes = [
         helper.make_node("AveragePool", ["input"], ["cells"], kernel_shape=[8, 8], strides=[8, 8]),
@@ -293,9 +292,8 @@ def test_files_of_a_pack_are_told_apart_as_model_zoo_does(pack: Path, tmp_path: 
         False,
     )
     assert load.find_detector(f"insightface:{pack}") == pack / "det_tiny.onnx"
-    assert (
-        load.find_detector(f"insightface:{pack / 'w600k_r1.onnx'}") is None
-    )  # one file named: aligned crops
+    # one file named: aligned crops
+    assert load.find_detector(f"insightface:{pack / 'w600k_r1.onnx'}") is None
     assert load.find_detector("runs/face") is None
     assert load.load(f"insightface:{pack}").digest == sha256(pack / "w600k_r1.onnx")
 
@@ -345,9 +343,8 @@ def test_a_manifest_of_version_2_says_the_scale(crops: list[Path], tmp_path: Pat
         recognition={"file": "b.onnx"},
         detection={"file": "d.onnx", "preprocessing": "embedded"},
     )
-    assert (
-        load.find_detector(f"insightface:{tmp_path}") is None
-    )  # the aligner would feed it other pixels
+    # the aligner would feed it other pixels
+    assert load.find_detector(f"insightface:{tmp_path}") is None
     refused: list[tuple[dict[str, dict[str, Any]], str]] = [
         ({"recognition": {"file": "../b.onnx"}}, "does not fit the folder"),
         ({"recognition": {"file": "b.onnx", "sha256": "0" * 64}}, "SHA-256 mismatch"),
@@ -366,11 +363,8 @@ def test_a_manifest_of_version_2_says_the_scale(crops: list[Path], tmp_path: Pat
         manifest(tmp_path, **tasks)
         with pytest.raises(ValueError, match=says):
             load.load(f"insightface:{tmp_path}")
-    for text in (
-        '{"manifest_version": 1}',
-        "[" * 100_000,
-        "no json",
-    ):  # passed over, as InsightFace does
+    # passed over, as InsightFace does
+    for text in ('{"manifest_version": 1}', "[" * 100_000, "no json"):
         (tmp_path / "manifest.json").write_text(text)
         assert insight.find(str(tmp_path)).recognition.name == "a.onnx"
     (tmp_path / "manifest.json").write_text(" " * 2**20 + "{}")
@@ -579,10 +573,8 @@ def test_a_detector_serves_face_models_only_and_keeps_their_size(
     )
     assert np.array_equal(np.asarray(loaded), to_floats(expected))
     assert load.with_detector(model, None) is model
-    for size, shape in (
-        (112, (3, 112, 112)),
-        ([224, 192], (3, 224, 192)),
-    ):  # one number is a height, as modalities.face.align.read takes it
+    # one number is a height, as modalities.face.align.read takes it
+    for size, shape in ((112, (3, 112, 112)), ([224, 192], (3, 224, 192))):
         sized = replace(model, read=partial(images.read, size=size))
         assert (
             np.asarray(

@@ -151,9 +151,8 @@ def test_speechbrain_folders_embed_as_speechbrain_does(
     loaded = load.load(f"speechbrain:{folder}")
     from speechbrain.inference.classifiers import EncoderClassifier
 
-    theirs = EncoderClassifier.from_hparams(
-        str(folder), savedir=str(tmp_path / "save")
-    )  # executes the YAML, which is ours
+    # executes the YAML, which is ours
+    theirs = EncoderClassifier.from_hparams(str(folder), savedir=str(tmp_path / "save"))
     items = folders.items(voices, split="all")[:6]
     embedded, bad = embed(loaded.embedder, items, loaded.read, batch_size=4, meta=loaded.meta)
     assert not bad
@@ -189,9 +188,8 @@ def test_a_speechbrain_model_of_telephone_speech_reads_at_its_rate(
     loaded = load.load(f"speechbrain:{folder}")
     from speechbrain.inference.classifiers import EncoderClassifier
 
-    theirs = EncoderClassifier.from_hparams(
-        str(folder), savedir=str(tmp_path / "save")
-    )  # executes the YAML, which is ours
+    # executes the YAML, which is ours
+    theirs = EncoderClassifier.from_hparams(str(folder), savedir=str(tmp_path / "save"))
     items = folders.items(voices, split="all")[0]
     wave = audio.read(items, rate_hz=8_000)
     np.testing.assert_array_equal(loaded.read(items), wave)
@@ -226,11 +224,8 @@ REFUSED_YAML = [
         "takes 30 bands, but its Fbank gives 24",
     ),
     ("norm_type: sentence", "norm_type: speaker", "mean_var_norm is 'speaker'"),
-    (
-        "    norm_type: sentence\n",
-        "",
-        "mean_var_norm is 'global'",
-    ),  # what SpeechBrain takes where nothing is said
+    # what SpeechBrain takes where nothing is said
+    ("    norm_type: sentence\n", "", "mean_var_norm is 'global'"),
     (
         "norm_type: sentence",
         "norm_type: sentence\n    mean_norm: False",
@@ -432,9 +427,8 @@ def test_embeddings_of_two_front_ends_are_of_two_models(
         (str(onnx_model[0]), onnx_model[0]),
         (f"wespeaker:{tmp_path}", tmp_path / "avg_model.pt"),
     ):
-        assert (
-            load.load(model).digest == hashlib.sha256(file.read_bytes()).hexdigest()
-        )  # as the files of embeddings that there are say it
+        # as the files of embeddings that there are say it
+        assert load.load(model).digest == hashlib.sha256(file.read_bytes()).hexdigest()
         assert load.load(model, frontend="3dspeaker").digest != load.load(model).digest
 
 

@@ -116,9 +116,8 @@ def test_files_that_are_there_already_are_summed(
         match=r"^set.tar.gz: its md5 .* remove it and set/wav",
     ):
         run(first, tmp_path)
-    assert (
-        tmp_path / "set/wav/3.wav"
-    ).is_file()  # what somebody put there is removed by nobody else
+    # what somebody put there is removed by nobody else
+    assert (tmp_path / "set/wav/3.wav").is_file()
     whole = Dataset(
         "list",
         "a list",
@@ -184,9 +183,8 @@ def test_without_etag_only_a_verified_file_is_resumed(server: Server, tmp_path: 
         assert server.requests == [("/a", "bytes=60000-" if verified else None)]
     (tmp_path / "a.part").write_bytes(server.files["a"])  # complete, only not renamed: 416
     download(server.url("a"), tmp_path / "a", verified=True)
-    (tmp_path / "a.part").write_bytes(
-        server.files["a"] * 2
-    )  # longer than the server's: not the same file
+    # longer than the server's: not the same file
+    (tmp_path / "a.part").write_bytes(server.files["a"] * 2)
     download(server.url("a"), tmp_path / "a", verified=True, wait_seconds=0.01)
     assert (tmp_path / "a").read_bytes() == server.files["a"]
 

@@ -480,9 +480,10 @@ def test_a_kill_in_the_midst_of_enrolment_leaves_old_or_new(
         process.send_signal(signal.SIGKILL)
         for thread in clients:
             thread.join()
+    # no upload outlives the server
     assert not [
         path for path in (tmp_path / "tmp").rglob("*") if path.is_file() and not path.is_symlink()
-    ]  # no upload outlives the server
+    ]
     contents = {entry.subject: entry.enrolments for entry in ExactGallery(tmp_path / "g").entries()}
     assert set(contents.values()) == {3}
     assert set(acknowledged) <= contents.keys()
@@ -643,9 +644,8 @@ def ask_guard(
 
 
 def test_rates_queues_and_times_are_bounded() -> None:
-    assert (
-        sorted(ask_guard(9, rate=0.01)) == [200] + [429] * 8
-    )  # the next is due after 100 seconds, however long this takes
+    # the next is due after 100 seconds, however long this takes
+    assert sorted(ask_guard(9, rate=0.01)) == [200] + [429] * 8
     assert sorted(ask_guard(9, workers=1, waiting=2)) == [200] * 3 + [503] * 6
     assert ask_guard(chunks=(b"x",) * 9, pause=0.1, body_seconds=0.25) == [408]
     assert ask_guard(chunks=(b"x" * 60, b"x" * 60), max_bytes=100) == [413]
@@ -662,10 +662,11 @@ def test_after_ten_wrong_tokens_even_the_right_token_is_refused() -> None:
         sorted(ask_guard(12, path="/enrol", tokens=[*guesses, TOKEN, "wrong"]))
         == [401] * 10 + [429] * 2
     )
+    # right ones cost nothing
     assert (
         sorted(ask_guard(20, path="/enrol", rate=0, tokens=[TOKEN] * 10 + guesses[:9] + [TOKEN]))
         == [200] * 11 + [401] * 9
-    )  # right ones cost nothing
+    )
 
 
 @pytest.mark.parametrize(
@@ -757,9 +758,8 @@ def test_large_uploads_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def on_disk(_: object) -> None:
         raise AssertionError("an upload went to the disk")
 
-    monkeypatch.setattr(
-        MultiPartParser, "spool_max_size", 1 << 20
-    )  # Starlette's own, whatever other tests made
+    # Starlette's own, whatever other tests made
+    monkeypatch.setattr(MultiPartParser, "spool_max_size", 1 << 20)
     monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", on_disk)
     sizes = {"first": 4 << 20, "second": 1_500_000}
     (got,) = of_app(
@@ -842,3 +842,10 @@ def test_other_machines_need_the_token_for_everything(path: str, token: str, sta
         hosts=["proxy.example"],
         headers=[(b"host", b"proxy.example"), *headers[1:]],
     ) == [status]
+
+
+def test_the_log_names_no_method_of_the_client_s_own(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="likeness.serve"):
+        ask_guard(method="EVIL" * 1_000, path="/health")
+    assert "EVIL" not in caplog.text
+    assert caplog.messages[0].startswith("- ")

@@ -122,9 +122,8 @@ def test_a_client_chooses_no_encoding_of_the_form_s_texts(charset: str) -> None:
         assert answer.status_code == 415
         assert "UTF-8" in answer.json()["error"]
         plain = ("Content-Type", "multipart/form-data; boundary=x")
-        assert (
-            verify(port, files=None, content=text, headers=[plain, plain]).status_code == 415
-        )  # which of them counts?
+        # which of them counts?
+        assert verify(port, files=None, content=text, headers=[plain, plain]).status_code == 415
         body = httpx.Request("POST", "http://127.0.0.1", files=FILES)
         kind = body.headers["content-type"].replace(";", "; charset=UTF-8;")
         assert verify(
@@ -241,9 +240,8 @@ def test_the_body_that_has_been_arriving_longest_gives_way() -> None:
             assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
         assert read_until_answer(first).startswith(b"HTTP/1.1 503 ")
         second.sendall(bytes(997))
-        assert read_until_answer(second).startswith(
-            b"HTTP/1.1 400 "
-        )  # it was read to its end, and is no form
+        # it was read to its end, and is no form
+        assert read_until_answer(second).startswith(b"HTTP/1.1 400 ")
 
 
 def test_the_room_of_a_body_is_free_again_after_its_answer() -> None:

@@ -99,9 +99,8 @@ def page_of(browser: Any, url: str) -> Iterator[Any]:
     page.wait_for_selector("#file-first", state="attached")
     assert page.url == url  # the token does not stay in the address
     yield page
-    assert page.evaluate(
-        "document.documentElement.scrollWidth <= innerWidth"
-    )  # nothing hangs over the edge of a phone
+    # nothing hangs over the edge of a phone
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert wrong == []
     page.context.close()
 
@@ -264,9 +263,8 @@ def test_a_verdict_goes_with_the_files_that_were_compared(
         page.click("[data-drop=first] .row button")
         page.click("[data-drop=second] .row button")
         compare()
-        page.evaluate(
-            drop, ["first", "text.txt", "text/plain"]
-        )  # unreadable in the page: neither the verdict nor the old picture stays
+        # unreadable in the page: neither the verdict nor the old picture stays
+        page.evaluate(drop, ["first", "text.txt", "text/plain"])
         assert page.inner_text("#answer .error") == "That is no image."
         assert (
             page.locator(".verdict").count() == page.locator("[data-drop=first] img").count() == 0
@@ -327,10 +325,8 @@ def test_a_file_that_is_too_large_is_never_sent(
     from likeness.service.limits import Limits
 
     large, half = tmp_path / "large.png", tmp_path / "half.png"
-    for path, size in (
-        (large, 300_000),
-        (half, 150_000),
-    ):  # Pillow and browsers read what follows the image past
+    # Pillow and browsers read what follows the image past
+    for path, size in ((large, 300_000), (half, 150_000)):
         path.write_bytes(Path(photos[0]).read_bytes() + bytes(size))
     with (
         serving(untrained(FACE, tmp_path / "m.safetensors"), limits=Limits(max_bytes=2**18)) as url,
@@ -351,9 +347,8 @@ def test_a_file_that_is_too_large_is_never_sent(
         page.click("#compare:not([disabled])")
         assert page.inner_text("#answer .error").startswith("Together these are 0.3")
         just = tmp_path / "just.png"
-        just.write_bytes(
-            Path(photos[0]).read_bytes().ljust(2**18 - 4096 + 1, b"\0")
-        )  # both sizes round to 0.25 MB
+        # both sizes round to 0.25 MB
+        just.write_bytes(Path(photos[0]).read_bytes().ljust(2**18 - 4096 + 1, b"\0"))
         page.set_input_files("#file-enrolment", str(just))
         page.wait_for_selector("#answer .error:has-text(', 1 kB too much')")
         assert asked == []

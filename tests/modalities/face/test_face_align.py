@@ -27,9 +27,8 @@ REFERENCE = np.array(
         [70.7299, 92.2041],
     ]
 )
-OFFSETS = np.array(
-    [[-1, -1], [1, -1], [0, 0.1], [-0.8, 1], [0.8, 1]]
-)  # landmarks of the tiny detector around the face, in cells of 8 pixels
+# landmarks of the tiny detector around the face, in cells of 8 pixels
+OFFSETS = np.array([[-1, -1], [1, -1], [0, 0.1], [-0.8, 1], [0.8, 1]])
 SIDE = 64
 
 
@@ -55,9 +54,10 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nodes += [
         helper.make_node("Gather", ["cells", constant("first", np.array(0))], ["red"], axis=1),
         helper.make_node("Reshape", ["red", constant("column", np.array([-1, 1]))], ["one"]),
+        # two anchors in each cell
         helper.make_node(
             "Concat", ["one", constant("never", np.full((64, 1), -1, np.float32))], ["both"], axis=1
-        ),  # two anchors in each cell
+        ),
         helper.make_node("Reshape", ["both", "column"], ["score8"]),
     ]
     sizes = {8: 128, 16: 32, 32: 8}
@@ -187,12 +187,13 @@ def test_which_face_is_taken() -> None:
         np.zeros((3, 5, 2)),
     )
     assert align.choose_face(faces, 200, 200) == 1
+    # ties: the first
     assert (
         align.choose_face(
             align.Faces(faces.boxes[[1, 0, 1]], faces.scores, faces.landmarks), 200, 200
         )
         == 0
-    )  # ties: the first
+    )
     off = align.Faces(
         np.array([[0, 0, 60, 60], [90, 90, 110, 110.0]]), np.ones(2), np.zeros((2, 5, 2))
     )
@@ -263,9 +264,8 @@ def test_several_faces_are_known_to_a_run_that_goes_on(
     with pytest.raises(KeyboardInterrupt):
         align.align_folder(root, out, detector=detector)
     assert (out / "several.tsv").read_text() == "0.png\t2\n2.png\t3\n"
-    (out / "several.tsv").write_text(
-        "0.png\t2\n2.png\t3\n1.png\t5"
-    )  # half a line: the process was killed
+    # half a line: the process was killed
+    (out / "several.tsv").write_text("0.png\t2\n2.png\t3\n1.png\t5")
     for _ in range(2):
         result = align.align_folder(root, out, detector=detector)
         assert len(result.done) == 4

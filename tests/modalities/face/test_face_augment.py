@@ -21,9 +21,8 @@ from toolkit.models.parts import describe
 
 RNG = np.random.default_rng(3)
 FACE = cv2.GaussianBlur(RNG.integers(0, 256, (112, 112, 3), dtype=np.uint8), (0, 0), 3)
-FACE = cv2.normalize(FACE, None, 1, 255, cv2.NORM_MINMAX).astype(
-    np.uint8
-)  # no zeros: black is what was cut
+# no zeros: black is what was cut
+FACE = cv2.normalize(FACE, None, 1, 255, cv2.NORM_MINMAX).astype(np.uint8)
 
 
 def rng(seed: int) -> np.random.Generator:
@@ -44,9 +43,8 @@ def test_crop_paste_keeps_a_rectangle_in_place() -> None:
         ratios.append(columns.size / rows.size)
     assert 0.19 < min(shares) < 0.3 < 0.9 < max(shares) <= 1.0
     assert 0.73 < min(ratios) < max(ratios) < 1.37
-    assert (
-        0.5 < np.mean(shares) < 0.62
-    )  # uniform from .2 to 1 has .6; what does not fit is drawn again, so a little less
+    # uniform from .2 to 1 has .6; what does not fit is drawn again, so a little less
+    assert 0.5 < np.mean(shares) < 0.62
     flat = np.full((10, 90, 3), 9, np.uint8)  # no draw fits: the centred part within the ratio
     assert (
         augment.crop_paste(flat, rng(0), scale=(1, 1)).any(axis=2).sum(axis=1).tolist() == [13] * 10
@@ -101,9 +99,8 @@ def test_each_happens_with_its_probability() -> None:
             for seed in range(trials)
         )
         low, high = binom.interval(0.9999, trials, probs[key])
-        assert low - 3 <= counts[name] <= high, (
-            name
-        )  # a crop or shrinking to the whole image is none
+        # a crop or shrinking to the whole image is none
+        assert low - 3 <= counts[name] <= high, name
     assert augment.ADAFACE_VIEW.keywords == {
         "crop_prob": 0.2,
         "low_res_prob": 0.2,
@@ -139,9 +136,8 @@ def test_views_depend_on_seed_step_and_position_alone(view: Any, tmp_path: Path)
         assert once[draw].dtype == np.float32
         assert np.array_equal(once[draw], again[draw])
     assert len({entry.tobytes() for entry in once.values()}) > 1
-    assert np.array_equal(
-        images.to_pixels(images.read(item)), FACE
-    )  # what was read is not written to
+    # what was read is not written to
+    assert np.array_equal(images.to_pixels(images.read(item)), FACE)
 
 
 def test_cvlface_warp_is_the_published_product_of_matrices() -> None:

@@ -166,9 +166,10 @@ def test_agedb(tmp_path: Path) -> None:
     savemat(tmp_path / "other.mat", {"splits": np.eye(2)})
     (tmp_path / "no.mat").write_bytes(b"no mat")
     packed = zlib.compress(b"")
+    # scipy raises OSError
     (tmp_path / "empty.mat").write_bytes(
         (tmp_path / "other.mat").read_bytes()[:128] + struct.pack("<II", 15, len(packed)) + packed
-    )  # scipy raises OSError
+    )
     for name in ("other.mat", "no.mat", "empty.mat"):
         with pytest.raises(ValueError, match="no protocol of AgeDB"):
             pairs.read_agedb(tmp_path / name)
@@ -210,9 +211,8 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
     assert len(validation.trials(tmp_path, sets=tuple(expected))[1]) == 40
     for name in ("lfw", "calfw"):
         (tmp_path / name / "pairs_again.txt").write_text("1\n")
-    assert (
-        len(validation.trials(tmp_path, sets=("lfw",))[1]) == 2
-    )  # pairs.txt is the list, whatever lies beside it
+    # pairs.txt is the list, whatever lies beside it
+    assert len(validation.trials(tmp_path, sets=("lfw",))[1]) == 2
     with pytest.raises(ValueError, match=r"2 lists .*pairs_CALFW.*pairs_again"):
         validation.trials(tmp_path, sets=("calfw",))
     (tmp_path / "none").mkdir()

@@ -68,9 +68,8 @@ def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:
     pickled.write(items, trials, path)
     expected = [BLOBS[i] for i in (3, 1, 0, 2, 3, 4, 5, 5)]
     assert contents(path) == (expected, SAME)
-    with path.open(
-        "rb"
-    ) as file:  # load_bin of insightface/recognition/arcface_torch/eval/verification.py
+    # load_bin of insightface/recognition/arcface_torch/eval/verification.py
+    with path.open("rb") as file:
         bins, issame = pickle.load(file, encoding="bytes")
     assert (bins, issame) == (expected, SAME)
     assert pickled.items(path)[0][0].id == "own/0"

@@ -139,9 +139,8 @@ def test_order_of_the_index_and_several_labels(tmp_path: Path) -> None:
         record(struct.pack("<IfQQfff", 3, 0.0, 2, 0, 9.0, 1.5, 2.5) + b"\xff\xd8second"),
     )
     (tmp_path / "x.rec").write_bytes(first + second)
-    (tmp_path / "x.idx").write_text(
-        f"12\t{len(first)}\n3\t0"
-    )  # out of order, no newline at the end
+    # out of order, no newline at the end
+    (tmp_path / "x.idx").write_text(f"12\t{len(first)}\n3\t0")
     items = recordio.items(tmp_path / "x.rec", prefix="x/")
     assert [(item.id, item.label, images.encoded(item)) for item in items] == [
         ("x/3", "7", b"\xff\xd8image"),
@@ -155,9 +154,8 @@ def test_images_are_told_from_identities_by_what_they_hold(tmp_path: Path) -> No
     for announced, fits in ((3.0, True), (4.0, False), (float(2**24), False)):
         zero = record(struct.pack("<IfQQff", 2, 0.0, 0, 1, announced, announced + 1))
         identity = record(struct.pack("<IfQQff", 2, 0.0, 3, 0, 1.0, 3.0))
-        (tmp_path / "x.rec").write_bytes(
-            zero + image_record(0) + identity + image_record(0)
-        )  # an identity between the images
+        # an identity between the images
+        (tmp_path / "x.rec").write_bytes(zero + image_record(0) + identity + image_record(0))
         if fits:
             assert [item.id for item in recordio.items(tmp_path / "x.rec")] == ["1", "3"]
         else:

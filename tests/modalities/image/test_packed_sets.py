@@ -61,9 +61,8 @@ def test_mnist_files(tmp_path: Path, compressed: bool, folder: str) -> None:
     with pytest.raises(FileNotFoundError, match="fetch"):
         mnist.items(tmp_path / "absent", name="fashion_mnist")
     if compressed:
-        with pytest.raises(
-            ValueError, match="cannot be packed"
-        ):  # a span of the compressed bytes would be something else
+        # a span of the compressed bytes would be something else
+        with pytest.raises(ValueError, match="cannot be packed"):
             shards.write(every, tmp_path / "shards")
     else:
         shards.write(every, tmp_path / "shards")
@@ -135,9 +134,8 @@ def test_real_mnist(shared: Path) -> None:
     np.testing.assert_allclose(
         counts, 0.15 * np.unique([item.label for item in items], return_counts=True)[1], atol=1
     )
-    assert (
-        images.read(items[0]).sum() == 27525
-    )  # the first training digit, a 5: its known sum of levels
+    # the first training digit, a 5: its known sum of levels
+    assert images.read(items[0]).sum() == 27525
 
 
 def write_cifar(

@@ -46,9 +46,8 @@ def test_companding_is_g711(law: Codec, levels: np.ndarray) -> None:
     widest = np.maximum(np.r_[steps, steps[-1]], np.r_[steps[0], steps])[
         np.abs(heard[:, None] - levels).argmin(1)
     ]
-    assert (
-        np.abs(heard - wave) <= 0.5 * widest + 2**-12
-    ).all()  # half a step, to the resolution of the input
+    # half a step, to the resolution of the input
+    assert (np.abs(heard - wave) <= 0.5 * widest + 2**-12).all()
     assert len(np.unique(heard)) > 100
 
 

@@ -133,9 +133,8 @@ def test_any_takes_each_file_alike_with_the_range_of_its_kind(musan: str) -> Non
         counts[name] += 1
         seen[name.split("/")[0]].append(decibels(power(short) / power(residue)))
     assert set(counts) == set(TONES_HZ)
-    assert (
-        sum((n - 40) ** 2 / 40 for n in counts.values()) < 22.5
-    )  # chi-square, 6 degrees of freedom, 1 in 1000
+    # chi-square, 6 degrees of freedom, 1 in 1000
+    assert sum((n - 40) ** 2 / 40 for n in counts.values()) < 22.5
     for kind, (lowest, highest) in ranges.items():
         assert lowest - 0.1 < min(seen[kind])
         assert max(seen[kind]) < highest + 0.1
@@ -178,9 +177,8 @@ def test_reverberation_by_hand(rirs: str) -> None:
     path = listing(rirs)[1]
     response = soundfile.read(path)[0]
     unit = response / np.sqrt((response**2).sum())
-    expected = fftconvolve(VOICE.astype(np.float64), unit)[
-        41 : 41 + len(VOICE)
-    ]  # its direct path lies at sample 41
+    # its direct path lies at sample 41
+    expected = fftconvolve(VOICE.astype(np.float64), unit)[41 : 41 + len(VOICE)]
     np.testing.assert_allclose(reverberate(VOICE, impulse_response(path)), expected, atol=1e-6)
     out = corrupt(VOICE, rng(), rirs=rirs, prob=1.0, choices=("reverb",), peak=False)
     assert out.dtype == np.float32
@@ -307,10 +305,8 @@ def test_listing_is_sorted_and_read_once(musan: str, tmp_path: Path) -> None:
         "music": 1,
         "speech": 4,
     }
-    assert {len(files) for files in kinds(str(Path(musan) / "music")).values()} == {
-        0,
-        1,
-    }  # a folder of files is noise
+    # a folder of files is noise
+    assert {len(files) for files in kinds(str(Path(musan) / "music")).values()} == {0, 1}
     (tmp_path / "later").mkdir()
     with pytest.raises(ValueError, match="no audio files"):
         listing(str(tmp_path / "later"))

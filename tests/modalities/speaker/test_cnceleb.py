@@ -11,8 +11,8 @@ import pytest
 
 from eval.formats import embeddings
 from eval.formats.trials import read_scores
+from eval.scoring.templates import enrol
 from eval.similarity import score_trials
-from eval.templates import enrol
 from eval.types import Embeddings
 from likeness.cli import main
 from modalities.speaker import cnceleb
@@ -100,9 +100,8 @@ def test_models_of_several_utterances_are_what_score_wants(data: Path, tmp_path:
         f"test/{name}"
         for name in ("id00801-vlog-01-001", "id00800-singing-01-001", "id00801-vlog-01-001")
     ]
-    for value, i, j in zip(
-        ours, made.enrol, made.probe, strict=True
-    ):  # cosine of the models' mean rows, in a loop
+    # cosine of the models' mean rows, in a loop
+    for value, i, j in zip(ours, made.enrol, made.probe, strict=True):
         mean = np.mean([rows[ids.index(model)] for model in models[made.enrol_ids[i]]], axis=0)
         probe = rows[ids.index(made.probe_ids[j])]
         assert value == pytest.approx(

@@ -62,11 +62,12 @@ def test_usual_layouts_give_the_official_splits_and_the_lists_ids(
             for folder in USUAL[layout]
         ),
     )
+    # neither is VoxCeleb's audio
     touch(
         data,
         "vox1/dev/txt/id10001/5r0dWxy17C8/00001.txt",
         "CN-Celeb_flac/data/id00013/singing-01-001.flac",
-    )  # neither is VoxCeleb's audio
+    )
     expected = {
         ("voxceleb1", "dev"): VOX1_DEV,
         ("voxceleb1", "test"): VOX1_TEST,
@@ -105,12 +106,8 @@ def test_merged_voxceleb2_is_split_by_its_metadata(tmp_path: Path) -> None:
         check2(data)  # not: nothing is there
     shutil.rmtree(data / "vox2" / "id00019")
     assert [entry.found for entry in check2(data)] == [1, 1, 1, 1]
-    assert [entry.found for entry in check1(data)][:4] == [
-        0,
-        0,
-        0,
-        0,
-    ]  # no audio at all is no error
+    # no audio at all is no error
+    assert [entry.found for entry in check1(data)][:4] == [0, 0, 0, 0]
     assert [item.label for item in items(data, split="test")] == [VOX2_TEST]
     assert metadata(data)["id00017"] == Speaker("id00017", "n000017", "f", "", "test")
 
@@ -175,9 +172,8 @@ def test_the_number_of_trials_is_checked_and_a_list_of_ones_own_is_not(tmp_path:
         match=r"2 trials, 1 labelled .*37611 with 18802",
     ):
         trials(data)
-    chosen, made = trials(
-        data, file="vox1/veri_test2.txt"
-    )  # suffixes differ from the files' and from each other
+    # suffixes differ from the files' and from each other
+    chosen, made = trials(data, file="vox1/veri_test2.txt")
     assert [item.id for item in chosen] == ["id10001/v/1.wav", "id10270/v/1.wav"]
     assert [
         (made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)
@@ -217,9 +213,10 @@ def test_the_real_list_and_metadata(real: Path) -> None:
     people = metadata(real)
     assert len(people) == 1_251
     test = {name for name, speaker in people.items() if speaker.split == "test"}
+    # the rule by number is the metadata's
     assert (
         test == {item.label for item in chosen} == {f"id{number}" for number in voxceleb._VOX1_TEST}
-    )  # the rule by number is the metadata's
+    )
     sexes = np.array([people[enrol_id.split("/", 1)[0]].gender for enrol_id in made.enrol_ids])[
         made.enrol
     ]
@@ -229,9 +226,8 @@ def test_the_real_list_and_metadata(real: Path) -> None:
     assert {*sexes, *others} == {"f", "m"}
     assert not made.target[sexes != others].any()
     counts = {entry.what: entry.found for entry in check1(real)}
-    assert (
-        counts["audio files of voxceleb1 test"] == 4_708
-    )  # of 4,874: the cleaned list does not name them all
+    # of 4,874: the cleaned list does not name them all
+    assert counts["audio files of voxceleb1 test"] == 4_708
     assert counts["speakers in vox1_meta.csv"] == 1_251
     assert counts["trials of VoxCeleb1-O_cleaned (veri_test2.txt)"] == 37_611
     next(real.rglob("id10309/*/*.wav")).unlink()
@@ -273,7 +269,6 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
         assert margin(step) == pytest.approx(
             0.0 if step < start else 0.2 if step >= fixed else 0.2 * share, abs=1e-6
         )
-    loss = recipes.load(f"{file}:{variant}_lm")[0].loss(
-        4, 3
-    )  # conf/*_lm.yaml: .5 from the first step on
+    # conf/*_lm.yaml: .5 from the first step on
+    loss = recipes.load(f"{file}:{variant}_lm")[0].loss(4, 3)
     assert [margin(step) for step in (0, 1, 42_654)] == [0.5] * 3

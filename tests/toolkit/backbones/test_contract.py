@@ -105,9 +105,8 @@ class TestContract:
             padded = torch.randn(2, total, 20, dtype=torch.float64) * 5
             padded[0, :frames] = x
             together = backbone(padded, torch.tensor([frames / total, 1.0]))
-            torch.testing.assert_close(
-                together[:1], backbone(x), rtol=1e-6, atol=1e-7
-            )  # OrderStatistics sorts in float32
+            # OrderStatistics sorts in float32
+            torch.testing.assert_close(together[:1], backbone(x), rtol=1e-6, atol=1e-7)
 
     def test_one_utterance_and_its_place_in_a_batch(self, make: Any) -> None:
         backbone, x = build(make), torch.randn(3, 47, 20)

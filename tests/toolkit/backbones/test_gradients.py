@@ -161,9 +161,8 @@ def test_estimate_finds_what_varies_within_classes_and_scales_the_norm() -> None
     assert apart(network) > before + 0.05
     with torch.no_grad():
         z = network(x)
-    assert z.square().sum(dim=1).mean().sqrt().item() == pytest.approx(
-        5.0, rel=1e-3
-    )  # dim 200 of 96 histograms: a rotation
+    # dim 200 of 96 histograms: a rotation
+    assert z.square().sum(dim=1).mean().sqrt().item() == pytest.approx(5.0, rel=1e-3)
     assert z.mean(dim=0).abs().max() < 1e-4
 
 

@@ -99,9 +99,8 @@ def build(name: str) -> tuple[Any, Tensor]:
     make, channels, side = TINY[name]
     torch.manual_seed(0)
     network = make(channels)
-    x = nn.functional.interpolate(
-        torch.randn(4, channels, 5, 5), (side, side), mode="bicubic"
-    )  # four that differ as images do, not as noise does
+    # four that differ as images do, not as noise does
+    x = nn.functional.interpolate(torch.randn(4, channels, 5, 5), (side, side), mode="bicubic")
     for module in network.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = None  # statistics of all that is seen: of this batch
@@ -410,9 +409,8 @@ def test_registers_change_how_positions_are_sampled() -> None:
     with torch.no_grad():
         network.pos_embed[0, 1:] = 3.0
         torch.testing.assert_close(network._positions(4, 4)[0, 1:], torch.full((16, 2), 3.0))
-        network.pos_embed[0, 1:] = torch.tensor([1.0, -1.0]).repeat(32)[
-            :, None
-        ]  # columns alternate: only antialiasing sees both
+        # columns alternate: only antialiasing sees both
+        network.pos_embed[0, 1:] = torch.tensor([1.0, -1.0]).repeat(32)[:, None]
         assert network._positions(4, 4)[0, 1:].abs().max() < 0.2
 
 

@@ -503,10 +503,8 @@ def test_embeddings_are_the_second_writing_s(case: Case) -> None:
     z = case.written(theirs, x)
     ours = case.make(case.shape[0]).double().eval()
     load_published(ours, theirs.state)
-    for name in (
-        "fc",
-        "last_linear",
-    ):  # where a classifier was dropped, the linear layer takes its place by hand
+    # where a classifier was dropped, the linear layer takes its place by hand
+    for name in ("fc", "last_linear"):
         if getattr(ours, "left_out", ()) and f"{name}.weight" in theirs.state:
             getattr(ours, name).load_state_dict(
                 {part: theirs.state[f"{name}.{part}"] for part in ("weight", "bias")}

@@ -204,10 +204,11 @@ def test_checkpoints_of_the_releases_are_unwrapped(tmp_path: Path) -> None:
         result = read_weights(tmp_path / "a.pt")
         assert result.keys() == state.keys()
     parts = {"backbone": state, "head": {"w": torch.zeros(2)}}
+    # OpenSphere's model_STEP.pth and ckpt_STEP.pth
     for value in (
         parts,
         {"step": 7, "model": parts, "optimizer": {"state": {}, "param_groups": []}},
-    ):  # OpenSphere's model_STEP.pth and ckpt_STEP.pth
+    ):
         torch.save(value, tmp_path / "a.pt")
         assert equal(IRESNET(3), state) is False
         fresh = IRESNET(3)

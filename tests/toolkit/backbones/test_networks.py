@@ -513,10 +513,8 @@ def test_names_shapes_and_counts_are_the_field_s(case: Case) -> None:
 def test_embeddings_are_the_second_writing_s(case: Case) -> None:
     _, make, written, _ = case
     torch.manual_seed(1)
-    for frames, loudness in (
-        (31, 50.0),
-        (230, 1.0),
-    ):  # 50: ERes2Net clips; 230: CAM++ has a full and a partial segment
+    # 50: ERes2Net clips; 230: CAM++ has a full and a partial segment
+    for frames, loudness in ((31, 50.0), (230, 1.0)):
         theirs, x = Layers(), torch.randn(2, frames, 16, dtype=torch.float64) * loudness
         z = written(theirs, x)
         ours = make(16).double().eval()

@@ -127,11 +127,12 @@ def test_one_storage_under_many_names_is_no_large_network(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "shapes",
     [
+        # 7e9 weights in what is given
         {
             "frame_1.conv_1d.weight": (4, 8, 5),
             "frame_5.conv_1d.weight": (60_000, 1, 1),
             "seg_1.weight": (60_000, 1),
-        },  # 7e9 weights in what is given
+        },
         {
             "layer1.conv.weight": (50_000, 1, 1),
             "conv.weight": (1, 1, 1),

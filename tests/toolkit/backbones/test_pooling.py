@@ -19,12 +19,8 @@ NAMES: tuple[Any, ...] = get_args(Pooling)
 
 
 def test_frame_mask_counts_frames() -> None:
-    assert frame_mask(torch.tensor([0.0, 0.29, 0.5, 1.0]), 7).sum(dim=1).tolist() == [
-        1,
-        2,
-        4,
-        7,
-    ]  # never none
+    # never none
+    assert frame_mask(torch.tensor([0.0, 0.29, 0.5, 1.0]), 7).sum(dim=1).tolist() == [1, 2, 4, 7]
 
 
 def test_keep_zeroes_whatever_lies_in_the_padding() -> None:
@@ -109,9 +105,8 @@ def test_poolings_are_those_of_the_release(
     total = max(frames)
     x = torch.randn(len(frames), 16, total, dtype=torch.float64)
     if same:
-        x = x[..., :1].expand(
-            -1, -1, total
-        )  # an utterance that never changes: its deviation is the floor
+        # an utterance that never changes: its deviation is the floor
+        x = x[..., :1].expand(-1, -1, total)
     pooled = module(x, frame_mask(torch.tensor(frames, dtype=torch.float64) / total, total))
     assert pooled.shape == (len(frames), size)
     for row, num in enumerate(frames):

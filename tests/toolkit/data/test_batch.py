@@ -91,3 +91,16 @@ def test_a_name_that_is_no_text_is_refused_as_such() -> None:
     with pytest.raises(ValueError, match="UTF-8") as caught:
         Item("caf\udce9/1.wav", Path("1.wav"))
     assert "\\udce9" in str(caught.value)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
+def test_a_list_that_never_ends_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="line 1"):
+        read_items(tmp_path / "list.txt")
+
+
+def test_a_list_that_is_no_text_is_refused_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_bytes(b"a.wav\n\xff\x80")
+    with pytest.raises(ValueError, match=r"list\.txt is not UTF-8"):
+        read_items(tmp_path / "list.txt")

@@ -198,9 +198,8 @@ def test_sizes_are_seen_before_decoding() -> None:
 
 
 def test_32_bits_of_unknown_range_are_refused_like_floats() -> None:
-    with pytest.raises(
-        BadImage, match="32-bit"
-    ):  # levels of 0 to 255 were taken for 16 bits, and all became black
+    # levels of 0 to 255 were taken for 16 bits, and all became black
+    with pytest.raises(BadImage, match="32-bit"):
         decode(file_of(Image.fromarray(SMOOTH[..., 0].astype(np.int32)), "TIFF"))
     grey = Image.fromarray(SMOOTH[..., 0].astype(np.uint16) * 257)
     assert np.array_equal(decode(file_of(grey, "TIFF"))[..., 0], SMOOTH[..., 0])

@@ -27,9 +27,8 @@ def test_class_balanced_uses_every_item_of_a_class_before_repeating_one() -> Non
     labels = np.repeat(np.arange(4), 6)
     batches = epoch_batches(labels, Sampling(8, 2), seed=0, epoch=0)
     counts = np.bincount(batches.reshape(-1), minlength=24)
-    assert (
-        counts.max() == 1
-    )  # three batches of 4 classes x 2 items: 24 draws over 24 items, each once
+    # three batches of 4 classes x 2 items: 24 draws over 24 items, each once
+    assert counts.max() == 1
 
 
 def test_shuffled_is_a_pass_without_repeats() -> None:
@@ -91,9 +90,10 @@ def test_any_sampling_can_be_resumed(sampling: Sampling, start: int) -> None:
     assert (
         list(draws(labels, sampling, seed=7, start=start, stop=25, shards=shards)) == whole[start:]
     )
+    # an epoch has 6 batches; the next one differs
     assert whole[:6] != [
         [entry._replace(step=entry.step - 6) for entry in batch] for batch in whole[6:12]
-    ]  # an epoch has 6 batches; the next one differs
+    ]
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=10), st.integers(0, 2**31))
@@ -118,9 +118,8 @@ def test_sqrt_weighting_gives_classes_the_square_root_of_their_share() -> None:
     counts = np.bincount(labels[np.concatenate(batches).reshape(-1)], minlength=6)
     share = np.sqrt(sizes) / np.sqrt(sizes).sum()
     assert (np.abs(counts - 50_000 * share) <= 5 * np.sqrt(50_000 * share * (1 - share))).all()
-    per_batch = (labels[batches[0]] == 5).mean(
-        axis=1
-    )  # the places of a class are spread over the epoch
+    # the places of a class are spread over the epoch
+    per_batch = (labels[batches[0]] == 5).mean(axis=1)
     assert per_batch.std() == pytest.approx(np.sqrt(share[5] * (1 - share[5]) / 50), rel=0.25)
 
 
@@ -169,15 +168,13 @@ def test_open_shards_mixes_evenly_within_its_window() -> None:
             1 / window, abs=4 * np.sqrt(1 / window / pairs)
         )
         batches = drawn.reshape(-1, 100)
-        assert (
-            np.mean([np.unique(batch).size for batch in batches]) > window - 0.1
-        )  # 100 draws meet every open shard
+        # 100 draws meet every open shard
+        assert np.mean([np.unique(batch).size for batch in batches]) > window - 0.1
         assert max(np.unique(batch).size for batch in batches) <= window + 2
         position = np.empty(shards.size)
         position[order] = np.arange(shards.size)
-        inside = (
-            position.reshape(num_shards, each).argsort(axis=1).argsort(axis=1)
-        )  # each shard's own order of reading
+        # each shard's own order of reading
+        inside = position.reshape(num_shards, each).argsort(axis=1).argsort(axis=1)
         assert abs(
             np.corrcoef(inside.reshape(-1), np.tile(np.arange(each), num_shards))[0, 1]
         ) < 4 / np.sqrt(shards.size)

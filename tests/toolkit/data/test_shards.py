@@ -143,9 +143,8 @@ def test_packing_is_a_pure_function_and_goes_on_after_an_interruption(
     assert len(shards.items(tmp_path)) == len(originals)
     with pytest.raises(ValueError, match="other shards"):
         shards.write(originals, tmp_path, name="train", shard_bytes=100_000, seed=1)
-    again = shards.write(
-        shards.items(tmp_path), tmp_path, name="again"
-    )  # from spans, into one shard
+    # from spans, into one shard
+    again = shards.write(shards.items(tmp_path), tmp_path, name="again")
     assert {item.id: content(item) for item in shards.items(again[0])} == {
         item.id: item.path.read_bytes() for item in originals
     }

@@ -218,10 +218,11 @@ def test_a_reader_that_was_there_first_sees_the_first_enrolment(tmp_path: Path) 
         embeddings([[1, 0], [2, 0], [0, 1]]), ["ann", "ann", "bob"]
     )
     assert reader.search(embeddings([[0, 1]]), k=1)[0][0].subject == "bob"
+    # pooled as the table says: by the norms, a sum
     assert {(entry.subject, entry.norm) for entry in reader.entries()} == {
         ("ann", 3.0),
         ("bob", 1.0),
-    }  # pooled as the table says: by the norms, a sum
+    }
     assert (len(counter), counter.dim, counter.meta) == (2, 2, META)
     for _ in range(2):  # also when it is asked again
         with pytest.raises(ValueError, match=r"was made with model 'a.*and not 'b"):

@@ -47,9 +47,8 @@ CLASSIFICATION = [
 ]
 CLASSIFICATION += [CircleSoftmax, CurricularFace, MagFace, AdaFace, BroadFace]
 PROXY = [CenterLoss, ProxyNCA, ProxyNCAPlusPlus, ProxyAnchor, SoftTriple, HUG]
-Row = Callable[
-    [list[float], int, float, list[float]], list[float]
-]  # (cosines, label, |z|, |w_j|) -> logits
+# (cosines, label, |z|, |w_j|) -> logits
+Row = Callable[[list[float], int, float, list[float]], list[float]]
 
 
 @pytest.fixture(autouse=True)
@@ -281,9 +280,8 @@ def test_hyperbolic_tends_to_a_linear_classifier_and_its_distance_to_twice_the_e
     apart = -pairs(
         0.3 * z.numpy(), 0.3 * z.numpy(), i, j, Hyperbolic(5, 4, c=0.7).similarity
     ).reshape(12, 12)
-    np.testing.assert_allclose(
-        apart, expected, rtol=1e-9, atol=1e-6
-    )  # of equal rows it is the root of what cancels
+    # of equal rows it is the root of what cancels
+    np.testing.assert_allclose(apart, expected, rtol=1e-9, atol=1e-6)
     plain, scaled = (
         Hyperbolic(5, 4, c=1e-5).double(),
         Hyperbolic(5, 4, c=1e-5, riemannian=True).double(),
@@ -506,9 +504,8 @@ def test_broadface_by_loops_over_batch_and_queue() -> None:
     torch.testing.assert_close(
         *(torch.autograd.grad(value(z, y), z)[0] for value in (copy.deepcopy(loss), alone))
     )
-    e, labels = (
-        loss.compensated()
-    )  # nothing but constants: the proxies' gradient is ArcFace's on batch and queue
+    # nothing but constants: the proxies' gradient is ArcFace's on batch and queue
+    e, labels = loss.compensated()
     every = alone(torch.cat([z, e]), torch.cat([y, labels]))
     copied = copy.deepcopy(loss)
     torch.testing.assert_close(

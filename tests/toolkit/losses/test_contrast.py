@@ -124,9 +124,8 @@ def test_tuples_are_their_formulas(crossed: bool) -> None:
     if not crossed:
         assert float(NPair(5, pairs="one")(z, y)) == pytest.approx(expected, rel=1e-12)
 
-    def push(
-        i: int, p: int
-    ) -> float:  # of the anchor's negatives among the keys, and of the key's among the anchors
+    # of the anchor's negatives among the keys, and of the key's among the anchors
+    def push(i: int, p: int) -> float:
         return lse(
             [0.8 - d[i, n] for n in range(10) if y[n] != y[i]]
             + [0.8 - d[n, p] for n in range(10) if y[n] != y[p]]

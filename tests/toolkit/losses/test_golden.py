@@ -20,17 +20,11 @@ from toolkit.losses.softmax import Cosine, NormFace, Softmax
 from toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-SMOOTH_ROWS = [
-    2,
-    6,
-    7,
-    9,
-    11,
-]  # rows of the hard case without duplicates or antipodes, where gradients are comparable
+# rows of the hard case without duplicates or antipodes, where gradients are comparable
+SMOOTH_ROWS = [2, 6, 7, 9, 11]
 
-CASES: dict[
-    str, tuple[Any, str, float]
-] = {  # file -> (loss from hparams and weights, the weights' name, relative tolerance)
+# file -> (loss from hparams and weights, the weights' name, relative tolerance)
+CASES: dict[str, tuple[Any, str, float]] = {
     "standard__vmf_embeddings": (lambda h, d, c: Softmax(d, c), "w", 1e-10),
     "arcface__pml": (
         lambda h, d, c: ArcFace(d, c, margin=h["margin"], scale=h["scale"]),
@@ -47,11 +41,12 @@ CASES: dict[
         "w",
         1e-9,
     ),
+    # it clamps at 3.14159
     "arcface_cgd__opensphere": (
         lambda h, d, c: ArcFace(d, c, margin=h["m"], scale=h["s"], wrap="clamp", grad="detached"),
         "w",
         1e-6,
-    ),  # it clamps at 3.14159
+    ),
     "arcface__vmf_embeddings": (
         lambda h, d, c: ArcFace(d, c, margin=h["m"], wrap="none", learn_scale=True),
         "w",
@@ -218,12 +213,13 @@ CASES: dict[
     ),
 }
 TRANSPOSED = {"W", "fc", "kernel"}  # stored (D, C)
+# further parameters: ours, and its sign
 OTHERS = {
     "temp": ("tau", -1.0),
     "b": ("bias", 1.0),
     "bias": ("bias", 1.0),
     "a_vals": ("normals", 1.0),
-}  # further parameters: ours, and its sign
+}
 
 
 def at_step(loss: Any, step: int) -> Any:

@@ -171,9 +171,8 @@ def test_simple_of_cosines_is_eq_8_of_unit_rows(
         assert value.item() == pytest.approx(expected, rel=1e-9)
         value.backward()
         assert longer.grad is not None
-        radial = (longer.grad * longer.detach()).sum(
-            dim=1
-        )  # the length of an embedding says nothing
+        # the length of an embedding says nothing
+        radial = (longer.grad * longer.detach()).sum(dim=1)
         torch.testing.assert_close(radial, torch.zeros_like(radial), atol=1e-9, rtol=0)
     assert loss.similarity == "cosine"
     with pytest.raises(ValueError, match="no b_theta to learn"):
@@ -322,9 +321,8 @@ def test_arcface_is_its_formula_by_angles(wrap: Any) -> None:
         }[wrap]
         logits = [3.0 * (target if j == int(y[i]) else cosine[j]) for j in range(4)]
         total += math.log(sum(math.exp(logit - logits[int(y[i])]) for logit in logits))
-    assert loss(z, y).item() == pytest.approx(
-        total / 12, rel=1e-7
-    )  # acos at pi loses half the digits
+    # acos at pi loses half the digits
+    assert loss(z, y).item() == pytest.approx(total / 12, rel=1e-7)
 
 
 def test_arcface_gradient_is_the_loss_s_or_the_detached_one() -> None:

@@ -35,13 +35,8 @@ from toolkit.losses.triplet import Angular, MarginLoss, Triplet
 from toolkit.training.memory import Bank
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-SMOOTH_ROWS = [
-    2,
-    6,
-    7,
-    9,
-    11,
-]  # rows of the hard case without duplicates or antipodes, where gradients are comparable
+# rows of the hard case without duplicates or antipodes, where gradients are comparable
+SMOOTH_ROWS = [2, 6, 7, 9, 11]
 
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     "PairBCE": lambda: PairBCE(5),
@@ -79,9 +74,8 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "SimPLE": lambda: SimPLE(5, learn_b_theta=True),
 }
 
-CASES: dict[
-    str, tuple[Callable[[dict[str, Any], int], nn.Module], float]
-] = {  # file -> (loss from hparams and dim, relative tolerance)
+# file -> (loss from hparams and dim, relative tolerance)
+CASES: dict[str, tuple[Callable[[dict[str, Any], int], nn.Module], float]] = {
     "bce_pair__own": (
         lambda h, d: PairBCE(d, scale=h["scale"], bias=h["bias"], learn_bias=False),
         1e-9,
@@ -206,9 +200,8 @@ def test_equal_their_reference(name: str, case: str) -> None:
     arrays, hparams = read(name, case)
     z = torch.from_numpy(arrays["embeddings"]).requires_grad_()
     value = make(hparams, z.shape[1]).double()(z, torch.from_numpy(arrays["labels"]))
-    ties = (
-        name == "triplet_batchhard__pml" and case == "hard0"
-    )  # which of two equally far rows is taken is free: test_triplet takes the reference's
+    # which of two equally far rows is taken is free: test_triplet takes the reference's
+    ties = name == "triplet_batchhard__pml" and case == "hard0"
     equal_golden(value, z, arrays, tolerance, case, ties)
 
 
@@ -267,10 +260,11 @@ class TestShared:
         z = batch(size=1)[0].requires_grad_()
         loss = LOSSES[name]().double()
         value = loss(z, torch.tensor([2]))
+        # regularisers
         expected = {
             "MarginLoss": 0.1 * 1.2,
             "SNRContrastive normalised": 0.1 * float(z.detach().div(z.detach().norm()).sum().abs()),
-        }.get(name, 0.0)  # regularisers
+        }.get(name, 0.0)
         assert value.item() == pytest.approx(expected, rel=1e-6)
         (grad,) = torch.autograd.grad(value, z)
         assert bool(torch.isfinite(grad).all())
@@ -365,9 +359,8 @@ class TestShared:
         """
         monkeypatch.setattr("toolkit.losses.pairing.BLOCK", 64)
         loss = LOSSES[name]().double()
-        classes = (
-            4 if name in ("LogRatio targets", "MarginLoss per class") else 40
-        )  # what is held of each positive pair shall not matter
+        # what is held of each positive pair shall not matter
+        classes = 4 if name in ("LogRatio targets", "MarginLoss per class") else 40
         loss.bank = GivenBank(
             torch.randn(400, 5, dtype=torch.float64), torch.arange(400) % classes, torch.arange(48)
         )  # type: ignore[assignment]
@@ -401,11 +394,8 @@ class TestShared:
 
     def test_hard_inputs_have_finite_gradients(self, name: str) -> None:
         z = batch(7, size=10)[0].float()
-        z[4], z[5], z[8] = (
-            z[0],
-            -z[1],
-            z[0],
-        )  # duplicates of the same and of another class, antipodes
+        # duplicates of the same and of another class, antipodes
+        z[4], z[5], z[8] = z[0], -z[1], z[0]
         z[2], z[3], z[6] = 0.0, 1e6 * z[3], 1e-9 * z[6]
         for y in (torch.arange(10) % 4, torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3, 3])):
             for key in (None, z.clone()):

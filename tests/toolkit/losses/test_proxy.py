@@ -131,9 +131,8 @@ def test_proxy_anchor_by_loops() -> None:
         negative.append(math.log1p(sum(other)))
     assert loss(z, y).item() == pytest.approx(np.mean(positive) + np.mean(negative), rel=1e-12)
     assert gradcheck(loss, ("proxies",))
-    first = torch.zeros(
-        11, dtype=torch.int64
-    )  # every sample of one class: its proxy has no negatives
+    # every sample of one class: its proxy has no negatives
+    first = torch.zeros(11, dtype=torch.int64)
     z.requires_grad_()
     gradient = torch.autograd.grad(loss(z, first), [z, loss.proxies])
     assert all(bool(torch.isfinite(part).all()) for part in gradient)
@@ -181,9 +180,8 @@ def test_hug_by_loops_and_on_the_simplex() -> None:
     )
     assert loss(z, y).item() == pytest.approx(0.7 * energy + 0.4 * gap, rel=1e-12)
     assert gradcheck(loss, ("proxies",))
-    simplex = (
-        HUG(4, 4).double()
-    )  # four points of the regular simplex are sqrt(8 / 3) apart, the least energy of four points
+    # four points of the regular simplex are sqrt(8 / 3) apart, the least energy of four points
+    simplex = HUG(4, 4).double()
     with torch.no_grad():
         simplex.proxies.copy_(torch.eye(4, dtype=torch.float64) - 0.25)
     assert float(simplex.energy()) == pytest.approx(3 / 8, rel=1e-9)

@@ -38,9 +38,8 @@ def test_smooth_ap_is_its_definition(include_query: bool, crossed: bool) -> None
     for i in range(10):
         positive, negative = sides(y, i)
         positive += [i] if include_query else []
-        ahead = 1 / (
-            1 + np.exp(-(c[i][None, :] - c[i][:, None]) / 0.1)
-        )  # [j, k]: how far k is ahead of j
+        # [j, k]: how far k is ahead of j
+        ahead = 1 / (1 + np.exp(-(c[i][None, :] - c[i][:, None]) / 0.1))
         ranks = [
             (
                 1 + sum(ahead[j, k] for k in positive if k != j),

@@ -176,9 +176,8 @@ def test_angular_is_its_formula(alpha: float, crossed: bool) -> None:
 @pytest.mark.parametrize("banked", [False, True])
 @pytest.mark.parametrize("negatives", ["unit", "raw"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "alpha", [0.7, 1.1, 1.5, 1.57]
-)  # of 1.5 and 1.57 the products of exponentials underflow, for some pairs or for all
+# of 1.5 and 1.57 the products of exponentials underflow, for some pairs or for all
+@pytest.mark.parametrize("alpha", [0.7, 1.1, 1.5, 1.57])
 def test_angular_is_its_formula_and_gradient_where_exponentials_underflow(
     alpha: float, dtype: torch.dtype, negatives: Any, banked: bool
 ) -> None:
@@ -219,9 +218,10 @@ def test_distance_weighted_draws_with_the_stated_probabilities() -> None:
     count = torch.zeros(12, 12)
     for _ in range(4000):
         a, p, n = mine_distance_weighted(d, same, other, 4)
+        # each anchor's first positive
         count[
             a[p == same[a].to(torch.uint8).argmax(1)], n[p == same[a].to(torch.uint8).argmax(1)]
-        ] += 1  # each anchor's first positive
+        ] += 1
     assert len(a) == int(same[(other & (d < 1.4)).any(1)].sum())
     near = d.clamp(min=0.5)
     weight = (

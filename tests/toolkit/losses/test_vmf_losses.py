@@ -216,12 +216,13 @@ def test_vmf_blockwise_float32_equals_float64(dim: int, classes: int, tau: float
         value.backward()
         values.append([value.detach(), z.grad, loss.proxies.grad, loss.tau.grad])
     for ours, expected in zip(*values, strict=True):
+        # on the circle a tangent may come from noise along mu
         torch.testing.assert_close(
             ours.double() / expected.abs().max(),
             expected / expected.abs().max(),
             rtol=0,
             atol=1e-4 if dim > 2 else 2e-3,
-        )  # on the circle a tangent may come from noise along mu
+        )
 
 
 def test_polynomials_are_taken_where_they_converge() -> None:
@@ -377,9 +378,8 @@ def test_vmf_posterior_draws_class_vectors_for_each_row() -> None:
     assert error.max() < 0.01
     assert (np.abs(result.mean(0).numpy() - expected.mean(axis=0)) < error).all()
     np.testing.assert_allclose(result.std(0).numpy(), expected.std(axis=0), rtol=0.05)
-    certain = loss.posterior(
-        1e9 * z.expand(2, 16), num_samples=3
-    )  # z is drawn at its mean, so that only the class vectors can differ
+    # z is drawn at its mean, so that only the class vectors can differ
+    certain = loss.posterior(1e9 * z.expand(2, 16), num_samples=3)
     assert float((certain[0] - certain[1]).abs().max()) > 1e-3
 
 
@@ -497,9 +497,8 @@ def test_joint_equals_the_release_up_to_how_often_a_class_counts(case: str) -> N
     z = a["embeddings"].clone().requires_grad_()
     value = loss(z, a["labels"])
     more = counted_per_sample(z, inner.proxies, a["labels"], 0.1, 32.0)
-    assert (abs(float(more.detach())) > 1e-3) == (
-        case == "hard0"
-    )  # two of each class in small0, one to three in hard0
+    # two of each class in small0, one to three in hard0
+    assert (abs(float(more.detach())) > 1e-3) == (case == "hard0")
     value = value + 3.0 * more
     value.backward()
     assert value.item() == pytest.approx(float(a["loss"]), rel=1e-8)

@@ -32,9 +32,8 @@ def make(kind: str) -> TorchEmbedder:
     )
     for module in backbone.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            nn.init.uniform_(
-                module.running_mean, -1, 1
-            )  # as after training: padded frames are no longer zero behind it
+            # as after training: padded frames are no longer zero behind it
+            nn.init.uniform_(module.running_mean, -1, 1)
     return TorchEmbedder(KaldiFbank(num_mels=20), backbone).eval()
 
 
@@ -136,13 +135,30 @@ def test_lists_of_items(tmp_path: Path) -> None:
     ]
     for text, says in [
         ("", "no items"),
-        ("a b c d\na b c d\n", "2 malformed lines"),
+        ("id,path\n", "no items"),
+        ("a b c d\na b c d\n", r"2 malformed lines .* blanks"),
+        ("id,path\na,x.wav,ann\n", r"1 malformed .* header"),
         ("a a\na b\n", r"1 repeated ids \('a'\)"),
         ("a\0b", "not text"),
     ]:
         file.write_text(text)
         with pytest.raises(ValueError, match=says):
             read_items(file)
+
+
+def test_a_list_may_have_a_header(tmp_path: Path) -> None:
+    file = tmp_path / "list.csv"
+    file.write_bytes(
+        b"\xef\xbb\xbfseconds,label,path,id\r\n1.5,ann,x/a b.wav,a\r\n2,bob,b.wav,b\r\n"
+    )
+    assert read_items(file) == [
+        Item("a", tmp_path / "x/a b.wav", "ann"),
+        Item("b", tmp_path / "b.wav", "bob"),
+    ]
+    file.write_text("path\tspeaker\nx/a.wav\tann\n")
+    assert read_items(file) == [Item("x/a.wav", tmp_path / "x/a.wav")]
+    file.write_text("path x/a.wav\n")
+    assert read_items(file) == [Item("path", tmp_path / "x/a.wav")]
 
 
 def in_halves(item: Item) -> Iterator[np.ndarray]:

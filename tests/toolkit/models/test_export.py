@@ -151,9 +151,8 @@ def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path
     other = exported_models.load(out)
     assert other is not None
     waves = torch.randn(3, 10_000) * 0.1
-    lengths = torch.tensor(
-        [1.0, 0.5, 0.9]
-    )  # other systems may pad: what is past the end changes nothing
+    # other systems may pad: what is past the end changes nothing
+    lengths = torch.tensor([1.0, 0.5, 0.9])
     with torch.no_grad():
         expected = torch.cat(
             [
@@ -429,9 +428,8 @@ def test_a_full_disk_leaves_the_model_before(tmp_path: Path) -> None:
     )
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (3_000, before[1])
-    )  # Python ignores the signal, so that writing more is an error
+    # Python ignores the signal, so that writing more is an error
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, before[1]))
     try:
         with pytest.raises(OSError, match="make room"):
             export.export(model, path)

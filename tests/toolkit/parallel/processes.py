@@ -178,9 +178,8 @@ def sampled(part: Part, rate: float, labels: int = 3) -> float:
     worst = 0.0
     for step in range(2):
         z, y = batch(step, labels)
-        y = (
-            torch.arange(BATCH) % CLASSES if labels == CLASSES else y + labels * step
-        )  # a queue's classes are then not the batch's
+        # a queue's classes are then not the batch's
+        y = torch.arange(BATCH) % CLASSES if labels == CLASSES else y + labels * step
         rows = mine(step)
         size = -(-CLASSES // distributed.world())
         past = torch.cat(

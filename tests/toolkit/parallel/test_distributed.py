@@ -31,9 +31,8 @@ from toolkit.losses.softmax import Softmax
 from toolkit.parallel import distributed, spread
 
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:torch.distributed is disabled:UserWarning"
-    ),  # by dcp, on purpose
+    # by dcp, on purpose
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
     # two processes for minutes of their time; test_train_many.py trains by as many in every run of
     # the tests
     pytest.mark.slow,
@@ -222,10 +221,8 @@ def test_without_torchrun_the_functions_change_nothing(monkeypatch: pytest.Monke
     ("part", "axes"),
     [
         (partial(Softmax, bias=True), {"proxies": 0, "bias": 0}),
-        (
-            partial(SubCenterArcFace, num_subcentres=11),
-            {"proxies": 0, "subcentres": 1},
-        ),  # another axis of the length tried
+        # another axis of the length tried
+        (partial(SubCenterArcFace, num_subcentres=11), {"proxies": 0, "subcentres": 1}),
         (SoftTriple, {"proxies": 0, "centres": 1}),
         (
             partial(Joint, first=ProxyAnchor, second=ArcFace),

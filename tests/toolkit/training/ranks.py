@@ -114,9 +114,8 @@ def main(data: Path, out: Path, what: list[str]) -> None:
         elif event == "die":
             distributed.wait()
             (out / "before-the-death").touch()
-            signal.signal(
-                signal.SIGTERM, signal.SIG_IGN
-            )  # torchrun's, which may come while the sentence is printed
+            # torchrun's, which may come while the sentence is printed
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             fit(recipe, data=data, out=out / "die", step=stop_at(5, die))
         elif event == "seeds":
             distributed.start()

@@ -61,9 +61,8 @@ def main(data: Path, out: Path) -> None:
         distributed.on_main(lambda: stack.enter_context(only_writer(out / "locked")))
         attempt(recipe, "locked")
         distributed.wait()
-    item = folders.trials(data, split="test", test_share=0.25)[0][
-        1
-    ]  # the second is read by the second process
+    # the second is read by the second process
+    item = folders.trials(data, split="test", test_share=0.25)[0][1]
     if distributed.is_main():
         item.path.write_bytes(b"no audio")
     distributed.wait()

@@ -87,9 +87,8 @@ def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once() -> None:
         x = torch.randn(8, 4, dtype=torch.float64)
         before = [b.clone() for b in backbone.buffers()]
         torch.manual_seed(1)
-        expected = torch.cat(
-            [backbone(part, None) for part in x.tensor_split(2)]
-        )  # two calls: two moves of the statistics
+        # two calls: two moves of the statistics
+        expected = torch.cat([backbone(part, None) for part in x.tensor_split(2)])
         expected.square().sum().backward()
         after, reference = (
             [b.clone() for b in backbone.buffers()],

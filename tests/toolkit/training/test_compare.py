@@ -375,10 +375,8 @@ def test_every_variant_sees_the_same_views_in_the_same_order(
         assert draw == other_draw
         assert entry[1] == other[1]
         assert np.array_equal(entry[0], other[0])
-    (first, view), (other_first, other_view) = (
-        seen["arcface"][1],
-        seen["arcface"][a_run + 1],
-    )  # another seed
+    # another seed
+    (first, view), (other_first, other_view) = (seen["arcface"][1], seen["arcface"][a_run + 1])
     assert first != other_first or not np.array_equal(view[0], other_view[0])
 
 
@@ -679,9 +677,8 @@ class Tags(HTMLParser):
 
 def test_the_page_is_whole_and_self_contained(whole: Path) -> None:
     page = (whole / "report" / "index.html").read_text()
-    assert (
-        page.count("<svg") == 2 + 2 + 2 + 2
-    )  # spread and curve of each metric, loss of each variant, DET and ROC
+    # spread and curve of each metric, loss of each variant, DET and ROC
+    assert page.count("<svg") == 2 + 2 + 2 + 2
     gone = html(
         awkward(),
         {("a_b|c", 0): [{"step": 1, "loss": 2.0}]},

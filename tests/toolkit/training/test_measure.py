@@ -210,9 +210,8 @@ def test_posterior_of_vmf_against_draws_of_its_own(
             result["predicted"][i] == ranked[0]
             or posterior[ranked[0]] - posterior[ranked[1]] < 2 * error
         )
-        assert result["norm"][i] == pytest.approx(
-            np.linalg.norm(embedding(model, item)), rel=1e-5
-        )  # of the raw embedding, without alpha
+        # of the raw embedding, without alpha
+        assert result["norm"][i] == pytest.approx(np.linalg.norm(embedding(model, item)), rel=1e-5)
 
 
 def test_temperature_is_1_where_none_helps(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
@@ -321,9 +320,8 @@ def test_expected_metrics_are_the_mean_over_draws(
         np.array([embedding(model, item) for item in items]),
         [str(item.label) for item in items],
     )
-    model.loss.alpha.fill_(
-        float(4 / np.linalg.norm(z, axis=1).mean())
-    )  # so wide that draws differ from the mean directions
+    # so wide that draws differ from the mean directions
+    model.loss.alpha.fill_(float(4 / np.linalg.norm(z, axis=1).mean()))
     result = measured(items=few, num_samples=400).columns
     rng = np.random.default_rng(0)
     drawn = np.stack([rejected(rng, value * model.loss.alpha.item(), 400) for value in z], axis=1)
@@ -487,9 +485,8 @@ def test_two_variants_compared(tmp_path: Path) -> None:
     damaged = tmp_path / "cosine" / "seed-1" / measure.TEST
     damaged.write_bytes(damaged.read_bytes()[:-40])
     again = compare.compare(variants, num_seeds=2, data=NOWHERE, out=tmp_path, say=message.append)
-    assert (
-        sum("finished before" in line for line in message) == 3
-    )  # a damaged file is measured again
+    # a damaged file is measured again
+    assert sum("finished before" in line for line in message) == 3
     assert [run.values for run in again.runs] == [run.values for run in result.runs]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.disk_calls import come_in_order, recorded
 from tests.full_disk import LIMIT, State, limited, read_resume
 from toolkit.training import run
 from toolkit.training.folder import prepare_folder
+from toolkit.training.log import read_log
 
 
 def remains_of(path: Path) -> Path:
@@ -71,3 +73,57 @@ def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None
         assert temporary.is_file()
     assert not any(entry.exists() for entry in ours)
     assert all(other.exists() for other in others)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"null",
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b"{",
+    ],
+)
+def test_damaged_files_of_a_run_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    run.save_run(tmp_path, State(1), ["x"], "y")
+    state = tmp_path / "resume" / "000000001" / "state.json"
+    state.write_bytes(content)
+    (tmp_path / "recipe.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"state\.json is damaged"):
+        run.latest(tmp_path)
+    with pytest.raises(ValueError, match=r"recipe\.json is damaged"):
+        prepare_folder(tmp_path, {}, resume=True)
+    assert (tmp_path / "recipe.json").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": -1},
+        {"step": "1"},
+        {"step": 1.5},
+        {"step": float("nan")},
+        {"owed": "no"},
+        {"plateau": None},
+        {"plateau": {"since_best": "x"}},
+    ],
+)
+def test_a_state_of_other_fields_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    run.save_run(tmp_path, State(1), ["x"], "y")
+    state = tmp_path / "resume" / "000000001" / "state.json"
+    assert run.latest(tmp_path) is not None
+    state.write_text(json.dumps(json.loads(state.read_text()) | change))
+    with pytest.raises(ValueError, match="fields"):
+        run.latest(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[1}\n", "{}\n", '{"step": "x"}\n', '"}\n'])
+def test_a_damaged_log_is_refused_by_name(tmp_path: Path, content: str) -> None:
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n' + content)
+    with pytest.raises(ValueError, match=r"log\.jsonl is damaged"):
+        read_log(tmp_path)
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"ste')
+    assert read_log(tmp_path) == [{"step": 1}]

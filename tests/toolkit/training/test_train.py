@@ -78,9 +78,8 @@ def test_training_is_deterministic_and_lowers_the_loss(
     ]
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert len(losses) == 12
-    assert variant == "simple" or np.mean(losses[-4:]) < np.mean(
-        losses[:4]
-    )  # SimPLE's twelve steps see few positives: test_losses trains it
+    # SimPLE's twelve steps see few positives: test_losses trains it
+    assert variant == "simple" or np.mean(losses[-4:]) < np.mean(losses[:4])
     assert 0 <= log[-1]["eer"] <= 1
 
 
@@ -172,9 +171,8 @@ def test_a_folder_holds_one_run(uninterrupted: Callable[[str], Path], voices: Pa
             out=uninterrupted("arcface"),
             resume=True,
         )
-    fit(
-        recipe(), data=voices, out=uninterrupted("arcface"), resume=True
-    )  # a finished run has nothing left to do
+    # a finished run has nothing left to do
+    fit(recipe(), data=voices, out=uninterrupted("arcface"), resume=True)
 
 
 def test_classes_that_changed_are_refused(voices: Path, tmp_path: Path) -> None:

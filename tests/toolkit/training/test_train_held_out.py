@@ -116,18 +116,15 @@ def test_a_file_that_is_damaged_meanwhile_costs_no_training(
     assert load_model(out).step == steps
     item.path.write_bytes(whole)
     fit(recipe(), data=data, out=out, resume=True)
-    assert [line["step"] for line in read_log(out) if "eer" in line] == [
-        2,
-        4,
-    ]  # what failed is made up
+    # what failed is made up
+    assert [line["step"] for line in read_log(out) if "eer" in line] == [2, 4]
     assert [line["step"] for line in read_log(out) if "loss" in line] == [1, 2, 3, 4]
     newest = run.latest(out)
     assert newest is not None
     assert not newest[1]["owed"]
     item.path.write_bytes(b"no audio")
-    fit(
-        recipe(), data=data, out=out, resume=True, step=never
-    )  # nothing is left to do, and nothing is read
+    # nothing is left to do, and nothing is read
+    fit(recipe(), data=data, out=out, resume=True, step=never)
 
 
 def test_a_list_is_read_once_until_a_file_changes(

@@ -44,9 +44,8 @@ _spec.loader.exec_module(ranks)
 # the next number). So rounding does no more than changing each weight by n u would, in each step.
 # What a change does is measured: a run whose weights are changed by NUDGE in each step, large
 # beside rounding and small enough for its effect to be proportional.
-TERMS = (
-    9 * 16 * 100
-)  # of the longest sums, over a batch of 9 spectrograms with 16 bands and less than 100 frames
+# of the longest sums, over a batch of 9 spectrograms with 16 bands and less than 100 frames
+TERMS = 9 * 16 * 100
 # one after the other in a step: forward and backward through 20 layers, each with its batch norm
 SUMS = 100
 UNIT = 2.0**-53  # float64
@@ -111,9 +110,8 @@ def test_a_loss_that_indexes_its_classes_itself_is_not_cut() -> None:
             match="MarginLoss",
         ):
             spread.cut(part(5, 4), axes)
-    both = partial(
-        Joint, first=ArcFace, second=MarginLoss
-    )  # one boundary for all: nothing of it is cut
+    # one boundary for all: nothing of it is cut
+    both = partial(Joint, first=ArcFace, second=MarginLoss)
     assert spread.cut(both(5, 4), spread.class_axes(both, 5)).axes == {"first.proxies": 0}
 
 
@@ -172,9 +170,8 @@ def two(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFact
 def allowed(alone: Path, variant: str) -> float:
     """The largest difference between two runs of a variant that rounding explains."""
     moved = difference(state_of(alone / variant), state_of(alone / f"{variant}-nudged"))
-    assert (
-        1e-9 < moved < 1e-2
-    )  # the nudge is far above rounding, and the training does not run away
+    # the nudge is far above rounding, and the training does not run away
+    assert 1e-9 < moved < 1e-2
     return SHARE * moved
 
 

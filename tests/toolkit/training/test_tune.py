@@ -78,12 +78,10 @@ def test_the_split_is_disjoint_whole_and_of_classes(
     assert not ours & theirs
     assert len(ours | theirs) == num_classes
     assert len(theirs) == max(4, round(num_classes / 4))
-    assert len(kept) == 2 * len(ours) * (
-        1 + len(speeds)
-    )  # a speaker's copies stay with the speaker
-    assert sorted(held_out) == sorted(
-        item for item in items if item.label in theirs
-    )  # and are no test of verification
+    # a speaker's copies stay with the speaker
+    assert len(kept) == 2 * len(ours) * (1 + len(speeds))
+    # and are no test of verification
+    assert sorted(held_out) == sorted(item for item in items if item.label in theirs)
     shuffled = random.sample(items, len(items))
     assert [sorted(some) for some in divide(shuffled)] == [sorted(kept), sorted(held_out)]
 
@@ -91,9 +89,8 @@ def test_the_split_is_disjoint_whole_and_of_classes(
 def test_the_split_needs_six_classes() -> None:
     with pytest.raises(ValueError, match=r"5 classes .* 4 .* at least 6"):
         divide(made(5))
-    kept, held_out = divide(
-        [Item(f"{k}", Path(), f"#{k % 8}") for k in range(16)]
-    )  # labels that are no copies although they begin with '#'
+    # labels that are no copies although they begin with '#'
+    kept, held_out = divide([Item(f"{k}", Path(), f"#{k % 8}") for k in range(16)])
     assert {item.label for item in kept}.isdisjoint(item.label for item in held_out)
     assert len({item.label for item in held_out}) == 4
 
@@ -208,9 +205,8 @@ def bowl(recipe: Recipe, folder: Path) -> float:
 
 def test_an_interrupted_search_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
-    search = partial(
-        tune, tiny(), RANGES, variant="arcface", num_trials=14
-    )  # past the ten random trials with which TPE begins
+    # past the ten random trials with which TPE begins
+    search = partial(tune, tiny(), RANGES, variant="arcface", num_trials=14)
     chosen, whole = search(out=tmp_path / "whole", score=bowl)
     seen = 0
 

@@ -73,13 +73,11 @@ def test_normalizer_resultant_and_gradients_against_50_digits(dim: int) -> None:
         1 - resultant**2 - (dim - 1) * resultant / k.clamp(min=1e-30),
         torch.tensor(1 / dim).double(),
     )
-    torch.testing.assert_close(
-        torch.autograd.grad(a.sum(), kappa)[0], variance, rtol=0, atol=2e-8
-    )  # the right-hand side cancels at small kappa
+    # the right-hand side cancels at small kappa
+    torch.testing.assert_close(torch.autograd.grad(a.sum(), kappa)[0], variance, rtol=0, atol=2e-8)
     single = log_normalizer(k.float(), dim).double()
-    torch.testing.assert_close(
-        single, log_c, rtol=4e-7, atol=4e-7 * float(log_c.abs().max())
-    )  # rounding
+    # rounding
+    torch.testing.assert_close(single, log_c, rtol=4e-7, atol=4e-7 * float(log_c.abs().max()))
 
 
 @pytest.mark.parametrize("method", ["debye", "bounds", "quadratic"])
@@ -180,6 +178,7 @@ def released(name: str, case: str) -> tuple[Tensor, dict[str, Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("case", ["small0", "hard0"])
+# exact: that file is the gradient of the series truncated at order 15, itself off by 3e-9
 @pytest.mark.parametrize(
     ("name", "tolerance"),
     [
@@ -191,7 +190,7 @@ def released(name: str, case: str) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         ("el_nivmf", 1e-8),
         ("exact", 5e-9),
     ],
-)  # exact: that file is the gradient of the series truncated at order 15, itself off by 3e-9
+)
 def test_distances_equal_the_nivmf_release(name: str, tolerance: float, case: str) -> None:
     loss, a, result = released(name, case)
     assert loss.item() == pytest.approx(float(a["loss"]), rel=1e-9)
@@ -319,9 +318,8 @@ def test_implicit_gradient_is_that_of_the_quantile(dim: int, kappa: float) -> No
         height = k * torch.cos(angle) + (dim - 2) * torch.log(torch.sin(angle))
         density = torch.exp(height - height.max())
         mass = density.cumsum(0)
-        return 1 - (mass - 0.5 * density) / mass[-1], density / (
-            mass[-1] * (angle[1] - angle[0])
-        )  # F(w <= cos angle), density in the angle
+        # F(w <= cos angle), density in the angle
+        return 1 - (mass - 0.5 * density) / mass[-1], density / (mass[-1] * (angle[1] - angle[0]))
 
     step = 1e-4 * kappa
     (low, _), (high, _), (middle, density) = (
@@ -342,9 +340,8 @@ def test_the_released_samplers_slip_is_not_reproduced() -> None:
     drawn = sample(
         torch.eye(512)[:1], torch.tensor([11.0]), 2000, generator=torch.Generator().manual_seed(0)
     )
-    assert float(drawn[..., 0].mean()) == pytest.approx(
-        0.0215, abs=4 * 0.044 / 2000**0.5
-    )  # the release: -.84
+    # the release: -.84
+    assert float(drawn[..., 0].mean()) == pytest.approx(0.0215, abs=4 * 0.044 / 2000**0.5)
 
 
 def test_power_spherical_mean_and_gradient() -> None:

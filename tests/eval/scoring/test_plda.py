@@ -17,7 +17,7 @@ from scipy.stats import multivariate_normal
 
 from eval.formats import embeddings as files
 from eval.formats.trials import read_scores
-from eval.plda import Plda, ScoringLength, _em, fit_plda, load_plda
+from eval.scoring.plda import Plda, ScoringLength, _em, fit_plda, load_plda
 from eval.types import Embeddings
 from likeness.cli import main
 from likeness.commands.plda import fit_files
@@ -198,9 +198,8 @@ def test_lda_needs_as_many_items_as_the_dims_that_it_leaves_behind() -> None:
     )
     with pytest.raises(ValueError, match=says):
         fit_plda(rows, labels, lda_dim=30)
-    few = np.r_[
-        labels[::3][:5], labels[::3][:5], 0
-    ]  # 11 items of 5 classes: six beyond one for each
+    # 11 items of 5 classes: six beyond one for each
+    few = np.r_[labels[::3][:5], labels[::3][:5], 0]
     fit_plda(rng.standard_normal((11, 6)), few, lda_dim=2)
     with pytest.raises(ValueError, match="add 1 items"):
         fit_plda(rng.standard_normal((11, 7)), few, lda_dim=2)
@@ -314,9 +313,8 @@ def test_the_length_at_scoring_is_what_the_name_says_and_kaldis_is_the_default()
     )
     assert np.isfinite(u).all()
     centred = replace(plda, length_norm=False, centre=np.zeros(5))
-    np.testing.assert_array_equal(
-        centred.project(plda.mean[None]), np.zeros((1, 5))
-    )  # a vector without a length
+    # a vector without a length
+    np.testing.assert_array_equal(centred.project(plda.mean[None]), np.zeros((1, 5)))
     np.testing.assert_array_equal(plda.psi, fit_plda(rows, labels, scoring_length="none").psi)
     with pytest.raises(ValueError, match="scoring_length"):
         fit_plda(rows, labels, scoring_length="other")  # type: ignore[arg-type]

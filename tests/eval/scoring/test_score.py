@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from eval.calibration import Calibration
-from eval.normalization import as_norm
-from eval.plda import Plda
-from eval.scoring import Scored, Scoring, calibrate, score
-from eval.sides import QUALITY
+from eval.scoring.normalization import as_norm
+from eval.scoring.plda import Plda
+from eval.scoring.score import Scored, Scoring, calibrate, score
+from eval.scoring.sides import QUALITY
 from eval.similarity import matrix
 from eval.types import Embeddings, Trials
 from likeness.commands.score import read_scoring

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from eval import normalization, templates
-from eval.calibration import Calibration, by_side, cohort_mean, log_measure
+from eval.calibration import Calibration, by_side, log_measure
+from eval.scoring import normalization, templates
 from eval.similarity import refuse_missing, warn_of_zeros
 from eval.types import Embeddings, Floats, Floats32, Trials, name_first, nfc
 
@@ -68,8 +68,8 @@ def sides_of(
 
     Args:
         trials: P trials between enrolment ids and probe ids.
-        embeddings, probe, models: As in `eval.scoring.score`.
-        pooling, subtract_mean, cohort, cohort_subjects: As in `eval.scoring.Scoring`.
+        embeddings, probe, models: As in `eval.scoring.score.score`.
+        pooling, subtract_mean, cohort, cohort_subjects: As in `eval.scoring.score.Scoring`.
 
     Raises:
         KeyError: Ids have no embedding or no model. All are counted, the first are named.
@@ -220,7 +220,7 @@ def quality_of(
             raise ValueError("the quality measure cohort_mean needs a cohort; give one")
         else:
             enrol, probe = (
-                cohort_mean(rows, sides.cohort, top_n=top_n, similarity=similarity)
+                normalization.cohort_mean(rows, sides.cohort, top_n=top_n, similarity=similarity)
                 for rows in (sides.left, sides.right)
             )
         columns.append(by_side(enrol, probe, sides.i, sides.j))

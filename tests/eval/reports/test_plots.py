@@ -12,10 +12,9 @@ from jinja2.exceptions import UndefinedError
 from markupsafe import Markup
 
 from eval.reports.blocks import block
+from eval.reports.drawing import drawn
 from eval.reports.page import document
-from eval.reports.plots import drawn
-from eval.reports.quality import reject_curves, reject_figure, trial_quality
-from eval.reports.scores import (
+from eval.reports.plots import (
     histogram_edges,
     histogram_figure,
     llr_points,
@@ -25,6 +24,7 @@ from eval.reports.scores import (
     roc_points,
     trade_off,
 )
+from eval.reports.quality import reject_curves, reject_figure, trial_quality
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer, tar_at_far
 
@@ -62,11 +62,8 @@ def test_what_is_drawn_does_not_grow_with_the_trials() -> None:
 
 
 def test_calibrated_ratios_lie_on_the_diagonal_and_overconfident_ones_below() -> None:
-    rng, num, delta = (
-        np.random.default_rng(3),
-        40_000,
-        2.0,
-    )  # Gaussian LLRs: mean +-delta, variance 2 delta
+    # Gaussian LLRs: mean +-delta, variance 2 delta
+    rng, num, delta = np.random.default_rng(3), 40_000, 2.0
     target = np.arange(num) < num // 4
     llr = np.where(target, delta, -delta) + np.sqrt(2 * delta) * rng.standard_normal(num)
     good = llr_points(Scores(llr, target))
@@ -75,9 +72,8 @@ def test_calibrated_ratios_lie_on_the_diagonal_and_overconfident_ones_below() ->
     bold = llr_points(Scores(2 * llr, target))
     slope = np.polyfit(bold.stated, bold.observed, 1)[0]
     assert 0.4 < slope < 0.65
-    np.testing.assert_allclose(
-        bold.observed, good.observed
-    )  # what is observed depends on the order only
+    # what is observed depends on the order only
+    np.testing.assert_allclose(bold.observed, good.observed)
 
 
 def test_ratio_bins_by_hand_with_ties_and_extremes() -> None:
@@ -85,9 +81,8 @@ def test_ratio_bins_by_hand_with_ties_and_extremes() -> None:
         np.array([-800.0, -800.0, 1.0, 1.0, 800.0]), np.array([False, False, False, True, True])
     )
     result = llr_points(scores, num_bins=3)
-    assert result.stated == pytest.approx(
-        [-800.0, 1.0, 800.0]
-    )  # equal scores share a bin, and nothing overflows
+    # equal scores share a bin, and nothing overflows
+    assert result.stated == pytest.approx([-800.0, 1.0, 800.0])
     t, n = np.array([0, 1, 1]), np.array([2, 1, 0])
     assert result.observed == pytest.approx(np.log((t + 0.5) / 3) - np.log((n + 0.5) / 4))
     assert result.half_width == pytest.approx(1.96 * np.sqrt(1 / (t + 0.5) + 1 / (n + 0.5)))
@@ -117,16 +112,15 @@ def test_the_drawn_bins_of_a_classifier_are_those_of_its_error(
     """
     kept: list[tuple[np.ndarray, np.ndarray]] = []
     monkeypatch.setattr(
-        "eval.reports.scores.drawn", lambda _, mean, share, **more: kept.append((mean, share)) or ""
+        "eval.reports.plots.drawn", lambda _, mean, share, **more: kept.append((mean, share)) or ""
     )
     confidence = np.array([0.5, 0.55, 0.6, *[0.9] * 7])
     right = np.array([0, 1, 0, 1, 0, 1, 0, 0, 1, 0])
     text = reliability(confidence, right, num_bins=5)
     mean, share = kept[0]
     assert mean.size == 5
-    assert (
-        f"error {100 * np.mean(np.abs(mean - share)):.2f} %" in text
-    )  # every bin holds two of the ten
+    # every bin holds two of the ten
+    assert f"error {100 * np.mean(np.abs(mean - share)):.2f} %" in text
 
 
 @example(0.0, 91, 36)  # denormal numbers
@@ -184,9 +178,8 @@ def test_rejecting_by_a_telling_quality_lowers_the_error() -> None:
         eer(scores.values[kept & target], scores.values[kept & ~target])
     )
     assert curve.values[-1] < 0.7 * curve.values[0]
-    assert (
-        drawn(reject_figure, {"a": curve}, alt="x").count("<use") >= curve.values.size
-    )  # a mark at each step
+    # a mark at each step
+    assert drawn(reject_figure, {"a": curve}, alt="x").count("<use") >= curve.values.size
 
 
 def test_names_are_text_also_where_matplotlib_reads_mathematics() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval import templates as module
-from eval.templates import enrol, pool, read_enrolment
+from eval.scoring import templates as module
+from eval.scoring.templates import enrol, pool, read_enrolment
 from eval.types import Embeddings
 
 

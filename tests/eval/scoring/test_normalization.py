@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval import normalization as module
-from eval.normalization import as_norm, cohort_statistics, s_norm, subtract_mean, t_norm, z_norm
+from eval.scoring import normalization as module
+from eval.scoring.normalization import (
+    as_norm,
+    cohort_statistics,
+    s_norm,
+    subtract_mean,
+    t_norm,
+    z_norm,
+)
 from eval.similarity import pairs
 
 SIMILARITIES = ("cosine", "dot", "simple:0.3", "euclidean", "vmf_b", "vmf_kl")
@@ -71,9 +78,10 @@ def test_against_loops(monkeypatch, similarity, top_n):
         for s, a, b in zip(scores, i, j, strict=True)
     ]
     for kind, values in result.items():
+        # cohort scores are float32
         np.testing.assert_allclose(
             values, [value[kind] for value in expected], rtol=2e-4, atol=2e-4
-        )  # cohort scores are float32
+        )
 
 
 def test_the_three_ways_to_give_scores_agree():
@@ -216,3 +224,9 @@ def test_refused(change, message):
     } | change
     with pytest.raises(ValueError, match=message):
         as_norm(**arguments)
+
+
+def test_the_mean_score_with_the_closest_of_the_cohort():
+    cohort = [[1.0, 0], [0, 1], [-1, 0]]
+    np.testing.assert_allclose(module.cohort_mean([[1.0, 0]], cohort, top_n=2), [0.5])
+    np.testing.assert_allclose(module.cohort_mean([[1.0, 0]], cohort), [0.0], atol=1e-7)

@@ -16,11 +16,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from eval import normalization
 from eval.calibration import Calibration, fit_calibration
 from eval.formats.trials import write_scores
-from eval.plda import Plda, ScoringLength
-from eval.sides import QUALITY, Models, Sides, column_names, measures_of, quality_of, sides_of
+from eval.scoring import normalization
+from eval.scoring.plda import Plda, ScoringLength
+from eval.scoring.sides import (
+    QUALITY,
+    Models,
+    Sides,
+    column_names,
+    measures_of,
+    quality_of,
+    sides_of,
+)
 from eval.similarity import check_similarity, pairs
 from eval.types import (
     Embeddings,
@@ -59,17 +67,17 @@ class Scoring:
     Attributes:
         similarity: A name of `eval.similarity`. None stands for the similarity that the meta of the
             embeddings names, or for cosine where it names none.
-        pooling: How the items of a model become one embedding, see `eval.templates`.
+        pooling: How the items of a model become one embedding, see `eval.scoring.templates`.
         subtract_mean: Embeddings whose mean is subtracted from all others before they are pooled.
         plda: Scores are its log-likelihood ratios, of the mean of a model as of one item. A PLDA is
             a similarity of its own, and its scores are not normalised.
         scoring_length: Another length at scoring than `plda` has, a name of
-            `eval.plda.SCORING_LENGTHS`.
+            `eval.scoring.plda.SCORING_LENGTHS`.
         cohort: Embeddings of subjects that are not in the trials. The scores are then normalised.
         cohort_subjects: The subject of each id of the cohort. The mean embeddings of the subjects
             are then the cohort.
         norm: `as` normalises by the top_n highest scores of each side with the cohort; `s`, `z` and
-            `t` by the scores with the whole cohort. See `eval.normalization`.
+            `t` by the scores with the whole cohort. See `eval.scoring.normalization`.
         top_n: How many scores `as` takes.
         calibration: Turns the scores into log-likelihood ratios. Its quality measures are computed
             from the embeddings, the cohort and the durations.
@@ -329,7 +337,7 @@ def calibrate(
     Args:
         trials: P trials with labels, of other subjects than those to be scored.
         embeddings: As in `score`; so are `scoring`, `probe` and `models`.
-        quality: Measures of `eval.sides.QUALITY` that help the score.
+        quality: Measures of `eval.scoring.sides.QUALITY` that help the score.
         p_target: The prior of a target trial at which the calibration is to be good.
 
     Raises:

@@ -134,9 +134,8 @@ def _sums(
             (factor[part], np.arange(part.size), np.append(firsts, part.size)),
             shape=(firsts.size, part.size),
         )
-        sums[groups[firsts]] += weights @ taken.astype(
-            np.float64
-        )  # a group may go on in the next block
+        # a group may go on in the next block
+        sums[groups[firsts]] += weights @ taken.astype(np.float64)
     return sums
 
 

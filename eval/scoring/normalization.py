@@ -185,18 +185,31 @@ def as_norm(
     j: ArrayLike | None = None,
     similarity: str = "cosine",
 ) -> Floats:
-    """Adaptive symmetric normalisation, ((s - mean_e)/std_e + (s - mean_p)/std_p) / 2 over each
-    side's top_n highest cohort scores.
+    """Adaptive symmetric normalisation of scores (AS-norm).
 
-    enrol: (N, D), probe: (M, D), cohort: (C, D), all raw. scores, and the result in its shape,
-    float64, is one of
-      (P,) with i, j: (P,) trial p compares enrol[i[p]] and probe[j[p]]: give each distinct
-      embedding once; (P,) with N = M = P: the rows pair up;
-      (N, M): all against all.
-    similarity: the one that gave the scores. If `probe` is `enrol` (the same object) the cohort is
-    scored once. An embedding that scores the whole selection alike (a zero vector) says nothing:
-    its half becomes 0, with a warning; if all on a side do, ValueError.
-    ValueError: shapes that do not fit, NaN, cohort smaller than top_n, top_n < 2.
+    ((s - mean_e) / std_e + (s - mean_p) / std_p) / 2, where mean and std are over the top_n highest
+    cohort scores of each side. An embedding that scores all of these alike, such as a zero vector,
+    says nothing: its half becomes 0, with a warning.
+
+    Args:
+        scores: (P,) with `i` and `j`; or (P,) where N = M = P and the rows pair up; or (N, M), all
+            against all.
+        enrol: (N, D) raw embeddings.
+        probe: (M, D) raw embeddings. If it is the same object as `enrol`, the cohort is scored
+            once.
+        cohort: (C, D) raw embeddings of subjects that are not in the trials.
+        top_n: How many of the highest cohort scores are taken, from 2 to C.
+        i: (P,) rows: trial p compares enrol[i[p]] with probe[j[p]]. Give each distinct embedding
+            once.
+        j: (P,) rows of `probe`.
+        similarity: The one that gave the scores.
+
+    Returns:
+        The normalised scores, float64 in the shape of `scores`.
+
+    Raises:
+        ValueError: Shapes do not fit, numbers are NaN, the cohort is smaller than top_n, top_n is
+            below 2, or all embeddings of a side score the cohort alike.
 
     >>> cohort = [[1.0], [2.0], [0.0], [-9.0]]  # highest scores of enrol: 6, 3; of probe: 2, 1
     >>> as_norm([3.0], [[3.0]], [[1.0]], cohort, top_n=2, similarity="dot").tolist()
@@ -206,8 +219,17 @@ def as_norm(
 
 
 def subtract_mean(embeddings: ArrayLike, cohort: ArrayLike) -> Floats32:
-    """(N, D) float32: embeddings minus the mean row of `cohort` (C, D), in general the training
-    set. It changes norms: subtract from every side alike.
+    """Subtract the mean of other embeddings. It changes norms: subtract from every side alike.
+
+    Args:
+        embeddings: (N, D).
+        cohort: (C, D), in general embeddings of the training set.
+
+    Returns:
+        (N, D) float32.
+
+    Raises:
+        ValueError: The shapes do not fit, or numbers are NaN or infinite.
 
     >>> subtract_mean([[1.0, 2.0]], [[0.0, 1.0], [2.0, 1.0]]).tolist()
     [[0.0, 1.0]]
@@ -301,3 +323,16 @@ def _finite(name: str, rows: ArrayLike) -> NDArray[np.floating]:
             "extract them again or remove them"
         )
     return values
+
+
+def cohort_mean(
+    embeddings: ArrayLike,
+    cohort: ArrayLike,
+    *,
+    top_n: int | None = None,
+    similarity: str = "cosine",
+) -> Floats:
+    """(N,) mean score of each embedding with the (top_n closest of the) cohort: how much it looks
+    like everybody. It is a measure of quality for calibrations. Errors as `cohort_statistics`.
+    """
+    return cohort_statistics(embeddings, cohort, top_n=top_n, similarity=similarity).mean

@@ -1,0 +1,1 @@
+"""Embeddings and trials to scores: templates, normalisation by a cohort, PLDA, calibration."""

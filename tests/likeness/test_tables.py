@@ -1,0 +1,114 @@
+"""Tables of files that are wrong, or made to harm."""
+
+from __future__ import annotations
+
+import io
+import os
+import tracemalloc
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from likeness.inputs import items_of
+from likeness.tables import columns_of_file, columns_of_table
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
+def test_a_line_that_never_ends_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="line"):
+        columns_of_file(tmp_path / "table.csv")
+
+
+def test_a_wide_head_over_many_short_rows_takes_little_memory(tmp_path: Path) -> None:
+    """Each row would otherwise get a cell for every name: 10^9 cells of a file of 120 kB."""
+    path = tmp_path / "table.csv"
+    path.write_text("path" + "," * 50_000 + "\n" + "a\n" * 20_000)
+    tracemalloc.start()
+    try:
+        columns = columns_of_file(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
+    assert columns == {"path": ["a"] * 20_000}
+
+
+def test_a_row_with_more_fields_than_the_head_is_refused(tmp_path: Path) -> None:
+    """A separator within a path would shift the label."""
+    path = tmp_path / "table.csv"
+    path.write_text("path,label\na,b.wav,ann\nc.wav,bob\n")
+    with pytest.raises(ValueError, match=r"1 rows .*row 1"):
+        columns_of_file(path)
+    path.write_text("path,label\nc.wav,bob,,\n")
+    assert columns_of_file(path) == {"path": ["c.wav"], "label": ["bob"]}
+
+
+def test_a_column_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("path,path\na.wav,b.wav\n")
+    with pytest.raises(ValueError, match="several columns `path`"):
+        columns_of_file(tmp_path / "table.csv")
+    with pytest.raises(ValueError, match="several columns `id`"):
+        columns_of_table(pandas.DataFrame([[1, 2]], columns=["id", "id"]))
+
+
+@pytest.mark.parametrize("missing", [pandas.NA, pandas.NaT, np.nan, None, ""])
+def test_a_missing_id_is_the_path(missing: object, tmp_path: Path) -> None:
+    (tmp_path / "a.wav").touch()
+    table = pandas.DataFrame({"id": [missing], "path": ["a.wav"], "label": [pandas.NA]})
+    with items_of(table, modality="speaker", root=tmp_path) as items:
+        assert [(item.id, item.label) for item in items] == [("a.wav", None)]
+
+
+def test_a_missing_path_is_refused() -> None:
+    table = pandas.DataFrame({"path": [pandas.NA, "a.wav"]})
+    with (
+        pytest.raises(ValueError, match="1 of 2 rows"),
+        items_of(table, modality="speaker"),
+    ):
+        pass
+
+
+def test_an_open_file_that_gives_little_at_a_time_is_read_to_its_end() -> None:
+    """A pipe gives what it has; a wave that is cut short would be embedded as if it were whole."""
+    content = b"RIFF" + bytes(range(256)) * 1_000
+    reader, writer = os.pipe()
+
+    def send() -> None:
+        with open(writer, "wb") as file:
+            file.write(content)
+
+    thread = Thread(target=send)
+    thread.start()
+    with (
+        open(reader, "rb", buffering=0) as pipe,
+        items_of({"a": pipe, "b": io.BytesIO(content)}, modality="speaker") as items,
+    ):
+        assert [item.path.read_bytes() for item in items] == [content, content]
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros((0, 2), np.float32),
+        torch.zeros(9).to_sparse(),
+        torch.zeros(9, device="meta"),
+        torch.zeros(9, dtype=torch.cfloat).conj(),
+    ],
+)
+def test_arrays_without_samples_are_refused(value: object) -> None:
+    with (
+        pytest.raises(ValueError, match=r"recording|tensor"),
+        items_of(value, modality="speaker", rate_hz=16_000),
+    ):
+        pass
+
+
+def test_bfloat16_is_read() -> None:
+    wave = torch.linspace(-1, 1, 2_000).bfloat16()
+    with items_of(wave, modality="speaker", rate_hz=16_000) as items:
+        assert items[0].path.stat().st_size > 4 * 2_000
