@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.resampling import Metric as Metric
-from eval.resampling import Trials, resampled, trials_of
+from eval.resampling import Ranked, ranked, resampled
 from eval.types import Floats, Scores, check_counts
+from eval.weighted import Metric as Metric
 
 Ends = tuple[float, float]
 
@@ -100,7 +100,7 @@ def _check_subjects(
     return number[pairs], int(number[-1]) + 1
 
 
-def _sorted_trials(scores: Scores, subjects: ArrayLike | None, num_resamples: int) -> Trials:
+def _sorted_trials(scores: Scores, subjects: ArrayLike | None, num_resamples: int) -> Ranked:
     """The trials in the order of their scores.
 
     ValueError for what cannot be resampled.
@@ -109,7 +109,7 @@ def _sorted_trials(scores: Scores, subjects: ArrayLike | None, num_resamples: in
         raise ValueError(
             f"num_resamples = {num_resamples}: draw at least 1; 1000 is usual for a 95 % interval"
         )
-    return trials_of(scores, None if subjects is None else _check_subjects(subjects, scores.target))
+    return ranked(scores, None if subjects is None else _check_subjects(subjects, scores.target))
 
 
 def resample(

@@ -16,6 +16,7 @@ import eval.resampling as resampling
 from eval.bootstrap import interval, intervals, resample
 from eval.types import Scores
 from eval.verification import eer, min_dcf, tar_at_far
+from eval.weighted import weighted
 
 FAST = {
     "eer": eer,
@@ -56,8 +57,8 @@ def test_fast_path_is_the_slow_path(num_subjects, targets_each, decimals, seed, 
     )
     # a lambda hides what it calls
     slow = {name: lambda t, n, metric=metric: metric(t, n) for name, metric in FAST.items()}
-    assert all(resampling.weighted(metric) for metric in FAST.values())
-    assert not any(resampling.weighted(metric) for metric in slow.values())
+    assert all(weighted(metric) for metric in FAST.values())
+    assert not any(weighted(metric) for metric in slow.values())
     given_subjects = None if over_trials else subjects
     fast, repeated = (
         resample(metrics, scores, given_subjects, num_resamples=20, seed=seed)
@@ -102,7 +103,7 @@ def test_other_metrics_and_switches_take_the_slow_path():
         partial(eer, [0.0]),
         np.mean,
     ):
-        assert resampling.weighted(metric) is None
+        assert weighted(metric) is None
     scores, subjects = all_pairs(5, 3, np.random.default_rng(0))
     low, high = interval(
         lambda t, n: float(np.mean(t) - np.mean(n)), scores, subjects, num_resamples=50
