@@ -3,7 +3,7 @@
 One resample draws n of the n subjects with replacement. With c[s] the times that subject s was
 drawn, a target trial weighs c[s] and a nontarget trial c[a] * c[b] (see `eval.bootstrap`).
 
-Ranked are sorted by score once. A metric then reads cumulative sums of integer weights. Of millions
+Trials are sorted by score once. A metric then reads cumulative sums of integer weights. Of millions
 of trials nearly all lie far from every threshold that a resample can have. Their weights matter,
 but not their order. So the range of scores is cut into cells. The weight of a whole cell is a
 product of matrices: for all resamples at once, c times the numbers of trials of each pair of
