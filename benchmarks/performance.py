@@ -206,7 +206,7 @@ def machine() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor()
+    name = re.sub(r"\((R|TM)\)| (Processor|CPU)\b", "", names[0] if names else platform.processor())
     return f"{os.cpu_count()} cores ({name}), Python {platform.python_version()}"
 
 
