@@ -116,25 +116,41 @@ def least_cpu_seconds(work: Callable[[], Any], repeats: int) -> tuple[float, Any
     return least, result
 
 
-def results_in_turn(works: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[float, Any]]:
+def results_in_turn(
+    works: Sequence[Callable[[], Any]],
+    repeats: int,
+    *,
+    clock: Callable[[], float] = time.process_time,
+) -> list[tuple[float, Any]]:
     """The least CPU seconds of every work, and what it returned first.
 
     The first run of each warms up and is not timed. Then the works take turns, so that a busy
     moment of the machine does not hurt one of them only.
+
+    Args:
+        works: What is timed.
+        repeats: How often each of them is timed.
+        clock: Seconds that pass. CPU seconds are of this process only, so what works in a process
+            of its own needs time.perf_counter and a quiet machine.
     """
     seconds: list[list[float]] = [[] for _ in works]
     results = [work() for work in works]
     for _ in range(repeats):
         for work, own_seconds in zip(works, seconds, strict=True):
-            started = time.process_time()
+            started = clock()
             work()
-            own_seconds.append(time.process_time() - started)
+            own_seconds.append(clock() - started)
     return list(zip(map(min, seconds), results, strict=True))
 
 
-def in_turn(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+def in_turn(
+    works: Sequence[Callable[[], Any]],
+    repeats: int,
+    *,
+    clock: Callable[[], float] = time.process_time,
+) -> list[float]:
     """The least CPU seconds of every work; see results_in_turn."""
-    return [seconds for seconds, _ in results_in_turn(works, repeats)]
+    return [seconds for seconds, _ in results_in_turn(works, repeats, clock=clock)]
 
 
 def environment() -> dict[str, str]:
@@ -190,7 +206,7 @@ def machine() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor()
+    name = re.sub(r"\((R|TM)\)| (Processor|CPU)\b", "", names[0] if names else platform.processor())
     return f"{os.cpu_count()} cores ({name}), Python {platform.python_version()}"
 
 

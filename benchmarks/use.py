@@ -4,8 +4,9 @@
 
 Measures:
     onnx: every backbone at its usual size with its front-end inside: the file of `likeness export`
-    run by ONNX Runtime. One recording of 3 s or one image, and batches of 8. Milliseconds of CPU
-    time a call, items a second of the batch; random weights, which do not change what is timed.
+    run by ONNX Runtime. One recording of 3 s or one image, and batches of 8. Milliseconds a
+    call, items a second of the batch; random weights, which do not change what is timed. The time
+    is wall-clock time, since Likeness runs ONNX files in a process of its own.
     "distance" and "norm" are what the export's own check measured. One thread, the least of the
     repeats, both sides in turn.
     import: `likeness --help` in a new process, wall-clock seconds, the least of the repeats.
@@ -130,7 +131,7 @@ def onnx_row(name: str, kind: Kind, repeats: int) -> None:
         for part in (inputs[:1], inputs)
         for side in (model, exported)
     ]
-    single, single_onnx, batch, batch_onnx = in_turn(works, repeats)
+    single, single_onnx, batch, batch_onnx = in_turn(works, repeats, clock=time.perf_counter)
     row(
         name,
         f"{sum(weights.numel() for weights in model.embedder.parameters()) / 1e6:.1f}",

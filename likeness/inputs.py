@@ -213,8 +213,6 @@ class _Maker:
         return self.folder / f"{self.num_written:06d}{suffix}"
 
     def _write_bytes(self, file: Any) -> Path:
-        if isinstance(file, io.TextIOBase):  # reading it may fail, for it is no text
-            raise ValueError("an open file must be in binary mode; open it with 'rb'")
         content = file if isinstance(file, bytes) else _read_whole(file)
         if len(content) > MAX_SPAN:
             raise ValueError(
@@ -285,7 +283,8 @@ def _read_whole(file: Any) -> bytes:
     parts: list[bytes] = []
     left = MAX_SPAN + 1
     while left > 0:
-        part = file.read(left)
+        # Reading in text mode may fail, because what is there is no text.
+        part = None if isinstance(file, io.TextIOBase) else file.read(left)
         if not isinstance(part, bytes):
             raise ValueError("an open file must be in binary mode; open it with 'rb'")
         if not part:

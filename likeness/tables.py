@@ -11,6 +11,7 @@ from eval.types import name_first
 
 TABLES = (".csv", ".tsv")
 _COLUMNS = ("id", "path", "label")  # of a table; the others are not read
+_NAMED = 6  # other columns, whose names an error may need
 _MAX_TABLE = 2**30  # characters of a CSV file
 _MAX_TABLE_LINE = 2**20  # characters of one of its lines
 
@@ -22,8 +23,8 @@ def columns_of_file(path: Path) -> dict[str, list[Any]]:
         path: The file, in UTF-8, with a head that names its columns.
 
     Returns:
-        The cells of each of these columns; a cell that a short row lacks is None. Other columns
-        are there without cells.
+        The cells of each of these columns; a cell that a short row lacks is None. The first of
+        the other columns are there without cells.
 
     Raises:
         ValueError: It is no such table, a column is there twice, a row has more fields than the
@@ -86,7 +87,7 @@ def _csv_columns(rows: Iterator[list[str]], path: Path) -> dict[str, list[Any]]:
     names = next(rows, [])
     _refuse_repeated(names, str(path))
     places = {name: names.index(name) for name in _COLUMNS if name in names}
-    columns: dict[str, list[Any]] = {name: [] for name in names}
+    columns: dict[str, list[Any]] = {name: [] for name in (*names[:_NAMED], *places)}
     long = []
     for number, row in enumerate(filter(None, rows), 1):
         if any(row[len(names) :]):

@@ -18,9 +18,10 @@ from eval.scoring.score import Scoring
 from eval.similarity import pairs
 from eval.types import Embeddings
 from likeness.missing import refuse_missing_files
+from likeness.models.load import Frontend, load_to_embed
 from toolkit.data.batch import Item
 from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import embed
+from toolkit.models.embed import embed, pick_device
 
 CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
 _QUALITY = ("log_norm_low", "log_norm_high")  # the quality measures that two files alone give
@@ -182,6 +183,38 @@ def misfit(model: Loaded, calibration: Calibration) -> str:
             f"{' and '.join(_QUALITY)}: fit one with these or none"
         )
     return ""
+
+
+def load_to_compare(
+    model: str,
+    *,
+    detector: Path | None,
+    frontend: Frontend,
+    calibration: Path | None,
+    threshold: float | None,
+    warn: Callable[[str], object],
+) -> tuple[Loaded, Calibration | None]:
+    """Load a model, onto a GPU if there is one, and the calibration that serves its scores.
+
+    Args:
+        model: One of the forms at the top of likeness/models/load.py.
+        detector: As for `load_to_embed`.
+        frontend: As for `load_to_embed`.
+        calibration: The calibration that somebody named. Without one that beside the model is
+            taken, unless it does not fit and the threshold decides.
+        threshold: What decides, or None.
+        warn: As for `unless_misfit`.
+
+    Raises:
+        ValueError: A file is damaged or of another kind; and as `load_to_embed`.
+        ImportError: As `load_to_embed`.
+    """
+    fitted = find_calibration(model, calibration)
+    loaded = load_to_embed(model, detector=detector, frontend=frontend)
+    loaded.embedder.to(pick_device())
+    if calibration is None:
+        fitted = unless_misfit(loaded, fitted, threshold=threshold, warn=warn)
+    return loaded, fitted
 
 
 def find_calibration(model: str, path: Path | None) -> Calibration | None:

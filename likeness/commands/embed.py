@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from likeness.commands.options import EXISTING, PACK, placed
+from likeness.commands.options import EXISTING, PACK, Frontend, placed
 from likeness.missing import refuse_missing_files, refuse_missing_model
 from toolkit.printing import one_line, say
 
@@ -117,10 +117,7 @@ def embed(
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
-    frontend: Annotated[
-        Literal["wespeaker", "3dspeaker"],
-        typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
-    ] = "wespeaker",
+    frontend: Frontend = "wespeaker",
     crops: Annotated[
         int,
         typer.Option(

@@ -18,6 +18,7 @@ from likeness.commands.options import (
     PACK,
     PRESET,
     SWITCH,
+    JsonFile,
     is_default,
     refuse_beside_ijb,
     refuse_input_as_output,
@@ -133,9 +134,7 @@ def evaluate(
             "are measured too.",
         ),
     ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results into this JSON file.")
-    ] = None,
+    json_file: JsonFile = None,
     report: Annotated[
         Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")
     ] = None,

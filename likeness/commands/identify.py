@@ -12,10 +12,12 @@ import typer
 
 from likeness.commands.options import (
     EMBEDDINGS,
-    EXISTING,
     PACK,
     PRESET,
     SWITCH,
+    JsonFile,
+    Resamples,
+    SubjectLines,
     refuse_beside_ijb,
     refuse_input_as_output,
 )
@@ -54,14 +56,8 @@ def identify(
     ] = None,
     preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
     switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
-    gallery_subjects: Annotated[
-        Path | None,
-        typer.Option(help="Lines `id subject` (default: the first folder of the ids).", **EXISTING),
-    ] = None,
-    probe_subjects: Annotated[
-        Path | None,
-        typer.Option(help="Lines `id subject` (default: the first folder of the ids).", **EXISTING),
-    ] = None,
+    gallery_subjects: SubjectLines = None,
+    probe_subjects: SubjectLines = None,
     second_gallery: Annotated[
         Path | None,
         typer.Option(
@@ -94,15 +90,8 @@ def identify(
             "and OpenSphere."
         ),
     ] = "open",
-    resamples: Annotated[
-        int,
-        typer.Option(
-            min=0, help="How often the bootstrap resamples for the intervals; 0 gives none."
-        ),
-    ] = 1000,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results into this JSON file.")
-    ] = None,
+    resamples: Resamples = 1000,
+    json_file: JsonFile = None,
 ) -> None:
     """Search every probe in a gallery, and measure rank-K and open-set TPIR@FPIR."""
     refuse_input_as_output(context, "json_file")

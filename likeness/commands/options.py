@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,6 +12,38 @@ from toolkit.printing import one_line, say
 
 EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
+
+# Options that are the same in several commands.
+Frontend = Annotated[
+    Literal["wespeaker", "3dspeaker"],
+    typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
+]
+ModelCalibration = Annotated[
+    Path | None,
+    typer.Option(
+        help="A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if it "
+        "exists).",
+        **EXISTING,
+    ),
+]
+Similarity = Annotated[
+    str | None,
+    typer.Option(
+        help="How two embeddings are compared, a name of docs/protocols.md (default: what the "
+        "embeddings name, else cosine)."
+    ),
+]
+SubjectLines = Annotated[
+    Path | None,
+    typer.Option(help="Lines `id subject` (default: the first folder of the ids).", **EXISTING),
+]
+Resamples = Annotated[
+    int,
+    typer.Option(min=0, help="How often the bootstrap resamples for the intervals; 0 gives none."),
+]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Write the results into this JSON file.")
+]
 
 
 def placed(text: str) -> Path:

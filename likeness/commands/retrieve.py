@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from likeness.commands.options import EMBEDDINGS, EXISTING, refuse_input_as_output
+from likeness.commands.options import (
+    EMBEDDINGS,
+    EXISTING,
+    JsonFile,
+    Resamples,
+    Similarity,
+    refuse_input_as_output,
+)
 from toolkit.printing import say
 
 if TYPE_CHECKING:
@@ -42,13 +49,7 @@ def retrieve(
             help="Lines `id label` of the gallery (default: those of --labels).", **EXISTING
         ),
     ] = None,
-    similarity: Annotated[
-        str | None,
-        typer.Option(
-            help="How two embeddings are compared, a name of docs/protocols.md (default: what the "
-            "embeddings name, else cosine)."
-        ),
-    ] = None,
+    similarity: Similarity = None,
     k: Annotated[
         list[int] | None,
         typer.Option(
@@ -62,15 +63,8 @@ def retrieve(
             "0, or are an error."
         ),
     ] = "exclude",
-    resamples: Annotated[
-        int,
-        typer.Option(
-            min=0, help="How often the bootstrap resamples for the intervals; 0 gives none."
-        ),
-    ] = 1000,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results into this JSON file.")
-    ] = None,
+    resamples: Resamples = 1000,
+    json_file: JsonFile = None,
 ) -> None:
     """Measure recall@K, R-precision and MAP@R of retrieval, with intervals over classes."""
     from eval.protocols.retrieval import RetrievalSettings

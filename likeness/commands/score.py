@@ -15,6 +15,7 @@ import typer
 from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
+    Similarity,
     refuse_idle,
     refuse_input_as_output,
 )
@@ -64,13 +65,7 @@ def score(
     pooling: Annotated[
         Literal["mean", "norm_weighted"], typer.Option(help="How the items of a model are pooled.")
     ] = "mean",
-    similarity: Annotated[
-        str | None,
-        typer.Option(
-            help="How two embeddings are compared, a name of docs/protocols.md (default: what the "
-            "embeddings name, else cosine)."
-        ),
-    ] = None,
+    similarity: Similarity = None,
     subtract_mean: Annotated[
         Path | None,
         typer.Option(help="Embeddings whose mean is subtracted from all others.", **EMBEDDINGS),

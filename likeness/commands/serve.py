@@ -7,11 +7,11 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from likeness.commands.options import EXISTING, warn
+from likeness.commands.options import EXISTING, Frontend, ModelCalibration, warn
 from likeness.missing import refuse_missing_model
 from toolkit.printing import say
 
@@ -51,14 +51,7 @@ def serve(
     threshold: Annotated[
         float | None, typer.Option(help="The score from which on two are taken for one subject.")
     ] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            help="A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if "
-            "it exists).",
-            **EXISTING,
-        ),
-    ] = None,
+    calibration: ModelCalibration = None,
     detector: Annotated[
         Path | None,
         typer.Option(
@@ -67,10 +60,7 @@ def serve(
             **EXISTING,
         ),
     ] = None,
-    frontend: Annotated[
-        Literal["wespeaker", "3dspeaker"],
-        typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
-    ] = "wespeaker",
+    frontend: Frontend = "wespeaker",
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,18 +95,19 @@ def serve(
     _refuse_absent_packages()
 
     # These are slow to import, so that what is missing has to be reported before.
-    from likeness.models import load
     from likeness.service import app as serving
     from likeness.service.limits import Limits
-    from likeness.verification import find_calibration, unless_misfit
-    from toolkit.models.embed import pick_device
+    from likeness.verification import load_to_compare
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
-    fitted = find_calibration(model, calibration)
-    loaded = load.load_to_embed(model, detector=detector, frontend=frontend)
-    loaded.embedder.to(pick_device())
-    if calibration is None:
-        fitted = unless_misfit(loaded, fitted, threshold=threshold, warn=warn)
+    loaded, fitted = load_to_compare(
+        model,
+        detector=detector,
+        frontend=frontend,
+        calibration=calibration,
+        threshold=threshold,
+        warn=warn,
+    )
     serving.serve(
         loaded,
         gallery=gallery,

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from likeness.commands.options import EXISTING, refuse_input_as_output, warn
+from likeness.commands.options import (
+    EXISTING,
+    Frontend,
+    ModelCalibration,
+    refuse_input_as_output,
+    warn,
+)
 from likeness.missing import refuse_missing_files, refuse_missing_model
 from toolkit.printing import say
 
@@ -51,18 +57,8 @@ def verify(
     threshold: Annotated[
         float | None, typer.Option(help="The score from which on both are taken for one subject.")
     ] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            help="A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if "
-            "it exists).",
-            **EXISTING,
-        ),
-    ] = None,
-    frontend: Annotated[
-        Literal["wespeaker", "3dspeaker"],
-        typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
-    ] = "wespeaker",
+    calibration: ModelCalibration = None,
+    frontend: Frontend = "wespeaker",
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the result into this JSON file.")
     ] = None,
@@ -78,14 +74,15 @@ def verify(
 
     # These are slow to import, so that what is missing has to be reported before.
     from likeness import verification
-    from likeness.models import load
-    from toolkit.models.embed import pick_device
 
-    fitted = verification.find_calibration(model, calibration)
-    loaded = load.load_to_embed(model, detector=detector, frontend=frontend)
-    loaded.embedder.to(pick_device())
-    if calibration is None:
-        fitted = verification.unless_misfit(loaded, fitted, threshold=threshold, warn=warn)
+    loaded, fitted = verification.load_to_compare(
+        model,
+        detector=detector,
+        frontend=frontend,
+        calibration=calibration,
+        threshold=threshold,
+        warn=warn,
+    )
     verified = verification.verify(loaded, first, second, threshold=threshold, calibration=fitted)
     if json_file:
         _write(json_file, (first, second), loaded, verified)
