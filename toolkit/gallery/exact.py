@@ -100,26 +100,27 @@ class ExactGallery:
             None if folder is None else Path(folder),
             *stated(meta, similarity, pooling, folder is None),
         )
-        self.meta: dict[str, str] = self._store.meta
-        self.similarity = self.meta.get("similarity", "cosine")
-        self.b_theta = angular_bias(self.similarity)
-        self.lock = RLock()
-        self.names: list[str] = []  # of the templates, row by row
-        self.row: dict[str, int] = {}
-        self._counts: list[int] = []
-        self._norms = np.zeros(0, dtype=np.float32)
-        # The templates, in an array with room to grow.
-        self._templates = np.zeros((0, 1), dtype=np.float32)
+        # The file stays locked while the store is open, also after an error here.
         try:
+            self.meta: dict[str, str] = self._store.meta
+            self.similarity = self.meta.get("similarity", "cosine")
+            self.b_theta = angular_bias(self.similarity)
+            self.lock = RLock()
+            self.names: list[str] = []  # of the templates, row by row
+            self.row: dict[str, int] = {}
+            self._counts: list[int] = []
+            self._norms = np.zeros(0, dtype=np.float32)
+            # The templates, in an array with room to grow.
+            self._templates = np.zeros((0, 1), dtype=np.float32)
             blocks = list(self._store.blocks())
+            if blocks:
+                self._put(
+                    [name for names, _ in blocks for name in names],
+                    np.concatenate([rows for _, rows in blocks]),
+                )
         except BaseException:
             self._store.close()
             raise
-        if blocks:
-            self._put(
-                [name for names, _ in blocks for name in names],
-                np.concatenate([rows for _, rows in blocks]),
-            )
 
     @property
     def rows(self) -> Floats32:

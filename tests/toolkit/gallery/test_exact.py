@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +340,17 @@ def test_one_process_holds_a_folder(tmp_path: Path) -> None:
         exact(tmp_path)
     gallery.close()
     exact(tmp_path).close()
+
+
+def test_a_gallery_that_is_refused_is_not_locked(tmp_path: Path) -> None:
+    ExactGallery(tmp_path, META).close()
+    with closing(sqlite3.connect(tmp_path / FILE)) as db, db:
+        db.execute("UPDATE meta SET value = 'cosinf' WHERE key = 'meta.similarity'")
+    with pytest.raises(ValueError, match="cosinf") as refused:
+        ExactGallery(tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE, timeout=0)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+    del refused  # it kept what was refused alive
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
