@@ -26,7 +26,13 @@ _MAX_DIM = 1 << 16
 _MAX_NUMBER = 1e35  # in an embedding, so that the norm of the longest is a float32
 _BLOCK = 1 << 14  # rows read at once
 _ASKED = 500  # subjects named in one statement
-
+# SQLite's errors that say something of the disk. All others say something of the file.
+_OF_THE_DISK = {
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+}
 
 # Everything that a gallery's file contains: its name, and the statement that makes it.
 _SCHEMA = {
@@ -366,12 +372,18 @@ class Enrolments:
                     f"{self.name} is used by another process; a gallery belongs to one at a time: "
                     "stop it, or choose another folder"
                 ) from None
-            raise OSError(
-                f"{self.name}: {error}; nothing was changed: make room on the disk, or see that it "
-                "can be written to, and try again"
-            ) from error
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_DISK:
+                raise OSError(
+                    f"{self.name}: {error}; nothing was changed: make room on the disk, or see "
+                    "that it can be written to, and try again"
+                ) from error
+            raise self._unreadable(error) from None
         except sqlite3.Error as error:
-            raise ValueError(
-                f"{self.name}: not a gallery that can be read ({error}); restore a copy or choose "
-                "another folder"
-            ) from None
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: sqlite3.Error) -> ValueError:
+        """What is said of a file that SQLite cannot read."""
+        return ValueError(
+            f"{self.name}: not a gallery that can be read ({error}); restore a copy or choose "
+            "another folder"
+        )

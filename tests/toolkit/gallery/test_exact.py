@@ -368,6 +368,11 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         )
         with suppress(ValueError, OSError):
             ExactGallery(tmp_path).close()
+    broken = bytearray(whole)
+    broken[47] = 99  # the version of the format
+    (tmp_path / FILE).write_bytes(broken)
+    with pytest.raises(ValueError, match="restore a copy"):
+        ExactGallery(tmp_path)
     (tmp_path / FILE).unlink()
     with sqlite3.connect(tmp_path / FILE) as db:
         db.execute("CREATE TABLE mail (text)")
