@@ -24,7 +24,9 @@ from eval.types import Embeddings
 from likeness.models.load import aligned_size
 from modalities.face import ijb
 from toolkit.console import console
-from toolkit.data.batch import Bad, Item, check_unique
+from toolkit.data.batch import Bad
+from toolkit.data.item_checks import check_unique
+from toolkit.data.items import Item
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import (
     NO_NUMBERS,

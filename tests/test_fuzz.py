@@ -39,6 +39,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save_file
 from scipy.io import savemat
+from toolkit.data.item_lists import read_items
 
 from eval import per_item
 from eval.calibration import Calibration, load_calibration
@@ -62,7 +63,7 @@ from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.weights import read_weights
 from toolkit.data import images as decoded
 from toolkit.data import shards
-from toolkit.data.batch import Item, read_items
+from toolkit.data.items import Item
 from toolkit.gallery import store as gallery_store
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.lance import LanceGallery

@@ -12,6 +12,7 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 from PIL import Image
+from toolkit.data.item_lists import read_items
 
 from eval.formats import embeddings as files
 from eval.formats.files import as_stored
@@ -24,7 +25,8 @@ from eval.scoring.templates import enrol, pool, read_enrolment
 from eval.similarity import score_trials
 from eval.types import Embeddings, Trials
 from modalities.face.pairs import find_images
-from toolkit.data.batch import Item, check_unique, label_numbers, read_items
+from toolkit.data.item_checks import check_unique, label_numbers
+from toolkit.data.items import Item
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.store import Enrolments
 

@@ -30,8 +30,9 @@ from eval.formats.files import atomic_path
 from eval.types import name_first
 from modalities.face.images import decode
 from toolkit.console import console, track
-from toolkit.data.batch import Bad, Item
+from toolkit.data.batch import Bad
 from toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
+from toolkit.data.items import Item
 from toolkit.models.onnx import open_session
 
 Choose = Literal["largest", "central"]

@@ -17,8 +17,9 @@ from eval.types import Trials, name_first
 from modalities.face import recordio
 from modalities.face.align import find_images
 from toolkit.data import shards
-from toolkit.data.batch import Item, check_unique
 from toolkit.data.images import SUFFIXES
+from toolkit.data.item_checks import check_unique
+from toolkit.data.items import Item
 from toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.types import name_first
-from toolkit.data.batch import MAX_SPAN, Item
+from toolkit.data.items import MAX_SPAN, Item
 
 # The ending of an item whose image lies in several parts: its span holds all of them, with their
 # headers.

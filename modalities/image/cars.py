@@ -17,7 +17,7 @@ from eval.formats.mat import cars_annotations
 from modalities.image import packed
 from modalities.image.lists import check_whole, inside
 from modalities.image.splits import Protocol, Split, of_classes
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.source import Count
 
 FETCH = (

@@ -15,8 +15,8 @@ import numpy as np
 from eval.types import Trials, name_first
 from modalities.image.splits import Protocol, Split, check_split, of_classes
 from toolkit.data import shards
-from toolkit.data.batch import Item
 from toolkit.data.images import SUFFIXES
+from toolkit.data.items import Item
 from toolkit.data.pairs import draw_pairs
 
 

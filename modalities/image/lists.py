@@ -1,6 +1,6 @@
 """Lists of images: OML's CSV with its query and gallery marks, and the data sets' own lists.
 
-Lists of `id path [label]` are read by toolkit.data.batch.read_items.
+Lists of `id path [label]` are read by toolkit.data.item_lists.read_items.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.types import name_first
-from toolkit.data.batch import Item, check_unique
+from toolkit.data.item_checks import check_unique
+from toolkit.data.items import Item
 
 _MAX_LINE = 8192
 _NEEDED = ("label", "path", "split")

@@ -11,7 +11,7 @@ from pathlib import Path
 from modalities.image import packed
 from modalities.image.lists import check_whole, rows
 from modalities.image.splits import Protocol, Split, of_classes
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.source import Count
 
 FETCH = (

@@ -31,7 +31,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 Index = NDArray[np.int64]
 Split = Literal["train", "validation", "test", "all"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.folders import Split, check_split, scan, stratified_folds
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pairs import all_pairs
 
 FETCH = (

@@ -15,7 +15,7 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 Wave = NDArray[np.float32]
 

@@ -15,7 +15,7 @@ import numpy as np
 from eval.types import Trials, name_first
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
 from toolkit.data import shards
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]

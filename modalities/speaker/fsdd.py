@@ -20,7 +20,7 @@ from typing import Literal
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.folders import Split, check_split
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pairs import all_pairs
 
 FETCH = (

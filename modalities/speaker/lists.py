@@ -17,7 +17,8 @@ from eval.formats.files import MAX_LINE
 from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
-from toolkit.data.batch import Item, check_unique
+from toolkit.data.item_checks import check_unique
+from toolkit.data.items import Item
 
 
 def items(

@@ -34,7 +34,7 @@ from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES, speed_copies
 from modalities.speaker.lists import find, matched
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.source import Count
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]

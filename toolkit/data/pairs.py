@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.types import Trials, name_first
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 
 def hold_out(

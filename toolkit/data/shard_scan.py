@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 from eval.types import name_first
-from toolkit.data.batch import MAX_SPAN, Item
+from toolkit.data.items import MAX_SPAN, Item
 
 LABEL_SUFFIXES = (".cls", ".spk", ".json", ".txt")  # in order of precedence
 MAX_NAME = 1_024  # characters of a member's name, an id or a label

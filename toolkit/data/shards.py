@@ -35,7 +35,8 @@ from eval.formats.files import atomic_path
 from eval.formats.writing import move
 from eval.types import name_first
 from toolkit.console import track
-from toolkit.data.batch import MAX_SPAN, Item, check_unique
+from toolkit.data.item_checks import check_unique
+from toolkit.data.items import MAX_SPAN, Item
 from toolkit.data.shard_scan import LABEL_SUFFIXES, MAX_NAME, is_name, scan
 
 _BLOCK = tarfile.BLOCKSIZE

@@ -22,13 +22,13 @@ from toolkit.data.batch import (
     Bad,
     Batch,
     Draw,
-    Item,
     Read,
     Views,
     collate_views,
     is_finite,
     make_room_for_sockets,
 )
+from toolkit.data.items import Item
 from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.losses.contract import Estimated
 from toolkit.parallel import distributed

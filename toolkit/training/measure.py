@@ -22,7 +22,9 @@ from eval.retrieval import clusters as find_clusters
 from eval.retrieval import query_metrics
 from eval.similarity import check_similarity
 from eval.types import Floats, name_first
-from toolkit.data.batch import Item, Read, check_unique
+from toolkit.data.batch import Read
+from toolkit.data.item_checks import check_unique
+from toolkit.data.items import Item
 from toolkit.losses.contract import Classifier, Probabilistic
 from toolkit.losses.vmf import VMF
 from toolkit.models import checkpoint

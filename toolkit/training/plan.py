@@ -11,7 +11,9 @@ from typing import Any
 from eval.formats.provenance import digest
 from eval.similarity import check_similarity
 from eval.types import Trials, name_first
-from toolkit.data.batch import Draw, Item, Views, check_unique, label_numbers
+from toolkit.data.batch import Draw, Views
+from toolkit.data.item_checks import check_unique, label_numbers
+from toolkit.data.items import Item
 from toolkit.data.sampling import Index
 from toolkit.data.sampling import check as check_sampling
 from toolkit.data.sampling import check_settings as check_sampling_settings

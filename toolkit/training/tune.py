@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from eval.types import Trials
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pairs import draw_pairs
 from toolkit.training.moved import place
 from toolkit.training.recipe import Recipe, Retrieval, Verification, override

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toolkit.data.item_lists import read_items, write_items
 
 from eval.types import nfc
-from toolkit.data.batch import MAX_SPAN, Item, read_items, write_items
+from toolkit.data.items import MAX_SPAN, Item
 
 
 @given(st.binary(min_size=1, max_size=100), st.data())
