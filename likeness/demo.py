@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from toolkit.data.item_lists import read_items, write_items
 
 from eval import similarity
 from eval.formats import embeddings
@@ -19,6 +18,7 @@ from eval.formats import trials as trial_lists
 from eval.types import Embeddings, Trials
 from likeness.commands.evaluate import Page, evaluate_files
 from likeness.models.run import load_model
+from toolkit.data.item_lists import read_items, write_items
 from toolkit.data.items import Item
 from toolkit.models.embed import embed
 from toolkit.models.parts import Part

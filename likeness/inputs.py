@@ -12,13 +12,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from toolkit.data.item_lists import read_items
 
 from eval.types import name_first
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
 from likeness.tables import TABLES, columns_of_file, columns_of_table
 from toolkit.data.item_checks import check_unique
+from toolkit.data.item_lists import read_items
 from toolkit.data.items import MAX_SPAN, Item
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
@@ -36,8 +36,8 @@ def items_of(
     Args:
         inputs: one of
             a path: a file of the modality, a folder that is searched for such files, a list file
-            (see `toolkit.data.item_lists.read_items`), or a .csv or .tsv file with a column `path` and,
-            if wanted, the columns `id` and `label`;
+            (see `toolkit.data.item_lists.read_items`), or a .csv or .tsv file with a column `path`
+            and, if wanted, the columns `id` and `label`;
             a table with such columns, as of pandas or polars;
             an `Item`;
             an array, a tensor or a PIL image: a recording (samples,) or (samples, channels), or an

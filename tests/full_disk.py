@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from toolkit.data.item_lists import write_items
 
 from eval.formats import embeddings, trials
 from eval.protocols.verification import VerificationSettings, evaluate
@@ -27,6 +26,7 @@ from eval.reports import verification
 from eval.types import Embeddings, Scores, Trials
 from modalities.face import recordio, recordio_writer
 from toolkit.data import shards
+from toolkit.data.item_lists import write_items
 from toolkit.data.items import Item
 from toolkit.gallery.exact import ExactGallery
 from toolkit.models import checkpoint

@@ -39,7 +39,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save_file
 from scipy.io import savemat
-from toolkit.data.item_lists import read_items
 
 from eval import per_item
 from eval.calibration import Calibration, load_calibration
@@ -63,6 +62,7 @@ from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.weights import read_weights
 from toolkit.data import images as decoded
 from toolkit.data import shards
+from toolkit.data.item_lists import read_items
 from toolkit.data.items import Item
 from toolkit.gallery import store as gallery_store
 from toolkit.gallery.exact import ExactGallery

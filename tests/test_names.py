@@ -12,7 +12,6 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 from PIL import Image
-from toolkit.data.item_lists import read_items
 
 from eval.formats import embeddings as files
 from eval.formats.files import as_stored
@@ -26,6 +25,7 @@ from eval.similarity import score_trials
 from eval.types import Embeddings, Trials
 from modalities.face.pairs import find_images
 from toolkit.data.item_checks import check_unique, label_numbers
+from toolkit.data.item_lists import read_items
 from toolkit.data.items import Item
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.store import Enrolments

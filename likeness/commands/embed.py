@@ -241,11 +241,10 @@ def _loaded(
     model: str, source: Source, out: Path, reading: Reading, skips_bad: bool
 ) -> tuple[Loaded, list[Item]]:
     """The model, reading as it is asked to, and the items. The list is checked first."""
-    from toolkit.data.item_lists import read_items
-
     from eval.formats import embeddings
     from likeness import extract
     from likeness.models import load
+    from toolkit.data.item_lists import read_items
 
     items = [] if source.items is None else read_items(source.items, source.root)
     if items:

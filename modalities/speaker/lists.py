@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -17,8 +18,10 @@ from eval.formats.files import MAX_LINE
 from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
+from toolkit.data.columns import BLOCK
 from toolkit.data.item_checks import check_unique
-from toolkit.data.items import Item
+from toolkit.data.item_lists import FURTHER
+from toolkit.data.items import Item, Items, ItemsBuilder
 
 
 def items(
@@ -30,10 +33,11 @@ def items(
     id: str = "",
     split_column: str = "",
     split: str = "",
-) -> list[Item]:
+) -> Items:
     """List the files of a CSV, in its order.
 
     The CSV is UTF-8 text with commas, semicolons or tabs, and with quotes where they are needed.
+    Its columns start, end, sex, age and session are carried along (Items.column).
 
     Args:
         data: The folder that relative paths start from.
@@ -62,21 +66,37 @@ def items(
             f"{source}: path is {path!r}, split_column is {split_column!r} and split is {split!r}; "
             "a path is needed, and the last two go together"
         )
-    rows = list(_rows(source))
-    column = _columns(source, rows, {role: name for role, name in columns.items() if name})
+    rows = _rows(source)
+    first = next(rows, None)
+    column = _columns(source, first, {role: name for role, name in columns.items() if name})
+    assert first is not None
     header = not all(name.isdigit() for name in columns.values() if name)
-    _refuse_partial(source, rows[header:], len(rows[0][1]), column)
-    chosen: list[Item] = []
-    missing = []
-    for _, fields in rows[header:]:
-        if not split or fields[column["split_column"]] == split:
-            name = fields[column["path"]]
-            # Path.is_file raises where a name is too long.
-            if not os.path.isfile(data / name):
-                missing.append(name)
-            item_id = fields[column["id"]] if id else PurePosixPath(name).as_posix()
-            item_label = (fields[column["label"]] or None) if label else None
-            chosen.append(Item(item_id, data / name, item_label))
+    further = {name: first[1].index(name) for name in FURTHER if header and name in first[1]}
+    partial = _Partial(source, len(first[1]), column)
+    made, missing = ItemsBuilder(), list[str]()
+    block: list[Item] = []
+    carried: dict[str, list[str]] = {name: [] for name in further}
+    for number, fields in rows if header else chain([first], rows):
+        if not partial.passes(number, fields) or (
+            split and fields[column["split_column"]] != split
+        ):
+            continue
+        name = fields[column["path"]]
+        # Path.is_file raises where a name is too long.
+        if not os.path.isfile(data / name):
+            missing.append(name)
+        item_id = fields[column["id"]] if id else PurePosixPath(name).as_posix()
+        item_label = (fields[column["label"]] or None) if label else None
+        block.append(Item(item_id, data / name, item_label))
+        for title, place in further.items():
+            carried[title].append(fields[place])
+        if len(block) == BLOCK:
+            made.add_items(block, carried)
+            block, carried = [], {name: [] for name in further}
+    partial.refuse()
+    if block:
+        made.add_items(block, carried)
+    chosen = made.build()
     if not chosen:
         of_split = f"with {split!r} in column {split_column!r}; give one of its values"
         raise ValueError(
@@ -101,7 +121,7 @@ def trials(
     id: str = "",
     split_column: str = "",
     split: str = "",
-) -> tuple[list[Item], Trials]:
+) -> tuple[Items, Trials]:
     """List the items that a trial list names, and its trials.
 
     Args:
@@ -123,27 +143,36 @@ def trials(
     return matched(read_trials(listed), chosen, where=str(listed))
 
 
-def _refuse_partial(
-    source: Path, rows: Sequence[tuple[int, list[str]]], width: int, column: Mapping[str, int]
-) -> None:
-    """Raise ValueError for rows of another width, without a path or, where it is asked, an id."""
-    needed = [column[role] for role in ("path", "id") if role in column]
-    bad = [
-        f"line {number}"
-        for number, fields in rows
-        if len(fields) != width or not all(fields[place] for place in needed)
-    ]
-    if bad:
-        raise ValueError(
-            f"{source}: {len(bad)} of {len(rows)} rows have no "
-            f"{'path, no id' if 'id' in column else 'path'} or not {width} fields "
-            f"({name_first(bad)}); correct them"
-        )
+class _Partial:
+    """Counts rows of another width, without a path or, where it is asked, an id."""
+
+    def __init__(self, source: Path, width: int, column: Mapping[str, int]) -> None:
+        self._source, self._width, self._has_id = source, width, "id" in column
+        self._needed = [column[role] for role in ("path", "id") if role in column]
+        self._bad: list[str] = []
+        self._num_rows = 0
+
+    def passes(self, number: int, fields: Sequence[str]) -> bool:
+        """Whether the row of a line is whole."""
+        self._num_rows += 1
+        whole = len(fields) == self._width and all(fields[place] for place in self._needed)
+        if not whole:
+            self._bad.append(f"line {number}")
+        return whole
+
+    def refuse(self) -> None:
+        """Raise ValueError if rows were not whole."""
+        if self._bad:
+            raise ValueError(
+                f"{self._source}: {len(self._bad)} of {self._num_rows} rows have no "
+                f"{'path, no id' if self._has_id else 'path'} or not {self._width} fields "
+                f"({name_first(self._bad)}); correct them"
+            )
 
 
 def matched(
     listed: Trials, candidates: Sequence[Item], *, where: str, hint: str = ""
-) -> tuple[list[Item], Trials]:
+) -> tuple[Items, Trials]:
     """Find the items that trials name.
 
     An id is found as it is. Otherwise it is found without its audio suffix (.wav, .flac, .m4a, ...
@@ -163,10 +192,11 @@ def matched(
         ValueError: Ids are not found, or are found more than once. All are counted, and the first
             is named.
     """
-    exact = {item.id: number for number, item in enumerate(candidates)}
+    candidates = Items.of(candidates)
+    exact = {id: number for number, id in enumerate(candidates.ids)}
     bare: dict[str, int] = {}  # -1 where several items are left by one name
-    for number, item in enumerate(candidates):
-        bare[stem(item.id)] = number if stem(item.id) not in bare else -1
+    for number, id in enumerate(candidates.ids):
+        bare[stem(id)] = number if stem(id) not in bare else -1
     missing: dict[str, None] = {}
     doubtful: dict[str, None] = {}
 
@@ -197,8 +227,8 @@ def matched(
             f"for{'; ' + hint if hint else ''}"
         )
     used, place = np.unique(np.concatenate((enrol, probe)), return_inverse=True)
-    chosen = [candidates[i] for i in used]
-    ids = tuple(item.id for item in chosen)
+    chosen = candidates.take(used)
+    ids = tuple(chosen.ids)
     sides = place.astype(np.int32).reshape(2, -1)
     return chosen, Trials(ids, ids, sides[0], sides[1], listed.target)
 
@@ -272,14 +302,14 @@ def _rows(source: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _columns(
-    source: Path, rows: Sequence[tuple[int, Sequence[str]]], names: dict[str, str]
+    source: Path, first: tuple[int, Sequence[str]] | None, names: dict[str, str]
 ) -> dict[str, int]:
     """Return the number of each role's column, and count the roles whose column does not exist."""
-    if not rows:
+    if first is None:
         raise ValueError(
             f"{source}: the file is empty; a header and a row for each file are expected"
         )
-    fields = rows[0][1]
+    fields = first[1]
     if all(name.isdigit() for name in names.values()):
         columns = {role: int(name) - 1 for role, name in names.items()}
         unknown = [

@@ -30,7 +30,6 @@ from functools import partial
 from pathlib import Path
 
 from _shared import FEW_TRIALS, simple
-from toolkit.data.item_lists import write_items
 
 from eval.formats.trials import write_trials
 from likeness.failures import one_sentence
@@ -38,6 +37,7 @@ from modalities.face import align, folders, images
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
+from toolkit.data.item_lists import write_items
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace

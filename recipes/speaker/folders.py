@@ -20,8 +20,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from toolkit.data.item_lists import write_items
-
 from eval.formats.trials import write_trials
 from eval.verification import eer, min_dcf
 from likeness.failures import one_sentence
@@ -31,6 +29,7 @@ from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.statistics import OrderStatistics
+from toolkit.data.item_lists import write_items
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE

@@ -70,8 +70,6 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from toolkit.data.item_lists import write_items
-
 from eval.formats.trials import write_trials
 from eval.verification import eer, min_dcf
 from likeness.failures import one_sentence
@@ -80,6 +78,7 @@ from modalities.speaker.augment import WESPEAKER_VIEW, train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import WeSpeakerECAPA
 from toolkit.backbones.resnet import ResNet34
+from toolkit.data.item_lists import write_items
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.simple import SimPLE

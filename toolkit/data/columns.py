@@ -168,19 +168,23 @@ class Texts(Sequence[str]):
         twice = ascending[1:][ascending[1:] == ascending[:-1]]
         return np.flatnonzero(np.isin(hashes, twice)) if twice.size else np.zeros(0, np.int64)
 
-    def order(self) -> Index:
-        """Returns the rows in the order of the texts' parts between slashes, as paths are sorted.
+    def order(self, *, of_paths: bool = False) -> Index:
+        """Returns the rows in the order of the texts; equal ones stay in theirs.
+
+        Args:
+            of_paths: Sorts by the parts between slashes, as Path does.
 
         Example:
-            >>> Texts.of(["a-b", "a/c", "a"]).order().tolist()
-            [2, 1, 0]
+            >>> texts = Texts.of(["a-b", "a/c", "a"])
+            >>> texts.order().tolist(), texts.order(of_paths=True).tolist()
+            ([2, 0, 1], [2, 1, 0])
         """
         offsets, buffer = self._offsets.array, self._buffer.array
         lengths = np.diff(offsets)
         order = np.arange(len(self))
-        # This is a radix sort with digits of 7 bytes, from the last to the first. A slash sorts
-        # before all bytes but the end of the text. Each byte is raised by one for that, and has
-        # 9 bits.
+        # This is a radix sort with digits of 7 bytes, from the last to the first. Bytes of UTF-8
+        # sort as characters do. Each byte is raised by two and has 9 bits, so that the end of a
+        # text sorts before all of them, and the slash of a path right after it.
         digits = -(-int(lengths.max(initial=0)) // 7)
         for digit in reversed(range(digits)):
             key = np.zeros(len(self), dtype=np.int64)
@@ -188,7 +192,8 @@ class Texts(Sequence[str]):
                 for byte in range(7 * digit, 7 * digit + 7):
                     inside = start + np.flatnonzero(lengths[start:stop] > byte)
                     values = buffer[offsets[inside] + byte].astype(np.int64) + 2
-                    values[values == ord("/") + 2] = 1
+                    if of_paths:
+                        values[values == ord("/") + 2] = 1
                     key[inside] = key[inside] << 9 | values
                     ended = start + np.flatnonzero(lengths[start:stop] <= byte)
                     key[ended] <<= 9

@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self, overload
 
@@ -165,13 +165,7 @@ class Items(Sequence[Item]):
         made = ItemsBuilder()
         rows = iter(items)
         while block := list(islice(rows, BLOCK)):
-            ids, paths, labels, spans, endings = zip(*block, strict=True)
-            places = None
-            if any(spans):
-                places = np.array([NO_SPAN if span is None else span for span in spans], np.int64)
-            made.add(
-                ids, list(map(_text_of, paths)), labels, places, endings if any(endings) else None
-            )
+            made.add_items(block)
         return made.build()
 
     def __len__(self) -> int:
@@ -238,6 +232,12 @@ class Items(Sequence[Item]):
                     text, path = place, Path(place)
                 yield tuple.__new__(Item, (id, path, *others))
 
+    def __add__(self, other: Iterable[Item]) -> Items:
+        return Items.of(chain(self, other))
+
+    def __radd__(self, other: Iterable[Item]) -> Items:
+        return Items.of(chain(other, self))
+
     def take(self, indices: Index) -> Items:
         """Returns the items of these rows (M,), each from 0 to N - 1."""
         return self._rows(indices)
@@ -285,6 +285,10 @@ class Items(Sequence[Item]):
             )
         column = self.further[name]
         return column.array if isinstance(column, Shared) else column
+
+    def sorted_as_paths(self) -> Items:
+        """Returns the items in the order of their ids, which are paths."""
+        return self.take(self.ids.order(of_paths=True))
 
     def labelled(self, labels: Collection[str]) -> NDArray[np.bool_]:
         """Returns which items have one of these labels (N,)."""
@@ -355,6 +359,17 @@ class ItemsBuilder:
             self._add_further(name, values)
         self._size += len(ids)
 
+    def add_items(
+        self, items: Sequence[Item], further: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """Adds items, with their values in further columns."""
+        ids, paths, labels, spans, endings = zip(*items, strict=True)
+        places = None
+        if any(spans):
+            places = np.array([NO_SPAN if span is None else span for span in spans], np.int64)
+        texts = list(map(str, paths) if os.sep == "/" else [path.as_posix() for path in paths])
+        self.add(ids, texts, labels, places, endings if any(endings) else None, further)
+
     def _add_paths(self, ids: Sequence[str], paths: Sequence[str], *, whole: bool) -> None:
         """Adds the paths of rows; a whole path is one beginning, for the many items of a shard."""
         first = paths[0].removesuffix(ids[0]) if ids else ""
@@ -414,11 +429,6 @@ class _Numbers(dict[str, int]):
     def __missing__(self, text: str) -> int:
         number = self[text] = len(self)
         return number
-
-
-def _text_of(path: Path) -> str:
-    """A path with slashes."""
-    return str(path) if os.sep == "/" else path.as_posix()
 
 
 def _seconds(text: str) -> float:

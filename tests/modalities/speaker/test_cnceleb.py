@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toolkit.data.item_lists import read_items
 
 from eval.formats import embeddings
 from eval.formats.trials import read_scores
@@ -17,6 +16,7 @@ from eval.similarity import score_trials
 from eval.types import Embeddings
 from likeness.cli import main
 from modalities.speaker import cnceleb
+from toolkit.data.item_lists import read_items
 
 
 @pytest.fixture

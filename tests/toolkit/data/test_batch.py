@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolkit.data.item_lists import read_items, write_items
 
 from eval.types import nfc
+from toolkit.data.item_lists import read_items, write_items
 from toolkit.data.items import MAX_SPAN, Item
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from toolkit.data.item_lists import read_items
 from torch import nn
 
 from modalities.speaker import audio, folders
@@ -19,6 +18,7 @@ from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.xvector import XVector
+from toolkit.data.item_lists import read_items
 from toolkit.data.items import Item
 from toolkit.losses.simple import polarlike
 from toolkit.models.embed import TorchEmbedder, embed
