@@ -501,13 +501,15 @@ def _are_entries(rows: Sequence[object], shard_size: int) -> bool:
     if not rows:
         return True
     ids, labels, endings, offsets, sizes = zip(*rows, strict=True)  # type: ignore[call-overload]
-    texts = {*map(type, ids), *map(type, labels), *map(type, endings)}
-    if texts - {str, type(None)} or {*map(type, offsets), *map(type, sizes)} - {int}:
+    texts, numbers = {*map(type, ids), *map(type, endings)}, {*map(type, offsets + sizes)}
+    if texts - {str} or {*map(type, labels)} - {str, type(None)} or numbers - {int}:
         return False
     return (
         all(map(is_name, {*labels} - {None}))
         and all(map(is_name, {*endings}))
-        and all(map(is_name, ids))
+        and all(map(str.isprintable, ids))
+        and min(map(len, ids)) > 0
+        and max(map(len, ids)) <= MAX_NAME
         and min(offsets) >= _BLOCK
         and min(sizes) >= 0
         and max(sizes) <= MAX_SPAN

@@ -9,6 +9,7 @@ from pathlib import Path
 from toolkit.data.columns import BLOCK
 from toolkit.data.items import Items, ItemsBuilder
 
+_AS_SORTED = None if os.sep == "/" else os.path.normcase  # as paths are sorted on this system
 _Run = tuple[str, list[str]]  # a folder below the root with its slash, and names in it
 
 
@@ -37,7 +38,7 @@ def in_folders(root: Path, suffixes: Collection[str]) -> Items:
         names = [entry.name for entry in found if entry.name[0] != "." and entry.is_dir()]
     runs = (
         run
-        for name in sorted(names, key=os.path.normcase)
+        for name in sorted(names, key=_AS_SORTED)
         for run in _walk(os.path.join(root, name), f"{name}/", suffixes, hidden=True)
     )
     return _items(root, runs)
@@ -68,22 +69,23 @@ def _walk(folder: str, below: str, suffixes: Collection[str], *, hidden: bool) -
     """
     try:
         with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda entry: os.path.normcase(entry.name))
+            entries = {entry.name: entry for entry in found}
     except PermissionError:
         return
     names: list[str] = []
-    for entry in entries:
-        name = entry.name
-        if entry.is_dir(follow_symlinks=False):
+    for name in sorted(entries, key=_AS_SORTED):
+        entry = entries[name]
+        fits = name[name.rfind(".") :].lower() in suffixes and name[0] != "."
+        if fits and entry.is_file(follow_symlinks=False):
+            names.append(name)
+        elif entry.is_dir(follow_symlinks=False):
             if hidden or name[0] != ".":
                 if names:
                     yield below, names
                     names = []
                 yield from _walk(entry.path, f"{below}{name}/", suffixes, hidden=hidden)
-        elif name[name.rfind(".") :].lower() in suffixes and name[0] != ".":
-            is_file = entry.is_file(follow_symlinks=False)
-            if is_file or (entry.is_symlink() and os.path.isfile(entry.path)):
-                names.append(name)
+        elif fits and entry.is_symlink() and os.path.isfile(entry.path):
+            names.append(name)
     if names:
         yield below, names
 
