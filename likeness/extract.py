@@ -113,7 +113,7 @@ def _plan(model: Loaded, items: Sequence[Item], piece_items: int) -> dict[str, s
     """What an extraction is of, by the names that version 0.1 wrote."""
     return {
         "model": model.digest,
-        "items": digest([f"{item.id}\0{item.path}\0{item.span}" for item in items]),
+        "items": digest(f"{item.id}\0{item.path}\0{item.span}" for item in items),
         "settings": json.dumps(dict(model.settings)),
         "shard_items": piece_items,
     }

@@ -27,7 +27,7 @@ _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 @contextmanager
 def items_of(
     inputs: Any, *, modality: str, rate_hz: float | None = None, root: str | Path | None = None
-) -> Iterator[list[Item]]:
+) -> Iterator[Sequence[Item]]:
     """Give the inputs as items, for as long as the context lasts.
 
     Arrays and open files are written to a temporary folder, without loss, so that they are read
@@ -90,7 +90,7 @@ class _Maker:
         self.suffixes = suffixes_of(modality)
         self.num_written = 0
 
-    def several(self, inputs: Any) -> list[Item]:
+    def several(self, inputs: Any) -> Sequence[Item]:
         if isinstance(inputs, str | os.PathLike):
             return self._from_path(Path(inputs), str(inputs))
         if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
@@ -146,7 +146,7 @@ class _Maker:
             "an open file"
         )
 
-    def _from_path(self, path: Path, text: str) -> list[Item]:
+    def _from_path(self, path: Path, text: str) -> Sequence[Item]:
         _refuse_address(text)
         if not text or not path.exists():
             raise FileNotFoundError(f"{text!r}: there is no such file or folder; correct the path")

@@ -244,7 +244,7 @@ class _Records:
     def _first_bytes(self, chosen: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return the first byte of each image, which mostly was read with the header."""
         inside = (self.start - self.offsets)[chosen]
-        first = self._begin[chosen, np.minimum(inside, _BEGIN - 1)]
+        first: NDArray[np.uint8] = self._begin[chosen, np.minimum(inside, _BEGIN - 1)]
         further = np.flatnonzero(inside >= _BEGIN)
         first[further] = self._content.rows(self.start[chosen[further]], 1)[:, 0]
         return first

@@ -48,7 +48,7 @@ class Shared:
     def __init__(self, array: NDArray[Any], tensor: Any = None) -> None:
         self.array = array.view()
         self.array.flags.writeable = False
-        self.view = memoryview(self.array)
+        self.view = memoryview(self.array.data)
         self._tensor = tensor
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -57,7 +57,8 @@ class Shared:
         if self._tensor is None:
             import torch
 
-            tensor = torch.empty(max(1, self.array.nbytes), dtype=torch.uint8).share_memory_()
+            tensor: Any = torch.empty(max(1, self.array.nbytes), dtype=torch.uint8)
+            tensor.share_memory_()
             shared = _in_memory_of(tensor, self.array.dtype, self.array.shape)
             shared[...] = self.array
             self.__init__(shared, tensor)  # type: ignore[misc]

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from eval.formats.files import refuse_device
 from eval.types import nfc
 from toolkit.data.columns import (
-    BLOCK,
     Coded,
     Growing,
     GrowingTexts,
@@ -164,7 +163,7 @@ class Items(Sequence[Item]):
             return items
         made = ItemsBuilder()
         rows = iter(items)
-        while block := list(islice(rows, BLOCK)):
+        while block := list(islice(rows, _FEW)):
             made.add_items(block)
         return made.build()
 
@@ -294,7 +293,8 @@ class Items(Sequence[Item]):
         """Returns which items have one of these labels (N,)."""
         table = np.zeros(len(self.labels.names) + 1, dtype=bool)  # the last is that of no label
         table[:-1] = [name in labels for name in self.labels.names]
-        return table[self.labels.numbers]
+        chosen: NDArray[np.bool_] = table[self.labels.numbers]
+        return chosen
 
 
 class ItemsBuilder:

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import add
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +163,8 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
     first[shard[::-1]] = np.arange(len(items))[::-1]
     rank = np.empty(first.size, dtype=np.int64)
     rank[np.argsort(first, kind="stable")] = np.arange(first.size)
-    return rank[shard]
+    numbers: NDArray[np.int64] = rank[shard]
+    return numbers
 
 
 def write(
@@ -468,6 +470,7 @@ def _read_index(shard: Path) -> list[Member]:
             f"{index}: it has over {_MAX_INDEX} bytes and is not the index of a shard: delete it"
         )
     try:
+        rows: list[Any]
         header, *rows = json.loads(
             f"[{index.read_text(encoding='utf-8').strip().replace(chr(10), ',')}]"
         )
@@ -491,16 +494,16 @@ def _read_index(shard: Path) -> list[Member]:
     return rows
 
 
-def _are_entries(rows: Sequence[object], shard_size: int) -> bool:
+def _are_entries(rows: Sequence[Any], shard_size: int) -> bool:
     """Whether all values are entries of an index; a quick way for those of plain form.
 
     It may say False where `_is_entry` says True of each.
     """
-    if set(map(type, rows)) - {list} or set(map(len, rows)) - {5}:  # type: ignore[arg-type]
+    if set(map(type, rows)) - {list} or set(map(len, rows)) - {5}:
         return False
     if not rows:
         return True
-    ids, labels, endings, offsets, sizes = zip(*rows, strict=True)  # type: ignore[call-overload]
+    ids, labels, endings, offsets, sizes = zip(*rows, strict=True)
     texts, numbers = {*map(type, ids), *map(type, endings)}, {*map(type, offsets + sizes)}
     if texts - {str} or {*map(type, labels)} - {str, type(None)} or numbers - {int}:
         return False

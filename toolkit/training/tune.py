@@ -141,7 +141,7 @@ def validation_trials(
     Returns the items that occur and the trials. ValueError if no validation class has two items.
     """
     held_out = held_out_items(data, items=items)
-    held_out = held_out.take(np.argsort(held_out.labels.numbers, kind="stable"))
+    held_out = held_out[np.argsort(held_out.labels.numbers, kind="stable")]
     drawn = draw_pairs(held_out, MOST_PAIRS, np.random.default_rng(0))
     assert drawn.target is not None
     if drawn.target.all() or not drawn.target.any():
@@ -150,7 +150,7 @@ def validation_trials(
             f"trials of {len(drawn)}; both kinds are needed"
         )
     used, index = np.unique(np.stack((drawn.enrol, drawn.probe)), return_inverse=True)
-    chosen = held_out.take(used)
+    chosen = held_out[used]
     ids = tuple(chosen.ids)
     enrol, probe = index.reshape(2, -1).astype(np.int32)
     return chosen, Trials(ids, ids, enrol, probe, drawn.target)
