@@ -94,6 +94,8 @@ def _items(rec: Path, index: Path, content: _Content, prefix: str) -> Items:
             announced = table.announced
         num_images += int(np.count_nonzero(table.size))
         table.add_to(made, prefix)
+    num_records = len(keys)
+    del keys, offsets  # before the columns are finished, which takes memory too
     if announced is not None and np.float32(num_images + 1) != np.float32(announced):
         raise ValueError(
             f"{rec}: {num_images} images are listed, but its record 0 announces "
@@ -102,7 +104,7 @@ def _items(rec: Path, index: Path, content: _Content, prefix: str) -> Items:
     items = made.build()
     if not items:
         raise ValueError(
-            f"{rec}: none of its {len(keys)} records holds an image; is this a training set of "
+            f"{rec}: none of its {num_records} records holds an image; is this a training set of "
             "images?"
         )
     return items
@@ -308,14 +310,14 @@ def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             f"{bad[0] if bad else 1}); fetch the index again"
         )
     table = np.fromstring(text, dtype=np.int64, sep=" ").reshape(-1, 2)
+    del text  # it may have a gigabyte
     if not table.size:
         raise ValueError(f"{path}: the index is empty; fetch it again")
-    keys, places = np.unique(table[:, 0], return_index=True)
-    if keys.size < len(table):
-        raise ValueError(
-            f"{path}: {len(table) - keys.size} keys are listed twice; fetch the index again"
-        )
-    offsets = table[places, 1]
+    if not (table[1:, 0] > table[:-1, 0]).all():
+        table = table[np.argsort(table[:, 0], kind="stable")]
+    keys, offsets = table.T
+    if twice := np.count_nonzero(keys[1:] == keys[:-1]):
+        raise ValueError(f"{path}: {twice} keys are listed twice; fetch the index again")
     ascending = np.sort(offsets)
     if twice := np.count_nonzero(ascending[1:] == ascending[:-1]):
         raise ValueError(f"{path}: {twice} offsets are listed twice; fetch the index again")

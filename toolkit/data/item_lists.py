@@ -12,11 +12,13 @@ import numpy as np
 
 from eval.formats.files import atomic_path
 from eval.types import name_first
+from toolkit.console import bar
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item, Items, ItemsBuilder
 
 _MAX_LINE = 8192  # characters of a line
 _FIRST, _CHUNK = 2**12, 2**22  # characters that are read together, at first and later
+_LONG = 2**26  # bytes of a list that takes long enough for a bar
 FURTHER = ("start", "end", "sex", "age", "session")  # columns that Items carry along
 _OTHER_BLANK = re.compile(r"[^\S \t\n]")
 # Path writes a path otherwise that has an empty part or a part that is a dot.
@@ -43,9 +45,13 @@ def read_items(path: Path, root: Path | None = None) -> Items:
             named.
     """
     rows = _Rows(path.parent if root is None else root)
-    for above, text in _chunks(path):
-        if not rows.add_plain(text):
-            rows.add_lines(path, above, text)
+    size = path.stat().st_size
+    with bar(show=size > _LONG) as shown:
+        task = shown.add_task("reading the list", total=size)
+        for above, text in _chunks(path):
+            if not rows.add_plain(text):
+                rows.add_lines(path, above, text)
+            shown.advance(task, len(text))
     if rows.malformed:
         raise ValueError(
             f"{path}: {len(rows.malformed)} malformed lines ({', '.join(rows.malformed[:5])}); "

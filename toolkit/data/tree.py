@@ -35,7 +35,12 @@ def in_folders(root: Path, suffixes: Collection[str]) -> Items:
         'ann/1.wav'
     """
     with os.scandir(root) as found:
-        names = [entry.name for entry in found if entry.name[0] != "." and entry.is_dir()]
+        entries = [entry for entry in found if entry.name[0] != "."]
+    names = [
+        entry.name
+        for entry in entries
+        if (os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir())
+    ]
     runs = (
         run
         for name in sorted(names, key=_AS_SORTED)

@@ -249,6 +249,7 @@ def folders(tmp_path: Path) -> Path:
         (tmp_path / name).touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "linked").symlink_to(tmp_path / "b")
+    (tmp_path / "round").symlink_to(tmp_path / "round")
     (tmp_path / "b" / "inner").symlink_to(tmp_path / "b-c")
     (tmp_path / "b" / "z.jpg").symlink_to(tmp_path / "b" / "1.jpg")
     (tmp_path / "b" / "broken.jpg").symlink_to(tmp_path / "nothing.jpg")
