@@ -93,22 +93,21 @@ class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
         return self._labels.array
 
     def __getitem__(self, draw: Draw) -> tuple[Floats, int] | Bad:
-        item = self.items[draw.item]
         try:
             value = self.kept.get(draw.item) if self.kept is not None else None
             if value is None:
-                value = self.read(item)
+                value = self.read(self.items[draw.item])
                 if self.kept is not None:
                     self.kept[draw.item] = value
         except (ValueError, OSError) as error:
-            return Bad(item.id, str(error))
+            return Bad(self.items[draw.item].id, str(error))
         if self.augment is not None:
             rng = np.random.default_rng((self.seed, draw.step, draw.position))
             batch_rng = np.random.default_rng((self.seed, draw.step))
             value = self.augment(value, rng, batch_rng)
         if not is_finite(value):
             when = "" if self.augment is None else ", as read or after its augmentation"
-            return Bad(item.id, NOT_FINITE + when)
+            return Bad(self.items[draw.item].id, NOT_FINITE + when)
         return value, self.labels.item(draw.item)
 
 

@@ -90,11 +90,12 @@ class Texts(Sequence[str]):
         ('bob', ['cid', 'ann'])
     """
 
-    __slots__ = ("_buffer", "_offsets")
+    __slots__ = ("_buffer", "_offsets", "_repeated")
 
     def __init__(self, buffer: NDArray[np.uint8] | Shared, offsets: Index | Shared) -> None:
         self._buffer = buffer if isinstance(buffer, Shared) else Shared(buffer)
         self._offsets = offsets if isinstance(offsets, Shared) else Shared(offsets)
+        self._repeated: Index | None = None
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Texts:
@@ -161,13 +162,17 @@ class Texts(Sequence[str]):
 
         A text that is not among them is unique. Texts whose hashes are equal are among them.
         """
+        if self._repeated is not None:
+            return self._repeated
         hashes = np.empty(len(self), dtype=np.int64)
         for start, stop in blocks(len(self)):
             values = map(hash, self.strings(start, stop))
             hashes[start:stop] = np.fromiter(values, dtype=np.int64, count=stop - start)
         ascending = np.sort(hashes)
         twice = ascending[1:][ascending[1:] == ascending[:-1]]
-        return np.flatnonzero(np.isin(hashes, twice)) if twice.size else np.zeros(0, np.int64)
+        found = np.flatnonzero(np.isin(hashes, twice)) if twice.size else np.zeros(0, np.int64)
+        self._repeated = found  # ids are checked where they are listed, and again by a plan
+        return found
 
     def order(self, *, of_paths: bool = False) -> Index:
         """Returns the rows in the order of the texts; equal ones stay in theirs.

@@ -22,7 +22,7 @@ _LONG = 2**26  # bytes of a list that takes long enough for a bar
 FURTHER = ("start", "end", "sex", "age", "session")  # columns that Items carry along
 _OTHER_BLANK = re.compile(r"[^\S \t\n]")
 # Path writes a path otherwise that has an empty part or a part that is a dot.
-_REWRITTEN = ("//", "/\n", "\n\n", "/./", "\n./", "/.\n", "\n.\n")
+_REWRITTEN = ("//", "/\n", "\n\n", "/.", "\n.")
 
 
 def read_items(path: Path, root: Path | None = None) -> Items:
@@ -174,13 +174,13 @@ class _Rows:
         if not self._begun or lines[-1] != "\n" or any(mark in lines for mark in refused):
             return False
         values = np.frombuffer(text.encode(), dtype=np.uint8)
+        is_end = values == ord("\n")
+        ends = np.flatnonzero(is_end)
         if not text.isascii():
             other_blanks = _OTHER_BLANK.search(text) is not None
         else:
-            allowed = text.count("\n") + text.count("\t")
-            other_blanks = np.count_nonzero(values < ord(" ")) != allowed
-        is_end = values == ord("\n")
-        ends = np.flatnonzero(is_end)
+            control = np.count_nonzero(values < ord(" "))
+            other_blanks = control != ends.size + text.count("\t")
         marks = np.flatnonzero(is_end | (values == ord(separator)))
         width = marks.size // ends.size
         if (
