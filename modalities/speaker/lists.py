@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -71,31 +71,23 @@ def items(
     column = _columns(source, first, {role: name for role, name in columns.items() if name})
     assert first is not None
     header = not all(name.isdigit() for name in columns.values() if name)
+    whole = _whole(source, rows if header else chain([first], rows), len(first[1]), column)
+    if split:
+        whole = (fields for fields in whole if fields[column["split_column"]] == split)
     further = {name: first[1].index(name) for name in FURTHER if header and name in first[1]}
-    partial = _Partial(source, len(first[1]), column)
     made, missing = ItemsBuilder(), list[str]()
-    block: list[Item] = []
-    carried: dict[str, list[str]] = {name: [] for name in further}
-    for number, fields in rows if header else chain([first], rows):
-        if not partial.passes(number, fields) or (
-            split and fields[column["split_column"]] != split
-        ):
-            continue
-        name = fields[column["path"]]
+    while block := list(islice(whole, BLOCK)):
+        names = [fields[column["path"]] for fields in block]
         # Path.is_file raises where a name is too long.
-        if not os.path.isfile(data / name):
-            missing.append(name)
-        item_id = fields[column["id"]] if id else PurePosixPath(name).as_posix()
-        item_label = (fields[column["label"]] or None) if label else None
-        block.append(Item(item_id, data / name, item_label))
-        for title, place in further.items():
-            carried[title].append(fields[place])
-        if len(block) == BLOCK:
-            made.add_items(block, carried)
-            block, carried = [], {name: [] for name in further}
-    partial.refuse()
-    if block:
-        made.add_items(block, carried)
+        missing += [name for name in names if not os.path.isfile(data / name)]
+        made.add(
+            [fields[column["id"]] for fields in block]
+            if id
+            else [PurePosixPath(name).as_posix() for name in names],
+            [(data / name).as_posix() for name in names],
+            [fields[column["label"]] or None for fields in block] if label else None,
+            further={name: [fields[place] for fields in block] for name, place in further.items()},
+        )
     chosen = made.build()
     if not chosen:
         of_split = f"with {split!r} in column {split_column!r}; give one of its values"
@@ -143,31 +135,28 @@ def trials(
     return matched(read_trials(listed), chosen, where=str(listed))
 
 
-class _Partial:
-    """Counts rows of another width, without a path or, where it is asked, an id."""
+def _whole(
+    source: Path, rows: Iterable[tuple[int, list[str]]], width: int, column: Mapping[str, int]
+) -> Iterator[list[str]]:
+    """Yield the fields of the rows that have this width, a path and, where it is asked, an id.
 
-    def __init__(self, source: Path, width: int, column: Mapping[str, int]) -> None:
-        self._source, self._width, self._has_id = source, width, "id" in column
-        self._needed = [column[role] for role in ("path", "id") if role in column]
-        self._bad: list[str] = []
-        self._num_rows = 0
-
-    def passes(self, number: int, fields: Sequence[str]) -> bool:
-        """Whether the row of a line is whole."""
-        self._num_rows += 1
-        whole = len(fields) == self._width and all(fields[place] for place in self._needed)
-        if not whole:
-            self._bad.append(f"line {number}")
-        return whole
-
-    def refuse(self) -> None:
-        """Raise ValueError if rows were not whole."""
-        if self._bad:
-            raise ValueError(
-                f"{self._source}: {len(self._bad)} of {self._num_rows} rows have no "
-                f"{'path, no id' if self._has_id else 'path'} or not {self._width} fields "
-                f"({name_first(self._bad)}); correct them"
-            )
+    The ValueError for other rows, which counts them, comes after the last row.
+    """
+    needed = [column[role] for role in ("path", "id") if role in column]
+    bad: list[str] = []
+    num_rows = 0
+    for number, fields in rows:
+        num_rows += 1
+        if len(fields) == width and all(fields[place] for place in needed):
+            yield fields
+        else:
+            bad.append(f"line {number}")
+    if bad:
+        raise ValueError(
+            f"{source}: {len(bad)} of {num_rows} rows have no "
+            f"{'path, no id' if 'id' in column else 'path'} or not {width} fields "
+            f"({name_first(bad)}); correct them"
+        )
 
 
 def matched(

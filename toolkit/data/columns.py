@@ -170,9 +170,9 @@ class Texts(Sequence[str]):
             hashes[start:stop] = np.fromiter(values, dtype=np.int64, count=stop - start)
         ascending = np.sort(hashes)
         twice = ascending[1:][ascending[1:] == ascending[:-1]]
-        found = np.flatnonzero(np.isin(hashes, twice)) if twice.size else np.zeros(0, np.int64)
-        self._repeated = found  # ids are checked where they are listed, and again by a plan
-        return found
+        # Ids are checked where they are listed, and again by a plan.
+        self._repeated = np.flatnonzero(np.isin(hashes, twice)) if twice.size else twice
+        return self._repeated
 
     def order(self, *, of_paths: bool = False) -> Index:
         """Returns the rows in the order of the texts; equal ones stay in theirs.

@@ -34,8 +34,8 @@ def in_folders(root: Path, suffixes: Collection[str]) -> Items:
         ...     in_folders(Path(data), [".wav"])[0].id
         'ann/1.wav'
     """
-    with os.scandir(root) as found:
-        entries = [entry for entry in found if entry.name[0] != "."]
+    with os.scandir(root) as inside:
+        entries = [entry for entry in inside if entry.name[0] != "."]
     names = [
         entry.name
         for entry in entries
@@ -73,8 +73,8 @@ def _walk(folder: str, below: str, suffixes: Collection[str], *, hidden: bool) -
     below: the folder's path below the root. hidden: whether hidden folders are gone into.
     """
     try:
-        with os.scandir(folder) as found:
-            entries = {entry.name: entry for entry in found}
+        with os.scandir(folder) as inside:
+            entries = {entry.name: entry for entry in inside}
     except PermissionError:
         return
     names: list[str] = []
