@@ -40,7 +40,8 @@ from modalities.speaker import an4, audio, fsdd
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.pooling import statistics
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
-from toolkit.data.batch import Item, label_numbers
+from toolkit.data.item_checks import label_numbers
+from toolkit.data.items import Item
 
 NUM_FOLDS = 5
 

@@ -41,8 +41,8 @@ os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 from modalities import synthetic_faces
 from modalities.face import align, images, recordio, recordio_writer
 from modalities.face.augment import ADAFACE_VIEW
-from toolkit.data.batch import Item
 from toolkit.data.images import decode_bytes, encode, to_floats
+from toolkit.data.items import Item
 
 PARTS = ("align", "recordio", "ijbc")
 EDGE = 112  # pixels of an aligned face

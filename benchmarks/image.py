@@ -50,8 +50,9 @@ from eval.per_item import PerItem
 from eval.retrieval import clusters, query_metrics
 from modalities.image import images, mnist
 from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, warp_view
-from toolkit.data.batch import Batch, Item
+from toolkit.data.batch import Batch
 from toolkit.data.images import to_floats
+from toolkit.data.items import Item
 from toolkit.training.build import build
 from toolkit.training.recipe import Recipe, of_group, read
 from toolkit.training.run import Run

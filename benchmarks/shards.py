@@ -31,7 +31,7 @@ from performance import is_installed, parser_of, row, table
 
 from modalities.speaker import audio, folders
 from toolkit.data import shards
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.sampling import Sampling, epoch_batches
 
 

@@ -55,7 +55,7 @@ from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.models.embed import TorchEmbedder, embed
 
 

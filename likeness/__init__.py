@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from likeness.scoring import calibrate, score
     from likeness.searching import identify, retrieve
     from likeness.verification import Verification
-    from toolkit.data.batch import Item
+    from toolkit.data.items import Item
     from toolkit.gallery.open import open_gallery
 
     __version__ = likeness_version()
@@ -83,7 +83,7 @@ _HOMES = {
     "Embeddings": "likeness.embeddings",
     "Evaluation": "likeness.evaluation",
     "IdentificationSettings": "eval.protocols.identification",
-    "Item": "toolkit.data.batch",
+    "Item": "toolkit.data.items",
     "Model": "likeness.model",
     "RetrievalSettings": "eval.protocols.retrieval",
     "Scored": "eval.scoring.score",

@@ -18,7 +18,8 @@ from eval.formats import trials as trial_lists
 from eval.types import Embeddings, Trials
 from likeness.commands.evaluate import Page, evaluate_files
 from likeness.models.run import load_model
-from toolkit.data.batch import Item, read_items, write_items
+from toolkit.data.item_lists import read_items, write_items
+from toolkit.data.items import Item
 from toolkit.models.embed import embed
 from toolkit.models.parts import Part
 from toolkit.printing import say

@@ -24,7 +24,9 @@ from eval.types import Embeddings
 from likeness.models.load import aligned_size
 from modalities.face import ijb
 from toolkit.console import console
-from toolkit.data.batch import Bad, Item, check_unique
+from toolkit.data.batch import Bad
+from toolkit.data.item_checks import check_unique
+from toolkit.data.items import Item
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import (
     NO_NUMBERS,
@@ -111,7 +113,7 @@ def _plan(model: Loaded, items: Sequence[Item], piece_items: int) -> dict[str, s
     """What an extraction is of, by the names that version 0.1 wrote."""
     return {
         "model": model.digest,
-        "items": digest([f"{item.id}\0{item.path}\0{item.span}" for item in items]),
+        "items": digest(f"{item.id}\0{item.path}\0{item.span}" for item in items),
         "settings": json.dumps(dict(model.settings)),
         "shard_items": piece_items,
     }

@@ -17,7 +17,9 @@ from eval.types import name_first
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
 from likeness.tables import TABLES, columns_of_file, columns_of_table
-from toolkit.data.batch import MAX_SPAN, Item, check_unique, read_items
+from toolkit.data.item_checks import check_unique
+from toolkit.data.item_lists import read_items
+from toolkit.data.items import MAX_SPAN, Item
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 
@@ -25,7 +27,7 @@ _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 @contextmanager
 def items_of(
     inputs: Any, *, modality: str, rate_hz: float | None = None, root: str | Path | None = None
-) -> Iterator[list[Item]]:
+) -> Iterator[Sequence[Item]]:
     """Give the inputs as items, for as long as the context lasts.
 
     Arrays and open files are written to a temporary folder, without loss, so that they are read
@@ -34,8 +36,8 @@ def items_of(
     Args:
         inputs: one of
             a path: a file of the modality, a folder that is searched for such files, a list file
-            (see `toolkit.data.batch.read_items`), or a .csv or .tsv file with a column `path` and,
-            if wanted, the columns `id` and `label`;
+            (see `toolkit.data.item_lists.read_items`), or a .csv or .tsv file with a column `path`
+            and, if wanted, the columns `id` and `label`;
             a table with such columns, as of pandas or polars;
             an `Item`;
             an array, a tensor or a PIL image: a recording (samples,) or (samples, channels), or an
@@ -88,7 +90,7 @@ class _Maker:
         self.suffixes = suffixes_of(modality)
         self.num_written = 0
 
-    def several(self, inputs: Any) -> list[Item]:
+    def several(self, inputs: Any) -> Sequence[Item]:
         if isinstance(inputs, str | os.PathLike):
             return self._from_path(Path(inputs), str(inputs))
         if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
@@ -144,7 +146,7 @@ class _Maker:
             "an open file"
         )
 
-    def _from_path(self, path: Path, text: str) -> list[Item]:
+    def _from_path(self, path: Path, text: str) -> Sequence[Item]:
         _refuse_address(text)
         if not text or not path.exists():
             raise FileNotFoundError(f"{text!r}: there is no such file or folder; correct the path")

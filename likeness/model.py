@@ -17,7 +17,8 @@ from likeness.missing import refuse_missing_model
 
 if TYPE_CHECKING:
     from likeness.verification import Verification
-    from toolkit.data.batch import Bad, Item
+    from toolkit.data.batch import Bad
+    from toolkit.data.items import Item
     from toolkit.models.checkpoint import Loaded
     from toolkit.models.embed import Flip
     from toolkit.models.export import Parity

@@ -19,7 +19,7 @@ from eval.similarity import pairs
 from eval.types import Embeddings
 from likeness.missing import refuse_missing_files
 from likeness.models.load import Frontend, load_to_embed
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import embed, pick_device
 

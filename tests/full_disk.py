@@ -26,7 +26,8 @@ from eval.reports import verification
 from eval.types import Embeddings, Scores, Trials
 from modalities.face import recordio, recordio_writer
 from toolkit.data import shards
-from toolkit.data.batch import Item, write_items
+from toolkit.data.item_lists import write_items
+from toolkit.data.items import Item
 from toolkit.gallery.exact import ExactGallery
 from toolkit.models import checkpoint
 from toolkit.training.log import Log, read_log

@@ -23,7 +23,7 @@ from eval.formats import embeddings, trials
 from eval.scoring import plda
 from eval.types import Embeddings, Trials
 from toolkit.data import shards
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.gallery.exact import ExactGallery
 from toolkit.models import checkpoint
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from eval.types import Trials
 from modalities.speaker.folders import Split, check_split
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pairs import draw_pairs
 
 

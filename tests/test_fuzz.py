@@ -62,7 +62,8 @@ from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.weights import read_weights
 from toolkit.data import images as decoded
 from toolkit.data import shards
-from toolkit.data.batch import Item, read_items
+from toolkit.data.item_lists import read_items
+from toolkit.data.items import Item
 from toolkit.gallery import store as gallery_store
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.lance import LanceGallery

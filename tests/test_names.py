@@ -24,7 +24,9 @@ from eval.scoring.templates import enrol, pool, read_enrolment
 from eval.similarity import score_trials
 from eval.types import Embeddings, Trials
 from modalities.face.pairs import find_images
-from toolkit.data.batch import Item, check_unique, label_numbers, read_items
+from toolkit.data.item_checks import check_unique, label_numbers
+from toolkit.data.item_lists import read_items
+from toolkit.data.items import Item
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.store import Enrolments
 

@@ -23,7 +23,7 @@ from likeness.cli import main
 from likeness.models.parts import restore
 from likeness.models.run import load_model
 from modalities import synthetic, synthetic_faces
-from toolkit.data.batch import read_items
+from toolkit.data.item_lists import read_items
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Recipe

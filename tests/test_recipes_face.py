@@ -21,8 +21,8 @@ from likeness.models.parts import restore
 from modalities import synthetic_faces
 from modalities.face import pickled, recordio_writer
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
-from toolkit.data.batch import Item
 from toolkit.data.images import encode
+from toolkit.data.items import Item
 from toolkit.models.embed import TorchEmbedder
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes

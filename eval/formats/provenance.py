@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def _plain(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def digest(values: Sequence[str]) -> str:
+def digest(values: Iterable[str]) -> str:
     """Computes the sha256 of a list of names, in order, as hex digits.
 
     Example:

@@ -14,7 +14,10 @@ from likeness.missing import refuse_missing_files, refuse_missing_model
 from toolkit.printing import one_line, say
 
 if TYPE_CHECKING:
-    from toolkit.data.batch import Bad, Item
+    from collections.abc import Sequence
+
+    from toolkit.data.batch import Bad
+    from toolkit.data.items import Item
     from toolkit.models.checkpoint import Loaded
 
 app = typer.Typer()
@@ -238,12 +241,12 @@ def embed_files(
 
 def _loaded(
     model: str, source: Source, out: Path, reading: Reading, skips_bad: bool
-) -> tuple[Loaded, list[Item]]:
+) -> tuple[Loaded, Sequence[Item]]:
     """The model, reading as it is asked to, and the items. The list is checked first."""
     from eval.formats import embeddings
     from likeness import extract
     from likeness.models import load
-    from toolkit.data.batch import read_items
+    from toolkit.data.item_lists import read_items
 
     items = [] if source.items is None else read_items(source.items, source.root)
     if items:

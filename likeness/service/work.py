@@ -21,8 +21,8 @@ from eval.types import Embeddings
 from likeness import verification
 from likeness.service.limits import Limits
 from likeness.signatures import suffix_of
-from toolkit.data.batch import Item
 from toolkit.data.images import SUFFIXES, check_size
+from toolkit.data.items import Item
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import embed_where_readable
 

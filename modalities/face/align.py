@@ -30,8 +30,10 @@ from eval.formats.files import atomic_path
 from eval.types import name_first
 from modalities.face.images import decode
 from toolkit.console import console, track
-from toolkit.data.batch import Bad, Item
+from toolkit.data import tree
+from toolkit.data.batch import Bad
 from toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
+from toolkit.data.items import Item, Items
 from toolkit.models.onnx import open_session
 
 Choose = Literal["largest", "central"]
@@ -456,7 +458,7 @@ def _write_several(path: Path, counted: Mapping[str, int]) -> None:
         temporary.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
 
 
-def find_images(root: Path) -> list[Item]:
+def find_images(root: Path) -> Items:
     """List every image file below root, at any depth, sorted, without hidden ones.
 
     Args:
@@ -469,17 +471,10 @@ def find_images(root: Path) -> list[Item]:
     Raises:
         ValueError: There are no images.
     """
-    files = sorted(
-        path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()
-    )
-    paths = [path.relative_to(root) for path in files]
-    shown = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
-    if not shown:
+    items = tree.anywhere(root, SUFFIXES)
+    if not items:
         raise ValueError(f"{root}: there are no images below it; {', '.join(SUFFIXES)} are read")
-    return [
-        Item(path.as_posix(), root / path, path.parts[0] if len(path.parts) > 1 else None)
-        for path in shown
-    ]
+    return items
 
 
 def _refuse_shared_names(root: Path, items: Sequence[Item], targets: Sequence[Path]) -> None:

@@ -7,6 +7,7 @@ OpenSphere's lists.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -17,8 +18,9 @@ from eval.types import Trials, name_first
 from modalities.face import recordio
 from modalities.face.align import find_images
 from toolkit.data import shards
-from toolkit.data.batch import Item, check_unique
 from toolkit.data.images import SUFFIXES
+from toolkit.data.item_checks import check_unique
+from toolkit.data.items import Item, Items
 from toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]
@@ -26,7 +28,7 @@ Split = Literal["train", "test", "all"]
 
 def items(
     data: str | Path, *, split: Split = "train", test_share: float = 0.2, seed: int = 0
-) -> list[Item]:
+) -> Items:
     """List the images of the subjects of one split, in order of subject and path.
 
     The subjects are divided, never the images of one subject.
@@ -63,7 +65,7 @@ def trials(
     num_trials: int = 20_000,
     test_share: float = 0.2,
     seed: int = 0,
-) -> tuple[list[Item], Trials]:
+) -> tuple[Items, Trials]:
     """List the images of a split and trials among them.
 
     All pairs are trials if there are at most num_trials. Otherwise the trials are a seeded draw,
@@ -86,7 +88,7 @@ def trials(
     return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
 
 
-def scan(root: Path) -> list[Item]:
+def scan(root: Path) -> Items:
     """List every image of a folder or file, in the order of their paths.
 
     Images lie in the folders of `root`; hidden files are passed over. If `root` is or holds a .rec
@@ -106,7 +108,7 @@ def scan(root: Path) -> list[Item]:
             refuses its file.
     """
     if root.is_file() and root.suffix == ".txt":
-        return sorted(read_list(root, root.parent), key=lambda item: PurePosixPath(item.id).parts)
+        return read_list(root, root.parent).sorted_as_paths()
     if root.is_file() and root.suffix == ".rec":
         return recordio.items(root)
     if not root.is_dir():
@@ -114,8 +116,7 @@ def scan(root: Path) -> list[Item]:
             f"{root}: no such folder; one with DATA/SUBJECT/image.jpg is needed"
         )
     if any(root.glob("*.tar")):
-        packed = shards.items(root, suffixes=SUFFIXES)
-        return sorted(packed, key=lambda item: PurePosixPath(item.id).parts)
+        return shards.items(root, suffixes=SUFFIXES).sorted_as_paths()
     records = sorted(root.glob("*.rec"))
     if len(records) > 1:
         raise ValueError(
@@ -124,7 +125,8 @@ def scan(root: Path) -> list[Item]:
         )
     if records:
         return recordio.items(records[0])
-    images = [item for item in find_images(root) if item.label is not None]
+    images = find_images(root)
+    images = images.take(np.flatnonzero(images.labels.numbers >= 0))
     if not images:
         raise ValueError(
             f"{root}: its images lie directly in it, without a subject's folder; "
@@ -133,7 +135,7 @@ def scan(root: Path) -> list[Item]:
     return images
 
 
-def read_list(path: str | Path, root: str | Path) -> list[Item]:
+def read_list(path: str | Path, root: str | Path) -> Items:
     """Read OpenSphere's training list, which has one `subject/image.jpg` a line.
 
     Where a line has several fields, the last one is the path.
@@ -150,18 +152,22 @@ def read_list(path: str | Path, root: str | Path) -> list[Item]:
             repeated. All are counted, and the first is named.
     """
     root = Path(root)
-    items: list[Item] = []
-    bad, missing = [], []
-    for number, text in text_lines(path):
-        name = text.split()[-1]
-        place = PurePosixPath(name)
-        if len(place.parts) < 2 or place.is_absolute() or ".." in place.parts:
-            bad.append(str(number))
-            continue
-        items.append(Item(name, root / name, place.parent.as_posix()))
-        # Path.is_file raises where a name is too long.
-        if not os.path.isfile(root / name):
-            missing.append(name)
+    bad: list[str] = []
+    missing: list[str] = []
+
+    def listed() -> Iterator[Item]:
+        for number, text in text_lines(path):
+            name = text.split()[-1]
+            place = PurePosixPath(name)
+            if len(place.parts) < 2 or place.is_absolute() or ".." in place.parts:
+                bad.append(str(number))
+                continue
+            # Path.is_file raises where a name is too long.
+            if not os.path.isfile(root / name):
+                missing.append(name)
+            yield Item(name, root / name, place.parent.as_posix())
+
+    items = Items.of(listed())
     if bad or not items:
         raise ValueError(
             f"{path}: {len(bad)} lines are not `subject/image.jpg` below the images' folder "

@@ -27,8 +27,8 @@ from eval.protocols.ijb_files import (
 from eval.types import Floats, name_first
 from modalities.face.align import check, crop
 from modalities.face.images import decode
-from toolkit.data.batch import Item
 from toolkit.data.images import BadImage, to_floats
+from toolkit.data.items import Item
 
 
 class Pack(NamedTuple):

@@ -13,8 +13,9 @@ import cv2
 import numpy as np
 
 from modalities.face.recordio import RECORD_SUFFIX, join_parts
-from toolkit.data.batch import Floats, Item
+from toolkit.data.batch import Floats
 from toolkit.data.images import BadImage, Pixels, decode_bytes, file_bytes, to_floats
+from toolkit.data.items import Item
 
 Fit = Literal["exact", "resize", "pad"]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from eval.types import Trials
 from modalities.face.align import find_images
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pairs import all_pairs
 
 FETCH = "fetch the ORL faces and store them as DATA/orl/s1/1.pgm, ..., s40/10.pgm"

@@ -18,8 +18,8 @@ from eval.formats.files import as_stored, at_lines, text_lines
 from eval.formats.mat import agedb_folds
 from eval.protocols import lfw
 from eval.types import Ints, Trials, name_first
-from toolkit.data.batch import Item
 from toolkit.data.images import SUFFIXES
+from toolkit.data.items import Item
 
 _MAX_MAT = 2**28
 

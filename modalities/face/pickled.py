@@ -23,7 +23,7 @@ import numpy as np
 from eval.formats.files import atomic_path, refuse_device
 from eval.types import Trials, name_first
 from modalities.face.images import encoded
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 MAX_BIN_BYTES = 2**32
 # How many images may be missing from the file as they are. Each one costs a search through the

@@ -19,7 +19,6 @@ beyond.
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import struct
@@ -29,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.types import name_first
-from toolkit.data.batch import MAX_SPAN, Item
+from toolkit.data.items import MAX_SPAN, Items, ItemsBuilder
 
 # The ending of an item whose image lies in several parts: its span holds all of them, with their
 # headers.
@@ -37,7 +36,7 @@ RECORD_SUFFIX = ".recparts"
 MAGIC = 0xCED7230A
 MAGIC_BYTES = struct.pack("<I", MAGIC)
 PART = struct.Struct("<II")
-_BEGIN = 40  # the bytes of a record up to its first label
+_BEGIN = 48  # the bytes of a record up to its image, or further, with up to three labels
 HEADER = struct.Struct("<IfQQ")
 MAX_PART = 2**29 - 1
 _MAX_LABELS = 1024  # the most labels of one record
@@ -49,7 +48,7 @@ _ENDINGS = {0xFF: ".jpg", 0x89: ".png", 0x42: ".bmp", 0x52: ".webp", 0x50: ".pgm
 _INDEX_LINES = re.compile(rb"(?:[ \t]*[0-9]{1,18}[ \t]+[0-9]{1,18}[ \t]*\r?\n|[ \t]*\r?\n)*+")
 
 
-def items(rec: str | Path, *, idx: str | Path | None = None, prefix: str = "") -> list[Item]:
+def items(rec: str | Path, *, idx: str | Path | None = None, prefix: str = "") -> Items:
     """List the images of a .rec file by key; each is read from its span in the file.
 
     Args:
@@ -65,7 +64,7 @@ def items(rec: str | Path, *, idx: str | Path | None = None, prefix: str = "") -
         FileNotFoundError: The file, or an index that was asked for, is missing.
         ValueError: The index is damaged. Records begin or end outside the file, or are damaged.
             Labels are no whole number below 2^24, beyond which float32 merges classes. Or there are
-            fewer or more images than key 0 announces. All are counted within the first 2^18 records
+            fewer or more images than key 0 announces. All are counted within the first 2^16 records
             that have any, and the first is named.
     """
     rec = Path(rec)
@@ -82,33 +81,30 @@ def items(rec: str | Path, *, idx: str | Path | None = None, prefix: str = "") -
         return _items(rec, index, content, prefix)
 
 
-def _items(rec: Path, index: Path, content: _Content, prefix: str) -> list[Item]:
+def _items(rec: Path, index: Path, content: _Content, prefix: str) -> Items:
     """List the images of an open file."""
     keys, offsets = _read_index(index) if index.is_file() else _scan(rec, content)
-    items: list[Item] = []
+    made = ItemsBuilder()
     announced: float | None = None
     num_images = 0
-    was_collecting = gc.isenabled()
-    gc.disable()  # the collector would go through millions of new items again and again
-    try:
-        for first in range(0, len(keys), _BLOCK):
-            block = slice(first, first + _BLOCK)
-            table = _Records(rec, content, keys[block], offsets[block])
-            if table.announced is not None:
-                announced = table.announced
-            num_images += int(np.count_nonzero(table.size))
-            items += table.items(prefix)
-    finally:
-        if was_collecting:
-            gc.enable()
+    for first in range(0, len(keys), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        table = _Records(rec, content, keys[block], offsets[block])
+        if table.announced is not None:
+            announced = table.announced
+        num_images += int(np.count_nonzero(table.size))
+        table.add_to(made, prefix)
+    num_records = len(keys)
+    del keys, offsets  # before the columns are finished, which takes memory too
     if announced is not None and np.float32(num_images + 1) != np.float32(announced):
         raise ValueError(
             f"{rec}: {num_images} images are listed, but its record 0 announces "
             f"{announced - 1:.0f}; fetch the .rec and .idx files again"
         )
+    items = made.build()
     if not items:
         raise ValueError(
-            f"{rec}: none of its {len(keys)} records holds an image; is this a training set of "
+            f"{rec}: none of its {num_records} records holds an image; is this a training set of "
             "images?"
         )
     return items
@@ -173,9 +169,13 @@ class _Content:
 
     def rows(self, places: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
         """Return (N, count) bytes from N places on."""
-        return np.frombuffer(
-            b"".join([self.at(place, count) for place in places.tolist()]), np.uint8
-        ).reshape(-1, count)
+        if hasattr(os, "pread"):
+            number = self._file.fileno()
+            joined = b"".join([os.pread(number, count, place) for place in places.tolist()])
+            if len(joined) == count * places.size:
+                return np.frombuffer(joined, np.uint8).reshape(-1, count)
+        rows = b"".join([self.at(place, count) for place in places.tolist()])
+        return np.frombuffer(rows, np.uint8).reshape(-1, count)
 
 
 class _Records:
@@ -225,35 +225,31 @@ class _Records:
         zero = np.flatnonzero((keys == 0) & ~image & (flag == 2))
         self.announced = float(self.label[zero[0]]) if zero.size else None
 
-    def items(self, prefix: str) -> list[Item]:
-        """List the records with an image as items."""
+    def add_to(self, made: ItemsBuilder, prefix: str) -> None:
+        """Add the records with an image to the items."""
         chosen = np.flatnonzero(self.size > 0)
-        begins = self._content.rows(self.start[chosen], 1)[:, 0]
-        texts = {number: str(int(number)) for number in np.unique(self.label[chosen]).tolist()}
-        rows = zip(
-            self.keys[chosen].tolist(),
-            self.label[chosen].tolist(),
-            self.start[chosen].tolist(),
-            self.size[chosen].tolist(),
-            begins.tolist(),
-            strict=True,
-        )
-        items = [
-            Item(
-                f"{prefix}{key}", self.rec, texts[label], (start, size), _ENDINGS.get(byte, ".jpg")
-            )
-            for key, label, start, size, byte in rows
-        ]
+        ids = [f"{prefix}{key}" for key in self.keys[chosen].tolist()]
+        spans = np.stack((self.start[chosen], self.size[chosen]), axis=1)
+        endings = [_ENDINGS.get(byte, ".jpg") for byte in self._first_bytes(chosen).tolist()]
         for place in np.flatnonzero(self._parts[chosen]).tolist():
-            span = self._span(int(self.offsets[chosen[place]]), items[place].id)
-            items[place] = items[place]._replace(span=span, ending=RECORD_SUFFIX)
-        large = [item.id for item in items if item.span and item.span[1] > MAX_SPAN]
+            spans[place] = self._span(int(self.offsets[chosen[place]]), ids[place])
+            endings[place] = RECORD_SUFFIX
+        large = [ids[place] for place in np.flatnonzero(spans[:, 1] > MAX_SPAN)]
         if large:
             raise ValueError(
                 f"{self.rec}: {len(large)} records are over {MAX_SPAN} bytes "
                 f"({name_first(large)}); fetch the file again"
             )
-        return items
+        labels = [str(label) for label in self.label[chosen].astype(np.int64).tolist()]
+        made.add(ids, [self.rec.as_posix()] * len(ids), labels, spans, endings)
+
+    def _first_bytes(self, chosen: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the first byte of each image, which mostly was read with the header."""
+        inside = (self.start - self.offsets)[chosen]
+        first: NDArray[np.uint8] = self._begin[chosen, np.minimum(inside, _BEGIN - 1)]
+        further = np.flatnonzero(inside >= _BEGIN)
+        first[further] = self._content.rows(self.start[chosen[further]], 1)[:, 0]
+        return first
 
     def _span(self, offset: int, id: str) -> tuple[int, int]:
         """Return the place and size of a record from its first to its last part."""
@@ -313,21 +309,18 @@ def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             f"{path}: {len(bad)} lines are not `key offset`, two whole numbers (first: line "
             f"{bad[0] if bad else 1}); fetch the index again"
         )
-    fields = text.split()
-    if not fields:
+    table = np.fromstring(text, dtype=np.int64, sep=" ").reshape(-1, 2)
+    del text  # it may have a gigabyte
+    if not table.size:
         raise ValueError(f"{path}: the index is empty; fetch it again")
-    table = np.array(fields).astype(np.int64).reshape(-1, 2)
-    keys, places = np.unique(table[:, 0], return_index=True)
-    if keys.size < len(table):
-        raise ValueError(
-            f"{path}: {len(table) - keys.size} keys are listed twice; fetch the index again"
-        )
-    offsets = table[places, 1]
-    if np.unique(offsets).size < offsets.size:
-        raise ValueError(
-            f"{path}: {offsets.size - np.unique(offsets).size} offsets are listed twice; fetch the "
-            "index again"
-        )
+    if not (table[1:, 0] > table[:-1, 0]).all():
+        table = table[np.argsort(table[:, 0], kind="stable")]
+    keys, offsets = table.T
+    if twice := np.count_nonzero(keys[1:] == keys[:-1]):
+        raise ValueError(f"{path}: {twice} keys are listed twice; fetch the index again")
+    ascending = np.sort(offsets)
+    if twice := np.count_nonzero(ascending[1:] == ascending[:-1]):
+        raise ValueError(f"{path}: {twice} offsets are listed twice; fetch the index again")
     return keys, offsets
 
 

@@ -14,7 +14,8 @@ from eval.formats.files import atomic_path
 from eval.formats.writing import remove
 from modalities.face.images import encoded
 from modalities.face.recordio import EXACT, HEADER, MAGIC, MAGIC_BYTES, MAX_PART, PART
-from toolkit.data.batch import Item, check_unique, label_numbers
+from toolkit.data.item_checks import check_unique, label_numbers
+from toolkit.data.items import Item
 
 
 def write(

@@ -11,7 +11,7 @@ import numpy as np
 
 from eval.types import Trials, name_first
 from modalities.face import pairs, pickled
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 Set = tuple[list[Item], Trials]
 

@@ -17,7 +17,7 @@ from eval.formats.mat import cars_annotations
 from modalities.image import packed
 from modalities.image.lists import check_whole, inside
 from modalities.image.splits import Protocol, Split, of_classes
-from toolkit.data.batch import Item
+from toolkit.data.items import Item, Items
 from toolkit.data.source import Count
 
 FETCH = (
@@ -45,7 +45,7 @@ def items(
     protocol: Protocol = "standard",
     fold: int = 0,
     whole: bool = True,
-) -> list[Item]:
+) -> Items:
     """List the images of one split, with the number of the car's model as label.
 
     Ids are "car_ims/000001.jpg" (or "cars_train/00001.jpg"), labels "001" to "196". The standard

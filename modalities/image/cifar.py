@@ -24,7 +24,7 @@ from eval.types import name_first
 from modalities.image import packed
 from modalities.image.images import raw_ending
 from modalities.image.splits import Split, check_split, stratified
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.source import Count
 
 _PIXELS, _ENDING = 3072, raw_ending(3, 32, 32)

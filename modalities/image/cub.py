@@ -11,7 +11,7 @@ from pathlib import Path
 from modalities.image import packed
 from modalities.image.lists import check_whole, rows
 from modalities.image.splits import Protocol, Split, of_classes
-from toolkit.data.batch import Item
+from toolkit.data.items import Item, Items
 from toolkit.data.source import Count
 
 FETCH = (
@@ -34,7 +34,7 @@ def items(
     protocol: Protocol = "standard",
     fold: int = 0,
     whole: bool = True,
-) -> list[Item]:
+) -> Items:
     """List the images of one split in the order of images.txt, with the species' folder as label.
 
     Ids are "001.Black_footed_Albatross/NAME.jpg". The standard protocol has 5,864 images of classes

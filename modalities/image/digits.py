@@ -17,8 +17,9 @@ from PIL import Image
 from eval.types import Trials
 from modalities.image import packed
 from modalities.image.splits import Split, check_split, stratified
-from toolkit.data.batch import Floats, Item
+from toolkit.data.batch import Floats
 from toolkit.data.images import BadImage, to_floats
+from toolkit.data.items import Item
 from toolkit.data.pairs import draw_pairs
 
 EDGE = 8

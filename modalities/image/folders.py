@@ -7,16 +7,17 @@ trials.
 from __future__ import annotations
 
 import warnings
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from eval.types import Trials, name_first
 from modalities.image.splits import Protocol, Split, check_split, of_classes
-from toolkit.data import shards
-from toolkit.data.batch import Item
+from toolkit.data import shards, tree
 from toolkit.data.images import SUFFIXES
+from toolkit.data.item_checks import distinct_labels, label_numbers
+from toolkit.data.items import Items
 from toolkit.data.pairs import draw_pairs
 
 
@@ -29,7 +30,7 @@ def items(
     test_share: float = 0.2,
     validation_share: float = 0.0,
     seed: int = 0,
-) -> list[Item]:
+) -> Items:
     """List the images of the classes of one split, in order of class and path.
 
     An item's id is its path below `data`; its label is its class, the first folder. The classes are
@@ -53,7 +54,7 @@ def items(
     """
     check_split(split)
     every = scan(Path(data))
-    names = sorted({str(item.label) for item in every})
+    names = distinct_labels(every)
     if len(names) < 2:
         raise ValueError(
             f"{data}: only one class ({names[0]!r}) was found; at least 2 are needed, each in a "
@@ -73,15 +74,15 @@ def items(
                 f"{len(names)} classes leave {len(parts[split])} for {split!r}; at least 2 are "
                 "needed: add classes, change the shares, or use split='all'"
             )
-        chosen = [item for item in every if item.label in parts[split]]
+        chosen = every.take(np.flatnonzero(every.labelled(parts[split])))
     _warn_of_singles(chosen, data, split)
     return chosen
 
 
-def _warn_of_singles(chosen: list[Item], data: str | Path, split: Split) -> None:
+def _warn_of_singles(chosen: Items, data: str | Path, split: Split) -> None:
     """Warn of classes with a single image; raise ValueError if all classes have a single one."""
-    kept, counts = np.unique([str(item.label) for item in chosen], return_counts=True)
-    single = [str(label) for label in kept[counts == 1]]
+    kept, numbers = label_numbers(chosen)
+    single = [kept[number] for number in np.flatnonzero(np.bincount(numbers) == 1)]
     if len(single) == len(kept):
         raise ValueError(
             f"{data}: each of the {len(kept)} classes of split {split!r} has a single image, so "
@@ -102,7 +103,7 @@ def trials(
     num_trials: int = 20_000,
     test_share: float = 0.2,
     seed: int = 0,
-) -> tuple[list[Item], Trials]:
+) -> tuple[Items, Trials]:
     """List the items of a split, and trials among them.
 
     All pairs are taken if there are at most `num_trials`; otherwise so many are drawn with `seed`,
@@ -114,7 +115,7 @@ def trials(
     return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
 
 
-def scan(root: Path, *, example: str = "DATA/CLASS/file.jpg") -> list[Item]:
+def scan(root: Path, *, example: str = "DATA/CLASS/file.jpg") -> Items:
     """List every image file below the folders of `root`, sorted by path.
 
     An item's id is its posix path below `root`, its label the first folder. Hidden files are passed
@@ -132,15 +133,8 @@ def scan(root: Path, *, example: str = "DATA/CLASS/file.jpg") -> list[Item]:
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: no such folder; one with {example} is needed")
     if any(root.glob("*.tar")):
-        return sorted(shards.items(root), key=lambda item: PurePosixPath(item.id).parts)
-    listed: list[Item] = []
-    for folder in sorted(path for path in root.iterdir() if path.is_dir() and not _hidden(path)):
-        files = sorted(
-            path
-            for path in folder.rglob("*")
-            if path.suffix.lower() in SUFFIXES and not _hidden(path) and path.is_file()
-        )
-        listed += [Item(path.relative_to(root).as_posix(), path, folder.name) for path in files]
+        return shards.items(root).sorted_as_paths()
+    listed = tree.in_folders(root, SUFFIXES)
     if not listed:
         loose = sum(path.suffix.lower() in SUFFIXES for path in root.iterdir())
         beside = f"; {loose} lie directly in it, without a class's folder" if loose else ""
@@ -149,10 +143,6 @@ def scan(root: Path, *, example: str = "DATA/CLASS/file.jpg") -> list[Item]:
             f"{', '.join(SUFFIXES)}"
         )
     return listed
-
-
-def _hidden(path: Path) -> bool:
-    return path.name.startswith(".")
 
 
 def _draw(

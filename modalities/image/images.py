@@ -16,8 +16,9 @@ from PIL import Image
 
 from eval.reports.media import MAX_PIXELS
 from modalities.image import packed
-from toolkit.data.batch import Floats, Item
+from toolkit.data.batch import Floats
 from toolkit.data.images import BadImage, Pixels, decode_bytes, file_bytes, to_floats
+from toolkit.data.items import Item
 
 _RAW = re.compile(
     r"\.u8_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?"

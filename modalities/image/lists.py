@@ -1,6 +1,6 @@
 """Lists of images: OML's CSV with its query and gallery marks, and the data sets' own lists.
 
-Lists of `id path [label]` are read by toolkit.data.batch.read_items.
+Lists of `id path [label]` are read by toolkit.data.item_lists.read_items.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.types import name_first
-from toolkit.data.batch import Item, check_unique
+from toolkit.data.columns import Growing
+from toolkit.data.item_checks import check_unique
+from toolkit.data.items import Item, Items
 
 _MAX_LINE = 8192
 _NEEDED = ("label", "path", "split")
@@ -32,7 +34,7 @@ class Retrieval(NamedTuple):
         gallery: (N,) bool.
     """
 
-    items: list[Item]
+    items: Items
     queries: NDArray[np.bool_]
     gallery: NDArray[np.bool_]
 
@@ -42,7 +44,7 @@ def oml_items(
     *,
     split: Literal["train", "validation", "all"] = "train",
     root: str | Path | None = None,
-) -> list[Item]:
+) -> Items:
     """List the items of a split of an OML table.
 
     `oml_retrieval` describes the format and the errors.
@@ -88,19 +90,22 @@ def _table(data: Path, split: str, root: str | Path | None) -> Retrieval:
             "is_gallery is needed"
         )
     base = path.parent if root is None else Path(root)
-    listed: list[Item] = []
-    marks: list[tuple[bool, bool]] = []
-    for values, flags in _read_table(path):
-        if split in ("all", values["split"]):
-            listed.append(Item(values["path"], base / values["path"], values["label"] or None))
-            marks.append((flags[0] in _TRUE, flags[1] in _TRUE))
+    queries, gallery = Growing(np.bool_), Growing(np.bool_)
+
+    def rows() -> Iterator[Item]:
+        for values, flags in _read_table(path):
+            if split in ("all", values["split"]):
+                queries.add([flags[0] in _TRUE])
+                gallery.add([flags[1] in _TRUE])
+                yield Item(values["path"], base / values["path"], values["label"] or None)
+
+    listed = Items.of(rows())
     if not listed:
         raise ValueError(
             f"{path}: no rows of split {split!r}; write train or validation in that column"
         )
     check_unique(listed, str(path))
-    queries, gallery = np.array(marks, dtype=bool).reshape(-1, 2).T
-    return Retrieval(listed, queries, gallery)
+    return Retrieval(listed, queries.array(), gallery.array())
 
 
 def _read_table(path: Path) -> Iterator[tuple[dict[str, str], list[str]]]:

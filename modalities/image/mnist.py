@@ -17,7 +17,7 @@ import numpy as np
 from modalities.image import packed
 from modalities.image.images import raw_ending
 from modalities.image.splits import Split, check_split, stratified
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.source import Count
 
 Name = Literal["mnist", "fashion_mnist"]

@@ -21,7 +21,7 @@ from typing import Any
 
 from eval.formats.files import refuse_device
 from eval.types import name_first
-from toolkit.data.batch import MAX_SPAN, Item
+from toolkit.data.items import MAX_SPAN, Item
 
 COMPRESSED = "@gz"
 _SUFFIXES = (".gz", ".tgz")

@@ -11,7 +11,7 @@ from pathlib import Path
 from modalities.image import packed
 from modalities.image.lists import check_whole, rows
 from modalities.image.splits import Protocol, Split, of_classes
-from toolkit.data.batch import Item
+from toolkit.data.items import Item, Items
 from toolkit.data.source import Count
 
 FETCH = (
@@ -35,7 +35,7 @@ def items(
     protocol: Protocol = "standard",
     fold: int = 0,
     whole: bool = True,
-) -> list[Item]:
+) -> Items:
     """List the images of one split in the lists' order, with the product's number as label.
 
     Ids are "bicycle_final/NAME.JPG", labels "00001" to "22634". The standard protocol has 59,551

@@ -31,7 +31,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.data.batch import Item
+from toolkit.data.items import Item, Items
 
 Index = NDArray[np.int64]
 Split = Literal["train", "validation", "test", "all"]
@@ -111,7 +111,7 @@ def of_classes(
     protocol: Protocol = "standard",
     fold: int = 0,
     name: str = "items",
-) -> list[Item]:
+) -> Items:
     """Return the items whose label is in one split.
 
     Args:
@@ -128,7 +128,7 @@ def of_classes(
     """
     division = divide_classes(len(classes), num_train, protocol=protocol, fold=fold)
     if check_split(split) == "all":
-        return list(items)
+        return Items.of(items)
     if split == "train":
         positions = division.train
     else:
@@ -139,7 +139,8 @@ def of_classes(
             f"{name}: protocol {protocol!r} holds out no {split} classes; choose 'vmf', "
             "'revisiting', 'benchmarker' or 'mlrc'"
         )
-    return [item for item in items if item.label in labels]
+    items = Items.of(items)
+    return items.take(np.flatnonzero(items.labelled(labels)))
 
 
 def stratified(

@@ -16,7 +16,7 @@ from pathlib import Path
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.folders import Split, check_split, scan, stratified_folds
-from toolkit.data.batch import Item
+from toolkit.data.items import Item, Items
 from toolkit.data.pairs import all_pairs
 
 FETCH = (
@@ -37,7 +37,7 @@ def items(
     num_folds: int = 5,
     speeds: Sequence[float] = (),
     librispeech: bool = False,
-) -> list[Item]:
+) -> Items:
     """List the utterances of a split, sorted by id.
 
     The speakers are divided into num_folds folds with even shares of each sex (seed 0).
@@ -90,7 +90,7 @@ def trials(
     fold: int = 0,
     num_folds: int = 5,
     same_sex: bool = False,
-) -> tuple[list[Item], Trials]:
+) -> tuple[Items, Trials]:
     """List the utterances of a split, without speeds or LibriSpeech, and all their pairs i < j.
 
     Args:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from toolkit.data.batch import Item
+from toolkit.data.items import Item, Items
 
 Wave = NDArray[np.float32]
 
@@ -221,7 +222,7 @@ def speed_of(id: str) -> float:
     return speed
 
 
-def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) -> list[Item]:
+def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) -> Items:
     """Return the items, followed by one copy of all of them for each speed.
 
     A copy has "#speed=..." appended to its id and to its label: a speaker at another speed is a new
@@ -243,23 +244,23 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
         >>> [(item.id, item.label) for item in speed_copies(items, speeds=(0.9,))]
         [('a/1', 'a'), ('a/1#speed=0.9', 'a#speed=0.9')]
     """
-    originals, factors = list(items), list(speeds)
+    originals, factors = Items.of(items), list(speeds)
     if 1.0 in factors or len(set(factors)) != len(factors):
         raise ValueError(
             f"the speeds are {factors}; give each speed once, and leave out 1, because the "
             "originals are kept"
         )
-    copies = list(originals)
-    for speed in factors:
-        mark = f"{_SPEED_MARK}{speed:g}"
+    marks = [f"{_SPEED_MARK}{speed:g}" for speed in factors]
+    for mark in marks:
         speed_of(mark)
-        copies += [
-            item._replace(
-                id=item.id + mark, label=None if item.label is None else item.label + mark
-            )
-            for item in originals
-        ]
-    return copies
+    if not marks:
+        return originals
+    copies = (
+        item._replace(id=item.id + mark, label=None if item.label is None else item.label + mark)
+        for mark in marks
+        for item in originals
+    )
+    return Items.of(chain(originals, copies))
 
 
 def crop(wave: Wave, num_samples: int, rng: np.random.Generator) -> Wave:

@@ -29,7 +29,8 @@ from eval.scoring.templates import read_enrolment
 from eval.types import Trials, name_first
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
 from modalities.speaker.lists import find, matched, stem
-from toolkit.data.batch import Item, write_items
+from toolkit.data.item_lists import write_items
+from toolkit.data.items import Item, Items
 from toolkit.data.source import Count
 
 FETCH = "`likeness prepare cnceleb --data DATA` fetches it"
@@ -74,7 +75,7 @@ def items(
     return chosen
 
 
-def trials(data: str | Path) -> tuple[list[Item], Trials]:
+def trials(data: str | Path) -> tuple[Items, Trials]:
     """List the recordings and the trials of eval/ for "concat".
 
     The models' ids in trials.lst are replaced by those of their joined recordings (enroll.lst).
@@ -114,7 +115,7 @@ def trials(data: str | Path) -> tuple[list[Item], Trials]:
     return matched(joined, items(data, split="eval"), where=str(path), hint=FETCH)
 
 
-def enrolment(data: str | Path) -> tuple[list[Item], dict[str, tuple[str, ...]], Trials]:
+def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Trials]:
     """List the recordings, the models and the trials of eval/ for "average".
 
     eval.scoring.templates.enrol and eval.similarity take them: enrol(embeddings, models), then

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from eval.types import Trials, name_first
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
-from toolkit.data import shards
-from toolkit.data.batch import Item
+from toolkit.data import shards, tree
+from toolkit.data.item_checks import label_numbers
+from toolkit.data.items import Items
 from toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]
@@ -23,7 +24,7 @@ Split = Literal["train", "test", "all"]
 
 def items(
     data: str | Path, *, split: Split = "train", test_share: float = 0.2, seed: int = 0
-) -> list[Item]:
+) -> Items:
     """List the recordings of the speakers of one split, in order of speaker and path.
 
     The speakers are divided, never the files of one speaker.
@@ -62,7 +63,7 @@ def trials(
     num_trials: int = 20_000,
     test_share: float = 0.2,
     seed: int = 0,
-) -> tuple[list[Item], Trials]:
+) -> tuple[Items, Trials]:
     """List the recordings of a split and trials among them.
 
     All pairs are trials if there are at most num_trials. Otherwise the trials are a seeded draw,
@@ -84,8 +85,8 @@ def trials(
     if num_trials < 2:
         raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
     chosen = items(data, split=split, test_share=test_share, seed=seed)
-    names, counts = np.unique([str(item.label) for item in chosen], return_counts=True)
-    single = [str(name) for name in names[counts == 1]]
+    names, numbers = label_numbers(chosen)
+    single = [names[number] for number in np.flatnonzero(np.bincount(numbers) == 1)]
     if len(single) == len(names):
         raise ValueError(
             f"{data}: each of the {len(names)} speakers of split {split!r} has a single file, so "
@@ -100,7 +101,7 @@ def trials(
     return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
 
 
-def scan(root: Path, *, example: str = "DATA/SPEAKER/file.wav") -> list[Item]:
+def scan(root: Path, *, example: str = "DATA/SPEAKER/file.wav") -> Items:
     """List every audio file below the folders of `root`, in the order of their paths.
 
     Hidden files are passed over. If `root` holds .tar shards (toolkit.data.shards.write makes
@@ -121,20 +122,8 @@ def scan(root: Path, *, example: str = "DATA/SPEAKER/file.wav") -> list[Item]:
         raise FileNotFoundError(f"{root}: no such folder; one with {example} is needed")
     allowed = SUFFIXES + AV_SUFFIXES
     if any(root.glob("*.tar")):
-        packed = shards.items(root, suffixes=allowed)
-        return sorted(packed, key=lambda item: PurePosixPath(item.id).parts)
-    recordings: list[Item] = []
-    for folder in sorted(
-        path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
-    ):
-        files = (
-            path
-            for path in folder.rglob("*")
-            if path.suffix.lower() in allowed and not path.name.startswith(".") and path.is_file()
-        )
-        recordings += [
-            Item(path.relative_to(root).as_posix(), path, folder.name) for path in sorted(files)
-        ]
+        return shards.items(root, suffixes=allowed).sorted_as_paths()
+    recordings = tree.in_folders(root, allowed)
     if not recordings:
         loose = sum(path.suffix.lower() in allowed for path in root.iterdir())
         beside = f"; {loose} lie directly in it, without a speaker's folder" if loose else ""

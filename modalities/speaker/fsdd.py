@@ -20,7 +20,7 @@ from typing import Literal
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.folders import Split, check_split
-from toolkit.data.batch import Item
+from toolkit.data.items import Item, Items
 from toolkit.data.pairs import all_pairs
 
 FETCH = (
@@ -37,7 +37,7 @@ def items(
     fold: int = 0,
     label: Literal["speaker", "digit"] = "speaker",
     speeds: tuple[float, ...] = (),
-) -> list[Item]:
+) -> Items:
     """List the recordings of a split, sorted by id.
 
     Args:
@@ -95,7 +95,7 @@ def trials(
     split: Split = "test",
     fold: int = 0,
     digits: Literal["any", "same", "different"] = "any",
-) -> tuple[list[Item], Trials]:
+) -> tuple[Items, Trials]:
     """List the recordings of a split and all their pairs i < j, labelled by speaker.
 
     Args:

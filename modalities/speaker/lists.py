@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -17,7 +18,10 @@ from eval.formats.files import MAX_LINE
 from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
-from toolkit.data.batch import Item, check_unique
+from toolkit.data.columns import BLOCK
+from toolkit.data.item_checks import check_unique
+from toolkit.data.item_lists import FURTHER
+from toolkit.data.items import Item, Items, ItemsBuilder
 
 
 def items(
@@ -29,10 +33,11 @@ def items(
     id: str = "",
     split_column: str = "",
     split: str = "",
-) -> list[Item]:
+) -> Items:
     """List the files of a CSV, in its order.
 
     The CSV is UTF-8 text with commas, semicolons or tabs, and with quotes where they are needed.
+    Its columns start, end, sex, age and session are carried along (Items.column).
 
     Args:
         data: The folder that relative paths start from.
@@ -61,21 +66,29 @@ def items(
             f"{source}: path is {path!r}, split_column is {split_column!r} and split is {split!r}; "
             "a path is needed, and the last two go together"
         )
-    rows = list(_rows(source))
-    column = _columns(source, rows, {role: name for role, name in columns.items() if name})
+    rows = _rows(source)
+    first = next(rows, None)
+    column = _columns(source, first, {role: name for role, name in columns.items() if name})
+    assert first is not None
     header = not all(name.isdigit() for name in columns.values() if name)
-    _refuse_partial(source, rows[header:], len(rows[0][1]), column)
-    chosen: list[Item] = []
-    missing = []
-    for _, fields in rows[header:]:
-        if not split or fields[column["split_column"]] == split:
-            name = fields[column["path"]]
-            # Path.is_file raises where a name is too long.
-            if not os.path.isfile(data / name):
-                missing.append(name)
-            item_id = fields[column["id"]] if id else PurePosixPath(name).as_posix()
-            item_label = (fields[column["label"]] or None) if label else None
-            chosen.append(Item(item_id, data / name, item_label))
+    whole = _whole(source, rows if header else chain([first], rows), len(first[1]), column)
+    if split:
+        whole = (fields for fields in whole if fields[column["split_column"]] == split)
+    further = {name: first[1].index(name) for name in FURTHER if header and name in first[1]}
+    made, missing = ItemsBuilder(), list[str]()
+    while block := list(islice(whole, BLOCK)):
+        names = [fields[column["path"]] for fields in block]
+        # Path.is_file raises where a name is too long.
+        missing += [name for name in names if not os.path.isfile(data / name)]
+        made.add(
+            [fields[column["id"]] for fields in block]
+            if id
+            else [PurePosixPath(name).as_posix() for name in names],
+            [(data / name).as_posix() for name in names],
+            [fields[column["label"]] or None for fields in block] if label else None,
+            further={name: [fields[place] for fields in block] for name, place in further.items()},
+        )
+    chosen = made.build()
     if not chosen:
         of_split = f"with {split!r} in column {split_column!r}; give one of its values"
         raise ValueError(
@@ -100,7 +113,7 @@ def trials(
     id: str = "",
     split_column: str = "",
     split: str = "",
-) -> tuple[list[Item], Trials]:
+) -> tuple[Items, Trials]:
     """List the items that a trial list names, and its trials.
 
     Args:
@@ -122,19 +135,25 @@ def trials(
     return matched(read_trials(listed), chosen, where=str(listed))
 
 
-def _refuse_partial(
-    source: Path, rows: Sequence[tuple[int, list[str]]], width: int, column: Mapping[str, int]
-) -> None:
-    """Raise ValueError for rows of another width, without a path or, where it is asked, an id."""
+def _whole(
+    source: Path, rows: Iterable[tuple[int, list[str]]], width: int, column: Mapping[str, int]
+) -> Iterator[list[str]]:
+    """Yield the fields of the rows that have this width, a path and, where it is asked, an id.
+
+    The ValueError for other rows, which counts them, comes after the last row.
+    """
     needed = [column[role] for role in ("path", "id") if role in column]
-    bad = [
-        f"line {number}"
-        for number, fields in rows
-        if len(fields) != width or not all(fields[place] for place in needed)
-    ]
+    bad: list[str] = []
+    num_rows = 0
+    for number, fields in rows:
+        num_rows += 1
+        if len(fields) == width and all(fields[place] for place in needed):
+            yield fields
+        else:
+            bad.append(f"line {number}")
     if bad:
         raise ValueError(
-            f"{source}: {len(bad)} of {len(rows)} rows have no "
+            f"{source}: {len(bad)} of {num_rows} rows have no "
             f"{'path, no id' if 'id' in column else 'path'} or not {width} fields "
             f"({name_first(bad)}); correct them"
         )
@@ -142,7 +161,7 @@ def _refuse_partial(
 
 def matched(
     listed: Trials, candidates: Sequence[Item], *, where: str, hint: str = ""
-) -> tuple[list[Item], Trials]:
+) -> tuple[Items, Trials]:
     """Find the items that trials name.
 
     An id is found as it is. Otherwise it is found without its audio suffix (.wav, .flac, .m4a, ...
@@ -162,10 +181,11 @@ def matched(
         ValueError: Ids are not found, or are found more than once. All are counted, and the first
             is named.
     """
-    exact = {item.id: number for number, item in enumerate(candidates)}
+    candidates = Items.of(candidates)
+    exact = {id: number for number, id in enumerate(candidates.ids)}
     bare: dict[str, int] = {}  # -1 where several items are left by one name
-    for number, item in enumerate(candidates):
-        bare[stem(item.id)] = number if stem(item.id) not in bare else -1
+    for number, id in enumerate(candidates.ids):
+        bare[stem(id)] = number if stem(id) not in bare else -1
     missing: dict[str, None] = {}
     doubtful: dict[str, None] = {}
 
@@ -196,8 +216,8 @@ def matched(
             f"for{'; ' + hint if hint else ''}"
         )
     used, place = np.unique(np.concatenate((enrol, probe)), return_inverse=True)
-    chosen = [candidates[i] for i in used]
-    ids = tuple(item.id for item in chosen)
+    chosen = candidates.take(used)
+    ids = tuple(chosen.ids)
     sides = place.astype(np.int32).reshape(2, -1)
     return chosen, Trials(ids, ids, sides[0], sides[1], listed.target)
 
@@ -271,14 +291,14 @@ def _rows(source: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _columns(
-    source: Path, rows: Sequence[tuple[int, Sequence[str]]], names: dict[str, str]
+    source: Path, first: tuple[int, Sequence[str]] | None, names: dict[str, str]
 ) -> dict[str, int]:
     """Return the number of each role's column, and count the roles whose column does not exist."""
-    if not rows:
+    if first is None:
         raise ValueError(
             f"{source}: the file is empty; a header and a row for each file are expected"
         )
-    fields = rows[0][1]
+    fields = first[1]
     if all(name.isdigit() for name in names.values()):
         columns = {role: int(name) - 1 for role, name in names.items()}
         unknown = [

@@ -16,7 +16,7 @@ import soxr
 
 from modalities.speaker import audio, vad
 from modalities.speaker.audio import AV_SUFFIXES, SILENCE_DBFS, BadAudio, Wave
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 MAX_SECONDS = 86_400.0  # the longest duration that a header may claim in chunks: a day
 # Samples x channels in chunks, which is a day of stereo at 96 kHz. A small file can claim far more

@@ -27,14 +27,20 @@ import csv
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES, speed_copies
 from modalities.speaker.lists import find, matched
-from toolkit.data.batch import Item
+from toolkit.data.columns import Growing
+from toolkit.data.item_checks import distinct_labels
+from toolkit.data.items import Items, ItemsBuilder
 from toolkit.data.source import Count
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]
@@ -143,7 +149,7 @@ def items(
     split: Split = "dev",
     speeds: Sequence[float] = (),
     speed_items: SpeedItems = "all",
-) -> list[Item]:
+) -> Items:
     """List the utterances of a corpus and split, sorted by id.
 
     Args:
@@ -176,17 +182,14 @@ def items(
     chosen = _scan(Path(data), corpus, split)
     if speed_items == "all" or not speeds:
         return speed_copies(chosen, speeds)
-    firsts = [
-        item
-        for before, item in zip([None, *chosen], chosen, strict=False)
-        if before is None or before.label != item.label
-    ]
-    return chosen + speed_copies(firsts, speeds)[len(firsts) :]
+    numbers = chosen.labels.numbers
+    firsts = chosen.take(np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1])))
+    return Items.of(chain(chosen, speed_copies(firsts, speeds)[len(firsts) :]))
 
 
 def trials(
     data: str | Path, *, protocol: Protocol = "O_cleaned", file: str = ""
-) -> tuple[list[Item], Trials]:
+) -> tuple[Items, Trials]:
     """List the utterances that a VoxCeleb1 trial list names, and its trials.
 
     The list is looked for in DATA, DATA/vox1, DATA/voxceleb1, ... and in the folders meta, trials
@@ -302,10 +305,10 @@ def _count(data: Path, corpus: Literal["voxceleb1", "voxceleb2"]) -> list[Count]
         try:
             there = _scan(data, corpus, "dev" if split == "dev" else "test")
         except (_Nothing, FileNotFoundError):
-            there = []
+            there = Items.of([])
         files, speakers = _SETS[corpus, split]
         counts.append(Count(f"audio files of {corpus} {split}", len(there), files))
-        present = len({item.label for item in there})
+        present = len(distinct_labels(there))
         counts.append(Count(f"speakers of {corpus} {split}", present, speakers))
     return counts
 
@@ -315,11 +318,11 @@ def _corpus(speaker: str) -> str:
     return "voxceleb1" if int(speaker[2:]) > 10_000 else "voxceleb2"
 
 
-def _scan(data: Path, corpus: Corpus, split: Split) -> list[Item]:
+def _scan(data: Path, corpus: Corpus, split: Split) -> Items:
     """List every utterance of a corpus and split once, sorted by id."""
     if not data.is_dir():
         raise FileNotFoundError(f"{data}: no such folder; {FETCH}")
-    best: dict[str, tuple[int, Path]] = {}
+    made, ranks = ItemsBuilder(), Growing(np.int64)
     people = None if split == "all" else _vox2_people(data)
     unknown: dict[str, None] = {}
     for folder in _speaker_folders(data, _DEPTH):
@@ -331,16 +334,18 @@ def _scan(data: Path, corpus: Corpus, split: Split) -> list[Item]:
         # are numbered alike.
         if utterances and not own_split:
             unknown[folder.name] = None
-        for id, rank, path in utterances:
-            if id not in best or rank < best[id][0]:
-                best[id] = rank, path
+        if utterances:
+            ids, own_ranks, paths = zip(*utterances, strict=True)
+            made.add(ids, paths, [folder.name] * len(ids))
+            ranks.add(own_ranks)
     if unknown:
         raise ValueError(
             f"{data}: {len(unknown)} VoxCeleb2 speakers lie in no folder dev or test and in no "
             f"vox2_meta.csv ({name_first(unknown)});"
             " `likeness prepare voxceleb2` fetches vox2_meta.csv"
         )
-    if not best:
+    every = made.build()
+    if not every:
         titles = {
             "voxceleb1": "VoxCeleb1",
             "voxceleb2": "VoxCeleb2",
@@ -350,7 +355,20 @@ def _scan(data: Path, corpus: Corpus, split: Split) -> list[Item]:
             f"{data}: no audio of {titles[corpus]}, split {split!r}, in folders such as "
             f".../id10001/VIDEO/00001.wav; {FETCH}"
         )
-    return [Item(id, path, id.split("/", 1)[0]) for id, (_, path) in sorted(best.items())]
+    return _best(every, ranks.array())
+
+
+def _best(every: Items, ranks: NDArray[np.int64]) -> Items:
+    """Sort items by id, and keep of each id the first item of the lowest rank."""
+    order = every.ids.order()
+    doubtful = order[np.isin(order, every.ids.repeated())]
+    best: dict[str, int] = {}
+    for row in doubtful.tolist():
+        id = every.ids[row]
+        if id not in best or ranks[row] < ranks[best[id]]:
+            best[id] = row
+    left_out = np.setdiff1d(doubtful, list(best.values()))
+    return every.take(order[~np.isin(order, left_out)])
 
 
 def _split_of(folder: Path, people: Mapping[str, Speaker]) -> str:
@@ -361,7 +379,7 @@ def _split_of(folder: Path, people: Mapping[str, Speaker]) -> str:
     return above or (people[folder.name].split if folder.name in people else "")
 
 
-def _utterances(folder: Path) -> Iterator[tuple[str, int, Path]]:
+def _utterances(folder: Path) -> Iterator[tuple[str, int, str]]:
     """Yield the id, the rank of the suffix and the path of each of a speaker's files."""
     for video in _folders(folder):
         for entry in os.scandir(video):
@@ -370,7 +388,7 @@ def _utterances(folder: Path) -> Iterator[tuple[str, int, Path]]:
                 yield (
                     f"{folder.name}/{video.name}/{name}.wav",
                     _AUDIO.index(suffix.lower()),
-                    Path(entry.path),
+                    f"{video.as_posix()}/{entry.name}",
                 )
 
 

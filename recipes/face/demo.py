@@ -22,7 +22,7 @@ from modalities import synthetic_faces
 from modalities.face import folders, images
 from modalities.face.augment import geometric_view
 from toolkit.backbones.sfnet import SFNet
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace

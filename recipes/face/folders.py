@@ -37,7 +37,7 @@ from modalities.face import align, folders, images
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
-from toolkit.data.batch import write_items
+from toolkit.data.item_lists import write_items
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace

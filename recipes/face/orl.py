@@ -39,7 +39,7 @@ from modalities.face import images, orl
 from modalities.face.augment import geometric_view
 from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.sfnet import SFNet
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace

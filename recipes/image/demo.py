@@ -21,7 +21,7 @@ from likeness import demo
 from modalities.image import digits, images
 from modalities.image.transforms import warp_view
 from toolkit.backbones.small import SmallCNN
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pixels import PixelScale
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace

@@ -32,7 +32,7 @@ from modalities.image import folders, images
 from modalities.image.transforms import crop_view
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.sfnet import SFNet
-from toolkit.data.batch import write_items
+from toolkit.data.item_lists import write_items
 from toolkit.data.pixels import IMAGENET, PixelScale
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace

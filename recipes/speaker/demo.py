@@ -25,7 +25,7 @@ from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.pooling import statistics
 from toolkit.backbones.statistics import OrderStatistics
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification

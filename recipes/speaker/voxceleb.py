@@ -78,7 +78,7 @@ from modalities.speaker.augment import WESPEAKER_VIEW, train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import WeSpeakerECAPA
 from toolkit.backbones.resnet import ResNet34
-from toolkit.data.batch import write_items
+from toolkit.data.item_lists import write_items
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.simple import SimPLE

@@ -18,8 +18,8 @@ from eval.formats.files import bounded
 from eval.protocols import lfw
 from eval.scoring.plda import load_plda
 from eval.types import Embeddings
-from toolkit.data.batch import Item
 from toolkit.data.images import BadImage, file_bytes
+from toolkit.data.items import Item
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "mkfifo") or not Path("/dev/zero").exists(), reason="no pipes or devices here"

@@ -14,7 +14,7 @@ from eval.types import Embeddings, Trials
 from likeness import demo
 from likeness.cli import main
 from toolkit.console import Interrupted
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 IDS = ("s0/a b", "s0/c", "s1/d", "s1/e")
 

@@ -21,7 +21,7 @@ from likeness.models.run import load_model
 from modalities.speaker import audio, folders
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
 from toolkit.models.embed import TorchEmbedder

@@ -33,7 +33,7 @@ from modalities.speaker import audio, folders
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.small import SmallCNN
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pixels import PixelScale
 from toolkit.losses.softmax import NormFace
 from toolkit.models.checkpoint import save_model

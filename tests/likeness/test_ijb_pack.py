@@ -32,8 +32,8 @@ from likeness.models.run import load_model
 from modalities import synthetic_faces
 from modalities.face import folders, images
 from toolkit.backbones.sfnet import SFNet
-from toolkit.data.batch import Item
 from toolkit.data.images import encode
+from toolkit.data.items import Item
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint

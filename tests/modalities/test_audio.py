@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modalities.speaker.audio import BadAudio, Wave, crop, read, speed_copies, speed_of
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 
 def tone(hz: float, seconds: float = 1.0, rate_hz: int = 16000) -> Wave:

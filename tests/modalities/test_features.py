@@ -14,7 +14,7 @@ from modalities.speaker.audio import read
 from modalities.speaker.features import LOG_FLOOR, KaldiFbank
 from modalities.synthetic import voice
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 import_torchaudio()

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from modalities.speaker.folders import items, scan, stratified_folds, trials
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pairs import all_pairs, draw_pairs
 
 

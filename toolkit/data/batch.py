@@ -1,114 +1,22 @@
-"""Items, batches and the embedder: the three things that pass between a modality and the core."""
+"""Views and batches: what becomes of items on their way into a network."""
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.util import get_temp_dir
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.formats.files import atomic_path, refuse_device
-from eval.types import name_first, nfc
+from toolkit.data.columns import Shared
+from toolkit.data.items import Item
 
 Floats = NDArray[np.float32]
-_MAX_LINE = 8192  # characters of a list
-MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
-
-
-class _Fields(NamedTuple):
-    """The fields of an Item, which adds what NamedTuple cannot: NFC names and methods."""
-
-    id: str
-    path: Path
-    label: str | None = None
-    span: tuple[int, int] | None = None
-    ending: str = ""
-
-
-class Item(_Fields):
-    """One file of a data set: a unique id, where it lies, and its class.
-
-    Ids and labels are names that are compared, so they are kept in Unicode NFC. The path stays as
-    the file system has it.
-
-    Attributes:
-        id: Its name, which is unique in its data set.
-        path: The file, or the tar shard in which it lies.
-        label: Its class; None if it is not known.
-        span: Offset and size in bytes inside a tar shard; None if `path` is the file itself.
-        ending: The suffix of a span, such as ".flac".
-
-    Example:
-        >>> Item("ann/1", Path("voices/ann/1.FLAC"), "ann").suffix
-        '.flac'
-    """
-
-    __slots__ = ()
-
-    def __new__(
-        cls,
-        id: str,
-        path: Path,
-        label: str | None = None,
-        span: tuple[int, int] | None = None,
-        ending: str = "",
-    ) -> Self:
-        # Lists have millions of items. Calling nfc or the __new__ of the base class for each of
-        # them would take half of the time.
-        id = id if id.isascii() else nfc(id)
-        label = label if label is None or label.isascii() else nfc(label)
-        return tuple.__new__(cls, (id, path, label, span, ending))
-
-    @classmethod
-    def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
-        """An item of the fields in this order."""
-        return cls(*iterable)  # so that `_replace` keeps ids in NFC too
-
-    @property
-    def suffix(self) -> str:
-        """The suffix that tells its format, in lower case, such as ".flac"."""
-        return (self.ending or self.path.suffix).lower()
-
-    @property
-    def name(self) -> str:
-        """The name that errors give it: its path, or SHARD[id]."""
-        return str(self.path) if self.span is None else f"{self.path}[{self.id}]"
-
-    def open(self) -> BinaryIO:
-        """Opens its bytes: the file, or the span in memory. The caller closes it.
-
-        Raises:
-            OSError: As from open().
-            ValueError: It is a pipe or a device, or a span over 1 GiB or past the end of the shard.
-        """
-        if self.span is None:
-            refuse_device(self.path)
-            return self.path.open("rb")
-        offset, size = self.span
-        if offset < 0 or not 0 <= size <= MAX_SPAN:
-            raise ValueError(
-                f"{self.name}: its span is {size} bytes from byte {offset}; at most {MAX_SPAN} "
-                "bytes are read; write the shard's index again"
-            )
-        # The shard is opened for each item, so that forked workers share no position in it.
-        with self.path.open("rb") as shard:
-            shard.seek(offset)
-            content = shard.read(size)
-        if len(content) < size:
-            raise ValueError(
-                f"{self.name}: only {len(content)} of its {size} bytes are in the shard, which is "
-                "cut short; fetch the shard again"
-            )
-        return io.BytesIO(content)
 
 
 class Batch(NamedTuple):
@@ -175,28 +83,32 @@ class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
         seed: int,
         cache: bool = False,
     ):
-        self.items, self.labels = items, labels
+        self.items, self._labels = items, Shared(labels)
         self.read, self.augment, self.seed = read, augment, seed
         self.kept: dict[int, Floats] | None = {} if cache else None
 
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The class number of each item (N,)."""
+        return self._labels.array
+
     def __getitem__(self, draw: Draw) -> tuple[Floats, int] | Bad:
-        item = self.items[draw.item]
         try:
             value = self.kept.get(draw.item) if self.kept is not None else None
             if value is None:
-                value = self.read(item)
+                value = self.read(self.items[draw.item])
                 if self.kept is not None:
                     self.kept[draw.item] = value
         except (ValueError, OSError) as error:
-            return Bad(item.id, str(error))
+            return Bad(self.items[draw.item].id, str(error))
         if self.augment is not None:
             rng = np.random.default_rng((self.seed, draw.step, draw.position))
             batch_rng = np.random.default_rng((self.seed, draw.step))
             value = self.augment(value, rng, batch_rng)
         if not is_finite(value):
             when = "" if self.augment is None else ", as read or after its augmentation"
-            return Bad(item.id, NOT_FINITE + when)
-        return value, int(self.labels[draw.item])
+            return Bad(self.items[draw.item].id, NOT_FINITE + when)
+        return value, self.labels.item(draw.item)
 
 
 def is_finite(value: Floats) -> bool:
@@ -248,120 +160,6 @@ def collate_views(views: Sequence[tuple[Floats, int] | Bad]) -> tuple[Batch | No
     return collate([value for value, _ in good], [label for _, label in good]), bad
 
 
-def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Numbers the classes of items in the order of their names.
-
-    Args:
-        items: N items with labels.
-
-    Returns:
-        The sorted class names, and the class number of each item (N,).
-
-    Raises:
-        ValueError: Items have no label; they are counted.
-
-    Example:
-        >>> label_numbers([Item("1", Path("1"), "bob"), Item("2", Path("2"), "ann")])
-        (('ann', 'bob'), array([1, 0]))
-    """
-    unlabelled = [item.id for item in items if item.label is None]
-    if unlabelled:
-        raise ValueError(
-            f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); "
-            "training needs one for each"
-        )
-    names = tuple(sorted({str(item.label) for item in items}))
-    number = {name: i for i, name in enumerate(names)}
-    return names, np.array([number[str(item.label)] for item in items], dtype=np.int64)
-
-
-def read_items(path: Path, root: Path | None = None) -> list[Item]:
-    """Reads a list file: one path in each line, or `id path [label]`.
-
-    Fields are separated by blanks, tabs or commas. Blank lines and # comments are skipped. The
-    first line may be a header that names a column `path`, and perhaps `id` and `label`, as in a CSV
-    file. Further columns are then skipped.
-
-    Args:
-        path: The list.
-        root: The folder that relative paths are relative to; by default the folder of the list.
-
-    Returns:
-        The items. A path without an id is its own id.
-
-    Raises:
-        ValueError: Lines are malformed or ids are repeated; they are counted, and the first are
-            named.
-    """
-    root = path.parent if root is None else root
-    items: list[Item] = []
-    malformed: list[str] = []
-    header: list[str] = []
-    for number, fields in _rows(path):
-        if not header and not items and not malformed and _is_header(fields):
-            header = fields
-        elif header and len(fields) == len(header):
-            row = dict(zip(header, fields, strict=True))
-            items.append(Item(row.get("id", row["path"]), root / row["path"], row.get("label")))
-        elif header:
-            malformed.append(f"line {number}")
-        elif len(fields) == 1:
-            items.append(Item(fields[0], root / fields[0]))
-        elif len(fields) in (2, 3):
-            items.append(Item(fields[0], root / fields[1], fields[2] if len(fields) == 3 else None))
-        else:
-            malformed.append(f"line {number}")
-    if malformed:
-        raise ValueError(
-            f"{path}: {len(malformed)} malformed lines ({', '.join(malformed[:5])}); each must be "
-            + ("as long as the header" if header else "`path` or `id path [label]`")
-            + ", and where a field contains blanks, all fields need tabs or commas between them"
-        )
-    if not items:
-        raise ValueError(
-            f"{path}: the list has no items; each line must be `path` or `id path [label]`"
-        )
-    check_unique(items, str(path))
-    return items
-
-
-def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
-    """Writes a list that `read_items` reads, `id path` separated by a tab, whole or not at all.
-
-    Args:
-        path: The list.
-        items: The items, which must be files.
-        root: A folder that contains all of them; paths are written relative to it. None leaves the
-            paths as they are.
-
-    Raises:
-        ValueError: Items lie in tar shards, which a list of paths cannot name, or their names would
-            be read back as others. They are counted.
-    """
-    if inside := [item.id for item in items if item.span is not None]:
-        raise ValueError(
-            f"{path}: {len(inside)} of {len(items)} items lie inside tar shards "
-            f"({name_first(inside)}), and a list names files only; unpack the shards, and"
-            " make the list of the folder of their files"
-        )
-    rows = [
-        [item.id, (item.path if root is None else item.path.relative_to(root)).as_posix()]
-        for item in items
-    ]
-    bad = [
-        row[0] for row in rows if row[0].startswith("\ufeff") or _line_fields("\t".join(row)) != row
-    ]
-    if bad:
-        raise ValueError(
-            f"{path}: {len(bad)} of {len(items)} items have names that a list cannot contain "
-            f"({name_first(bad)}): they begin with # or a quotation mark,"
-            " begin or end with a blank, contain tabs, line ends or bytes that are not UTF-8, or "
-            "are too long; rename their files"
-        )
-    with atomic_path(path) as temporary:
-        temporary.write_text("".join(f"{id}\t{place}\n" for id, place in rows), encoding="utf-8")
-
-
 _SOCKET_PATH = 100  # bytes; systems allow 103 or 107
 _SOCKET_NAME = "/pymp-12345678/listener-12345678"  # as multiprocessing names them
 
@@ -381,86 +179,3 @@ def make_room_for_sockets() -> None:
             get_temp_dir()
         finally:
             tempfile.tempdir = before
-
-
-def check_unique(items: Sequence[Item], where: str) -> None:
-    """Refuses repeated ids.
-
-    Args:
-        items: The items.
-        where: The name of the list or folder, with which the message begins.
-
-    Raises:
-        ValueError: Ids are repeated; they are counted, and the first is named.
-    """
-    seen: set[str] = set()
-    repeated = []
-    for item in items:
-        if item.id in seen:
-            repeated.append(item.id)
-        seen.add(item.id)
-    if repeated:
-        doubtful = {id for id in repeated if not id.isascii()}
-        alike = sorted({ascii(item.path.name) for item in items if item.id in doubtful})
-        forms = ""
-        if len(alike) > 1:
-            forms = (
-                "; ids are compared in Unicode NFC, in which the names of these files are equal: "
-                f"{name_first(alike)}"
-            )
-        raise ValueError(
-            f"{where}: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be "
-            f"unique{forms}"
-        )
-
-
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The line numbers and fields of the lines of a list that have any."""
-    with path.open(encoding="utf-8-sig", errors="strict") as lines:
-        try:
-            # A line is read in parts, because a link to /dev/zero has no end of a line.
-            for number, line in enumerate(iter(lambda: lines.readline(_MAX_LINE + 1), ""), 1):
-                if not _is_text(line):
-                    raise ValueError(
-                        f"{path}: line {number} is not text of at most {_MAX_LINE} characters; is "
-                        "this a list of files?"
-                    )
-                if fields := _line_fields(line):
-                    yield number, fields
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path} is not UTF-8 text ({error.reason}); is this a list of files?"
-            ) from None
-
-
-def _is_header(fields: Sequence[str]) -> bool:
-    """Whether the fields are names of columns, of which one is `path`, and not a path."""
-    return (
-        len(fields) > 1
-        and "path" in fields
-        and not any("." in field or "/" in field for field in fields)
-    )
-
-
-def _is_text(line: str) -> bool:
-    """Whether a line can belong to a list: it is not too long and contains no NUL."""
-    return len(line) <= _MAX_LINE and "\0" not in line
-
-
-def _line_fields(line: str) -> list[str]:
-    """The fields of one line of a list.
-
-    A blank line, a comment, and text that is more than one line or not UTF-8 have none.
-    """
-    stripped = line.strip()
-    try:
-        stripped.encode()
-    except UnicodeEncodeError:
-        return []
-    several = "\n" in stripped or "\r" in stripped
-    if not stripped or stripped.startswith("#") or several or not _is_text(stripped):
-        return []
-    if "\t" in stripped or "," in stripped:
-        delimiter = "\t" if "\t" in stripped else ","
-        return [field.strip() for field in next(csv.reader([stripped], delimiter=delimiter))]
-    return stripped.split()

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from eval.reports.media import FORMATS, IMAGES, MAX_BYTES, MAX_PIXELS
-from toolkit.data.batch import Floats, Item
+from toolkit.data.batch import Floats
+from toolkit.data.items import Item
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
 

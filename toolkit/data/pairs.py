@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.types import Trials, name_first
-from toolkit.data.batch import Item
+from toolkit.data.item_checks import distinct_labels
+from toolkit.data.items import Item, Items
 
 
 def hold_out(
@@ -23,7 +24,7 @@ def hold_out(
     where: object,
     example: str,
     of: str = "subject",
-) -> list[Item]:
+) -> Items:
     """Returns the items of one split, in their order.
 
     Labels are divided, never the items of one label. round(test_share x labels) of them, but at
@@ -55,14 +56,15 @@ def hold_out(
         raise ValueError(
             f"{where}: test_share is {test_share}; a share from 0 to below 1 is needed"
         )
-    labels = sorted({str(item.label) for item in every})
+    every = Items.of(every)
+    labels = distinct_labels(every)
     if len(labels) < 2:
         raise ValueError(
             f"{where}: only one {of} ({labels[0]!r}) was found; at least 2 are needed, each in a "
             f"folder of their own: {example}"
         )
     if split == "all":
-        return list(every)
+        return every
     num_test = max(2, round(test_share * len(labels))) if test_share > 0 else 0
     if len(labels) - num_test < 2 or (split == "test" and num_test == 0):
         raise ValueError(
@@ -71,7 +73,7 @@ def hold_out(
             f" at least 2 of each are needed: add {of}s, change test_share, or use split='all'"
         )
     held_out = {labels[i] for i in np.random.default_rng(seed).permutation(len(labels))[:num_test]}
-    return [item for item in every if (item.label in held_out) == (split == "test")]
+    return every.take(np.flatnonzero(every.labelled(held_out) == (split == "test")))
 
 
 def all_pairs(items: Sequence[Item], *, within: Sequence[str] | None = None) -> Trials:
@@ -122,6 +124,7 @@ def draw_pairs(items: Sequence[Item], num_trials: int, rng: np.random.Generator)
     # With the items ordered by label, the later target partners of position p are p+1 ... end-1 and
     # its nontarget partners are end ... N-1. So a pair is a number, and distinct numbers are drawn.
     # Neither all pairs nor rejected draws are ever in memory.
+    items = Items.of(items)
     label = _classes(items)
     order = np.argsort(label, kind="stable")
     position = np.arange(len(items), dtype=np.int64)
@@ -163,22 +166,23 @@ def _decode(
     )
 
 
-def _classes(items: Sequence[Item]) -> NDArray[np.int64]:
+def _classes(items: Items) -> NDArray[np.int64]:
     """(N,) class numbers. Raises ValueError for items without label."""
-    unlabelled = [item.id for item in items if item.label is None]
+    unlabelled = items.ids.take(np.flatnonzero(items.labels.numbers < 0))
     if unlabelled:
         raise ValueError(
             f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); a "
             "trial needs the subject of both sides"
         )
-    return np.unique([str(item.label) for item in items], return_inverse=True)[1].astype(np.int64)
+    return items.labels.numbers.astype(np.int64)
 
 
 def _trials(
     items: Sequence[Item], enrol: NDArray[np.integer], probe: NDArray[np.integer]
 ) -> Trials:
     """The trials of these pairs of items, with their labels."""
-    ids = tuple(item.id for item in items)
+    items = Items.of(items)
+    ids = tuple(items.ids)
     label = _classes(items)
     return Trials(
         ids, ids, enrol.astype(np.int32), probe.astype(np.int32), label[enrol] == label[probe]

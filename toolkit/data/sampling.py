@@ -288,4 +288,4 @@ def _without_repeats(batches: Index, num_classes: int, rng: np.random.Generator)
 
 def _in_batches(order: Index, size: int) -> Index:
     """Cuts an order of items into whole batches."""
-    return order[: order.size // size * size].reshape(-1, size).astype(np.int64)
+    return order[: order.size // size * size].reshape(-1, size).astype(np.int64, copy=False)

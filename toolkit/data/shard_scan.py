@@ -11,8 +11,8 @@ import tarfile
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
-from eval.types import name_first
-from toolkit.data.batch import MAX_SPAN, Item
+from eval.types import name_first, nfc
+from toolkit.data.items import MAX_SPAN
 
 LABEL_SUFFIXES = (".cls", ".spk", ".json", ".txt")  # in order of precedence
 MAX_NAME = 1_024  # characters of a member's name, an id or a label
@@ -23,6 +23,7 @@ _MAX_TAIL = 2**20  # bytes of zeros after the last member: tar pads to its block
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstandard"}
 _REMEDY = "fetch or pack it again"
 
+Member = tuple[str, str | None, str, int, int]  # id, label, suffix, offset, size
 Label = tuple[str | None, str | None]  # label and id, as far as they are stated
 
 
@@ -66,8 +67,8 @@ class _Contents(NamedTuple):
             self.labels.setdefault(key, {})[ending] = _label(ending, file.read(member.size))
 
 
-def scan(shard: Path) -> list[Item]:
-    """Lists the data members of a shard as items with their spans.
+def scan(shard: Path) -> list[Member]:
+    """Lists the data members of a shard: the id, label, suffix, offset and size of each.
 
     Folders, hidden files and names without a suffix are passed over. The label of an item is None
     where no label member fits (see toolkit.data.shards).
@@ -76,7 +77,7 @@ def scan(shard: Path) -> list[Item]:
         shard: A plain tar archive.
 
     Returns:
-        The items in the order of the shard.
+        The members in the order of the shard.
 
     Raises:
         ValueError: It is not a whole, uncompressed tar archive. Or it contains links, devices,
@@ -110,7 +111,7 @@ def scan(shard: Path) -> list[Item]:
             f"({name_first(name for name, _ in contents.refused)}): {contents.refused[0][1]}; "
             f"{_REMEDY}"
         )
-    return [_item(shard, contents.labels, *member) for member in contents.data]
+    return [_member(contents.labels, *member) for member in contents.data]
 
 
 def _read_headers(file: _Headers, size: int) -> _Contents:
@@ -185,10 +186,10 @@ def _label(ending: str, content: bytes) -> Label:
     return label if is_name(label) else None, id if is_name(id) else None
 
 
-def _item(
-    shard: Path, labels: dict[str, dict[str, Label]], key: str, ending: str, offset: int, size: int
-) -> Item:
-    """The item of a data member: its id, and its label if there is one under either key."""
+def _member(
+    labels: dict[str, dict[str, Label]], key: str, ending: str, offset: int, size: int
+) -> Member:
+    """A data member with its id, and with its label if there is one under either key."""
     folder, slash, base = key.rpartition("/")
     mine, shared = labels.get(key, {}), labels.get(folder + slash + base.partition(".")[0], {})
     stated = [
@@ -198,4 +199,5 @@ def _item(
         if suffix in members
     ]
     label = next((text for text in stated if text is not None), None)
-    return Item(mine.get(".json", (None, None))[1] or key, shard, label, (offset, size), ending)
+    id = mine.get(".json", (None, None))[1] or key
+    return nfc(id), None if label is None else nfc(label), ending, offset, size

@@ -26,7 +26,9 @@ import tarfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import add
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +37,9 @@ from eval.formats.files import atomic_path
 from eval.formats.writing import move
 from eval.types import name_first
 from toolkit.console import track
-from toolkit.data.batch import MAX_SPAN, Item, check_unique
-from toolkit.data.shard_scan import LABEL_SUFFIXES, MAX_NAME, is_name, scan
+from toolkit.data.item_checks import check_unique
+from toolkit.data.items import MAX_SPAN, NO_SPAN, Item, Items, ItemsBuilder
+from toolkit.data.shard_scan import LABEL_SUFFIXES, MAX_NAME, Member, is_name, scan
 
 _BLOCK = tarfile.BLOCKSIZE
 _MAX_INDEX = 2**30  # bytes
@@ -51,7 +54,7 @@ def items(
     suffixes: tuple[str, ...] = (),
     labelled: bool = True,
     prefix: bool = False,
-) -> list[Item]:
+) -> Items:
     """Lists the items of all shards; a recipe names it where others name the items of a folder.
 
     A missing index is written, with a warning where that is not permitted.
@@ -81,11 +84,12 @@ def items(
             f"{data}: {len(shards)} shards without {' or '.join(suffixes) or 'data'} members; "
             "samples are KEY.flac and KEY.cls, or such"
         )
-    unlabelled = [item.name for item in listed if item.label is None]
-    if labelled and unlabelled:
+    unlabelled = np.flatnonzero(listed.labels.numbers < 0)
+    if labelled and unlabelled.size:
+        names = [item.name for item in listed.take(unlabelled)]
         raise ValueError(
-            f"{len(unlabelled)} of {len(listed)} items in shards have no label "
-            f"({name_first(unlabelled)}); each needs a member KEY{', KEY'.join(LABEL_SUFFIXES)}"
+            f"{len(names)} of {len(listed)} items in shards have no label "
+            f"({name_first(names)}); each needs a member KEY{', KEY'.join(LABEL_SUFFIXES)}"
             " beside it: pack them with labels, name the `suffixes` that count as data, or set "
             "labelled=False"
         )
@@ -99,29 +103,34 @@ def items(
     return listed
 
 
-def _list_all(shards: Sequence[Path], suffixes: tuple[str, ...], prefix: bool) -> list[Item]:
+def _list_all(shards: Sequence[Path], suffixes: tuple[str, ...], prefix: bool) -> Items:
     """The items with these suffixes. Raises ValueError for shards that cannot be used."""
-    items: list[Item] = []
+    made = ItemsBuilder()
     damaged: list[tuple[str, str]] = []  # name, reason
-    texts: dict[str, str] = {}  # one string in memory per label and suffix, not per item
     with _uncollected():
         for shard in shards:
             try:
-                listed = _listed(shard)
+                members = _listed(shard)
             except (ValueError, OSError) as error:
                 damaged.append((shard.name, str(error)))
                 continue
-            for id, path, label, span, ending in listed:
-                if not suffixes or ending in suffixes:
-                    name = f"{shard.stem}/{id}" if prefix else id
-                    text = None if label is None else texts.setdefault(label, label)
-                    items.append(Item(name, path, text, span, texts.setdefault(ending, ending)))
+            if suffixes:
+                members = [member for member in members if member[2] in suffixes]
+            if members:
+                ids, labels, endings, offsets, sizes = zip(*members, strict=True)
+                made.add(
+                    [f"{shard.stem}/{id}" for id in ids] if prefix else ids,
+                    [shard.as_posix()] * len(ids),
+                    labels,
+                    np.array((offsets, sizes), dtype=np.int64).T,
+                    endings,
+                )
     if damaged:
         raise ValueError(
             f"{len(damaged)} of {len(shards)} shards cannot be used "
             f"({name_first(name for name, _ in damaged)}): {damaged[0][1]}"
         )
-    return items
+    return made.build()
 
 
 def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
@@ -140,18 +149,22 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
         >>> shard_numbers([Item(str(i), Path(f"{i // 2}.tar"), span=(512, 9)) for i in range(4)])
         array([0, 0, 1, 1])
     """
-    outside = [item.id for item in items if item.span is None]
+    items = Items.of(items)
+    files = slice(None) if items.spans is None else items.spans.array[:, 0] == NO_SPAN[0]
+    outside = items.ids.take(np.arange(len(items))[files])
     if outside:
         raise ValueError(
             f"{len(outside)} of {len(items)} items are files that are not in a tar shard "
             f"({name_first(outside)}); pack them, or set open_shards to 0"
         )
-    numbers: dict[Path, int] = {}
-    return np.fromiter(
-        (numbers.setdefault(item.path, len(numbers)) for item in items),
-        dtype=np.int64,
-        count=len(items),
-    )
+    # The whole path of a shard is a beginning. The first item of each is the last to set its place.
+    shard = items.beginnings.numbers
+    first = np.full(len(items.beginnings.names), len(items))
+    first[shard[::-1]] = np.arange(len(items))[::-1]
+    rank = np.empty(first.size, dtype=np.int64)
+    rank[np.argsort(first, kind="stable")] = np.arange(first.size)
+    numbers: NDArray[np.int64] = rank[shard]
+    return numbers
 
 
 def write(
@@ -316,7 +329,7 @@ def _label_members(items: Sequence[Item]) -> list[bytes]:
 
 def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> None:
     """Writes one shard and its index. The index comes last: where it is, the shard is whole."""
-    packed: list[Item] = []
+    packed: list[Member] = []
     _index_of(shard).unlink(missing_ok=True)
     with (
         atomic_path(shard) as temporary,
@@ -331,9 +344,7 @@ def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> Non
                     f"{item.name}: it changed while it was packed and had {size} bytes before; "
                     "run the packing again when nothing writes to it"
                 )
-            packed.append(
-                Item(item.id, shard, item.label, (file.tell() + _BLOCK, size), item.suffix)
-            )
+            packed.append((item.id, item.label, item.suffix, file.tell() + _BLOCK, size))
             for ending, data in ((item.suffix, content), (".json", record)):
                 member = tarfile.TarInfo(f"{key:09d}{ending}")
                 member.size = len(data)
@@ -350,9 +361,7 @@ def _holds(shard: Path, expected: Sequence[tuple[str, str | None, str, int]]) ->
         listed = _read_index(shard)
     except (ValueError, OSError):
         return False
-    return [
-        (item.id, item.label, item.ending, item.span[1]) for item in listed if item.span
-    ] == expected
+    return [(*member[:3], member[4]) for member in listed] == expected
 
 
 @contextmanager
@@ -417,19 +426,19 @@ def _find(data: Path, pattern: str) -> list[Path]:
     return shards
 
 
-def _listed(shard: Path) -> list[Item]:
-    """The items of one shard, from its index or by scanning it once."""
+def _listed(shard: Path) -> list[Member]:
+    """The members of one shard, from its index or by scanning it once."""
     if _index_of(shard).is_file():
         return _read_index(shard)
-    items = scan(shard)
+    members = scan(shard)
     try:
-        _write_index(shard, items)
+        _write_index(shard, members)
     except OSError as error:
         warnings.warn(
             f"{shard}: its index cannot be written ({error}); the shard is scanned each time",
             stacklevel=3,
         )
-    return items
+    return members
 
 
 def _index_of(shard: Path) -> Path:
@@ -437,21 +446,20 @@ def _index_of(shard: Path) -> Path:
     return shard.with_name(f"{shard.name}.index")
 
 
-def _write_index(shard: Path, items: Sequence[Item]) -> None:
+def _write_index(shard: Path, members: Sequence[Member]) -> None:
     """Writes the index of a shard."""
     header = {
         "likeness_index": _FORMAT,
         "shard": shard.name,
         "bytes": shard.stat().st_size,
-        "items": len(items),
+        "items": len(members),
     }
-    rows = ([item.id, item.label, item.ending, *(item.span or ())] for item in items)
     with atomic_path(_index_of(shard)) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *rows))
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *members))
 
 
-def _read_index(shard: Path) -> list[Item]:
-    """The items that the index states.
+def _read_index(shard: Path) -> list[Member]:
+    """The members that the index states.
 
     Raises ValueError if it is damaged or does not match the shard.
     """
@@ -462,6 +470,7 @@ def _read_index(shard: Path) -> list[Item]:
             f"{index}: it has over {_MAX_INDEX} bytes and is not the index of a shard: delete it"
         )
     try:
+        rows: list[Any]
         header, *rows = json.loads(
             f"[{index.read_text(encoding='utf-8').strip().replace(chr(10), ',')}]"
         )
@@ -476,16 +485,39 @@ def _read_index(shard: Path) -> list[Item]:
             f"this reads format {_FORMAT}, the shard has {size} bytes"
             f" and {len(rows)} items are listed; {remedy}"
         )
-    wrong = [str(line) for line, row in enumerate(rows, 2) if not _is_entry(row, size)]
-    if wrong:
+    if not _are_entries(rows, size):
+        wrong = [str(line) for line, row in enumerate(rows, 2) if not _is_entry(row, size)]
         raise ValueError(
             f"{index}: {len(wrong)} lines are not [id, label, suffix, offset, size] within the "
             f"shard (line {', '.join(wrong[:3])}); {remedy}"
         )
-    return [
-        Item(id, shard, label, (offset, length), ending)
-        for id, label, ending, offset, length in rows
-    ]
+    return rows
+
+
+def _are_entries(rows: Sequence[Any], shard_size: int) -> bool:
+    """Whether all values are entries of an index; a quick way for those of plain form.
+
+    It may say False where `_is_entry` says True of each.
+    """
+    if set(map(type, rows)) - {list} or set(map(len, rows)) - {5}:
+        return False
+    if not rows:
+        return True
+    ids, labels, endings, offsets, sizes = zip(*rows, strict=True)
+    texts, numbers = {*map(type, ids), *map(type, endings)}, {*map(type, offsets + sizes)}
+    if texts - {str} or {*map(type, labels)} - {str, type(None)} or numbers - {int}:
+        return False
+    return (
+        all(map(is_name, {*labels} - {None}))
+        and all(map(is_name, {*endings}))
+        and all(map(str.isprintable, ids))
+        and min(map(len, ids)) > 0
+        and max(map(len, ids)) <= MAX_NAME
+        and min(offsets) >= _BLOCK
+        and min(sizes) >= 0
+        and max(sizes) <= MAX_SPAN
+        and max(map(add, offsets, sizes)) <= shard_size
+    )
 
 
 def _is_entry(row: object, shard_size: int) -> bool:

@@ -21,12 +21,12 @@ from toolkit.data.batch import (
     NOT_FINITE,
     Bad,
     Floats,
-    Item,
     Read,
     collate,
     is_finite,
     make_room_for_sockets,
 )
+from toolkit.data.items import Item
 from toolkit.losses.simple import polarlike
 from toolkit.parallel import distributed
 

@@ -20,7 +20,7 @@ from eval.formats.provenance import likeness_version, sha256
 from eval.formats.trials import write_scores
 from eval.similarity import score_trials
 from eval.types import Floats, Scores, Trials, name_first
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.models.embed import embed_all, pick_device
 from toolkit.training.log import read_log
 from toolkit.training.measure import TEST, load_embedder, metrics_of, run_test

@@ -12,7 +12,8 @@ from torch import nn
 from eval.similarity import score_trials
 from eval.types import Trials
 from toolkit.console import Bar, Interrupted, console, interruptible
-from toolkit.data.batch import Bad, Batch, Item
+from toolkit.data.batch import Bad, Batch
+from toolkit.data.items import Item
 from toolkit.losses.contract import similarity_trained_by
 from toolkit.models import checkpoint
 from toolkit.models.embed import Diverged, TorchEmbedder, embed_all

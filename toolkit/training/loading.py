@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ from toolkit.data.batch import (
     Bad,
     Batch,
     Draw,
-    Item,
     Read,
     Views,
     collate_views,
     is_finite,
     make_room_for_sockets,
 )
+from toolkit.data.items import Item, Items
 from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.losses.contract import Estimated
 from toolkit.parallel import distributed
@@ -98,13 +99,9 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     Raises:
         ValueError: Items that cannot be read, counted.
     """
-    mine = items[distributed.rank() :: distributed.world()]
-    stated = digest(
-        [
-            repr(read),
-            *(f"{item.id}\0{item.path}\0{item.span}\0{_changed(item.path)}" for item in mine),
-        ]
-    )
+    mine = Items.of(items)[distributed.rank() :: distributed.world()]
+    states = (f"{item.id}\0{item.path}\0{item.span}\0{_changed(item.path)}" for item in mine)
+    stated = digest(chain([repr(read)], states))
     if not distributed.any_rank(stated not in _checked):
         return
     began = time.perf_counter()

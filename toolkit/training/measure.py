@@ -22,7 +22,9 @@ from eval.retrieval import clusters as find_clusters
 from eval.retrieval import query_metrics
 from eval.similarity import check_similarity
 from eval.types import Floats, name_first
-from toolkit.data.batch import Item, Read, check_unique
+from toolkit.data.batch import Read
+from toolkit.data.item_checks import check_unique, distinct_labels
+from toolkit.data.items import Item, Items
 from toolkit.losses.contract import Classifier, Probabilistic
 from toolkit.losses.vmf import VMF
 from toolkit.models import checkpoint
@@ -144,13 +146,13 @@ def settings_of(recipe: Recipe) -> list[Settings]:
     return [recipe.measure] if validation is None else [validation, recipe.measure]
 
 
-def items_of(settings: Settings, data: Path) -> dict[str, list[Item]]:
+def items_of(settings: Settings, data: Path) -> dict[str, Items]:
     """The items that a classification or retrieval takes, by the field that lists them: "items",
     and "calibrate_on" where it is given. Errors are the listing's.
     """
-    listed = {"items": list(settings.items(data))}
+    listed = {"items": Items.of(settings.items(data))}
     if isinstance(settings, Classification) and settings.calibrate_on is not None:
-        listed["calibrate_on"] = list(settings.calibrate_on(data))
+        listed["calibrate_on"] = Items.of(settings.calibrate_on(data))
     return listed
 
 
@@ -198,7 +200,7 @@ def classification(model: Model, data: Path, settings: Classification) -> PerIte
     Raises:
         ValueError: Labels are no training classes, or the loss has no class vectors.
     """
-    tested = settings.items(data)
+    tested = Items.of(settings.items(data))
     labels = _numbers(tested, model.classes)
     z = model.embed(tested)
     logits = _logits(model, z)
@@ -212,7 +214,7 @@ def classification(model: Model, data: Path, settings: Classification) -> PerIte
         "predicted": logits.argmax(axis=1).astype(np.float64),
     }
     if settings.calibrate_on is not None:
-        held_out = settings.calibrate_on(data)
+        held_out = Items.of(settings.calibrate_on(data))
         held_out_labels, held_out_logits = (
             _numbers(held_out, model.classes),
             _logits(model, model.embed(held_out)),
@@ -262,7 +264,7 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
         )
     compared = "cosine" if drawn else settings.similarity or model.similarity
     check_similarity(compared)
-    tested = settings.items(data)
+    tested = Items.of(settings.items(data))
     names = _disjoint_labels(tested, model.classes, settings.disjoint)
     labels = _numbers(tested, names)
     z = model.embed(tested)
@@ -286,12 +288,12 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
     return _per_item(model, tested, columns, labels.astype(np.int32), "classes", z, names)
 
 
-def _disjoint_labels(items: Sequence[Item], classes: Sequence[str], disjoint: bool) -> list[str]:
+def _disjoint_labels(items: Items, classes: Sequence[str], disjoint: bool) -> list[str]:
     """The sorted labels of the items.
 
     ValueError, if they are to be disjoint, for those among `classes`, which were trained on.
     """
-    names = sorted({str(item.label) for item in items})
+    names = distinct_labels(items)
     both = sorted(set(names) & set(classes))
     if disjoint and both:
         raise ValueError(
@@ -313,7 +315,7 @@ def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:
 
 def _per_item(
     model: Model,
-    items: Sequence[Item],
+    items: Items,
     columns: dict[str, Floats],
     groups: NDArray[np.int32] | None,
     over: str,
@@ -321,12 +323,15 @@ def _per_item(
     classes: Sequence[str],
 ) -> PerItem:
     """With what a report shows of the items."""
-    where = {item.id: item for item in items}
+    ids = tuple(items.ids)
+    where = {id: place for place, id in enumerate(ids)}
 
     def show(id: str) -> Path | NDArray[np.uint8] | None:
-        item = where.get(id)
-        if item is None or item.span is None:
-            return None if item is None else item.path
+        if id not in where:
+            return None
+        item = items[where[id]]
+        if item.span is None:
+            return item.path
         pixels = model.read(item)
         if not isinstance(pixels, np.ndarray) or pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
             return None
@@ -334,7 +339,7 @@ def _per_item(
         return levels[0] if len(levels) == 1 else np.ascontiguousarray(levels.transpose(1, 2, 0))
 
     return PerItem(
-        tuple(item.id for item in items),
+        ids,
         columns,
         groups,
         over,
@@ -382,14 +387,16 @@ def _generator(device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(_SEED)
 
 
-def _numbers(
-    items: Sequence[Item], classes: Sequence[str]
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _numbers(items: Items, classes: Sequence[str]) -> NDArray[np.int64]:
     number = {name: i for i, name in enumerate(classes)}
-    unknown = [item.id for item in items if str(item.label) not in number]
+    # The last one is that of items without a label, which a class of the name "None" stands for.
+    names = [*items.labels.names, "None"]
+    numbers = np.array([number.get(name, -1) for name in names], dtype=np.int64)
+    labels: NDArray[np.int64] = numbers[items.labels.numbers]
+    unknown = items.ids.take(np.flatnonzero(labels < 0))
     if unknown:
         raise ValueError(
             f"{len(unknown)} of {len(items)} items have labels that the model was not trained on "
             f"({name_first(unknown)}); test its own classes"
         )
-    return np.array([number[str(item.label)] for item in items], dtype=np.int64)
+    return labels

@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from eval.formats.provenance import digest
+import numpy as np
+
 from eval.similarity import check_similarity
 from eval.types import Trials, name_first
-from toolkit.data.batch import Draw, Item, Views, check_unique, label_numbers
+from toolkit.data.batch import Draw, Views
+from toolkit.data.item_checks import (
+    check_unique,
+    distinct_labels,
+    fingerprint,
+    label_numbers,
+)
+from toolkit.data.items import Item, Items
 from toolkit.data.sampling import Index
 from toolkit.data.sampling import check as check_sampling
 from toolkit.data.sampling import check_settings as check_sampling_settings
@@ -45,7 +54,7 @@ class Plan:
 
     recipe: Recipe
     data: Path
-    items: Sequence[Item]
+    items: Items
     classes: tuple[str, ...]
     labels: Index
     shards: Index | None
@@ -54,15 +63,21 @@ class Plan:
     description: dict[str, Any]
     fingerprint: str
 
-    def held_out(self) -> list[Item]:
+    def held_out(self) -> Items:
         """The items that the model is measured on: those of its trials, or of its measure and
         validation. Each occurs once.
         """
-        listed = [] if self.trials is None else [*self.trials[0]]
+        listed = [] if self.trials is None else [self.trials[0]]
         for settings in measure.settings_of(self.recipe):
-            for items in measure.items_of(settings, self.data).values():
-                listed += items
-        return list({(item.id, item.path, item.span): item for item in listed}.values())
+            listed += measure.items_of(settings, self.data).values()
+        every = Items.of(chain.from_iterable(listed))
+        seen: set[object] = set()
+        kept = np.full(len(every), True)
+        for row in every.ids.repeated().tolist():
+            item = every[row]
+            kept[row] = (item.id, item.path, item.span) not in seen
+            seen.add((item.id, item.path, item.span))
+        return every.take(np.flatnonzero(kept))
 
     def read_held_out(self) -> None:
         """Read every held-out item once, so that none is found to be unreadable after hours.
@@ -94,7 +109,7 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
     """
     check_settings(recipe)
     description = describe(recipe)
-    items = recipe.items(data) if items is None else items
+    items = Items.of(recipe.items(data) if items is None else items)
     check_unique(items, "items")
     classes, labels = label_numbers(items)
     shards = shard_numbers(items) if recipe.sampling.open_shards else None
@@ -108,12 +123,12 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
         measure.check_items(settings, data, classes)
     views = views_of(recipe, items, labels, seed=recipe.seed)
     views[Draw(0, 0, 0)]  # an augmentation may refuse its settings: a missing folder of noise, say
-    fingerprint = digest([f"{item.id}\0{item.label}" for item in items])
+    summed = fingerprint(items)
     distributed.agree(
         recipe=json.dumps(description, sort_keys=True),
         seed=recipe.seed,
         classes=len(classes),
-        items=fingerprint,
+        items=summed,
     )
     return Plan(
         recipe=recipe,
@@ -125,7 +140,7 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
         views=views,
         trials=trials,
         description=description,
-        fingerprint=fingerprint,
+        fingerprint=summed,
     )
 
 
@@ -210,7 +225,7 @@ def _check_trials(trials: tuple[Sequence[Item], Trials], classes: Sequence[str])
             "the trials have no labels; evaluation while training needs target and nontarget "
             "trials: label them, or set measure to None"
         )
-    both = sorted({str(item.label) for item in trials[0]} & set(classes))
+    both = sorted({*distinct_labels(trials[0])} & {*classes})
     if both:
         raise ValueError(
             f"{len(both)} subjects are both trained and tested on ({name_first(both)}); give "

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from toolkit.console import console
-from toolkit.data.batch import Batch, Item
+from toolkit.data.batch import Batch
+from toolkit.data.items import Item
 from toolkit.data.sampling import draws
 from toolkit.losses.contract import Scheduled
 from toolkit.models import checkpoint

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from eval.types import Trials
-from toolkit.data.batch import Item
+from toolkit.data.item_checks import distinct_labels
+from toolkit.data.items import Item, Items
 from toolkit.data.pairs import draw_pairs
 from toolkit.training.moved import place
 from toolkit.training.recipe import Recipe, Retrieval, Verification, override
@@ -90,7 +91,7 @@ class Search(dict[str, "Range | Choice"]):
         self.seeds, self.looks = seeds, looks
 
 
-def divide(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+def divide(items: Sequence[Item]) -> tuple[Items, Items]:
     """(fit items, validation items): max(4, a quarter) of the classes are held out, the same ones
     whatever the order of the items.
 
@@ -98,7 +99,9 @@ def divide(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
     they stay together, and validation holds only the class itself, as test trials do. ValueError if
     fewer than 2 classes are left to fit.
     """
-    base = {item.id: str(item.label).partition("#")[0] or str(item.label) for item in items}
+    items = Items.of(items)
+    labels = distinct_labels(items)
+    base = {label: label.partition("#")[0] or label for label in labels}
     classes = sorted(set(base.values()))
     num = max(LEAST_CLASSES, round(VALIDATION_SHARE * len(classes)))
     if len(classes) - num < 2:
@@ -106,23 +109,23 @@ def divide(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
             f"tuning: {len(classes)} classes to train on, of which {num} would be for validation; "
             f"at least {LEAST_CLASSES + 2} are needed, so do not tune"
         )
-    held_out = {classes[i] for i in np.random.default_rng(0).permutation(len(classes))[:num]}
-    kept = [item for item in items if base[item.id] not in held_out]
-    validation = [item for item in items if base[item.id] in held_out]
-    plain = {base[item.id] for item in validation if item.label == base[item.id]}
-    return kept, [
-        item for item in validation if item.label == base[item.id] or base[item.id] not in plain
-    ]
+    drawn = {classes[i] for i in np.random.default_rng(0).permutation(len(classes))[:num]}
+    held_out = {label for label in labels if base[label] in drawn}
+    validation = {label for label in held_out if base[label] == label or base[label] not in base}
+    return (
+        items.take(np.flatnonzero(~items.labelled(held_out))),
+        items.take(np.flatnonzero(items.labelled(validation))),
+    )
 
 
-def fit_items(data: Path, *, items: Callable[[Path], Sequence[Item]]) -> list[Item]:
+def fit_items(data: Path, *, items: Callable[[Path], Sequence[Item]]) -> Items:
     """The training items of a recipe without the validation classes: a recipe part, so that a run
     states what it was trained on.
     """
     return divide(items(data))[0]
 
 
-def held_out_items(data: Path, *, items: Callable[[Path], Sequence[Item]]) -> list[Item]:
+def held_out_items(data: Path, *, items: Callable[[Path], Sequence[Item]]) -> Items:
     """The validation items among the training items of a recipe: a part of its test while it is
     tuned.
     """
@@ -131,13 +134,14 @@ def held_out_items(data: Path, *, items: Callable[[Path], Sequence[Item]]) -> li
 
 def validation_trials(
     data: Path, *, items: Callable[[Path], Sequence[Item]]
-) -> tuple[list[Item], Trials]:
+) -> tuple[Items, Trials]:
     """All pairs among the validation items; of more than MOST_PAIRS a seeded draw of distinct ones,
     half target as far as there are so many.
 
     Returns the items that occur and the trials. ValueError if no validation class has two items.
     """
-    held_out = sorted(held_out_items(data, items=items), key=lambda item: str(item.label))
+    held_out = held_out_items(data, items=items)
+    held_out = held_out[np.argsort(held_out.labels.numbers, kind="stable")]
     drawn = draw_pairs(held_out, MOST_PAIRS, np.random.default_rng(0))
     assert drawn.target is not None
     if drawn.target.all() or not drawn.target.any():
@@ -146,8 +150,8 @@ def validation_trials(
             f"trials of {len(drawn)}; both kinds are needed"
         )
     used, index = np.unique(np.stack((drawn.enrol, drawn.probe)), return_inverse=True)
-    chosen = [held_out[i] for i in used]
-    ids = tuple(item.id for item in chosen)
+    chosen = held_out[used]
+    ids = tuple(chosen.ids)
     enrol, probe = index.reshape(2, -1).astype(np.int32)
     return chosen, Trials(ids, ids, enrol, probe, drawn.target)
 

@@ -14,7 +14,7 @@ from typing import Any
 from eval.comparison import Subjects, subjects_behind
 from eval.formats.files import atomic_path, json_object
 from eval.types import Trials, name_first
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
 from toolkit.training.measure import items_of, settings_of

@@ -28,8 +28,8 @@ from likeness.models import insightface as insight
 from likeness.models import load
 from likeness.verification import verify
 from modalities.face import align, images
-from toolkit.data.batch import Item
 from toolkit.data.images import encode, to_floats
+from toolkit.data.items import Item
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 CPU = ["CPUExecutionProvider"]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from modalities.face import align, images
-from toolkit.data.batch import Item
 from toolkit.data.images import BadImage, Pixels, encode
+from toolkit.data.items import Item
 
 REFERENCE = np.array(
     [

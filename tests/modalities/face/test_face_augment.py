@@ -15,8 +15,9 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy.stats import binom
 
 from modalities.face import augment, images
-from toolkit.data.batch import Draw, Item, Views
+from toolkit.data.batch import Draw, Views
 from toolkit.data.images import encode, to_floats
+from toolkit.data.items import Item
 from toolkit.models.parts import describe
 
 RNG = np.random.default_rng(3)

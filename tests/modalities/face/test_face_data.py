@@ -17,8 +17,8 @@ from eval.formats.trials import read_trials
 from eval.protocols import lfw
 from eval.types import Trials
 from modalities.face import align, folders, ijb, images, orl, pairs, validation
-from toolkit.data.batch import Item
 from toolkit.data.images import BadImage, encode, to_floats
+from toolkit.data.items import Item
 from toolkit.data.pairs import draw_pairs
 
 TINY = encode(np.full((112, 112, 3), 7, np.uint8))

@@ -13,8 +13,8 @@ import torch
 from likeness.models.parts import restore
 from modalities.face import images
 from toolkit.data import pixels
-from toolkit.data.batch import Item
 from toolkit.data.images import BadImage, encode, to_floats
+from toolkit.data.items import Item
 from toolkit.models.embed import TorchEmbedder, embed
 
 RNG = np.random.default_rng(0)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from eval.types import Trials
 from modalities.face import images, pickled
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 BLOBS = [b"\xff\xd8" + bytes([i]) * (5 + 60 * i) for i in range(8)]
 SAME = [True, False, True, False]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from modalities.face import folders, images, recordio, recordio_writer
 from tests.disk_calls import come_in_order, recorded
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 

@@ -12,8 +12,8 @@ import pytest
 from eval.types import Trials
 from modalities import synthetic_faces
 from modalities.face import images, pickled, validation
-from toolkit.data.batch import Item
 from toolkit.data.images import encode
+from toolkit.data.items import Item
 
 PEOPLE = ("Ann_A", "Bob_B")
 

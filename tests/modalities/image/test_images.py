@@ -12,8 +12,8 @@ from PIL import Image
 
 from modalities.image.images import raw_ending, read
 from toolkit.data import shards
-from toolkit.data.batch import Item
 from toolkit.data.images import BadImage
+from toolkit.data.items import Item
 
 
 def picture(height: int = 40, width: int = 60, seed: int = 0) -> np.ndarray:

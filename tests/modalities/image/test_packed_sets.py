@@ -16,8 +16,8 @@ import pytest
 
 from modalities.image import cifar, digits, images, mnist, omniglot
 from toolkit.data import shards
-from toolkit.data.batch import Item
 from toolkit.data.images import BadImage
+from toolkit.data.items import Item
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

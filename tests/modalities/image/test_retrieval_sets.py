@@ -15,7 +15,7 @@ from sklearn.model_selection import KFold, train_test_split
 
 from modalities.image import cars, cub, folders, lists, sop, splits
 from modalities.image.splits import Protocol, divide_classes
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 
 def touch(*paths: Path) -> None:

@@ -16,7 +16,7 @@ from eval.similarity import score_trials
 from eval.types import Embeddings
 from likeness.cli import main
 from modalities.speaker import cnceleb
-from toolkit.data.batch import read_items
+from toolkit.data.item_lists import read_items
 
 
 @pytest.fixture

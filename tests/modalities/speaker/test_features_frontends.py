@@ -28,7 +28,7 @@ from modalities.speaker.spec_augment import SpecAugment
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from modalities.synthetic import voice
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.models.parts import describe
 
 torchaudio = import_torchaudio()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eval.types import Trials
 from modalities.speaker.lists import items, matched, trials
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from modalities.speaker import audio, long, vad
 from modalities.speaker.audio import BadAudio
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 RATE = 16_000
 

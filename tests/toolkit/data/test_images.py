@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from toolkit.data import images, shards
-from toolkit.data.batch import Item
 from toolkit.data.images import BadImage, Pixels, decode_bytes, encode, file_bytes, to_floats
+from toolkit.data.items import Item
 
 RNG = np.random.default_rng(0)
 SMOOTH = cv2.GaussianBlur(RNG.integers(0, 256, (40, 56, 3), dtype=np.uint8), (0, 0), 4)

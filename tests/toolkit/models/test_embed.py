@@ -18,7 +18,8 @@ from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.xvector import XVector
-from toolkit.data.batch import Item, read_items
+from toolkit.data.item_lists import read_items
+from toolkit.data.items import Item
 from toolkit.losses.simple import polarlike
 from toolkit.models.embed import TorchEmbedder, embed
 

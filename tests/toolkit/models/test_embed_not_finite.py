@@ -20,7 +20,7 @@ from likeness import extract
 from likeness.cli import main
 from modalities.speaker import audio, folders, long
 from tests import tiny
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.models import checkpoint
 from toolkit.models.embed import NO_NUMBERS, Diverged, TorchEmbedder, embed, embed_where_readable
 from toolkit.models.onnx import OnnxEmbedder, Whole

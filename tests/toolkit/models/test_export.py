@@ -29,7 +29,7 @@ from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.small import SmallCNN
 from toolkit.backbones.statistics import OrderStatistics
 from toolkit.backbones.xvector import XVector
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pixels import ADAFACE, INSIGHTFACE, PixelScale
 from toolkit.models import checkpoint, export
 from toolkit.models import onnx as onnx_models
@@ -356,7 +356,7 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
         (describe(shape="x"), "does not fit"),
         (describe(read={"call": "os.system", "args": {}}), "is not in toolkit or modalities"),
         (
-            describe(read={"call": "toolkit.data.batch.read_items", "args": {}}),
+            describe(read={"call": "toolkit.data.item_lists.read_items", "args": {}}),
             "is no modality's read function",
         ),
         (

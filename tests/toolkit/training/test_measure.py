@@ -21,7 +21,7 @@ from eval import per_item
 from likeness.models.run import load_model as load_embedder
 from modalities.image import digits
 from toolkit.backbones.small import SmallCNN
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pixels import PixelScale
 from toolkit.data.sampling import Sampling
 from toolkit.losses.softmax import Cosine, Softmax

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.training import recipe as recipes

@@ -239,7 +239,7 @@ def test_untrusted_descriptions_import_nothing_but_modules_of_ours(call: str) ->
 
 def test_untrusted_read_must_be_a_modality_s_read() -> None:
     for call in (
-        "toolkit.data.batch.read_items",
+        "toolkit.data.item_lists.read_items",
         "modalities.speaker.folders.scan",
         "eval.formats.trials.read",
         "modalities.speaker.features.KaldiFbank",

@@ -24,7 +24,8 @@ from likeness.cli import main
 from likeness.models.run import load_model
 from likeness.prepare import prepare
 from modalities.speaker import folders
-from toolkit.data.batch import Batch, Item
+from toolkit.data.batch import Batch
+from toolkit.data.items import Item
 from toolkit.data.source import Dataset
 from toolkit.models import checkpoint
 from toolkit.models.embed import TorchEmbedder

@@ -23,7 +23,7 @@ from torch import nn
 from likeness.cli import main
 from likeness.models.run import load_model
 from modalities.speaker import folders
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.models import checkpoint
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Compute, Recipe, Schedule
@@ -325,7 +325,7 @@ def test_optimiser_groups_cover_every_parameter_once() -> None:
 
 
 def test_unlabelled_items_are_counted() -> None:
-    from toolkit.data.batch import label_numbers
+    from toolkit.data.item_checks import label_numbers
 
     with pytest.raises(ValueError, match="1 of 2 items have no label"):
         label_numbers([Item("a", Path("a"), "x"), Item("b", Path("b"))])

@@ -24,7 +24,7 @@ from modalities.image import digits, mnist
 from modalities.speaker import folders
 from toolkit.backbones.small import SmallCNN
 from toolkit.console import Interrupted
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.data.pixels import PixelScale
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from likeness.models.run import load_model
 from modalities.speaker import folders
-from toolkit.data.batch import Batch, Item, Views, collate_views
+from toolkit.data.batch import Batch, Views, collate_views
+from toolkit.data.items import Item
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.rank import RankedList
 from toolkit.losses.vmf import VMF

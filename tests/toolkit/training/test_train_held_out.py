@@ -17,7 +17,8 @@ from likeness.models.run import load_model
 from modalities.image import digits, images
 from modalities.speaker import audio, folders
 from toolkit.backbones.small import SmallCNN
-from toolkit.data.batch import Batch, Item
+from toolkit.data.batch import Batch
+from toolkit.data.items import Item
 from toolkit.data.pixels import PixelScale
 from toolkit.data.sampling import Sampling
 from toolkit.losses.softmax import Softmax

@@ -22,7 +22,7 @@ from modalities import synthetic
 from modalities.speaker import folders
 from modalities.speaker.audio import speed_copies
 from toolkit.console import Interrupted
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 from toolkit.models.parts import describe
 from toolkit.training import compare
 from toolkit.training import recipe as recipes

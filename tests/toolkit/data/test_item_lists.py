@@ -1,0 +1,149 @@
+"""Lists of items that are written and read back, by the plain way and by that of any lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eval.types import nfc
+from toolkit.data import item_lists
+from toolkit.data.item_lists import read_items, write_items
+from toolkit.data.items import Item
+
+
+def test_items_of_shards_are_not_written_as_their_shard(tmp_path: Path) -> None:
+    files = [Item("a/1", tmp_path / "a b/1.wav"), Item("a/2", tmp_path / "2.wav")]
+    inside = [Item(f"s/{i}", tmp_path / "0.tar", span=(i, 1), ending=".wav") for i in range(2)]
+    write_items(tmp_path / "list.txt", files, tmp_path)
+    assert read_items(tmp_path / "list.txt") == files
+    with pytest.raises(ValueError, match=r"2 of 4 items .*'s/0', 's/1'"):
+        write_items(tmp_path / "list.txt", files + inside, tmp_path)
+    assert read_items(tmp_path / "list.txt") == files
+
+
+@pytest.mark.parametrize("name", ["#a", '"a"', "a\tb", "a\nb", "a\rb", " a", "a ", ""])
+def test_a_list_holds_no_name_that_would_be_read_back_as_another(name: str, tmp_path: Path) -> None:
+    files = [
+        Item("good", tmp_path / "good.wav"),
+        Item(f"{name}/1.wav", tmp_path / name / "1.wav") if name else Item("", tmp_path / "1.wav"),
+    ]
+    if name == "a ":  # a blank before the suffix or a slash stays
+        write_items(tmp_path / "list.txt", files, tmp_path)
+        assert read_items(tmp_path / "list.txt") == files
+        files[1] = Item("a ", tmp_path / "a ")
+    with pytest.raises(ValueError, match="1 of 2"):
+        write_items(tmp_path / "other.txt", files, tmp_path)
+    assert not (tmp_path / "other.txt").exists()
+
+
+@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=5, unique_by=nfc))
+def test_what_a_list_takes_it_gives_back(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("list")
+    try:
+        items = [Item(name, Path(f"{number}.wav")) for number, name in enumerate(names)]
+        write_items(folder / "list.txt", items)
+    except ValueError:
+        return
+    assert read_items(folder / "list.txt", Path()) == items
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
+def test_a_list_that_never_ends_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="line 1"):
+        read_items(tmp_path / "list.txt")
+
+
+def test_a_list_that_is_no_text_is_refused_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_bytes(b"a.wav\n\xff\x80")
+    with pytest.raises(ValueError, match=r"list\.txt is not UTF-8"):
+        read_items(tmp_path / "list.txt")
+
+
+def by_lines(path: Path) -> list[Item]:
+    """A list as it is read line by line."""
+    items: list[Item] = []
+    header: list[str] = []
+    for line in path.read_text(encoding="utf-8-sig").split("\n"):
+        fields = item_lists._line_fields(line)
+        if fields and not items and not header and item_lists._is_header(fields):
+            header = fields
+        elif fields:
+            names = header or [["path"], ["id", "path"], ["id", "path", "label"]][len(fields) - 1]
+            row = dict(zip(names, fields, strict=True))
+            id = row.get("id", row["path"])
+            items.append(Item(id, path.parent / row["path"], row.get("label")))
+    return items
+
+
+@given(
+    st.sampled_from([" ", "\t", ","]),
+    st.integers(1, 3),
+    st.lists(
+        st.text(st.sampled_from("ab/.\u00e9\u0301\u3000 #\"'-\x1f"), min_size=1, max_size=5),
+        max_size=12,
+    ),
+    st.booleans(),
+)
+def test_plain_lines_are_read_as_lines_of_any_form(
+    tmp_path_factory: pytest.TempPathFactory,
+    separator: str,
+    width: int,
+    texts: list[str],
+    has_header: bool,
+) -> None:
+    path = tmp_path_factory.mktemp("list") / "list.txt"
+    names = [["path"], ["id", "path"], ["id", "path", "label"]][width - 1]
+    lines = [separator.join(names)] if has_header and width > 1 else []
+    # As many lines as are read one by one come first.
+    for number in range(1200):
+        lines.append(separator.join([f"{number}"] * width))
+    for number, text in enumerate(texts):
+        fields = [f"{text}{column}{number}" for column in range(width)]
+        fields[number % width] = f"x/{number}{text}"
+        lines.append(separator.join(fields))
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    try:
+        expected = by_lines(path)
+    except (IndexError, ValueError):
+        with pytest.raises(ValueError, match="malformed"):
+            read_items(path)
+        return
+    if len({item.id for item in expected}) < len(expected):
+        with pytest.raises(ValueError, match="repeated"):
+            read_items(path)
+        return
+    assert read_items(path) == expected
+
+
+def test_most_lines_are_read_together(tmp_path: Path) -> None:
+    text = "".join(f"a/{number}\twavs/{number}.wav\tann\n" for number in range(1000))
+    rows = item_lists._Rows(tmp_path)
+    assert not rows.add_plain(text)  # the first line may be a header
+    rows.add_lines(tmp_path / "list.txt", 0, text[: text.index("\n") + 1])
+    assert rows.add_plain(text)
+    for mark in ('"', "# ", " ", "\x1f", "\n", "\u3000", "\t"):
+        assert not rows.add_plain(f"{text}{mark}b\tb.wav\tbob\n")
+
+
+def test_further_columns_are_carried(tmp_path: Path) -> None:
+    rows = [f"{i}.wav,s{i % 3},{i / 8},{'f' if i % 2 else ''},{i}-{i + 9},x" for i in range(2000)]
+    rows[1500] = '"1500.wav",s0,late,"m",a b,x'
+    (tmp_path / "list.csv").write_text(
+        "\n".join(["path,label,start,sex,age,codec", *rows]), encoding="utf-8"
+    )
+    items = read_items(tmp_path / "list.csv")
+    starts = items.column("start")
+    assert isinstance(starts, np.ndarray)
+    assert starts[:3].tolist() == [0.0, 0.125, 0.25]
+    assert np.flatnonzero(np.isnan(starts)).tolist() == [1500]
+    assert [items.column("sex")[i] for i in (0, 1, 1500)] == [None, "f", "m"]
+    assert items[::-1].column("age")[499] == "a b"
+    with pytest.raises(ValueError, match="codec"):
+        items.column("codec")

@@ -1,0 +1,287 @@
+"""Items in columns: the same items as a list of them, in every process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.data import tree
+from toolkit.data.batch import Draw, Views, collate_views
+from toolkit.data.columns import Shared, Texts
+from toolkit.data.item_checks import check_unique, distinct_labels, fingerprint, label_numbers
+from toolkit.data.items import MAX_SPAN, Item, Items, ItemsBuilder
+from toolkit.data.shards import shard_numbers
+
+names = st.text(st.characters(codec="utf-8"), max_size=6)
+rows = st.builds(
+    Item,
+    st.one_of(names, st.sampled_from(["a/b", "a/c.wav", "caf\u00e9", "cafe\u0301"])),
+    st.builds(
+        Path, st.one_of(names, st.sampled_from(["a/b", "/x/a/b", ".", "x/a/c.wav", "\udce9/a"]))
+    ),
+    st.one_of(st.none(), names, st.sampled_from(["ann", "bob"])),
+    st.one_of(st.none(), st.tuples(st.integers(-(2**62), 2**62), st.integers(-(2**62), 2**62))),
+    st.sampled_from(["", ".wav", ".\u00e9"]),
+)
+
+
+@given(st.binary(min_size=1, max_size=100), st.data())
+def test_a_span_opens_as_its_bytes(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("span") / "shard.tar"
+    path.write_bytes(content)
+    offset = data.draw(st.integers(0, len(content)))
+    size = data.draw(st.integers(0, len(content) - offset))
+    with Item("a", path, span=(offset, size)).open() as file:
+        assert file.read() == content[offset : offset + size]
+    with Item("a", path).open() as file:
+        assert file.read() == content
+
+
+def test_spans_outside_the_shard_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "shard.tar"
+    path.write_bytes(bytes(1000))
+    for span, says in [
+        ((990, 20), "only 10 of its 20 bytes"),
+        ((5000, 1), "only 0 of its 1 bytes"),
+        ((-1, 5), "from byte -1"),
+        ((0, MAX_SPAN + 1), "at most"),
+    ]:
+        with pytest.raises(ValueError, match=says) as caught:
+            Item("spk/a", path, span=span).open()
+        assert str(caught.value).startswith(f"{path}[spk/a]: ")
+    with pytest.raises(FileNotFoundError):
+        Item("a", tmp_path / "none.tar", span=(0, 1)).open()
+
+
+def test_suffix_and_name() -> None:
+    assert Item("a", Path("x/a.FLAC")).suffix == ".flac"
+    assert Item("a", Path("x.tar"), span=(0, 1), ending=".wav").suffix == ".wav"
+    assert Item("a", Path("x/a.FLAC")).name == str(Path("x/a.FLAC"))
+    assert Item("a", Path("x.tar"), span=(0, 1)).name == "x.tar[a]"
+
+
+def test_a_name_that_is_no_text_is_refused_as_such() -> None:
+    with pytest.raises(ValueError, match="UTF-8") as caught:
+        Item("caf\udce9/1.wav", Path("1.wav"))
+    assert "\\udce9" in str(caught.value)
+
+
+@given(st.lists(rows, max_size=12), st.data())
+def test_columns_are_the_items_of_their_list(listed: list[Item], data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(listed)), max_size=2)))
+    built = ItemsBuilder()  # in blocks of any size
+    for start, stop in zip([0, *cuts], [*cuts, len(listed)], strict=True):
+        if start < stop:
+            built.add_items(listed[start:stop])
+    items = built.build()
+    assert items == listed
+    assert listed == Items.of(iter(listed))
+    assert [items[i] for i in range(-len(listed), 0)] == listed
+    index = data.draw(st.slices(len(listed)))
+    assert list(items[index]) == listed[index]
+    assert items[index][::-1] == listed[index][::-1]
+    indices = data.draw(st.lists(st.integers(0, max(0, len(listed) - 1)), max_size=20))
+    if listed:
+        taken = items[np.array(indices, dtype=np.int64)]
+        assert taken == [listed[i] for i in indices]
+        assert pickle.loads(pickle.dumps(taken)) == taken
+        assert items[np.arange(len(listed)) % 2 == 0] == listed[::2]
+    assert items + listed == listed + items == listed * 2
+    for row in (-len(listed) - 1, len(listed)):
+        with pytest.raises(IndexError):
+            items[row]
+
+
+@given(st.lists(rows, max_size=12))
+def test_what_is_asked_of_all_items_is_that_of_their_list(listed: list[Item]) -> None:
+    items = Items.of(listed)
+    assert distinct_labels(items) == distinct_labels(listed)
+    assert fingerprint(items) == fingerprint(listed)
+    outcomes = []
+    for each in (items, listed):
+        try:
+            check_unique(each, "here")
+            names, numbers = label_numbers(each)
+            outcomes.append((names, numbers.tolist()))
+        except ValueError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+    inside = [item for item in listed if item.span is not None]
+    known: dict[Path, int] = {}
+    expected = [known.setdefault(item.path, len(known)) for item in inside]
+    assert shard_numbers(Items.of(inside)).tolist() == expected
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=20), max_size=20))
+def test_texts_are_sorted_and_compared_as_python_does(listed: list[str]) -> None:
+    texts = Texts.of(listed)
+    assert list(texts) == listed
+    assert list(texts.take(texts.order())) == sorted(listed)
+    plain = [text.replace("\0", "").strip("/.") for text in listed]
+    plain = [text for text in plain if "//" not in text and "/." not in text]
+    by_parts = sorted(plain, key=lambda text: text.split("/"))
+    assert list(Texts.of(plain).take(Texts.of(plain).order(of_paths=True))) == by_parts
+    twice = [row for row, text in enumerate(listed) if listed.count(text) > 1]
+    assert texts.repeated().tolist() == twice
+
+
+def test_many_names_and_long_blocks() -> None:
+    listed = [
+        Item(
+            f"s{i % 300}/{i}.wav",
+            Path(f"d{i % 70_000}/{i}.wav"),
+            f"s{i % 300}",
+            None,
+            f".{i % 300}",
+        )
+        for i in range(70_000)
+    ]
+    items = Items.of(listed)
+    assert list(items.ids) == [item.id for item in listed]
+    assert items.labels.numbers.dtype == np.uint16
+    rows = np.append(np.random.default_rng(0).permutation(len(listed))[:500], 69_999)
+    assert items.take(rows) == [items[i] for i in rows.tolist()] == [listed[i] for i in rows]
+    assert items[65_530:65_550] == listed[65_530:65_550]
+
+
+def test_items_cannot_be_changed() -> None:
+    items = Items.of([Item("a", Path("a"), "ann")])
+    with pytest.raises(AttributeError):
+        items.ids = Texts.of(["b"])  # type: ignore[misc]
+    with pytest.raises(ValueError, match="read-only"):
+        items.labels.numbers[0] = 1
+
+
+def read(item: Item) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """The number in an item's id."""
+    return np.array([float(item.id)], np.float32)
+
+
+def shared_columns(items: Items) -> list[Shared]:
+    """The arrays of items, but those of the names."""
+    assert items.spans is not None
+    assert items.endings is not None
+    columns = [items.ids._buffer, items.ids._offsets, items.beginnings._numbers, items.spans]
+    return [*columns, items.labels._numbers, items.endings._numbers, items.with_id]
+
+
+class Asked(torch.utils.data.Dataset[tuple[bool, str]]):
+    """Whether a process has its items in shared memory, and its last item."""
+
+    def __init__(self, items: Items) -> None:
+        self.items = items
+
+    def __getitem__(self, row: int) -> tuple[bool, str]:
+        there = all(
+            column._tensor is not None
+            and column._tensor.is_shared()
+            and column._tensor.data_ptr() == column.array.ctypes.data
+            for column in shared_columns(self.items)
+        )
+        return there, repr(self.items[row])
+
+
+def test_a_spawned_worker_gets_no_copy() -> None:
+    listed = [Item(f"{i}", Path("0.tar"), f"s{i % 3}", (512 * i, 7), ".wav") for i in range(50)]
+    items = Items.of(listed)
+    loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
+        Asked(items),
+        batch_size=None,
+        sampler=[0, 49],
+        num_workers=1,
+        multiprocessing_context="spawn",
+    )
+    assert [*map(tuple, loader)] == [(True, repr(listed[0])), (True, repr(listed[49]))]
+    # This process reads the shared ones too from then on, and once more for the next worker.
+    moved = [column._tensor.data_ptr() for column in shared_columns(items)]
+    assert [column.array.ctypes.data for column in shared_columns(items)] == moved
+    assert items == listed
+    assert items[:0] == []
+    assert pickle.loads(pickle.dumps(items)) == listed
+
+
+@pytest.mark.skipif(os.name != "posix", reason="this system does not fork")
+def test_forked_workers_read_the_items_of_their_parent() -> None:
+    items = Items.of(Item(f"{i}", Path(f"{i}"), f"s{i % 3}") for i in range(40))
+    views = Views(items, label_numbers(items)[1], read, None, seed=0)
+    batches = [[Draw(i, 0, 0) for i in range(start, start + 4)] for start in range(0, 40, 4)]
+    loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
+        views,  # type: ignore[arg-type]
+        batch_sampler=batches,
+        collate_fn=collate_views,
+        num_workers=2,
+        multiprocessing_context="fork",
+    )
+    made = [batch for batch, _ in loader]
+    assert torch.cat([batch.inputs for batch in made]).flatten().tolist() == list(range(40))
+    assert torch.cat([batch.labels for batch in made]).tolist() == [i % 3 for i in range(40)]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """A tree with what makes an order and a choice of files difficult."""
+    for name in (
+        "b/1.jpg",
+        "b/1/2.JPG",
+        "b/1.jpg.txt",
+        "b/x.jpg/3.jpg",
+        "b-c/4.jpg",
+        "b/.5.jpg",
+        "b/.hidden/6.jpg",
+        ".hidden/7.jpg",
+        "a\u00e9/8.jpg",
+        "loose.jpg",
+        "jpg",
+        "b/.jpg",
+        "b/9.jpg.",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "b")
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    (tmp_path / "b" / "inner").symlink_to(tmp_path / "b-c")
+    (tmp_path / "b" / "z.jpg").symlink_to(tmp_path / "b" / "1.jpg")
+    (tmp_path / "b" / "broken.jpg").symlink_to(tmp_path / "nothing.jpg")
+    (tmp_path / "b" / "round.jpg").symlink_to(tmp_path / "b" / "round.jpg")
+    return tmp_path
+
+
+def test_a_tree_is_listed_as_pathlib_lists_it(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fits(path: Path) -> bool:
+        return path.suffix.lower() == ".jpg" and path.is_file() and path.name[0] != "."
+
+    inside = sorted(
+        path
+        for folder in folders.iterdir()
+        if folder.is_dir() and folder.name[0] != "."
+        for path in folder.rglob("*")
+        if fits(path)
+    )
+    ids = [path.relative_to(folders).as_posix() for path in inside]
+    expected = [
+        Item(id, path, PurePosixPath(id).parts[0]) for id, path in zip(ids, inside, strict=True)
+    ]
+    assert len(expected) == 12
+    assert tree.in_folders(folders, {".jpg"}) == expected
+    below = sorted(path for path in folders.rglob("*") if fits(path))
+    shown = [path.relative_to(folders) for path in below]
+    assert tree.anywhere(folders, {".jpg"}) == [
+        Item(path.as_posix(), folders / path, path.parts[0] if len(path.parts) > 1 else None)
+        for path in shown
+        if not any(part[0] == "." for part in path.parts)
+    ]
+    monkeypatch.chdir(folders)
+    assert tree.in_folders(Path(), {".jpg"})[0] == Item(ids[0], Path(ids[0]), "a\u00e9")

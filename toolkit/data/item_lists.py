@@ -1,0 +1,249 @@
+"""Lists of items: one path in each line, or `id path [label]`, or a CSV file with a header."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from eval.formats.files import atomic_path
+from eval.types import name_first
+from toolkit.console import bar
+from toolkit.data.item_checks import check_unique
+from toolkit.data.items import Item, Items, ItemsBuilder
+
+_MAX_LINE = 8192  # characters of a line
+_FIRST, _CHUNK = 2**12, 2**22  # characters that are read together, at first and later
+_LONG = 2**26  # bytes of a list that takes long enough for a bar
+FURTHER = ("start", "end", "sex", "age", "session")  # columns that Items carry along
+_OTHER_BLANK = re.compile(r"[^\S \t\n]")
+# Path writes a path otherwise that has an empty part or a part that is a dot.
+_REWRITTEN = ("//", "/\n", "\n\n", "/.", "\n.")
+
+
+def read_items(path: Path, root: Path | None = None) -> Items:
+    """Reads a list file: one path in each line, or `id path [label]`.
+
+    Fields are separated by blanks, tabs or commas. Blank lines and # comments are skipped. The
+    first line may be a header that names a column `path`, and perhaps `id` and `label`, as in a CSV
+    file. The columns start, end, sex, age and session are carried along (Items.column). Others are
+    skipped.
+
+    Args:
+        path: The list.
+        root: The folder that relative paths are relative to; by default the folder of the list.
+
+    Returns:
+        The items. A path without an id is its own id.
+
+    Raises:
+        ValueError: Lines are malformed or ids are repeated; they are counted, and the first are
+            named.
+    """
+    rows = _Rows(path.parent if root is None else root)
+    size = path.stat().st_size
+    with bar(show=size > _LONG) as shown:
+        task = shown.add_task("reading the list", total=size)
+        for above, text in _chunks(path):
+            if not rows.add_plain(text):
+                rows.add_lines(path, above, text)
+            shown.advance(task, len(text))
+    if rows.malformed:
+        raise ValueError(
+            f"{path}: {len(rows.malformed)} malformed lines ({', '.join(rows.malformed[:5])}); "
+            "each must be "
+            + ("as long as the header" if rows.header else "`path` or `id path [label]`")
+            + ", and where a field contains blanks, all fields need tabs or commas between them"
+        )
+    items = rows.built.build()
+    if not items:
+        raise ValueError(
+            f"{path}: the list has no items; each line must be `path` or `id path [label]`"
+        )
+    check_unique(items, str(path))
+    return items
+
+
+def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
+    """Writes a list that `read_items` reads, `id path` separated by a tab, whole or not at all.
+
+    Args:
+        path: The list.
+        items: The items, which must be files.
+        root: A folder that contains all of them; paths are written relative to it. None leaves the
+            paths as they are.
+
+    Raises:
+        ValueError: Items lie in tar shards, which a list of paths cannot name, or their names would
+            be read back as others. They are counted.
+    """
+    if inside := [item.id for item in items if item.span is not None]:
+        raise ValueError(
+            f"{path}: {len(inside)} of {len(items)} items lie inside tar shards "
+            f"({name_first(inside)}), and a list names files only; unpack the shards, and"
+            " make the list of the folder of their files"
+        )
+    rows = [
+        [item.id, (item.path if root is None else item.path.relative_to(root)).as_posix()]
+        for item in items
+    ]
+    bad = [
+        row[0] for row in rows if row[0].startswith("\ufeff") or _line_fields("\t".join(row)) != row
+    ]
+    if bad:
+        raise ValueError(
+            f"{path}: {len(bad)} of {len(items)} items have names that a list cannot contain "
+            f"({name_first(bad)}): they begin with # or a quotation mark,"
+            " begin or end with a blank, contain tabs, line ends or bytes that are not UTF-8, or "
+            "are too long; rename their files"
+        )
+    with atomic_path(path) as temporary:
+        temporary.write_text("".join(f"{id}\t{place}\n" for id, place in rows), encoding="utf-8")
+
+
+def _chunks(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields whole lines that are read together, and the number of the lines above them.
+
+    The last line may be cut where it is too long.
+    """
+    with path.open(encoding="utf-8-sig", errors="strict") as lines:
+        above, size = 0, _FIRST
+        try:
+            # A line is read in parts, because a link to /dev/zero has no end of a line.
+            while text := lines.read(size):
+                if not text.endswith("\n"):
+                    text += lines.readline(_MAX_LINE + 1)
+                yield above, text
+                above, size = above + text.count("\n"), _CHUNK
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} is not UTF-8 text ({error.reason}); is this a list of files?"
+            ) from None
+
+
+class _Rows:
+    """The rows of a list, as far as they have been read."""
+
+    def __init__(self, root: Path) -> None:
+        self.built, self.header, self.malformed = ItemsBuilder(), list[str](), list[str]()
+        self._root, self._begun = root, False
+        self._before = (root / "x").as_posix()[:-1]
+
+    def add_lines(self, path: Path, above: int, text: str) -> None:
+        """Adds lines of any form, one by one."""
+        table: list[list[str]] = []
+        for number, line in enumerate(text.removesuffix("\n").split("\n"), above + 1):
+            if not _is_text(line + "\n"):
+                raise ValueError(
+                    f"{path}: line {number} is not text of at most {_MAX_LINE} characters; is "
+                    "this a list of files?"
+                )
+            fields = _line_fields(line)
+            if not fields:
+                continue
+            if not self._begun and _is_header(fields):
+                self.header = fields
+            elif len(fields) == len(self.header) or (not self.header and len(fields) <= 3):
+                table.append(fields)
+            else:
+                self.malformed.append(f"line {number}")
+            self._begun = True
+        start = 0  # the first of the next rows of one width
+        for place in range(1, len(table) + 1):
+            if place == len(table) or len(table[place]) != len(table[start]):
+                self._add(list(zip(*table[start:place], strict=True)))
+                start = place
+
+    def add_plain(self, text: str) -> bool:
+        """Adds lines whose fields leave no choice, and says whether they are such lines.
+
+        There is one separator between two fields, and there are no quotation marks, comments, blank
+        lines and blanks around fields.
+        """
+        separator = "\t" if "\t" in text else "," if "," in text else " "
+        around = {f"{a}{b}" for a in (" ", separator) for b in (" ", separator)} - {separator * 2}
+        refused = {'"', "\0", "\n\n", "\n#", "\n ", " \n", "\n\t", "\t\n", *around}
+        refused |= {"  "} if separator == " " else set()
+        lines = f"\n{text}"
+        # A text is quickly searched for one character, and most of these are not there.
+        refused = {mark for mark in refused if all(character in lines for character in mark)}
+        if not self._begun or lines[-1] != "\n" or any(mark in lines for mark in refused):
+            return False
+        values = np.frombuffer(text.encode(), dtype=np.uint8)
+        is_end = values == ord("\n")
+        ends = np.flatnonzero(is_end)
+        if not text.isascii():
+            other_blanks = _OTHER_BLANK.search(text) is not None
+        else:
+            control = np.count_nonzero(values < ord(" "))
+            other_blanks = control != ends.size + text.count("\t")
+        marks = np.flatnonzero(is_end | (values == ord(separator)))
+        width = marks.size // ends.size
+        if (
+            other_blanks
+            or width * ends.size != marks.size
+            or (marks[width - 1 :: width] != ends).any()
+            or np.diff(ends, prepend=-1).max() > _MAX_LINE
+            or width != (len(self.header) or min(width, 3))
+        ):
+            return False
+        fields = text[:-1].replace("\n", separator).split(separator)
+        self._add([fields[place::width] for place in range(width)])
+        return True
+
+    def _add(self, columns: Sequence[Sequence[str]]) -> None:
+        """Adds the columns of rows of one width."""
+        width = len(columns)
+        names = self.header or (["path"], ["id", "path"], ["id", "path", "label"])[width - 1]
+        column = dict(zip(names, columns, strict=True))
+        places = column["path"]
+        lines = "\n".join(["", *places, ""])
+        if os.sep != "/" or any(mark in lines for mark in _REWRITTEN):
+            paths = [(self._root / place).as_posix() for place in places]
+        elif "\n/" in lines:
+            paths = [place if place[0] == "/" else self._before + place for place in places]
+        else:
+            paths = f"\n{self._before}".join(["", *places]).split("\n")[1:]
+        self.built.add(
+            column.get("id", places),
+            paths,
+            column.get("label"),
+            further={name: column[name] for name in FURTHER if name in column},
+        )
+
+
+def _is_header(fields: Sequence[str]) -> bool:
+    """Whether the fields are names of columns, of which one is `path`, and not a path."""
+    return (
+        len(fields) > 1
+        and "path" in fields
+        and not any("." in field or "/" in field for field in fields)
+    )
+
+
+def _is_text(line: str) -> bool:
+    """Whether a line can belong to a list: it is not too long and contains no NUL."""
+    return len(line) <= _MAX_LINE and "\0" not in line
+
+
+def _line_fields(line: str) -> list[str]:
+    """The fields of one line of a list.
+
+    A blank line, a comment, and text that is more than one line or not UTF-8 have none.
+    """
+    stripped = line.strip()
+    try:
+        stripped.encode()
+    except UnicodeEncodeError:
+        return []
+    several = "\n" in stripped or "\r" in stripped
+    if not stripped or stripped.startswith("#") or several or not _is_text(stripped):
+        return []
+    if "\t" in stripped or "," in stripped:
+        delimiter = "\t" if "\t" in stripped else ","
+        return [field.strip() for field in next(csv.reader([stripped], delimiter=delimiter))]
+    return stripped.split()
