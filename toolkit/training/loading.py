@@ -76,11 +76,13 @@ def loader_of(
 
 
 def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
+    """A batch on the device, where the levels of images become float32."""
     inputs, labels, lengths = (
         None if tensor is None else tensor.to(device, non_blocking=True) for tensor in batch
     )
     assert inputs is not None
     assert labels is not None
+    inputs = inputs.float()
     if recipe.compute.channels_last and inputs.ndim == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     return Batch(inputs, labels, lengths)
