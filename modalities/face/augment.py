@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
 from toolkit.data.batch import Array
+from toolkit.data.forms import takes
 from toolkit.data.images import Pixels, to_floats, to_levels, to_pixels
 
 Matrix = NDArray[np.float64]
@@ -130,6 +131,7 @@ def flip(pixels: Pixels) -> Pixels:
     return np.ascontiguousarray(pixels[:, ::-1])
 
 
+@takes(dtype="uint8")
 def train_view(
     image: Array,
     rng: np.random.Generator,
@@ -201,6 +203,7 @@ def train_view(
     return _like(image, flip(pixels) if flips else pixels)
 
 
+@takes(dtype="uint8")
 def geometric_view(
     image: Array,
     rng: np.random.Generator,

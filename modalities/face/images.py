@@ -14,12 +14,11 @@ import numpy as np
 
 from modalities.face.recordio import RECORD_SUFFIX, join_parts
 from toolkit.data.batch import Array, Item
+from toolkit.data.forms import DType, check_dtype
 from toolkit.data.images import (
     BadImage,
-    DType,
     Pixels,
     as_input,
-    check_dtype,
     decode_bytes,
     file_bytes,
 )

@@ -1,15 +1,16 @@
 """Read image files and packed pixels as arrays (C, H, W), RGB or grey, 0 to 255.
 
 What cannot be used is refused with its reason. The range is 0 to 255 because every file has 8-bit
-levels, so that arrays stay exact, in float32 as in uint8. What a network sees of them (mean, standard deviation, BGR) is
-decided by its front-end (toolkit/data/pixels.py), which is saved with it. Resizing is Pillow's
-antialiased one, as in torchvision's Resize of Pillow images, which the papers used. Decoding and
-its bounds are those of toolkit/data/images.py.
+levels, so that arrays stay exact, in float32 as in uint8. What a network sees of them (mean,
+standard deviation, BGR) is decided by its front-end (toolkit/data/pixels.py), which is saved with
+it. Resizing is Pillow's antialiased one, as in torchvision's Resize of Pillow images, which the
+papers used. Decoding and its bounds are those of toolkit/data/images.py.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Literal, overload
 
 import numpy as np
 from PIL import Image
@@ -17,13 +18,12 @@ from PIL import Image
 from eval.reports.media import MAX_PIXELS
 from modalities.image import packed
 from toolkit.data.batch import Array, Item
+from toolkit.data.forms import DType, check_dtype
 from toolkit.data.images import (
     BadImage,
-    DType,
     EncodedImage,
     Pixels,
     as_input,
-    check_dtype,
     decode_bytes,
     file_bytes,
     open_encoded,
@@ -32,6 +32,34 @@ from toolkit.data.images import (
 _RAW = re.compile(
     r"\.u8_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?"
 )
+
+
+@overload
+def read(
+    item: Item,
+    *,
+    short_edge: int = 0,
+    size: tuple[int, int] | None = None,
+    crop: int = 0,
+    grey: bool = False,
+    bicubic: bool = False,
+    dtype: DType = "float32",
+    whole: Literal[True] = True,
+) -> Array: ...
+
+
+@overload
+def read(
+    item: Item,
+    *,
+    short_edge: int = 0,
+    size: tuple[int, int] | None = None,
+    crop: int = 0,
+    grey: bool = False,
+    bicubic: bool = False,
+    dtype: DType = "float32",
+    whole: bool,
+) -> Array | EncodedImage: ...
 
 
 def read(
@@ -43,7 +71,8 @@ def read(
     grey: bool = False,
     bicubic: bool = False,
     dtype: DType = "float32",
-) -> Array:
+    whole: bool = True,
+) -> Array | EncodedImage:
     """Read an item as (C, H, W) levels from 0 to 255: RGB, or grey.
 
     It is grey where `grey` is set or the item's packed pixels have one channel. Of files, EXIF
@@ -62,13 +91,29 @@ def read(
         bicubic: Whether resizing is bicubic in place of bilinear.
         dtype: "uint8" gives the same levels in a quarter of the memory. A network gets float32 in
             either case: batches are converted on its device.
+        whole: False opens a file for crop_view, which decodes it when the crop is drawn and resizes
+            the crop once. It is for `train_read` and takes half of the time or less. Crops are
+            drawn as from the whole image of these settings; the levels of the views differ. With
+            short_edge or size, the image is otherwise resized before the crop is, which blurs.
+            Without them, views differ where the crop of a JPEG has at least twice the edge of the
+            view, so that it is decoded at 1/2, 1/4 or 1/8. docs/performance.md has numbers.
 
     Raises:
         BadImage: The file is missing, damaged, cut short, too large or of another format, or the
             image is smaller than `crop`.
-        ValueError: `short_edge` and `size` are both set, or dtype is another word.
+        ValueError: `short_edge` and `size` are both set, dtype is another word, or `crop` or `grey`
+            is set where `whole` is False.
     """
     check_dtype(dtype)
+    if not whole:
+        if crop or grey:
+            raise ValueError(
+                f"read: whole is False, crop {crop} and grey {grey}; an image that is not decoded "
+                "is neither cropped nor made grey; leave these out"
+            )
+        if not _is_packed(item):
+            image = open_encoded(file_bytes(item), item.name)
+            return image._replace(size=_resized(item, image.file_size, short_edge, size))
     pixels = _unpack(item) if _is_packed(item) else decode_bytes(file_bytes(item), item.name)
     if grey and pixels.ndim == 3:
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))
@@ -78,32 +123,6 @@ def read(
         method = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
         pixels = np.asarray(Image.fromarray(pixels).resize(wanted[::-1], method))
     return as_input(centre_crop(pixels, crop, item.name) if crop else pixels, dtype)
-
-
-def read_encoded(
-    item: Item, *, short_edge: int = 0, size: tuple[int, int] | None = None
-) -> EncodedImage | Array:
-    """Open an item for crop_view, which decodes the part that its crop needs and resizes it once.
-
-    This is for `train_read`, and takes a fraction of the time of `read`. Crops are drawn as from
-    what `read` gives with the same settings, and are as large; the levels differ. With short_edge
-    or size, `read` resizes the whole image and crop_view then resizes the crop, so that its views
-    are blurred more. Without them, the views differ where the crop of a JPEG has twice the edge of
-    the view or more, so that it is decoded at 1/2, 1/4 or 1/8. docs/performance.md has numbers.
-
-    Args:
-        item: What to read. Packed pixels are read by `read` as uint8.
-        short_edge: As in `read`.
-        size: As in `read`.
-
-    Raises:
-        BadImage: The file is missing, has a damaged header, or is too large.
-        ValueError: `short_edge` and `size` are both set.
-    """
-    if _is_packed(item):
-        return read(item, short_edge=short_edge, size=size, dtype="uint8")
-    image = open_encoded(file_bytes(item), item.name)
-    return image._replace(size=_resized(item, image.file_size, short_edge, size))
 
 
 def _resized(

@@ -17,12 +17,14 @@ import cv2
 import numpy as np
 
 from toolkit.data.batch import Array
+from toolkit.data.forms import takes
 from toolkit.data.images import EncodedImage, to_floats, to_levels, to_pixels
 from toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
 
 Range = tuple[float, float]
 
 
+@takes(dtype="uint8")
 def crop_view(
     image: Array | EncodedImage,
     rng: np.random.Generator,
@@ -44,8 +46,9 @@ def crop_view(
 
     Args:
         image: (C, H, W), levels from 0 to 255. The view has its type, and the same levels for
-            either. Of an image that is still encoded (images.read_encoded), the crop is decoded,
-            in a resolution of at least `size`, and its colours are jittered; the view is uint8.
+            either. Of an image that is still encoded (images.read with whole=False), the crop is
+            decoded in a resolution of at least `size`, and its colours are jittered; the view is
+            uint8.
         rng: The generator of this item.
         batch_rng: The generator of the batch, not used.
         size: The edge of the view.
@@ -99,6 +102,7 @@ def crop_view(
     return to_floats(view) if is_float else to_levels(view)
 
 
+@takes(dtype="uint8")
 def shift_view(
     image: Array,
     rng: np.random.Generator,
@@ -154,6 +158,7 @@ def shift_view(
     return view
 
 
+@takes(dtype="uint8")
 def warp_view(
     image: Array,
     rng: np.random.Generator,

@@ -8,14 +8,19 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from toolkit.data.batch import Item
+from toolkit.data.batch import Item, Unreadable
+
+if TYPE_CHECKING:
+    from modalities.speaker.recording import Recording
 
 Wave = NDArray[np.float32]
 
@@ -41,12 +46,36 @@ _SPEED_MARK = "#speed="
 _SPEEDS = (0.5, 2.0)
 
 
-class BadAudio(ValueError):
+class BadAudio(Unreadable):
     """One audio file cannot be used.
 
     The message names the file, what is wrong, the value and what is allowed. Callers count such
     files and skip them or refuse the data.
     """
+
+
+@overload
+def read(
+    item: Item,
+    *,
+    rate_hz: int = 16_000,
+    min_seconds: float = 0.1,
+    max_seconds: float = MAX_SECONDS,
+    max_values: int = MAX_VALUES,
+    whole: Literal[True] = True,
+) -> Wave: ...
+
+
+@overload
+def read(
+    item: Item,
+    *,
+    rate_hz: int = 16_000,
+    min_seconds: float = 0.1,
+    max_seconds: float = MAX_SECONDS,
+    max_values: int = MAX_VALUES,
+    whole: bool,
+) -> Wave | Recording: ...
 
 
 def read(
@@ -56,7 +85,8 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
-) -> Wave:
+    whole: bool = True,
+) -> Wave | Recording:
     """Read one item as a mono wave at the wanted rate.
 
     Any rate and any number of channels can be read. Channels are averaged, and integers are scaled
@@ -72,9 +102,13 @@ def read(
         min_seconds: The shortest duration that is accepted, before the change of speed.
         max_seconds: The longest duration that is accepted, before the change of speed.
         max_values: The most samples x channels that are decoded, which bounds the work.
+        whole: False leaves the decoding of a long WAV or FLAC file to crop(), which then decodes
+            only what it cuts out (recording.py), to the same numbers. Damage of the file is found
+            where a crop meets it.
 
     Returns:
-        The wave, (samples,) float32.
+        The wave, (samples,) float32; perhaps a Recording, which is sliced as a wave is, where
+        `whole` is False.
 
     Raises:
         BadAudio: The file cannot be decoded, is empty, is cut short, or is shorter than min_seconds
@@ -84,6 +118,17 @@ def read(
             rate or size.
         ValueError: The speed in the id is no number within 0.5 to 2.
     """
+    if not whole:
+        from modalities.speaker.recording import open_recording
+
+        bounds = {
+            "rate_hz": rate_hz,
+            "min_seconds": min_seconds,
+            "max_seconds": max_seconds,
+            "max_values": max_values,
+        }
+        if recording := open_recording(item, partial(read, item, **bounds), **bounds):
+            return recording
     name, speed = item.name, speed_of(item.id)
     decode = _decode_av if item.suffix in AV_SUFFIXES else _decode_soundfile
     resampled: list[Wave] = []
@@ -262,13 +307,13 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
     return copies
 
 
-def crop(wave: Wave, num_samples: int, rng: np.random.Generator) -> Wave:
+def crop(wave: Wave | Recording, num_samples: int, rng: np.random.Generator) -> Wave:
     """Cut a stretch from a uniformly drawn start of a wave.
 
     A wave that is too short is repeated, end to beginning. Either case takes one draw.
 
     Args:
-        wave: (samples,), at least one.
+        wave: (samples,), at least one. Of a Recording, only the stretch is decoded.
         num_samples: The length of the result, at least 1.
         rng: The generator of the start.
 
@@ -291,7 +336,7 @@ def crop(wave: Wave, num_samples: int, rng: np.random.Generator) -> Wave:
         start = int(rng.integers(len(wave) - num_samples + 1))
         return wave[start : start + num_samples].copy()
     start = int(rng.integers(len(wave)))
-    return np.take(wave, np.arange(start, start + num_samples), mode="wrap")
+    return np.take(wave[:], np.arange(start, start + num_samples), mode="wrap")
 
 
 class _Bytes(io.BytesIO):
@@ -305,7 +350,7 @@ class _Bytes(io.BytesIO):
         return super().seek(max(0, offset + (0, self.tell(), self.getbuffer().nbytes)[whence]))
 
 
-def _source(item: Item) -> Path | _Bytes:
+def source_of(item: Item) -> Path | _Bytes:
     """Return what the decoders open: the path of a file, or the bytes of a span.
 
     The decoders read a path faster by themselves.
@@ -329,7 +374,7 @@ def _decode_soundfile(
 
     Nothing is allocated of the size that a header states.
     """
-    source, name = _source(item), item.name
+    source, name = source_of(item), item.name
     try:
         with soundfile.SoundFile(source) as file:
             rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
@@ -373,7 +418,7 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
 
     Decoding stops as soon as a bound is passed.
     """
-    source, name = _source(item), item.name
+    source, name = source_of(item), item.name
     try:
         import av
     except ImportError as error:

@@ -145,7 +145,7 @@ class Bad(NamedTuple):
 
 
 class Unreadable(ValueError):
-    """An item that cannot be used, as `read` finds, or the augmentation that decodes a part of it."""
+    """An item cannot be used, as its reading finds, or the augmentation that decodes a part."""
 
 
 NOT_FINITE = "NaN or infinity among its numbers"

@@ -1,11 +1,12 @@
 """Image files to 8-bit RGB and back, for every modality of images.
 
 What cannot be used is refused with its reason. Pillow reads every header, so that sizes are known
-before anything is allocated, and it decodes all files but plain JPEGs: those that are whole, upright
-and RGB or grey. OpenCV decodes these in half of the time, to the same pixels. Pillow keeps the rest
-because it refuses truncated data, where OpenCV fills the missing part with grey and goes on. The
-modalities decide about sizes (modalities/face/images.py, modalities/image/images.py). The front-end
-decides about scaling and the order of colours (toolkit/data/pixels.py).
+before anything is allocated. Plain JPEGs, which are whole, upright and RGB or grey, are decoded by
+OpenCV in half of Pillow's time, to the same pixels. Pillow decodes the rest, because it refuses
+truncated data, where OpenCV fills the missing part with grey and goes on.
+
+The modalities decide about sizes (modalities/face/images.py, modalities/image/images.py). The
+front-end decides about scaling and the order of colours (toolkit/data/pixels.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import contextlib
 import io
 import re
 from itertools import islice
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from eval.reports.media import FORMATS, IMAGES, MAX_BYTES, MAX_PIXELS
 from toolkit.data.batch import Array, Floats, Item, Levels, Unreadable
+from toolkit.data.forms import DType
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
-DType = Literal["float32", "uint8"]  # of what is read
 
 SUFFIXES = IMAGES
 _FIRST_BYTES = 2**16  # read first; most aligned crops are smaller
@@ -226,7 +227,8 @@ def _check_header(image: Image.Image, content: bytes, name: str) -> None:
     scans = _SCAN.finditer(content) if image.format in ("JPEG", "MPO") else ()
     if sum(1 for _ in islice(scans, _MAX_SCANS + 1)) > _MAX_SCANS:
         raise BadImage(
-            f"{name}: it has {content.count(_SCAN.pattern)} scans, but a JPEG may have {_MAX_SCANS}; write the image again"
+            f"{name}: it has {content.count(_SCAN.pattern)} scans, but a JPEG may have "
+            f"{_MAX_SCANS}; write the image again"
         )
 
 
@@ -336,12 +338,6 @@ def to_levels(pixels: Pixels) -> Levels:
         (3, 4, 5)
     """
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-
-
-def check_dtype(dtype: str) -> None:
-    """Refuses a type of numbers that no image is read as, with ValueError."""
-    if dtype not in get_args(DType):
-        raise ValueError(f"read: dtype is {dtype!r}; choose one of {', '.join(get_args(DType))}")
 
 
 def as_input(pixels: Pixels, dtype: DType) -> Array:

@@ -28,6 +28,7 @@ from toolkit.data.batch import (
     is_finite,
     make_room_for_sockets,
 )
+from toolkit.data.forms import reading_for
 from toolkit.losses.simple import polarlike
 from toolkit.parallel import distributed
 
@@ -282,7 +283,7 @@ def _rows(
     num_values = 0
     make_room_for_sockets()
     reader = torch.utils.data.DataLoader(
-        _Inputs(items, read),
+        _Inputs(items, reading_for(read)),
         batch_size=None,
         num_workers=workers,
         worker_init_fn=ignore_ctrl_c,

@@ -29,6 +29,7 @@ from toolkit.data.batch import (
     is_finite,
     make_room_for_sockets,
 )
+from toolkit.data.forms import reading_for
 from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.losses.contract import Estimated
 from toolkit.parallel import distributed
@@ -37,11 +38,11 @@ from toolkit.training.run import Run
 
 
 def views_of(recipe: Recipe, items: Sequence[Item], labels: Index, *, seed: int) -> Views:
-    """The recipe's training views."""
+    """The recipe's training views, read in the form that its augmentation takes."""
     return Views(
         items,
         labels,
-        recipe.train_read or recipe.read,
+        reading_for(recipe.train_read or recipe.read, recipe.augment, kept=recipe.compute.cache),
         recipe.augment,
         seed=seed,
         cache=recipe.compute.cache,
