@@ -18,7 +18,7 @@ import numpy as np
 
 from toolkit.data.batch import Array
 from toolkit.data.forms import takes
-from toolkit.data.images import EncodedImage, to_floats, to_levels, to_pixels
+from toolkit.data.images import Box, EncodedImage, Pixels, to_floats, to_levels, to_pixels
 from toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
 
 Range = tuple[float, float]
@@ -89,13 +89,18 @@ def crop_view(
     shape = image.size if isinstance(image, EncodedImage) else image.shape[1:]
     box = cut.get_params_dependent_on_data({"shape": shape}, {})["crop_coords"]
     if isinstance(image, EncodedImage):
-        pixels = image.part(*box, least=size)
-        box = 0, 0, pixels.shape[1], pixels.shape[0]
+        pixels, box = image.part(box, least=size)
     else:
         pixels = to_pixels(image)
     if changes is not None:
         pixels = jitter_colours.apply(pixels, **changes)
-    view = cut.apply(pixels, crop_coords=box)
+    edges = np.array((box[2] - box[0], box[3] - box[1])) / size
+    if all(float(place).is_integer() for place in box):
+        view = cut.apply(pixels, crop_coords=tuple(map(int, box)))
+    elif edges.max() > 2:  # of a file that cannot be decoded at reduced size
+        view = cut.apply(pixels, crop_coords=(0, 0, pixels.shape[1], pixels.shape[0]))
+    else:
+        view = _warped(pixels, box, size, bicubic and edges.max() < 1)
     if rng.random() < flip_prob:
         view = cv2.flip(view, 1).reshape(view.shape)
     is_float = not isinstance(image, EncodedImage) and image.dtype != np.uint8
@@ -233,6 +238,18 @@ BENCHMARKER = partial(crop_view, size=227, scale=(0.16, 1.0))
 # OML and Hyp-ViT. It starts from the image as it is, and is bicubic; at test time the shorter edge
 # is resized to 256, and a centre crop of 224 follows.
 HYP_VIT = partial(crop_view, scale=(0.2, 1.0), bicubic=True)
+
+
+def _warped(pixels: Pixels, box: Box, size: int, bicubic: bool) -> Pixels:
+    """Resize a box whose edges lie between pixels to a square, in one warp."""
+    across, down = (box[2] - box[0]) / size, (box[3] - box[1]) / size
+    # A pixel's centre lies half a pixel from its corner.
+    matrix = np.array([[across, 0, box[0] + across / 2 - 0.5], [0, down, box[1] + down / 2 - 0.5]])
+    flags = cv2.WARP_INVERSE_MAP | (cv2.INTER_CUBIC if bicubic else cv2.INTER_LINEAR)
+    warped = cv2.warpAffine(
+        pixels, matrix, (size, size), flags=flags, borderMode=cv2.BORDER_REPLICATE
+    )
+    return np.asarray(warped, np.uint8)
 
 
 @lru_cache(maxsize=16)

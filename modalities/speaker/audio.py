@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import Literal, Protocol, overload
 
 import numpy as np
 import soundfile
@@ -18,9 +18,6 @@ import soxr
 from numpy.typing import NDArray
 
 from toolkit.data.batch import Item, Unreadable
-
-if TYPE_CHECKING:
-    from modalities.speaker.recording import Recording
 
 Wave = NDArray[np.float32]
 
@@ -44,6 +41,14 @@ _UNSTATED = 2**63 - 1  # libsndfile's number of frames when the header does not 
 _WHOLE = 0.9
 _SPEED_MARK = "#speed="
 _SPEEDS = (0.5, 2.0)
+
+
+class Sliceable(Protocol):
+    """What crop() cuts from: a wave, or a Recording (recording.py), which decodes the slice."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Wave: ...
 
 
 class BadAudio(Unreadable):
@@ -75,7 +80,7 @@ def read(
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
     whole: bool,
-) -> Wave | Recording: ...
+) -> Wave | Sliceable: ...
 
 
 def read(
@@ -86,7 +91,7 @@ def read(
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
     whole: bool = True,
-) -> Wave | Recording:
+) -> Wave | Sliceable:
     """Read one item as a mono wave at the wanted rate.
 
     Any rate and any number of channels can be read. Channels are averaged, and integers are scaled
@@ -307,7 +312,7 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
     return copies
 
 
-def crop(wave: Wave | Recording, num_samples: int, rng: np.random.Generator) -> Wave:
+def crop(wave: Wave | Sliceable, num_samples: int, rng: np.random.Generator) -> Wave:
     """Cut a stretch from a uniformly drawn start of a wave.
 
     A wave that is too short is repeated, end to beginning. Either case takes one draw.

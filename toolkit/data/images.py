@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 from itertools import islice
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from toolkit.data.batch import Array, Floats, Item, Levels, Unreadable
 from toolkit.data.forms import DType
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
+Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels from the corner
 
 SUFFIXES = IMAGES
 _FIRST_BYTES = 2**16  # read first; most aligned crops are smaller
@@ -154,35 +156,36 @@ class EncodedImage(NamedTuple):
     file_size: tuple[int, int]
     size: tuple[int, int]
 
-    def part(self, left: int, top: int, right: int, bottom: int, *, least: int) -> Pixels:
+    def part(self, box: Box, *, least: int) -> tuple[Pixels, Box]:
         """Decodes the image and cuts a part out, in a resolution that is enough.
 
         A JPEG is decoded at 1/2, 1/4 or 1/8 of its edges where both edges of the part keep `least`
         pixels or more.
 
         Args:
-            left: The first column of the part in pixels of `size`.
-            top: Its first row.
-            right: The column after its last.
-            bottom: The row after its last.
+            box: The part, in pixels of `size`.
             least: The number of pixels that each edge keeps, where the file has as many.
 
         Returns:
-            (H, W, 3) uint8 RGB of the part, in the resolution that was decoded.
+            (H, W, 3) uint8 RGB, all pixels that the part touches in the resolution that was
+            decoded; and the box of the part in these pixels.
 
         Raises:
             BadImage: The image cannot be decoded (decode_bytes).
         """
-        edges = (
-            (bottom - top) * self.file_size[0] / self.size[0],
-            (right - left) * self.file_size[1] / self.size[1],
-        )
-        shrink = next((by for by in (8, 4, 2) if min(edges) >= by * least), 1)
+        (height, width), (file_height, file_width) = self.size, self.file_size
+        across, down = file_width / width, file_height / height
+        edge = min((box[2] - box[0]) * across, (box[3] - box[1]) * down)
+        shrink = next((by for by in (8, 4, 2) if edge >= by * least), 1)
         pixels = decode_bytes(self.content, self.name, shrink=shrink)
-        down, across = pixels.shape[0] / self.size[0], pixels.shape[1] / self.size[1]
-        rows = slice(round(top * down), max(round(top * down) + 1, round(bottom * down)))
-        columns = slice(round(left * across), max(round(left * across) + 1, round(right * across)))
-        return pixels[rows, columns]
+        if pixels.shape[:2] == self.file_size:
+            shrink = 1  # it was decoded whole
+        left, right = (x * across / shrink for x in box[::2])
+        top, bottom = (y * down / shrink for y in box[1::2])
+        x, y = math.floor(left), math.floor(top)
+        # Rounding errors must not add a row or a column.
+        cut = pixels[y : math.ceil(bottom - 1e-6), x : math.ceil(right - 1e-6)]
+        return cut, (left - x, top - y, right - x, bottom - y)
 
 
 def open_encoded(content: bytes, name: str) -> EncodedImage:
@@ -200,8 +203,9 @@ def open_encoded(content: bytes, name: str) -> EncodedImage:
 
     Example:
         >>> image = open_encoded(encode(np.zeros((6, 8, 3), np.uint8)), "zeros")
-        >>> image.size, image.part(2, 1, 6, 4, least=1).shape
-        ((6, 8), (3, 4, 3))
+        >>> cut, box = image.part((2, 1, 6, 4), least=1)
+        >>> image.size, cut.shape, box
+        ((6, 8), (3, 4, 3), (0.0, 0.0, 4.0, 3.0))
     """
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
