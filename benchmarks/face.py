@@ -6,7 +6,8 @@
 Measures: CPU seconds of one thread, the least of the repeats; the works of a row take turns, and
     each begins with a warm-up.
     align: drawn faces somewhere in JPEG pictures of 160 x 160, as in IJB's loose crops, to 112 x
-    112; then the whole way from JPEG bytes to aligned and augmented floats.
+    112; then the whole way from JPEG bytes to aligned and augmented uint8 (3, 112, 112), which a
+    batch takes and the device turns into float32.
     recordio: 112 x 112 JPEG faces of quality 95 in a .rec file; images.decode of its items, in
     shuffled order.
     ijbc: see face_ijbc.py.
@@ -42,7 +43,7 @@ from modalities import synthetic_faces
 from modalities.face import align, images, recordio, recordio_writer
 from modalities.face.augment import ADAFACE_VIEW
 from toolkit.data.batch import Item
-from toolkit.data.images import decode_bytes, encode, to_floats
+from toolkit.data.images import decode_bytes, encode, to_levels
 
 PARTS = ("align", "recordio", "ijbc")
 EDGE = 112  # pixels of an aligned face
@@ -91,13 +92,17 @@ def align_rows(count: int, repeats: int) -> None:
         return cv2.warpAffine(picture, matrices[k], (EDGE, EDGE), borderValue=0.0)
 
     def ours(k: int) -> object:
-        view = to_floats(align.crop(decode_bytes(files[k], ""), points[k]))
-        return ADAFACE_VIEW(view, np.random.default_rng(k), rng)
+        face = to_levels(align.crop(decode_bytes(files[k], ""), points[k]))
+        return np.ascontiguousarray(ADAFACE_VIEW(face, np.random.default_rng(k), rng))
 
     def peer(k: int) -> object:
         picture = cv2.imdecode(np.frombuffer(files[k], np.uint8), cv2.IMREAD_COLOR)
         aligned = np.ascontiguousarray(face_align.norm_crop(picture, points[k])[..., ::-1])
-        return pipeline(image=aligned)["image"].transpose(2, 0, 1).astype(np.float32)
+        return np.ascontiguousarray(pipeline(image=aligned)["image"].transpose(2, 0, 1))
+
+    def limit(k: int) -> object:
+        picture = cv2.imdecode(np.frombuffer(files[k], np.uint8), cv2.IMREAD_COLOR_RGB)
+        return warp(np.asarray(picture, np.uint8), k)
 
     def over_all(work: Callable[[int], object]) -> Callable[[], None]:
         def every() -> None:
@@ -113,10 +118,10 @@ def align_rows(count: int, repeats: int) -> None:
             lambda k: face_align.norm_crop(pictures[k], points[k]),
             lambda k: warp(pictures[k], k),
         ],
-        "JPEG to aligned, augmented floats; OpenCV, norm_crop, albumentations; decode and warp": [
+        "JPEG to an aligned, augmented face; OpenCV, norm_crop, albumentations; decode and warp": [
             ours,
             peer,
-            lambda k: warp(decode_bytes(files[k], ""), k),
+            limit,
         ],
     }
     for name, works in compared.items():

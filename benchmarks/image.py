@@ -5,8 +5,11 @@
 
 Measures: CPU seconds of one thread. All works of a row take turns, so that a busy machine hurts
     them alike; the least of the rounds counts, of MNIST's steps the median.
-    Views: images of smooth noise in memory, each once, from float32 (C, H, W) as `read` gives them.
-    Files: JPEG of 500 x 375 decoded, shorter edge to 256, centre crop of 224.
+    Views: images of smooth noise in memory, each once, from uint8 as `read` gives them to uint8
+    (C, H, W), which a batch takes; the device turns it into float32.
+    Files: JPEG of 500 x 375 decoded, shorter edge to 256, centre crop of 224; and to a training
+    view of 224, from the whole image, after its shorter edge is resized to 256, and with
+    train_read.whole=false.
     MNIST: image/vmf:mnist without its evaluations, on its first batches: the steps of fit() after
     the first epoch, when all images are in memory. The first epoch, which reads the files, is a
     column of its own.
@@ -14,9 +17,11 @@ Measures: CPU seconds of one thread. All works of a row take turns, so that a bu
     each query, k-means for NMI, 1,000 draws of classes for the intervals. At SOP's size, and beside
     pytorch-metric-learning: eval_retrieval.py.
 Peer: of the views albumentations' own pipeline of the same steps on uint8 (H, W, C), as its users
-    write it, and the conversion to float32 (C, H, W).
+    write it, and the conversion to (C, H, W). Of training views from files OpenCV's decoding and
+    the same pipeline, from the whole image.
 Limits: of the views what cannot be left out: OpenCV's resize of a crop, NumPy's copy of a padded
-    crop, OpenCV's warp. Of the files Pillow's decoding alone. Of MNIST the same network, loss and
+    crop, OpenCV's warp. Of the files OpenCV's decoding, and for training views the resize of a
+    crop as well. Of MNIST the same network, loss and
     optimiser on one tensor of all images from which batches are picked: one such step comes between
     any two of fit()'s, and fit() may take 1.15 times as long. Of retrieval the product of all
     embeddings with all.
@@ -51,7 +56,8 @@ from eval.retrieval import clusters, query_metrics
 from modalities.image import images, mnist
 from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, warp_view
 from toolkit.data.batch import Batch, Item
-from toolkit.data.images import to_floats
+from toolkit.data.forms import reading_for
+from toolkit.data.images import to_levels
 from toolkit.training.build import build
 from toolkit.training.recipe import Recipe, of_group, read
 from toolkit.training.run import Run
@@ -73,16 +79,23 @@ def drawn(count: int, height: int, width: int, channels: int) -> list[Pixels]:
     return [as_pixels(image).reshape(height, width, channels) for image in large]
 
 
-def ours(view: View, images: Sequence[NDArray[np.float32]]) -> None:
-    """Our view of every image, from float32 (C, H, W)."""
+def ours(view: View, images: Sequence[Pixels]) -> None:
+    """Our view of every image, from uint8 (H, W, C) to uint8 (C, H, W)."""
     for number, image in enumerate(images):
-        view(image, np.random.default_rng((0, 0, number)), np.random.default_rng((0, 0)))
+        one_view(view, to_levels(image), number)
+
+
+def one_view(view: View, image: Any, number: int) -> Any:
+    """Our view of an image, as a batch takes it."""
+    rngs = np.random.default_rng((0, 0, number)), np.random.default_rng((0, 0))
+    return np.ascontiguousarray(view(image, *rngs))
 
 
 def peers(pipeline: Any, images: Sequence[Pixels]) -> None:
-    """albumentations' view of every image, from uint8 (H, W, C) to float32 (C, H, W)."""
+    """albumentations' view of every image, from uint8 (H, W, C) to uint8 (C, H, W)."""
+    pipeline.set_random_seed(0)  # the same crops in every round
     for image in images:
-        to_floats(pipeline(image=image)["image"])
+        np.ascontiguousarray(to_levels(pipeline(image=image)["image"]))
 
 
 def pipelines() -> dict[str, Any]:
@@ -122,13 +135,14 @@ def resized(images: Sequence[Pixels]) -> None:
         height, width = image.shape[:2]
         edge = int((height * width / 2) ** 0.5)
         how = cv2.INTER_AREA if edge > 224 else cv2.INTER_LINEAR
-        to_floats(as_pixels(cv2.resize(image[:edge, :edge], (224, 224), interpolation=how)))
+        view = as_pixels(cv2.resize(image[:edge, :edge], (224, 224), interpolation=how))
+        np.ascontiguousarray(to_levels(view))
 
 
-def padded(images: Sequence[NDArray[np.float32]]) -> None:
+def padded(images: Sequence[Pixels]) -> None:
     """A crop of every image after it was padded by four pixels."""
     for image in images:
-        np.pad(image, ((0, 0), (4, 4), (4, 4)), mode="reflect")[:, 2:34, 2:34].copy()
+        np.pad(to_levels(image), ((0, 0), (4, 4), (4, 4)), mode="reflect")[:, 2:34, 2:34].copy()
 
 
 def warped(images: Sequence[Pixels]) -> None:
@@ -136,7 +150,7 @@ def warped(images: Sequence[Pixels]) -> None:
     matrix = np.array([[0.98, -0.1, 2.0], [0.1, 0.98, 1.0]])
     for image in images:
         size = image.shape[1::-1]
-        to_floats(as_pixels(cv2.warpAffine(image, matrix, size, flags=cv2.INTER_LINEAR)))
+        to_levels(as_pixels(cv2.warpAffine(image, matrix, size, flags=cv2.INTER_LINEAR)))
 
 
 class ViewRow(NamedTuple):
@@ -171,43 +185,89 @@ def view_rows(count: int, rounds: int) -> None:
         ViewRow(shift, VMF_CIFAR10, "shift", padded, small),
         ViewRow("warp_view, 28 x 28", partial(warp_view), "warp", warped, characters),
     ):
-        levels = [to_floats(image) for image in pictures]
-        bare: Sequence[Any] = levels if limit is padded else pictures
         works = [
-            partial(ours, view, levels),
+            partial(ours, view, pictures),
             partial(peers, pipeline[peer], pictures),
-            partial(limit, bare),
+            partial(limit, pictures),
         ]
         own, other, least = (len(pictures) / seconds for seconds in in_turn(works, rounds))
         rates = (f"{rate:.0f}" for rate in (own, other, least))
         row(name, *rates, f"{own / other:.2f}", f"{own / least:.2f}")
 
 
-def file_row(count: int, rounds: int) -> None:
-    """Print the table of decoding."""
+def jpegs(folder: Path, count: int, height: int = 375, width: int = 500) -> list[Item]:
+    """Files of smooth noise."""
+    items = []
+    for number, image in enumerate(drawn(count, height, width, 3)):
+        items.append(Item(str(number), folder / f"{number}.jpg"))
+        Image.fromarray(image).save(items[-1].path, quality=90)
+    return items
+
+
+def file_rows(count: int, rounds: int) -> None:
+    """Print the tables of decoding."""
     print()
-    table("files, images/s of one core", "ours", "limit", "ours/limit")
+    table("files, images/s of one core", "ours", "peer", "limit", "ours/peer", "ours/limit")
+    short = partial(images.read, short_edge=256)
     with tempfile.TemporaryDirectory() as folder:
-        items = []
-        for number, image in enumerate(drawn(count, 375, 500, 3)):
-            items.append(Item(str(number), Path(folder) / f"{number}.jpg"))
-            Image.fromarray(image).save(items[-1].path, quality=90)
-        own, bare = in_turn([partial(read_all, items), partial(decode_all, items)], rounds)
-    rates = (f"{len(items) / seconds:.0f}" for seconds in (own, bare))
-    row("JPEG 500 x 375 to 224 x 224", *rates, f"{bare / own:.2f}")
+        items = jpegs(Path(folder), count)
+        limit, peer = partial(decode_all, items, crop=True), partial(peer_views, items)
+        rows: dict[str, list[Callable[[], Any]]] = {
+            "JPEG 500 x 375 to 224 x 224, for a test": [
+                partial(read_all, items),
+                partial(decode_all, items),
+            ],
+            "JPEG 500 x 375 to a training view": [
+                partial(our_views, items, images.read),
+                peer,
+                limit,
+            ],
+            "the same, after short_edge=256": [partial(our_views, items, short), peer, limit],
+            "the same, train_read.whole=false": [
+                partial(our_views, items, partial(short, whole=False)),
+                peer,
+                limit,
+            ],
+        }
+        for name, works in rows.items():
+            seconds = in_turn(works, rounds)
+            rates = [f"{len(items) / spent:.0f}" for spent in seconds]
+            ratios = [f"{spent / seconds[0]:.2f}" for spent in seconds[1:]]
+            missing = [""] * (3 - len(works))
+            row(name, rates[0], *missing, *rates[1:], *missing, *ratios)
 
 
 def read_all(items: Sequence[Item]) -> None:
-    """Read every file as the recipes do."""
+    """Read every file as the recipes do for a test."""
+    read = reading_for(partial(images.read, short_edge=256, crop=224))
     for item in items:
-        images.read(item, short_edge=256, crop=224)
+        read(item)
 
 
-def decode_all(items: Sequence[Item]) -> None:
-    """Decode every file with Pillow and do nothing else."""
-    for item in items:
-        with Image.open(item.path) as image:
-            image.load()
+def our_views(items: Sequence[Item], read: Callable[..., Any]) -> None:
+    """A training view of every file, as a batch takes it."""
+    read = reading_for(read, REVISITING)
+    for number, item in enumerate(items):
+        one_view(REVISITING, read(item), number)
+
+
+def peer_views(items: Sequence[Item]) -> None:
+    """The same views by OpenCV and albumentations."""
+    pipeline = pipelines()["crop"]
+    peers(pipeline, [decoded(item) for item in items])
+
+
+def decode_all(items: Sequence[Item], *, crop: bool = False) -> None:
+    """Decode every file with OpenCV, resize a crop if asked, and do nothing else."""
+    pixels = [decoded(item) for item in items]
+    if crop:
+        resized(pixels)
+
+
+def decoded(item: Item) -> Pixels:
+    """The pixels of a file by OpenCV."""
+    content = np.frombuffer(item.path.read_bytes(), np.uint8)
+    return as_pixels(cv2.imdecode(content, cv2.IMREAD_COLOR_RGB))
 
 
 class Enough(Exception):
@@ -334,7 +394,7 @@ def main() -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     view_rows(arguments.images, arguments.rounds)
-    file_row(arguments.images, arguments.rounds)
+    file_rows(arguments.images, arguments.rounds)
     mnist_rows(arguments.data, arguments.steps)
     retrieval_row(arguments.rounds)
 
