@@ -47,6 +47,7 @@ from toolkit.data.images import decode_bytes, encode, to_levels
 
 PARTS = ("align", "recordio", "ijbc")
 EDGE = 112  # pixels of an aligned face
+Work = Callable[[], None]
 
 
 def pictures_with_faces(count: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -84,51 +85,61 @@ def align_rows(count: int, repeats: int) -> None:
     from insightface.utils import face_align
 
     pictures, points = pictures_with_faces(count)
-    files = [encode(picture, ".jpg") for picture in pictures]
     matrices = [align.transform(landmarks) for landmarks in points]
-    pipeline, rng = albumentations_pipeline(), np.random.default_rng(0)
 
-    def warp(picture: np.ndarray, k: int) -> object:
-        return cv2.warpAffine(picture, matrices[k], (EDGE, EDGE), borderValue=0.0)
-
-    def ours(k: int) -> object:
-        face = to_levels(align.crop(decode_bytes(files[k], ""), points[k]))
-        return np.ascontiguousarray(ADAFACE_VIEW(face, np.random.default_rng(k), rng))
-
-    def peer(k: int) -> object:
-        picture = cv2.imdecode(np.frombuffer(files[k], np.uint8), cv2.IMREAD_COLOR)
-        aligned = np.ascontiguousarray(face_align.norm_crop(picture, points[k])[..., ::-1])
-        return np.ascontiguousarray(pipeline(image=aligned)["image"].transpose(2, 0, 1))
-
-    def limit(k: int) -> object:
-        picture = cv2.imdecode(np.frombuffer(files[k], np.uint8), cv2.IMREAD_COLOR_RGB)
-        return warp(np.asarray(picture, np.uint8), k)
-
-    def over_all(work: Callable[[int], object]) -> Callable[[], None]:
+    def over_all(work: Callable[[int], object]) -> Work:
         def every() -> None:
             for k in range(count):
                 work(k)
 
         return every
 
+    aligning = (
+        over_all(lambda k: align.crop(pictures[k], points[k])),
+        over_all(lambda k: face_align.norm_crop(pictures[k], points[k])),
+        over_all(lambda k: cv2.warpAffine(pictures[k], matrices[k], (EDGE, EDGE))),
+    )
     table("faces, images/s on one core", "ours", "peer", "limit", "ours/limit", "ours/peer")
-    compared: dict[str, list[Callable[[int], object]]] = {
-        "align a decoded picture; norm_crop; warp alone": [
-            lambda k: align.crop(pictures[k], points[k]),
-            lambda k: face_align.norm_crop(pictures[k], points[k]),
-            lambda k: warp(pictures[k], k),
-        ],
-        "JPEG to an aligned, augmented face; OpenCV, norm_crop, albumentations; decode and warp": [
-            ours,
-            peer,
-            limit,
-        ],
-    }
-    for name, works in compared.items():
-        seconds = in_turn([over_all(work) for work in works], repeats)
+    for name, works in (
+        ("align a decoded picture; norm_crop; warp alone", aligning),
+        (
+            "JPEG to an aligned, augmented face; OpenCV, norm_crop, albumentations; "
+            "decode and warp",
+            whole_way(count),
+        ),
+    ):
+        seconds = in_turn(works, repeats)
         own, other, bare = seconds
         rates = (f"{count / value:,.0f}" for value in seconds)
         row(name, *rates, f"{bare / own:.2f}", f"{other / own:.2f}")
+
+
+def whole_way(count: int) -> tuple[Work, Work, Work]:
+    """From JPEG files to training views: ours, the peer's, and decode and warp alone."""
+    from insightface.utils import face_align
+
+    pictures, points = pictures_with_faces(count)
+    files = [encode(picture, ".jpg") for picture in pictures]
+    matrices = [align.transform(landmarks) for landmarks in points]
+    pipeline, rng = albumentations_pipeline(), np.random.default_rng(0)
+
+    def ours() -> None:
+        for k in range(count):
+            face = to_levels(align.crop(decode_bytes(files[k], ""), points[k]))
+            np.ascontiguousarray(ADAFACE_VIEW(face, np.random.default_rng(k), rng))
+
+    def peer() -> None:
+        for k in range(count):
+            picture = cv2.imdecode(np.frombuffer(files[k], np.uint8), cv2.IMREAD_COLOR)
+            aligned = np.ascontiguousarray(face_align.norm_crop(picture, points[k])[..., ::-1])
+            np.ascontiguousarray(pipeline(image=aligned)["image"].transpose(2, 0, 1))
+
+    def limit() -> None:
+        for k in range(count):
+            picture = cv2.imdecode(np.frombuffer(files[k], np.uint8), cv2.IMREAD_COLOR_RGB)
+            cv2.warpAffine(np.asarray(picture, np.uint8), matrices[k], (EDGE, EDGE))
+
+    return ours, peer, limit
 
 
 def recordio_rows(count: int, repeats: int) -> None:
