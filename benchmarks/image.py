@@ -9,7 +9,9 @@ Measures: CPU seconds of one thread. All works of a row take turns, so that a bu
     (C, H, W), which a batch takes; the device turns it into float32.
     Files: JPEG of 500 x 375 decoded, shorter edge to 256, centre crop of 224; and to a training
     view of 224, from the whole image, after its shorter edge is resized to 256, and with
-    train_read.whole=false.
+    train_read.whole=false. How far the views of the last differ in levels from those of the whole
+    image: of the two photographs of scikit-learn, with equal crops; and the mean step between
+    neighbouring pixels of a row, over that of the whole image's views.
     MNIST: image/vmf:mnist without its evaluations, on its first batches: the steps of fit() after
     the first epoch, when all images are in memory. The first epoch, which reads the files, is a
     column of its own.
@@ -27,7 +29,7 @@ Limits: of the views what cannot be left out: OpenCV's resize of a crop, NumPy's
     embeddings with all.
 Needs: albumentations, which comes with Likeness, and mnist/ in the folder of --data.
 Takes: a minute and a half of one core.
-Gives: the four tables of section image of docs/performance.md.
+Gives: the five tables of section image of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+import sklearn
 import torch
 from numpy.typing import NDArray
 from performance import ROOT, in_turn, parser_of, row, table, warn_of_many_threads
@@ -53,7 +56,7 @@ from eval import per_item
 from eval.per_item import PerItem
 from eval.retrieval import clusters, query_metrics
 from modalities.image import images, mnist
-from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, warp_view
+from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, VMF_SOP, warp_view
 from toolkit.data.batch import Batch, Item
 from toolkit.data.forms import reading_for
 from toolkit.data.images import to_levels
@@ -236,6 +239,34 @@ def file_rows(count: int, rounds: int) -> None:
             row(name, rates[0], *missing, *rates[1:], *missing, *ratios)
 
 
+def difference_rows(count: int) -> None:
+    """Print the table of views with train_read.whole=false beside views from the whole image."""
+    print()
+    table("train_read.whole=false, levels of views", "mean difference", "99 %", "contrast of edges")
+    folder = Path(sklearn.__file__).parent / "datasets" / "images"
+    items = [Item(name, folder / name) for name in ("china.jpg", "flower.jpg")]
+    for name, view, settings in (
+        ("crop_view to 224 of 427 x 640", REVISITING, {}),
+        ("crop_view to 112 of 427 x 640", partial(REVISITING, size=112), {}),
+        ("crop_view to 64 of 427 x 640", partial(REVISITING, size=64), {}),
+        ("crop_view to 224 after short_edge=256", VMF_SOP, {"short_edge": 256}),
+        ("crop_view to 224 after size=256,256", VMF_SOP, {"size": (256, 256)}),
+    ):
+        read = partial(images.read, **settings)
+        pairs = [
+            [
+                one_view(view, source(item), number).astype(float)
+                for source in (partial(read, whole=False), partial(read, dtype="uint8"))
+            ]
+            for item in items
+            for number in range(count)
+        ]
+        apart = [np.abs(ours - whole) for ours, whole in pairs]
+        edges = [np.abs(np.diff(x)).mean() / np.abs(np.diff(y)).mean() for x, y in pairs]
+        highest = np.mean([np.percentile(levels, 99) for levels in apart])
+        row(name, f"{np.mean(apart):.2f}", f"{highest:.1f}", f"{np.mean(edges):.2f}")
+
+
 def read_all(items: Sequence[Item]) -> None:
     """Read every file as the recipes do for a test."""
     read = reading_for(partial(images.read, short_edge=256, crop=224))
@@ -377,7 +408,7 @@ def retrieval_row(rounds: int) -> None:
 
 
 def main() -> None:
-    """Print the four tables."""
+    """Print the five tables."""
     parser = parser_of(__doc__)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--images", type=int, default=32)
@@ -394,6 +425,7 @@ def main() -> None:
     cv2.setNumThreads(1)
     view_rows(arguments.images, arguments.rounds)
     file_rows(arguments.images, arguments.rounds)
+    difference_rows(arguments.images)
     mnist_rows(arguments.data, arguments.steps)
     retrieval_row(arguments.rounds)
 

@@ -190,7 +190,7 @@ def train_view(
         rng.random(4) < (crop_prob, low_res_prob, photo_prob, flip_prob)
     ).tolist()
     if not (crops or shrinks or colours):
-        return np.ascontiguousarray(image[..., ::-1]) if flips else image.copy()
+        return (image[..., ::-1] if flips else image).copy()
     pixels = to_pixels(image)
     if crops:
         pixels = crop_paste(pixels, rng, scale=crop_scale)

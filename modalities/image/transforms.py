@@ -151,10 +151,10 @@ def shift_view(
             f"shape {image.shape}; a pad and a square that fit the image, and one fill value or "
             "one for each channel, are needed"
         )
-    padded = np.pad(image, ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
+    padded: Any = np.pad(image, ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
     top, left = map(int, rng.integers(2 * pad + 1, size=2))
-    view = padded[:, top : top + height, left : left + width]
-    view = (view[:, :, ::-1] if rng.random() < flip_prob else view).copy()
+    shifted = padded[:, top : top + height, left : left + width]
+    view: Array = (shifted[:, :, ::-1] if rng.random() < flip_prob else shifted).copy()
     if occlude:
         y, x = int(rng.integers(height - occlude + 1)), int(rng.integers(width - occlude + 1))
         levels = np.float32(255.0) * np.array(fill, dtype=np.float32)

@@ -126,13 +126,23 @@ def read(
     if not whole:
         from modalities.speaker.recording import open_recording
 
-        bounds = {
-            "rate_hz": rate_hz,
-            "min_seconds": min_seconds,
-            "max_seconds": max_seconds,
-            "max_values": max_values,
-        }
-        if recording := open_recording(item, partial(read, item, **bounds), **bounds):
+        read_whole = partial(
+            read,
+            item,
+            rate_hz=rate_hz,
+            min_seconds=min_seconds,
+            max_seconds=max_seconds,
+            max_values=max_values,
+        )
+        recording = open_recording(
+            item,
+            read_whole,
+            rate_hz=rate_hz,
+            min_seconds=min_seconds,
+            max_seconds=max_seconds,
+            max_values=max_values,
+        )
+        if recording is not None:
             return recording
     name, speed = item.name, speed_of(item.id)
     decode = _decode_av if item.suffix in AV_SUFFIXES else _decode_soundfile
