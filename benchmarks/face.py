@@ -6,7 +6,8 @@
 Measures: CPU seconds of one thread, the least of the repeats; the works of a row take turns, and
     each begins with a warm-up.
     align: drawn faces somewhere in JPEG pictures of 160 x 160, as in IJB's loose crops, to 112 x
-    112; then the whole way from JPEG bytes to aligned and augmented floats.
+    112; then the whole way from JPEG bytes to aligned and augmented uint8 (3, 112, 112), which a
+    batch takes and the device turns into float32.
     recordio: 112 x 112 JPEG faces of quality 95 in a .rec file; images.decode of its items, in
     shuffled order.
     ijbc: see face_ijbc.py.
@@ -41,11 +42,12 @@ os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 from modalities import synthetic_faces
 from modalities.face import align, images, recordio, recordio_writer
 from modalities.face.augment import ADAFACE_VIEW
-from toolkit.data.images import decode_bytes, encode, to_floats
+from toolkit.data.images import decode_bytes, encode, to_levels
 from toolkit.data.items import Item
 
 PARTS = ("align", "recordio", "ijbc")
 EDGE = 112  # pixels of an aligned face
+Work = Callable[[], None]
 
 
 def pictures_with_faces(count: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -83,47 +85,61 @@ def align_rows(count: int, repeats: int) -> None:
     from insightface.utils import face_align
 
     pictures, points = pictures_with_faces(count)
-    files = [encode(picture, ".jpg") for picture in pictures]
     matrices = [align.transform(landmarks) for landmarks in points]
-    pipeline, rng = albumentations_pipeline(), np.random.default_rng(0)
 
-    def warp(picture: np.ndarray, k: int) -> object:
-        return cv2.warpAffine(picture, matrices[k], (EDGE, EDGE), borderValue=0.0)
-
-    def ours(k: int) -> object:
-        view = to_floats(align.crop(decode_bytes(files[k], ""), points[k]))
-        return ADAFACE_VIEW(view, np.random.default_rng(k), rng)
-
-    def peer(k: int) -> object:
-        picture = cv2.imdecode(np.frombuffer(files[k], np.uint8), cv2.IMREAD_COLOR)
-        aligned = np.ascontiguousarray(face_align.norm_crop(picture, points[k])[..., ::-1])
-        return pipeline(image=aligned)["image"].transpose(2, 0, 1).astype(np.float32)
-
-    def over_all(work: Callable[[int], object]) -> Callable[[], None]:
+    def over_all(work: Callable[[int], object]) -> Work:
         def every() -> None:
             for k in range(count):
                 work(k)
 
         return every
 
+    aligning = (
+        over_all(lambda k: align.crop(pictures[k], points[k])),
+        over_all(lambda k: face_align.norm_crop(pictures[k], points[k])),
+        over_all(lambda k: cv2.warpAffine(pictures[k], matrices[k], (EDGE, EDGE))),
+    )
     table("faces, images/s on one core", "ours", "peer", "limit", "ours/limit", "ours/peer")
-    compared: dict[str, list[Callable[[int], object]]] = {
-        "align a decoded picture; norm_crop; warp alone": [
-            lambda k: align.crop(pictures[k], points[k]),
-            lambda k: face_align.norm_crop(pictures[k], points[k]),
-            lambda k: warp(pictures[k], k),
-        ],
-        "JPEG to aligned, augmented floats; OpenCV, norm_crop, albumentations; decode and warp": [
-            ours,
-            peer,
-            lambda k: warp(decode_bytes(files[k], ""), k),
-        ],
-    }
-    for name, works in compared.items():
-        seconds = in_turn([over_all(work) for work in works], repeats)
+    for name, works in (
+        ("align a decoded picture; norm_crop; warp alone", aligning),
+        (
+            "JPEG to an aligned, augmented face; OpenCV, norm_crop, albumentations; "
+            "decode and warp",
+            whole_way(count),
+        ),
+    ):
+        seconds = in_turn(works, repeats)
         own, other, bare = seconds
         rates = (f"{count / value:,.0f}" for value in seconds)
         row(name, *rates, f"{bare / own:.2f}", f"{other / own:.2f}")
+
+
+def whole_way(count: int) -> tuple[Work, Work, Work]:
+    """From JPEG files to training views: ours, the peer's, and decode and warp alone."""
+    from insightface.utils import face_align
+
+    pictures, points = pictures_with_faces(count)
+    files = [encode(picture, ".jpg") for picture in pictures]
+    matrices = [align.transform(landmarks) for landmarks in points]
+    pipeline, rng = albumentations_pipeline(), np.random.default_rng(0)
+
+    def ours() -> None:
+        for k in range(count):
+            face = to_levels(align.crop(decode_bytes(files[k], ""), points[k]))
+            np.ascontiguousarray(ADAFACE_VIEW(face, np.random.default_rng(k), rng))
+
+    def peer() -> None:
+        for k in range(count):
+            picture = cv2.imdecode(np.frombuffer(files[k], np.uint8), cv2.IMREAD_COLOR)
+            aligned = np.ascontiguousarray(face_align.norm_crop(picture, points[k])[..., ::-1])
+            np.ascontiguousarray(pipeline(image=aligned)["image"].transpose(2, 0, 1))
+
+    def limit() -> None:
+        for k in range(count):
+            picture = cv2.imdecode(np.frombuffer(files[k], np.uint8), cv2.IMREAD_COLOR_RGB)
+            cv2.warpAffine(np.asarray(picture, np.uint8), matrices[k], (EDGE, EDGE))
+
+    return ours, peer, limit
 
 
 def recordio_rows(count: int, repeats: int) -> None:

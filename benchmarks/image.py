@@ -5,8 +5,13 @@
 
 Measures: CPU seconds of one thread. All works of a row take turns, so that a busy machine hurts
     them alike; the least of the rounds counts, of MNIST's steps the median.
-    Views: images of smooth noise in memory, each once, from float32 (C, H, W) as `read` gives them.
-    Files: JPEG of 500 x 375 decoded, shorter edge to 256, centre crop of 224.
+    Views: images of smooth noise in memory, each once, from uint8 as `read` gives them to uint8
+    (C, H, W), which a batch takes; the device turns it into float32.
+    Files: JPEG of 500 x 375 decoded, shorter edge to 256, centre crop of 224; and to a training
+    view of 224, from the whole image, after its shorter edge is resized to 256, and with
+    train_read.whole=false. How far the views of the last differ in levels from those of the whole
+    image: of the two photographs of scikit-learn, with equal crops; and the mean step between
+    neighbouring pixels of a row, over that of the whole image's views.
     MNIST: image/vmf:mnist without its evaluations, on its first batches: the steps of fit() after
     the first epoch, when all images are in memory. The first epoch, which reads the files, is a
     column of its own.
@@ -14,21 +19,22 @@ Measures: CPU seconds of one thread. All works of a row take turns, so that a bu
     each query, k-means for NMI, 1,000 draws of classes for the intervals. At SOP's size, and beside
     pytorch-metric-learning: eval_retrieval.py.
 Peer: of the views albumentations' own pipeline of the same steps on uint8 (H, W, C), as its users
-    write it, and the conversion to float32 (C, H, W).
+    write it, and the conversion to (C, H, W). Of training views from files OpenCV's decoding and
+    the same pipeline, from the whole image.
 Limits: of the views what cannot be left out: OpenCV's resize of a crop, NumPy's copy of a padded
-    crop, OpenCV's warp. Of the files Pillow's decoding alone. Of MNIST the same network, loss and
+    crop, OpenCV's warp. Of the files OpenCV's decoding, and for training views the resize of a
+    crop as well. Of MNIST the same network, loss and
     optimiser on one tensor of all images from which batches are picked: one such step comes between
     any two of fit()'s, and fit() may take 1.15 times as long. Of retrieval the product of all
     embeddings with all.
 Needs: albumentations, which comes with Likeness, and mnist/ in the folder of --data.
 Takes: a minute and a half of one core.
-Gives: the four tables of section image of docs/performance.md.
+Gives: the five tables of section image of docs/performance.md.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +46,7 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+import sklearn
 import torch
 from numpy.typing import NDArray
 from performance import ROOT, in_turn, parser_of, row, table, warn_of_many_threads
@@ -49,9 +56,10 @@ from eval import per_item
 from eval.per_item import PerItem
 from eval.retrieval import clusters, query_metrics
 from modalities.image import images, mnist
-from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, warp_view
+from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, VMF_SOP, warp_view
 from toolkit.data.batch import Batch
-from toolkit.data.images import to_floats
+from toolkit.data.forms import reading_for
+from toolkit.data.images import to_levels
 from toolkit.data.items import Item
 from toolkit.training.build import build
 from toolkit.training.recipe import Recipe, of_group, read
@@ -74,16 +82,23 @@ def drawn(count: int, height: int, width: int, channels: int) -> list[Pixels]:
     return [as_pixels(image).reshape(height, width, channels) for image in large]
 
 
-def ours(view: View, images: Sequence[NDArray[np.float32]]) -> None:
-    """Our view of every image, from float32 (C, H, W)."""
+def ours(view: View, images: Sequence[Pixels]) -> None:
+    """Our view of every image, from uint8 (H, W, C) to uint8 (C, H, W)."""
     for number, image in enumerate(images):
-        view(image, np.random.default_rng((0, 0, number)), np.random.default_rng((0, 0)))
+        one_view(view, to_levels(image), number)
+
+
+def one_view(view: View, image: Any, number: int) -> Any:
+    """Our view of an image, as a batch takes it."""
+    rngs = np.random.default_rng((0, 0, number)), np.random.default_rng((0, 0))
+    return np.ascontiguousarray(view(image, *rngs))
 
 
 def peers(pipeline: Any, images: Sequence[Pixels]) -> None:
-    """albumentations' view of every image, from uint8 (H, W, C) to float32 (C, H, W)."""
+    """albumentations' view of every image, from uint8 (H, W, C) to uint8 (C, H, W)."""
+    pipeline.set_random_seed(0)  # the same crops in every round
     for image in images:
-        to_floats(pipeline(image=image)["image"])
+        np.ascontiguousarray(to_levels(pipeline(image=image)["image"]))
 
 
 def pipelines() -> dict[str, Any]:
@@ -123,13 +138,14 @@ def resized(images: Sequence[Pixels]) -> None:
         height, width = image.shape[:2]
         edge = int((height * width / 2) ** 0.5)
         how = cv2.INTER_AREA if edge > 224 else cv2.INTER_LINEAR
-        to_floats(as_pixels(cv2.resize(image[:edge, :edge], (224, 224), interpolation=how)))
+        view = as_pixels(cv2.resize(image[:edge, :edge], (224, 224), interpolation=how))
+        np.ascontiguousarray(to_levels(view))
 
 
-def padded(images: Sequence[NDArray[np.float32]]) -> None:
+def padded(images: Sequence[Pixels]) -> None:
     """A crop of every image after it was padded by four pixels."""
     for image in images:
-        np.pad(image, ((0, 0), (4, 4), (4, 4)), mode="reflect")[:, 2:34, 2:34].copy()
+        np.pad(to_levels(image), ((0, 0), (4, 4), (4, 4)), mode="reflect")[:, 2:34, 2:34].copy()
 
 
 def warped(images: Sequence[Pixels]) -> None:
@@ -137,7 +153,7 @@ def warped(images: Sequence[Pixels]) -> None:
     matrix = np.array([[0.98, -0.1, 2.0], [0.1, 0.98, 1.0]])
     for image in images:
         size = image.shape[1::-1]
-        to_floats(as_pixels(cv2.warpAffine(image, matrix, size, flags=cv2.INTER_LINEAR)))
+        to_levels(as_pixels(cv2.warpAffine(image, matrix, size, flags=cv2.INTER_LINEAR)))
 
 
 class ViewRow(NamedTuple):
@@ -161,8 +177,8 @@ def view_rows(count: int, rounds: int) -> None:
         "ours/limit",
     )
     pipeline = pipelines()
-    random.seed(0)
-    photographs = drawn(count, 375, 500, 3)
+    # Crops differ in size, and so in their cost, so that every image gets several.
+    photographs = 6 * drawn(count, 375, 500, 3)
     small, characters = drawn(8 * count, 32, 32, 3), drawn(8 * count, 28, 28, 1)
     shift = "shift_view with a square painted over (vMF paper, CIFAR)"
     jitter = "crop_view with colour jitter (vMF paper, CUB)"
@@ -172,43 +188,117 @@ def view_rows(count: int, rounds: int) -> None:
         ViewRow(shift, VMF_CIFAR10, "shift", padded, small),
         ViewRow("warp_view, 28 x 28", partial(warp_view), "warp", warped, characters),
     ):
-        levels = [to_floats(image) for image in pictures]
-        bare: Sequence[Any] = levels if limit is padded else pictures
         works = [
-            partial(ours, view, levels),
+            partial(ours, view, pictures),
             partial(peers, pipeline[peer], pictures),
-            partial(limit, bare),
+            partial(limit, pictures),
         ]
         own, other, least = (len(pictures) / seconds for seconds in in_turn(works, rounds))
         rates = (f"{rate:.0f}" for rate in (own, other, least))
         row(name, *rates, f"{own / other:.2f}", f"{own / least:.2f}")
 
 
-def file_row(count: int, rounds: int) -> None:
-    """Print the table of decoding."""
+def jpegs(folder: Path, count: int, height: int = 375, width: int = 500) -> list[Item]:
+    """Files of smooth noise."""
+    items = []
+    for number, image in enumerate(drawn(count, height, width, 3)):
+        items.append(Item(str(number), folder / f"{number}.jpg"))
+        Image.fromarray(image).save(items[-1].path, quality=90)
+    return items
+
+
+def file_rows(count: int, rounds: int) -> None:
+    """Print the tables of decoding."""
     print()
-    table("files, images/s of one core", "ours", "limit", "ours/limit")
+    table("files, images/s of one core", "ours", "peer", "limit", "ours/peer", "ours/limit")
+    short = partial(images.read, short_edge=256)
     with tempfile.TemporaryDirectory() as folder:
-        items = []
-        for number, image in enumerate(drawn(count, 375, 500, 3)):
-            items.append(Item(str(number), Path(folder) / f"{number}.jpg"))
-            Image.fromarray(image).save(items[-1].path, quality=90)
-        own, bare = in_turn([partial(read_all, items), partial(decode_all, items)], rounds)
-    rates = (f"{len(items) / seconds:.0f}" for seconds in (own, bare))
-    row("JPEG 500 x 375 to 224 x 224", *rates, f"{bare / own:.2f}")
+        items = jpegs(Path(folder), count)
+        limit, peer = partial(decode_all, items, crop=True), partial(peer_views, items)
+        rows: dict[str, list[Callable[[], Any]]] = {
+            "JPEG 500 x 375 to 224 x 224, for a test": [
+                partial(read_all, items),
+                partial(decode_all, items),
+            ],
+            "JPEG 500 x 375 to a training view": [
+                partial(our_views, items, images.read),
+                peer,
+                limit,
+            ],
+            "the same, after short_edge=256": [partial(our_views, items, short), peer, limit],
+            "the same, train_read.whole=false": [
+                partial(our_views, items, partial(short, whole=False)),
+                peer,
+                limit,
+            ],
+        }
+        for name, works in rows.items():
+            seconds = in_turn(works, rounds)
+            rates = [f"{len(items) / spent:.0f}" for spent in seconds]
+            ratios = [f"{spent / seconds[0]:.2f}" for spent in seconds[1:]]
+            missing = [""] * (3 - len(works))
+            row(name, rates[0], *missing, *rates[1:], *missing, *ratios)
+
+
+def difference_rows(count: int) -> None:
+    """Print the table of views with train_read.whole=false beside views from the whole image."""
+    print()
+    table("train_read.whole=false, levels of views", "mean difference", "99 %", "contrast of edges")
+    folder = Path(sklearn.__file__).parent / "datasets" / "images"
+    items = [Item(name, folder / name) for name in ("china.jpg", "flower.jpg")]
+    for name, view, settings in (
+        ("crop_view to 224 of 427 x 640", REVISITING, {}),
+        ("crop_view to 112 of 427 x 640", partial(REVISITING, size=112), {}),
+        ("crop_view to 64 of 427 x 640", partial(REVISITING, size=64), {}),
+        ("crop_view to 224 after short_edge=256", VMF_SOP, {"short_edge": 256}),
+        ("crop_view to 224 after size=256,256", VMF_SOP, {"size": (256, 256)}),
+    ):
+        read = partial(images.read, **settings)
+        pairs = [
+            [
+                one_view(view, source(item), number).astype(float)
+                for source in (partial(read, whole=False), partial(read, dtype="uint8"))
+            ]
+            for item in items
+            for number in range(count)
+        ]
+        apart = [np.abs(ours - whole) for ours, whole in pairs]
+        edges = [np.abs(np.diff(x)).mean() / np.abs(np.diff(y)).mean() for x, y in pairs]
+        highest = np.mean([np.percentile(levels, 99) for levels in apart])
+        row(name, f"{np.mean(apart):.2f}", f"{highest:.1f}", f"{np.mean(edges):.2f}")
 
 
 def read_all(items: Sequence[Item]) -> None:
-    """Read every file as the recipes do."""
+    """Read every file as the recipes do for a test."""
+    read = reading_for(partial(images.read, short_edge=256, crop=224))
     for item in items:
-        images.read(item, short_edge=256, crop=224)
+        read(item)
 
 
-def decode_all(items: Sequence[Item]) -> None:
-    """Decode every file with Pillow and do nothing else."""
-    for item in items:
-        with Image.open(item.path) as image:
-            image.load()
+def our_views(items: Sequence[Item], read: Callable[..., Any]) -> None:
+    """A training view of every file, as a batch takes it."""
+    read = reading_for(read, REVISITING)
+    for number, item in enumerate(items):
+        one_view(REVISITING, read(item), number)
+
+
+def peer_views(items: Sequence[Item]) -> None:
+    """The same views by OpenCV and albumentations."""
+    pipeline = pipelines()["crop"]
+    peers(pipeline, [decoded(item) for item in items])
+
+
+def decode_all(items: Sequence[Item], *, crop: bool = False) -> None:
+    """Decode every file with OpenCV, resize a crop if asked, and do nothing else."""
+    pixels = [decoded(item) for item in items]
+    if crop:
+        resized(pixels)
+
+
+def decoded(item: Item) -> Pixels:
+    """The pixels of a file by OpenCV."""
+    content = np.frombuffer(item.path.read_bytes(), np.uint8)
+    return as_pixels(cv2.imdecode(content, cv2.IMREAD_COLOR_RGB))
 
 
 class Enough(Exception):
@@ -319,7 +409,7 @@ def retrieval_row(rounds: int) -> None:
 
 
 def main() -> None:
-    """Print the four tables."""
+    """Print the five tables."""
     parser = parser_of(__doc__)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--images", type=int, default=32)
@@ -335,7 +425,8 @@ def main() -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     view_rows(arguments.images, arguments.rounds)
-    file_row(arguments.images, arguments.rounds)
+    file_rows(arguments.images, arguments.rounds)
+    difference_rows(arguments.images)
     mnist_rows(arguments.data, arguments.steps)
     retrieval_row(arguments.rounds)
 

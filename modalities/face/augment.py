@@ -1,6 +1,7 @@
 """Augmentation of face crops, (H, W, 3) uint8 in and out; deterministic given its generator.
 
-A recipe's `augment` takes and gives (3, H, W) float32, 0 to 255.
+A recipe's `augment` takes and gives (3, H, W), 0 to 255: uint8 where it gets uint8, and float32
+where it gets float32. The values are the same.
 
 ADAFACE_VIEW is what AdaFace and OpenSphere's SimPLE train with (AdaFace dataset/augmenter.py;
 CVLface data_augs/basic_augmenter.py): a crop pasted in place on black, low resolution and
@@ -24,9 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
-from modalities.face.images import to_pixels
-from toolkit.data.batch import Floats
-from toolkit.data.images import Pixels, to_floats
+from toolkit.data.batch import Array
+from toolkit.data.forms import takes
+from toolkit.data.images import Pixels, to_floats, to_levels, to_pixels
 
 Matrix = NDArray[np.float64]
 
@@ -130,8 +131,9 @@ def flip(pixels: Pixels) -> Pixels:
     return np.ascontiguousarray(pixels[:, ::-1])
 
 
+@takes(dtype="uint8")
 def train_view(
-    image: Floats,
+    image: Array,
     rng: np.random.Generator,
     batch_rng: np.random.Generator,
     *,
@@ -144,14 +146,14 @@ def train_view(
     brightness: float = 0.5,
     contrast: float = 0.5,
     saturation: float = 0.5,
-) -> Floats:
+) -> Array:
     """Make one training view of an image.
 
     Crop, low resolution, photometric changes and flip are each done with their probability,
     independently of the others and in this order.
 
     Args:
-        image: (3, H, W) float32, 0 to 255.
+        image: (3, H, W) float32 or uint8, 0 to 255.
         rng: The generator of all draws.
         batch_rng: Not used, because every image draws for itself.
         flip_prob: The probability of flip().
@@ -163,7 +165,7 @@ def train_view(
         brightness: The range of photometric(); so are contrast and saturation. Each is from 0 to 1.
 
     Returns:
-        (3, H, W) float32, 0 to 255.
+        (3, H, W) of the same type, 0 to 255.
 
     Raises:
         ValueError: A probability lies outside 0 to 1, or a range is out of order.
@@ -188,7 +190,7 @@ def train_view(
         rng.random(4) < (crop_prob, low_res_prob, photo_prob, flip_prob)
     ).tolist()
     if not (crops or shrinks or colours):
-        return np.ascontiguousarray(image[..., ::-1]) if flips else image.copy()
+        return (image[..., ::-1] if flips else image).copy()
     pixels = to_pixels(image)
     if crops:
         pixels = crop_paste(pixels, rng, scale=crop_scale)
@@ -198,11 +200,12 @@ def train_view(
         pixels = photometric(
             pixels, rng, brightness=brightness, contrast=contrast, saturation=saturation
         )
-    return to_floats(flip(pixels) if flips else pixels)
+    return _like(image, flip(pixels) if flips else pixels)
 
 
+@takes(dtype="uint8")
 def geometric_view(
-    image: Floats,
+    image: Array,
     rng: np.random.Generator,
     batch_rng: np.random.Generator,
     *,
@@ -215,14 +218,14 @@ def geometric_view(
     blur_prob: float = 0.2,
     num_photo: int = 2,
     photo_bins: tuple[int, int] = (5, 23),
-) -> Floats:
+) -> Array:
     """Make one training view as CVLface's GridSampleAugmenter does.
 
     Zoom, shift, rotation and flip happen in one warp. Cutout, blur and photometric operations
     follow.
 
     Args:
-        image: (3, H, W) float32, 0 to 255.
+        image: (3, H, W) float32 or uint8, 0 to 255.
         rng: The generator of all draws.
         batch_rng: Not used, because every image draws for itself.
         scale: The smallest and the largest zoom.
@@ -240,7 +243,7 @@ def geometric_view(
         photo_bins: The range that the bin is drawn from, upper end excluded.
 
     Returns:
-        (3, H, W) float32, 0 to 255.
+        (3, H, W) of the same type, 0 to 255.
 
     Raises:
         ValueError: A probability lies outside 0 to 1, or a range is out of order.
@@ -273,7 +276,7 @@ def geometric_view(
         pixels = _blur(pixels, rng)
     for _ in range(num_photo):
         pixels = _rand_op(pixels, rng, photo_bins)
-    return to_floats(pixels)
+    return _like(image, pixels)
 
 
 def warp_matrix(
@@ -408,6 +411,11 @@ def _albumentations() -> ModuleType:
 
     module: ModuleType = functional
     return module
+
+
+def _like(image: Array, pixels: Pixels) -> Array:
+    """Turn the pixels of a view into (3, H, W) of the type of the image."""
+    return to_levels(pixels) if image.dtype == np.uint8 else to_floats(pixels)
 
 
 def _pixels(image: object) -> Pixels:

@@ -1,28 +1,66 @@
-"""Read image files and packed pixels as float32 arrays (C, H, W), RGB or grey, 0 to 255.
+"""Read image files and packed pixels as arrays (C, H, W), RGB or grey, 0 to 255.
 
 What cannot be used is refused with its reason. The range is 0 to 255 because every file has 8-bit
-levels, so that arrays stay exact. What a network sees of them (mean, standard deviation, BGR) is
-decided by its front-end (toolkit/data/pixels.py), which is saved with it. Resizing is Pillow's
-antialiased one, as in torchvision's Resize of Pillow images, which the papers used. Decoding and
-its bounds are those of toolkit/data/images.py.
+levels, so that arrays stay exact, in float32 as in uint8. What a network sees of them (mean,
+standard deviation, BGR) is decided by its front-end (toolkit/data/pixels.py), which is saved with
+it. Resizing is Pillow's antialiased one, as in torchvision's Resize of Pillow images, which the
+papers used. Decoding and its bounds are those of toolkit/data/images.py.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Literal, overload
 
 import numpy as np
 from PIL import Image
 
 from eval.reports.media import MAX_PIXELS
 from modalities.image import packed
-from toolkit.data.batch import Floats
-from toolkit.data.images import BadImage, Pixels, decode_bytes, file_bytes, to_floats
+from toolkit.data.batch import Array
+from toolkit.data.forms import DType, check_dtype
+from toolkit.data.images import (
+    BadImage,
+    EncodedImage,
+    Pixels,
+    as_input,
+    decode_bytes,
+    file_bytes,
+    open_encoded,
+)
 from toolkit.data.items import Item
 
 _RAW = re.compile(
     r"\.u8_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?"
 )
+
+
+@overload
+def read(
+    item: Item,
+    *,
+    short_edge: int = 0,
+    size: tuple[int, int] | None = None,
+    crop: int = 0,
+    grey: bool = False,
+    bicubic: bool = False,
+    dtype: DType = "float32",
+    whole: Literal[True] = True,
+) -> Array: ...
+
+
+@overload
+def read(
+    item: Item,
+    *,
+    short_edge: int = 0,
+    size: tuple[int, int] | None = None,
+    crop: int = 0,
+    grey: bool = False,
+    bicubic: bool = False,
+    dtype: DType = "float32",
+    whole: bool,
+) -> Array | EncodedImage: ...
 
 
 def read(
@@ -33,8 +71,10 @@ def read(
     crop: int = 0,
     grey: bool = False,
     bicubic: bool = False,
-) -> Floats:
-    """Read an item as (C, H, W) float32 from 0 to 255: RGB, or grey.
+    dtype: DType = "float32",
+    whole: bool = True,
+) -> Array | EncodedImage:
+    """Read an item as (C, H, W) levels from 0 to 255: RGB, or grey.
 
     It is grey where `grey` is set or the item's packed pixels have one channel. Of files, EXIF
     rotation is applied, CMYK, palettes and 16 bits are converted, and transparency is dropped. Of
@@ -50,37 +90,68 @@ def read(
             0 keeps the whole image.
         grey: Whether colours are converted to grey.
         bicubic: Whether resizing is bicubic in place of bilinear.
+        dtype: "uint8" gives the same levels in a quarter of the memory. A network gets float32 in
+            either case: batches are converted on its device.
+        whole: False opens a file for crop_view, which decodes it when the crop is drawn and resizes
+            the crop once. It is for `train_read` and takes half of the time or less. Crops are
+            drawn as from the whole image of these settings; the levels of the views differ. With
+            short_edge or size, the image is otherwise resized before the crop is, which blurs.
+            Without them, views differ where the crop of a JPEG has at least twice the edge of the
+            view, so that it is decoded at 1/2, 1/4 or 1/8. docs/performance.md has numbers.
 
     Raises:
         BadImage: The file is missing, damaged, cut short, too large or of another format, or the
             image is smaller than `crop`.
-        ValueError: `short_edge` and `size` are both set.
+        ValueError: `short_edge` and `size` are both set, dtype is another word, or `crop` or `grey`
+            is set where `whole` is False.
     """
+    check_dtype(dtype)
+    if not whole:
+        if crop or grey:
+            raise ValueError(
+                f"read: whole is False, crop {crop} and grey {grey}; an image that is not decoded "
+                "is neither cropped nor made grey; leave these out"
+            )
+        if not _is_packed(item):
+            image = open_encoded(file_bytes(item), item.name)
+            return image._replace(size=_resized(item, image.file_size, short_edge, size))
+    pixels = _unpack(item) if _is_packed(item) else decode_bytes(file_bytes(item), item.name)
+    if grey and pixels.ndim == 3:
+        pixels = np.asarray(Image.fromarray(pixels).convert("L"))
+    height, width = pixels.shape[:2]
+    wanted = _resized(item, (height, width), short_edge, size)
+    if wanted != (height, width):
+        method = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+        pixels = np.asarray(Image.fromarray(pixels).resize(wanted[::-1], method))
+    return as_input(centre_crop(pixels, crop, item.name) if crop else pixels, dtype)
+
+
+def _resized(
+    item: Item, edges: tuple[int, int], short_edge: int, size: tuple[int, int] | None
+) -> tuple[int, int]:
+    """Return the (height, width) that the settings of `read` give an image of these edges."""
     if short_edge and size is not None:
         raise ValueError(
             f"read: short_edge {short_edge} and size {size} are both set; give one of them"
         )
-    if item.span is not None and _RAW.fullmatch(item.suffix):
-        image = Image.fromarray(_unpack(item))
-    else:
-        image = Image.fromarray(decode_bytes(file_bytes(item), item.name))
-    if grey and image.mode != "L":
-        image = image.convert("L")
-    height, width = image.height, image.width
+    height, width = edges
     if short_edge and height <= width:
         size = short_edge, int(short_edge * width / height)
     elif short_edge:
         size = int(short_edge * height / width), short_edge
-    if size is not None and size != (height, width):
-        if min(size) < 1 or size[0] * size[1] > MAX_PIXELS:
-            raise BadImage(
-                f"{item.name}: {height} x {width} pixels would become {size[0]} x {size[1]}; 1 to "
-                f"{MAX_PIXELS} pixels are allowed; change the size"
-            )
-        method = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
-        image = image.resize((size[1], size[0]), method)
-    pixels = np.asarray(image)
-    return to_floats(centre_crop(pixels, crop, item.name) if crop else pixels)
+    if size is None:
+        return edges
+    if min(size) < 1 or size[0] * size[1] > MAX_PIXELS:
+        raise BadImage(
+            f"{item.name}: {height} x {width} pixels would become {size[0]} x {size[1]}; 1 to "
+            f"{MAX_PIXELS} pixels are allowed; change the size"
+        )
+    return size[0], size[1]
+
+
+def _is_packed(item: Item) -> bool:
+    """Return whether an item is packed pixels, and not an image file."""
+    return item.span is not None and _RAW.fullmatch(item.suffix) is not None
 
 
 def centre_crop(pixels: Pixels, crop: int, name: str = "image") -> Pixels:

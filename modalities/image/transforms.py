@@ -1,4 +1,4 @@
-"""Training views of images: (C, H, W) float32 levels from 0 to 255 in and out.
+"""Training views of images: (C, H, W) levels from 0 to 255 in and out, float32 or uint8.
 
 They are deterministic given their generators. Random resized crops and colour jitter are those of
 albumentations, whose random numbers are drawn from ours; the rest is indexing. Scaling to the
@@ -13,17 +13,20 @@ import random
 from functools import lru_cache, partial
 from typing import Any
 
+import cv2
 import numpy as np
 
-from toolkit.data.batch import Floats
-from toolkit.data.images import to_floats
+from toolkit.data.batch import Array
+from toolkit.data.forms import takes
+from toolkit.data.images import Box, EncodedImage, Pixels, to_floats, to_levels, to_pixels
 from toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
 
 Range = tuple[float, float]
 
 
+@takes(dtype="uint8")
 def crop_view(
-    image: Floats,
+    image: Array | EncodedImage,
     rng: np.random.Generator,
     batch_rng: np.random.Generator,
     *,
@@ -36,13 +39,16 @@ def crop_view(
     saturation: float = 0.0,
     hue: float = 0.0,
     bicubic: bool = False,
-) -> Floats:
+) -> Array:
     """Jitter the colours, crop at random, resize to a square, flip: (C, H, W) -> (C, size, size).
 
     All random numbers are drawn from `rng`.
 
     Args:
-        image: (C, H, W), levels from 0 to 255.
+        image: (C, H, W), levels from 0 to 255. The view has its type, and the same levels for
+            either. Of an image that is still encoded (images.read with whole=False), the crop is
+            decoded in a resolution of at least `size`, and its colours are jittered; the view is
+            uint8.
         rng: The generator of this item.
         batch_rng: The generator of the batch, not used.
         size: The edge of the view.
@@ -71,15 +77,39 @@ def crop_view(
             f"crop_view: brightness, contrast, saturation, hue are {jitter}; 0 to 1, and 0 to 0.5 "
             "for hue, are allowed"
         )
-    transform = _albumentations(size, scale, ratio, jitter, bicubic)
-    transform.set_random_state(rng, random.Random(int(rng.integers(2**62))))
-    levels = _levels(image)
-    view = to_floats(transform(image=levels)["image"])
-    return np.ascontiguousarray(view[:, :, ::-1]) if rng.random() < flip_prob else view
+    jitter_colours, cut = _albumentations(size, scale, ratio, jitter, bicubic)
+    py_random = random.Random(int(rng.integers(2**62)))
+    # Version 0.1 ran these steps in albumentations' Compose, which begins with this draw.
+    py_random.random()
+    changes = None
+    if jitter_colours is not None:
+        jitter_colours.set_random_state(rng, py_random)
+        changes = jitter_colours.get_params()
+    cut.set_random_state(rng, py_random)
+    shape = image.size if isinstance(image, EncodedImage) else image.shape[1:]
+    box = cut.get_params_dependent_on_data({"shape": shape}, {})["crop_coords"]
+    if isinstance(image, EncodedImage):
+        pixels, box = image.part(box, least=size)
+    else:
+        pixels = to_pixels(image)
+    if changes is not None:
+        pixels = jitter_colours.apply(pixels, **changes)
+    edges = np.array((box[2] - box[0], box[3] - box[1])) / size
+    if all(float(place).is_integer() for place in box):
+        view = cut.apply(pixels, crop_coords=tuple(map(int, box)))
+    elif edges.max() > 2:  # of a file that cannot be decoded at reduced size
+        view = cut.apply(pixels, crop_coords=(0, 0, pixels.shape[1], pixels.shape[0]))
+    else:
+        view = _warped(pixels, box, size, bicubic and edges.max() < 1)
+    if rng.random() < flip_prob:
+        view = cv2.flip(view, 1).reshape(view.shape)
+    is_float = not isinstance(image, EncodedImage) and image.dtype != np.uint8
+    return to_floats(view) if is_float else to_levels(view)
 
 
+@takes(dtype="uint8")
 def shift_view(
-    image: Floats,
+    image: Array,
     rng: np.random.Generator,
     batch_rng: np.random.Generator,
     *,
@@ -87,11 +117,12 @@ def shift_view(
     flip_prob: float = 0.5,
     occlude: int = 0,
     fill: tuple[float, ...] = (0.0,),
-) -> Floats:
+) -> Array:
     """Pad by reflection, crop at random, flip, paint over a square: (C, H, W) -> (C, H, W).
 
     Args:
-        image: (C, H, W), levels from 0 to 255.
+        image: (C, H, W), levels from 0 to 255. The view has its type, or is float32 where a square
+            is painted over, because its levels are no whole numbers.
         rng: The generator of this item.
         batch_rng: The generator of the batch, not used.
         pad: The pixels added at each side by reflection, which does not repeat the edge.
@@ -120,19 +151,21 @@ def shift_view(
             f"shape {image.shape}; a pad and a square that fit the image, and one fill value or "
             "one for each channel, are needed"
         )
-    padded = np.pad(image, ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
+    padded: Any = np.pad(image, ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
     top, left = map(int, rng.integers(2 * pad + 1, size=2))
-    view = padded[:, top : top + height, left : left + width]
-    view = (view[:, :, ::-1] if rng.random() < flip_prob else view).copy()
+    shifted = padded[:, top : top + height, left : left + width]
+    view: Array = (shifted[:, :, ::-1] if rng.random() < flip_prob else shifted).copy()
     if occlude:
         y, x = int(rng.integers(height - occlude + 1)), int(rng.integers(width - occlude + 1))
         levels = np.float32(255.0) * np.array(fill, dtype=np.float32)
+        view = view.astype(np.float32, copy=False)
         view[:, y : y + occlude, x : x + occlude] = levels[:, None, None]
     return view
 
 
+@takes(dtype="uint8")
 def warp_view(
-    image: Floats,
+    image: Array,
     rng: np.random.Generator,
     batch_rng: np.random.Generator,
     *,
@@ -141,13 +174,13 @@ def warp_view(
     shear: float = 0.1,
     shift: float = 0.05,
     fill: float = 0.0,
-) -> Floats:
+) -> Array:
     """Turn, scale, shear and shift an image about its centre, bilinear: (C, H, W) -> (C, H, W).
 
     It is for digits and characters, which must not be flipped. All numbers are drawn uniformly.
 
     Args:
-        image: (C, H, W), levels from 0 to 255.
+        image: (C, H, W), levels from 0 to 255. The view is float32.
         rng: The generator of this item.
         batch_rng: The generator of the batch, not used.
         degrees: The angle lies within +-degrees.
@@ -164,8 +197,6 @@ def warp_view(
             f"warp_view: degrees {degrees}, scale {scale}, shear {shear}, shift {shift}; none may "
             "be below 0, scale must be above 0 and in order, and shear below 1"
         )
-    import cv2
-
     _, height, width = image.shape
     angle, factor = np.deg2rad(rng.uniform(-degrees, degrees)), rng.uniform(*scale)
     rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -176,7 +207,7 @@ def warp_view(
     size, flags, border = (width, height), cv2.INTER_LINEAR, cv2.BORDER_CONSTANT
     warped = [
         cv2.warpAffine(x, matrix, size, flags=flags, borderMode=border, borderValue=fill)
-        for x in image
+        for x in image.astype(np.float32, copy=False)
     ]
     return np.stack(warped).astype(np.float32)
 
@@ -209,46 +240,41 @@ BENCHMARKER = partial(crop_view, size=227, scale=(0.16, 1.0))
 HYP_VIT = partial(crop_view, scale=(0.2, 1.0), bicubic=True)
 
 
+def _warped(pixels: Pixels, box: Box, size: int, bicubic: bool) -> Pixels:
+    """Resize a box whose edges lie between pixels to a square, in one warp."""
+    across, down = (box[2] - box[0]) / size, (box[3] - box[1]) / size
+    # A pixel's centre lies half a pixel from its corner.
+    matrix = np.array([[across, 0, box[0] + across / 2 - 0.5], [0, down, box[1] + down / 2 - 0.5]])
+    flags = cv2.WARP_INVERSE_MAP | (cv2.INTER_CUBIC if bicubic else cv2.INTER_LINEAR)
+    warped = cv2.warpAffine(
+        pixels, matrix, (size, size), flags=flags, borderMode=cv2.BORDER_REPLICATE
+    )
+    return np.asarray(warped, np.uint8)
+
+
 @lru_cache(maxsize=16)
 def _albumentations(
     size: int, scale: Range, ratio: Range, jitter: tuple[float, float, float, float], bicubic: bool
-) -> Any:
-    """Return one transform for equal settings; its random numbers are set anew for every image."""
+) -> tuple[Any, Any]:
+    """Return the jitter of colours, or None, and the crop; their draws are set for every image."""
     # Without this, importing albumentations would ask the network for a newer version of it.
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     import albumentations
-    import cv2
 
-    steps = []
+    colours = None
     if any(jitter):
         factors = [(1 - strength, 1 + strength) for strength in jitter[:3]]
-        steps.append(albumentations.ColorJitter(*factors, hue=(-jitter[3], jitter[3]), p=1.0))
+        colours = albumentations.ColorJitter(*factors, hue=(-jitter[3], jitter[3]), p=1.0)
     # area_for_downscale="image" averages pixels where the image shrinks, as Pillow's antialiased
     # resize in the papers' code does.
-    interpolation = cv2.INTER_CUBIC if bicubic else cv2.INTER_LINEAR
-    steps.append(
-        albumentations.RandomResizedCrop(
-            (size, size),
-            scale=scale,
-            ratio=ratio,
-            interpolation=interpolation,
-            area_for_downscale="image",
-            p=1.0,
-        )
+    return colours, albumentations.RandomResizedCrop(
+        (size, size),
+        scale=scale,
+        ratio=ratio,
+        interpolation=cv2.INTER_CUBIC if bicubic else cv2.INTER_LINEAR,
+        area_for_downscale="image",
+        p=1.0,
     )
-    return albumentations.Compose(steps)
-
-
-def _levels(image: Floats) -> Any:
-    """Return (H, W, C) uint8 of (C, H, W): rounded (halves to even), cut off at 0 and 255.
-
-    It is NumPy's rint, clip and transpose in a twentieth of their time.
-    """
-    import cv2
-
-    add: Any = cv2.add  # its stubs do not know a number as the second operand
-    channels = [add(np.ascontiguousarray(channel), 0.0, dtype=cv2.CV_8U) for channel in image]
-    return cv2.merge(channels).reshape(*image.shape[1:], len(image))
 
 
 def _check_prob(name: str, prob: float) -> None:

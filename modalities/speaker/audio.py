@@ -8,14 +8,17 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Literal, Protocol, overload
 
 import numpy as np
 import soundfile
 import soxr
 from numpy.typing import NDArray
 
+from toolkit.data.batch import Unreadable
 from toolkit.data.items import Item, Items
 
 Wave = NDArray[np.float32]
@@ -42,12 +45,44 @@ _SPEED_MARK = "#speed="
 _SPEEDS = (0.5, 2.0)
 
 
-class BadAudio(ValueError):
+class Sliceable(Protocol):
+    """What crop() cuts from: a wave, or a Recording (recording.py), which decodes the slice."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Wave: ...
+
+
+class BadAudio(Unreadable):
     """One audio file cannot be used.
 
     The message names the file, what is wrong, the value and what is allowed. Callers count such
     files and skip them or refuse the data.
     """
+
+
+@overload
+def read(
+    item: Item,
+    *,
+    rate_hz: int = 16_000,
+    min_seconds: float = 0.1,
+    max_seconds: float = MAX_SECONDS,
+    max_values: int = MAX_VALUES,
+    whole: Literal[True] = True,
+) -> Wave: ...
+
+
+@overload
+def read(
+    item: Item,
+    *,
+    rate_hz: int = 16_000,
+    min_seconds: float = 0.1,
+    max_seconds: float = MAX_SECONDS,
+    max_values: int = MAX_VALUES,
+    whole: bool,
+) -> Wave | Sliceable: ...
 
 
 def read(
@@ -57,7 +92,8 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
-) -> Wave:
+    whole: bool = True,
+) -> Wave | Sliceable:
     """Read one item as a mono wave at the wanted rate.
 
     Any rate and any number of channels can be read. Channels are averaged, and integers are scaled
@@ -73,9 +109,13 @@ def read(
         min_seconds: The shortest duration that is accepted, before the change of speed.
         max_seconds: The longest duration that is accepted, before the change of speed.
         max_values: The most samples x channels that are decoded, which bounds the work.
+        whole: False leaves the decoding of a long WAV or FLAC file to crop(), which then decodes
+            only what it cuts out (recording.py), to the same numbers. Damage of the file is found
+            where a crop meets it.
 
     Returns:
-        The wave, (samples,) float32.
+        The wave, (samples,) float32; perhaps a Recording, which is sliced as a wave is, where
+        `whole` is False.
 
     Raises:
         BadAudio: The file cannot be decoded, is empty, is cut short, or is shorter than min_seconds
@@ -85,6 +125,27 @@ def read(
             rate or size.
         ValueError: The speed in the id is no number within 0.5 to 2.
     """
+    if not whole:
+        from modalities.speaker.recording import open_recording
+
+        read_whole = partial(
+            read,
+            item,
+            rate_hz=rate_hz,
+            min_seconds=min_seconds,
+            max_seconds=max_seconds,
+            max_values=max_values,
+        )
+        recording = open_recording(
+            item,
+            read_whole,
+            rate_hz=rate_hz,
+            min_seconds=min_seconds,
+            max_seconds=max_seconds,
+            max_values=max_values,
+        )
+        if recording is not None:
+            return recording
     name, speed = item.name, speed_of(item.id)
     decode = _decode_av if item.suffix in AV_SUFFIXES else _decode_soundfile
     resampled: list[Wave] = []
@@ -263,13 +324,13 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
     return Items.of(chain(originals, copies))
 
 
-def crop(wave: Wave, num_samples: int, rng: np.random.Generator) -> Wave:
+def crop(wave: Wave | Sliceable, num_samples: int, rng: np.random.Generator) -> Wave:
     """Cut a stretch from a uniformly drawn start of a wave.
 
     A wave that is too short is repeated, end to beginning. Either case takes one draw.
 
     Args:
-        wave: (samples,), at least one.
+        wave: (samples,), at least one. Of a Recording, only the stretch is decoded.
         num_samples: The length of the result, at least 1.
         rng: The generator of the start.
 
@@ -292,7 +353,7 @@ def crop(wave: Wave, num_samples: int, rng: np.random.Generator) -> Wave:
         start = int(rng.integers(len(wave) - num_samples + 1))
         return wave[start : start + num_samples].copy()
     start = int(rng.integers(len(wave)))
-    return np.take(wave, np.arange(start, start + num_samples), mode="wrap")
+    return np.take(wave[:], np.arange(start, start + num_samples), mode="wrap")
 
 
 class _Bytes(io.BytesIO):
@@ -306,7 +367,7 @@ class _Bytes(io.BytesIO):
         return super().seek(max(0, offset + (0, self.tell(), self.getbuffer().nbytes)[whence]))
 
 
-def _source(item: Item) -> Path | _Bytes:
+def source_of(item: Item) -> Path | _Bytes:
     """Return what the decoders open: the path of a file, or the bytes of a span.
 
     The decoders read a path faster by themselves.
@@ -330,7 +391,7 @@ def _decode_soundfile(
 
     Nothing is allocated of the size that a header states.
     """
-    source, name = _source(item), item.name
+    source, name = source_of(item), item.name
     try:
         with soundfile.SoundFile(source) as file:
             rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
@@ -374,7 +435,7 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
 
     Decoding stops as soon as a bound is passed.
     """
-    source, name = _source(item), item.name
+    source, name = source_of(item), item.name
     try:
         import av
     except ImportError as error:

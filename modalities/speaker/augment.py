@@ -20,6 +20,8 @@ import numpy as np
 from modalities.speaker import noise
 from modalities.speaker.audio import Wave, crop
 from modalities.speaker.codec import Codec, transmit
+from modalities.speaker.recording import Recording
+from toolkit.data.forms import takes
 
 
 def add_noise(
@@ -150,8 +152,9 @@ def clip(wave: Wave, rng: np.random.Generator, level: tuple[float, float] = (0.3
     return np.clip(wave, -most, most)
 
 
+@takes(whole=False)
 def train_view(
-    wave: Wave,
+    wave: Wave | Recording,
     rng: np.random.Generator,
     batch_rng: np.random.Generator,
     *,
@@ -175,7 +178,7 @@ def train_view(
     codec follow, each with its probability.
 
     Args:
-        wave: (samples,) float32 at rate_hz.
+        wave: (samples,) float32 at rate_hz, or a Recording, of which the crop alone is decoded.
         rng: The generator of all draws but the crop's length. corrupt, volume, clipping and the
             codec draw nothing while they are off.
         batch_rng: The generator of the crop's length. Give every item of a batch a generator in the

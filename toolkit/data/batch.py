@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from multiprocessing.util import get_temp_dir
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,13 +17,14 @@ from toolkit.data.columns import Shared
 from toolkit.data.items import Item
 
 Floats = NDArray[np.float32]
+Levels = NDArray[np.uint8]  # of images, (C, H, W), 0 to 255
 
 
 class Batch(NamedTuple):
     """Inputs of one size with their labels.
 
     Attributes:
-        inputs: (B, ...), padded with zeros at the end.
+        inputs: (B, ...) float32, padded with zeros at the end; of images perhaps uint8.
         labels: (B,) int64.
         lengths: (B,) relative lengths from 0 to 1; None if nothing is padded.
     """
@@ -51,13 +52,20 @@ class Bad(NamedTuple):
     reason: str
 
 
+class Unreadable(ValueError):
+    """An item cannot be used, as its reading finds, or the augmentation that decodes a part."""
+
+
 NOT_FINITE = "NaN or infinity among its numbers"
 
-Read = Callable[[Item], Floats]
-Augment = Callable[[Floats, np.random.Generator, np.random.Generator], Floats]
+Array = Floats | Levels
+Read = Callable[[Item], Array]
+# What is read and augmented is an array, or an opened file of which the augmentation decodes a part
+# (toolkit.data.images.EncodedImage, modalities.speaker.audio.Recording).
+Augment = Callable[[Any, np.random.Generator, np.random.Generator], Array]
 
 
-class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
+class Views(torch.utils.data.Dataset[tuple[Array, int] | Bad]):
     """Training views: items that are read and augmented, each with random numbers of its own.
 
     View `draw` is item `draw.item`, read and augmented with generators that are seeded by (seed,
@@ -66,7 +74,8 @@ class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
     Args:
         items: N items.
         labels: Their class numbers (N,).
-        read: Reads an item as an array of float32.
+        read: Reads an item as an array of float32 or, for images, of uint8. Where it gives an
+            opened file instead, `augment` decodes the part that it needs.
         augment: augment(input, rng, batch_rng) gives the augmented input; None for no augmentation.
             `batch_rng` is equal for all items of a step, for example for one crop length per batch.
         seed: The seed of all of them.
@@ -77,7 +86,7 @@ class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
         self,
         items: Sequence[Item],
         labels: NDArray[np.int64],
-        read: Read,
+        read: Callable[[Item], Any],
         augment: Augment | None,
         *,
         seed: int,
@@ -85,14 +94,14 @@ class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
     ):
         self.items, self._labels = items, Shared(labels)
         self.read, self.augment, self.seed = read, augment, seed
-        self.kept: dict[int, Floats] | None = {} if cache else None
+        self.kept: dict[int, Any] | None = {} if cache else None
 
     @property
     def labels(self) -> NDArray[np.int64]:
         """The class number of each item (N,)."""
         return self._labels.array
 
-    def __getitem__(self, draw: Draw) -> tuple[Floats, int] | Bad:
+    def __getitem__(self, draw: Draw) -> tuple[Array, int] | Bad:
         try:
             value = self.kept.get(draw.item) if self.kept is not None else None
             if value is None:
@@ -104,20 +113,25 @@ class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
         if self.augment is not None:
             rng = np.random.default_rng((self.seed, draw.step, draw.position))
             batch_rng = np.random.default_rng((self.seed, draw.step))
-            value = self.augment(value, rng, batch_rng)
+            try:
+                value = self.augment(value, rng, batch_rng)
+            except Unreadable as error:
+                return Bad(self.items[draw.item].id, str(error))
         if not is_finite(value):
             when = "" if self.augment is None else ", as read or after its augmentation"
             return Bad(self.items[draw.item].id, NOT_FINITE + when)
         return value, self.labels.item(draw.item)
 
 
-def is_finite(value: Floats) -> bool:
+def is_finite(value: Array) -> bool:
     """Returns whether an input contains neither NaN nor infinity.
 
     Example:
         >>> is_finite(np.array([1.0, 2.0], np.float32)), is_finite(np.array([np.nan], np.float32))
         (True, False)
     """
+    if value.dtype == np.uint8:
+        return True
     # NaN and infinity remain in the sum of squares, which takes one pass at the memory's speed.
     # The squares may overflow where the numbers do not, so the slow way has the last word.
     if np.isfinite(np.vdot(value, value)):
@@ -125,11 +139,12 @@ def is_finite(value: Floats) -> bool:
     return bool(np.isfinite(value).all())
 
 
-def collate(inputs: Sequence[Floats], labels: Sequence[int] | None = None) -> Batch:
+def collate(inputs: Sequence[Array], labels: Sequence[int] | None = None) -> Batch:
     """Stacks inputs into a batch; shorter ones are padded with zeros on the last axis.
 
     Args:
-        inputs: B arrays of shape (..., S_i), equal but for the last axis.
+        inputs: B arrays of shape (..., S_i), equal but for the last axis. Where all are of uint8,
+            so is the batch: a quarter of the bytes for the device, which turns them into float32.
         labels: B class numbers; -1 for each if left out.
 
     Returns:
@@ -141,7 +156,8 @@ def collate(inputs: Sequence[Floats], labels: Sequence[int] | None = None) -> Ba
         ([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]], [1.0, 0.5])
     """
     longest = max(value.shape[-1] for value in inputs)
-    stacked = np.zeros((len(inputs), *inputs[0].shape[:-1], longest), dtype=np.float32)
+    dtype = np.uint8 if all(value.dtype == np.uint8 for value in inputs) else np.float32
+    stacked = np.zeros((len(inputs), *inputs[0].shape[:-1], longest), dtype=dtype)
     for row, value in zip(stacked, inputs, strict=True):
         row[..., : value.shape[-1]] = value
     sizes = torch.tensor([value.shape[-1] for value in inputs])
@@ -151,7 +167,7 @@ def collate(inputs: Sequence[Floats], labels: Sequence[int] | None = None) -> Ba
     return Batch(torch.from_numpy(stacked), classes, lengths)
 
 
-def collate_views(views: Sequence[tuple[Floats, int] | Bad]) -> tuple[Batch | None, list[Bad]]:
+def collate_views(views: Sequence[tuple[Array, int] | Bad]) -> tuple[Batch | None, list[Bad]]:
     """Separates views into a Batch of the readable ones (None if there are none) and the others."""
     bad = [view for view in views if isinstance(view, Bad)]
     good = [view for view in views if not isinstance(view, Bad)]

@@ -19,6 +19,7 @@ from eval.types import Embeddings, name_first
 from toolkit.console import bar, ignore_ctrl_c
 from toolkit.data.batch import (
     NOT_FINITE,
+    Array,
     Bad,
     Floats,
     Read,
@@ -26,13 +27,14 @@ from toolkit.data.batch import (
     is_finite,
     make_room_for_sockets,
 )
+from toolkit.data.forms import reading_for
 from toolkit.data.items import Item
 from toolkit.losses.simple import polarlike
 from toolkit.parallel import distributed
 
 Flip = Literal["none", "sum", "mean", "concat"]
 # A reading that gives an item in several inputs: crops, or the chunks of a long recording.
-ReadParts = Callable[[Item], Iterator[Floats]]
+ReadParts = Callable[[Item], Iterator[Array]]
 # Inputs are read ahead and sorted by length. The two bounds (inputs; numbers, 256 MB of them) keep
 # the memory small and the lengths within a batch near each other.
 _WINDOW = 256
@@ -277,11 +279,11 @@ def _rows(
     embedder.eval()
     sums: _Sums = {}
     bad: list[tuple[int, Bad]] = []
-    window: list[tuple[int, Floats]] = []
+    window: list[tuple[int, Array]] = []
     num_values = 0
     make_room_for_sockets()
     reader = torch.utils.data.DataLoader(
-        _Inputs(items, read),
+        _Inputs(items, reading_for(read)),
         batch_size=None,
         num_workers=workers,
         worker_init_fn=ignore_ctrl_c,
@@ -294,7 +296,7 @@ def _rows(
                 if isinstance(value, Bad):
                     bad.append((position, value))
                 elif value is not None:
-                    window.append((position, np.asarray(value, dtype=np.float32)))
+                    window.append((position, _as_input(value)))
                     num_values += window[-1][1].size
                 if value is None or isinstance(value, Bad):
                     shown.advance(task)
@@ -308,9 +310,15 @@ def _rows(
     return _means(sums, bad, items)
 
 
+def _as_input(value: object) -> Array:
+    """Return what a process has read as an array: uint8 stays, and the rest becomes float32."""
+    array = np.asarray(value)
+    return array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
+
+
 def _add_window(
     sums: _Sums,
-    window: list[tuple[int, Floats]],
+    window: list[tuple[int, Array]],
     embedder: TorchEmbedder,
     items: Sequence[Item],
     batch_size: int,
@@ -324,7 +332,7 @@ def _add_window(
     for places, inputs, lengths in _buckets(numbered, batch_size, embedder, device):
         lengths = None if lengths is None else lengths.to(device)
         try:
-            z = embedder(inputs.to(device), lengths).double().cpu().numpy()
+            z = embedder(inputs.to(device).float(), lengths).double().cpu().numpy()
         except ValueError as error:  # the network cannot take one of these inputs
             ids = dict.fromkeys(items[window[place][0]].id for place in places)
             # Inputs of two axes are waves, which networks refuse because they are short.
@@ -353,7 +361,7 @@ def _means(
     return rows, [item for _, item in sorted(bad, key=lambda pair: pair[0])]
 
 
-class _Inputs(torch.utils.data.IterableDataset[tuple[int, Floats | Bad | None]]):
+class _Inputs(torch.utils.data.IterableDataset[tuple[int, Array | Bad | None]]):
     """Every input of every item as (position, input), and (position, None) after an item's last.
 
     An item that cannot be read gives (position, Bad) instead. With n workers, each of them takes
@@ -363,7 +371,7 @@ class _Inputs(torch.utils.data.IterableDataset[tuple[int, Floats | Bad | None]])
     def __init__(self, items: Sequence[Item], read: Read | ReadParts):
         self.items, self.read = items, read
 
-    def __iter__(self) -> Iterator[tuple[int, Floats | Bad | None]]:
+    def __iter__(self) -> Iterator[tuple[int, Array | Bad | None]]:
         worker = torch.utils.data.get_worker_info()
         for position in range(
             worker.id if worker else 0, len(self.items), worker.num_workers if worker else 1
@@ -404,7 +412,7 @@ def _stacked(
 
 
 def _buckets(
-    window: list[tuple[int, Floats]], batch_size: int, embedder: TorchEmbedder, device: torch.device
+    window: list[tuple[int, Array]], batch_size: int, embedder: TorchEmbedder, device: torch.device
 ) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
     """Yield batches of inputs of nearly equal length.
 
@@ -418,7 +426,7 @@ def _buckets(
         # Samples past the last whole frame change nothing. Without them, more lengths are equal.
         window = [(position, value[..., : trim(value.shape[-1])]) for position, value in window]
     longest_padding = _LONGEST_PADDING if embedder.pads_exactly else 1.0
-    group: list[tuple[int, Floats]] = []
+    group: list[tuple[int, Array]] = []
     for position, value in sorted(window, key=lambda pair: pair[1].shape[-1]):
         most = _CPU_BATCH_SAMPLES if device.type == "cpu" and value.ndim == 1 else _BATCH_VALUES
         full = len(group) == batch_size or (len(group) + 1) * value.size > most
@@ -434,7 +442,7 @@ def _buckets(
         yield _group(group)
 
 
-def _group(group: list[tuple[int, Floats]]) -> tuple[list[int], Tensor, Tensor | None]:
+def _group(group: list[tuple[int, Array]]) -> tuple[list[int], Tensor, Tensor | None]:
     """Pad the inputs of one batch to one length."""
     batch = collate([value for _, value in group])
     return [position for position, _ in group], batch.inputs, batch.lengths

@@ -29,6 +29,7 @@ from toolkit.data.batch import (
     is_finite,
     make_room_for_sockets,
 )
+from toolkit.data.forms import reading_for
 from toolkit.data.items import Item, Items
 from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.losses.contract import Estimated
@@ -38,11 +39,11 @@ from toolkit.training.run import Run
 
 
 def views_of(recipe: Recipe, items: Sequence[Item], labels: Index, *, seed: int) -> Views:
-    """The recipe's training views."""
+    """The recipe's training views, read in the form that its augmentation takes."""
     return Views(
         items,
         labels,
-        recipe.train_read or recipe.read,
+        reading_for(recipe.train_read or recipe.read, recipe.augment, kept=recipe.compute.cache),
         recipe.augment,
         seed=seed,
         cache=recipe.compute.cache,
@@ -77,11 +78,13 @@ def loader_of(
 
 
 def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
+    """A batch on the device, where the levels of images become float32."""
     inputs, labels, lengths = (
         None if tensor is None else tensor.to(device, non_blocking=True) for tensor in batch
     )
     assert inputs is not None
     assert labels is not None
+    inputs = inputs.float()
     if recipe.compute.channels_last and inputs.ndim == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     return Batch(inputs, labels, lengths)

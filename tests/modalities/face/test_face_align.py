@@ -152,6 +152,32 @@ def test_crop_is_insightfaces(shared: Path) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("size", [112, 128, 224, 256])
+def test_transform_is_umeyamas(size: int) -> None:
+    """InsightFace's by SVD: of faces, of mirrored faces, of points anywhere and on a line."""
+    from insightface.utils import face_align
+
+    rng = np.random.default_rng(size)
+    pixels = rng.integers(0, 256, (200, 220, 3), dtype=np.uint8)
+    face = REFERENCE * 1.3 + rng.normal(0, 5, (5, 2)) + 20
+    for points in (
+        face,
+        face * (-1, 1) + (200, 0),
+        rng.uniform(0, 200, (5, 2)),
+        np.stack((np.linspace(10, 90, 5), np.linspace(20, 60, 5)), 1),
+    ):
+        theirs = face_align.estimate_norm(points, size)
+        np.testing.assert_allclose(align.transform(points, size), theirs, rtol=0, atol=1e-10)
+        theirs = face_align.norm_crop(pixels, points, size)
+        assert np.array_equal(align.crop(pixels, points, size), theirs)
+
+
+def test_landmarks_so_far_apart_that_they_overflow_are_refused() -> None:
+    with pytest.raises(ValueError, match="no transform"):
+        align.transform(REFERENCE * 1e200)
+
+
 @pytest.mark.parametrize(
     ("points", "size", "reason"),
     [

@@ -16,7 +16,7 @@ from scipy.stats import binom
 
 from modalities.face import augment, images
 from toolkit.data.batch import Draw, Views
-from toolkit.data.images import encode, to_floats
+from toolkit.data.images import encode, to_floats, to_pixels
 from toolkit.data.items import Item
 from toolkit.models.parts import describe
 
@@ -138,7 +138,7 @@ def test_views_depend_on_seed_step_and_position_alone(view: Any, tmp_path: Path)
         assert np.array_equal(once[draw], again[draw])
     assert len({entry.tobytes() for entry in once.values()}) > 1
     # what was read is not written to
-    assert np.array_equal(images.to_pixels(images.read(item)), FACE)
+    assert np.array_equal(to_pixels(images.read(item)), FACE)
 
 
 def test_cvlface_warp_is_the_published_product_of_matrices() -> None:

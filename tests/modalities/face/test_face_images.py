@@ -13,7 +13,7 @@ import torch
 from likeness.models.parts import restore
 from modalities.face import images
 from toolkit.data import pixels
-from toolkit.data.images import BadImage, encode, to_floats
+from toolkit.data.images import BadImage, encode, to_floats, to_pixels
 from toolkit.data.items import Item
 from toolkit.models.embed import TorchEmbedder, embed
 
@@ -36,10 +36,10 @@ def test_fit_resizes_or_pads(tmp_path: Path) -> None:
     item = Item("a", tmp_path / "a.png")
     resized = images.read(item, size=(20, 28), fit="resize")
     assert np.array_equal(
-        images.to_pixels(resized), cv2.resize(SMOOTH, (28, 20), interpolation=cv2.INTER_AREA)
+        to_pixels(resized), cv2.resize(SMOOTH, (28, 20), interpolation=cv2.INTER_AREA)
     )
     padded = images.read(item, size=(56, 56), fit="pad")
-    assert np.array_equal(images.to_pixels(padded)[8:48], SMOOTH)
+    assert np.array_equal(to_pixels(padded)[8:48], SMOOTH)
     assert not padded[:, :8].any()
     with pytest.raises(ValueError, match="fit is 'crop'"):
         images.read(item, fit="crop")  # type: ignore[arg-type]
@@ -48,9 +48,9 @@ def test_fit_resizes_or_pads(tmp_path: Path) -> None:
 def test_floats_and_pixels_are_inverse_and_saturate() -> None:
     noise = RNG.normal(128, 150, (3, 9, 7)).astype(np.float32)
     assert np.array_equal(
-        images.to_pixels(noise), np.clip(np.rint(noise), 0, 255).astype(np.uint8).transpose(1, 2, 0)
+        to_pixels(noise), np.clip(np.rint(noise), 0, 255).astype(np.uint8).transpose(1, 2, 0)
     )
-    assert np.array_equal(images.to_pixels(to_floats(SMOOTH)), SMOOTH)
+    assert np.array_equal(to_pixels(to_floats(SMOOTH)), SMOOTH)
 
 
 class Backbone(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""What crop_view gives albumentations is NumPy's rint, clip and transpose of the levels, to the
+"""The pixels that views are made of are NumPy's rint, clip and transpose of the levels, to the
 bit.
 """
 
@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from modalities.image.transforms import _levels, crop_view
+from modalities.image.transforms import crop_view
+from toolkit.data.images import to_pixels
 
 
 @given(
@@ -20,10 +21,10 @@ from modalities.image.transforms import _levels, crop_view
         elements=st.floats(-300, 600, width=32),
     )
 )
-def test_levels(image: np.ndarray) -> None:
+def test_to_pixels(image: np.ndarray) -> None:
     expected = np.clip(np.rint(image), 0, 255).astype(np.uint8).transpose(1, 2, 0)
-    np.testing.assert_array_equal(_levels(image), expected)
-    np.testing.assert_array_equal(_levels(image[:, :, ::-1]), expected[:, ::-1])
+    np.testing.assert_array_equal(to_pixels(image), expected)
+    np.testing.assert_array_equal(to_pixels(image[:, :, ::-1]), expected[:, ::-1])
 
 
 @pytest.mark.parametrize("channels", [1, 3])

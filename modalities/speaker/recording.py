@@ -1,0 +1,117 @@
+"""Recordings of which only the crop is decoded.
+
+A training view is a few seconds of a recording that may last minutes. WAV and FLAC files can be
+decoded from any sample on, to the same numbers as when they are decoded whole.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from modalities.speaker.audio import SILENCE_DBFS, Wave, mix, source_of, speed_of
+from toolkit.data.batch import Item
+
+_FORMATS = ("WAV", "FLAC")
+# Samples of integers are never NaN, infinite or absurdly loud, which only the whole file shows.
+_SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32")
+# Bytes of a file; a smaller one, about 8 s of WAV at 16 kHz, is decoded in the time that opening it
+# again would take.
+_SMALL = 2**18
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording that is decoded where it is sliced: recording[start:stop] is a Wave.
+
+    Attributes:
+        source: The file, or the bytes of a span.
+        num_samples: Its length.
+        read_whole: Reads it whole, or refuses it.
+    """
+
+    source: Path | io.BytesIO
+    num_samples: int
+    read_whole: Callable[[], Wave]
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, part: slice) -> Wave:
+        """Decode a part of consecutive samples.
+
+        Raises:
+            BadAudio: The file is damaged there, or all of it is silent.
+        """
+        start, stop, _ = part.indices(self.num_samples)
+        try:
+            if isinstance(self.source, io.BytesIO):
+                self.source.seek(0)
+            with soundfile.SoundFile(self.source) as file:
+                file.seek(start)
+                wave = mix(file.read(stop - start, dtype="float32", always_2d=True))
+        except (soundfile.SoundFileError, OSError):
+            wave = np.empty(0, np.float32)
+        is_silent = float(np.abs(wave).max(initial=0.0)) < 10 ** (SILENCE_DBFS / 20)
+        if len(wave) < stop - start or is_silent:
+            # Only the whole file shows whether it is to be refused.
+            return self.read_whole()[start:stop]
+        return wave
+
+
+def open_recording(
+    item: Item,
+    read_whole: Callable[[], Wave],
+    *,
+    rate_hz: int,
+    min_seconds: float,
+    max_seconds: float,
+    max_values: int,
+) -> Recording | None:
+    """Open a WAV or FLAC file of integers at the wanted rate; None for any other and small ones.
+
+    Args:
+        item: The file, or the span of a tar shard.
+        read_whole: Reads the same item whole.
+        rate_hz: The wanted rate in Hz.
+        min_seconds: The shortest duration that is accepted.
+        max_seconds: The longest duration that is accepted.
+        max_values: The most samples x channels.
+
+    Returns:
+        The recording, or None where it has to be read whole, also to be refused.
+    """
+    size = _size(item.path) if item.span is None else item.span[1]
+    if item.suffix not in (".wav", ".flac") or speed_of(item.id) != 1.0 or size < _SMALL:
+        return None
+    source = source_of(item)
+    try:
+        with soundfile.SoundFile(source) as file:
+            frames = int(file.frames)
+            if (
+                file.format not in _FORMATS
+                or file.subtype not in _SUBTYPES
+                or file.samplerate != rate_hz
+                or not min_seconds * rate_hz <= frames <= max_seconds * rate_hz
+                or frames * file.channels > max_values
+            ):
+                return None
+            # A FLAC file that is cut short states more samples than it has.
+            file.seek(frames - 1)
+            return Recording(source, frames, read_whole) if len(file.read(1)) else None
+    except (soundfile.SoundFileError, OSError):
+        return None
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file, 0 where there is none."""
+    try:
+        return os.path.getsize(path)
+    except (OSError, ValueError):
+        return 0

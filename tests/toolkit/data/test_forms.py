@@ -1,0 +1,154 @@
+"""Which form of an item is read, and that batches of uint8 hold the same values as of float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from modalities.face import augment as face_augment
+from modalities.face import images as face_images
+from modalities.image import images, transforms
+from modalities.speaker import audio
+from modalities.speaker import augment as speaker_augment
+from toolkit.data.batch import Array, Bad, Draw, Item, Unreadable, Views, collate, is_finite
+from toolkit.data.forms import reading_for
+from toolkit.data.images import encode
+from toolkit.data.pixels import INSIGHTFACE
+from toolkit.models.embed import TorchEmbedder, embed
+from toolkit.training.loading import on_device, views_of
+from toolkit.training.recipe import Compute, Recipe
+
+LEVELS = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8), dtype=np.uint8)
+
+
+def settings_of(read: Callable[..., Any]) -> dict[str, Any]:
+    return read.keywords if isinstance(read, partial) else {}
+
+
+@pytest.mark.parametrize(
+    ("read", "augment", "asked"),
+    [
+        (images.read, None, {"dtype": "uint8"}),
+        (images.read, transforms.VMF_CUB, {"dtype": "uint8"}),
+        (images.read, transforms.VMF_CIFAR10, {"dtype": "uint8"}),
+        (images.read, transforms.warp_view, {"dtype": "uint8"}),
+        (face_images.read, face_augment.ADAFACE_VIEW, {"dtype": "uint8"}),
+        (face_images.read, face_augment.CVLFACE_VIEW, {"dtype": "uint8"}),
+        (audio.read, None, {}),
+        (audio.read, speaker_augment.WESPEAKER_VIEW, {"whole": False}),
+        (images.read, lambda image, rng, batch_rng: image, {}),  # a recipe's own
+        (str, None, {}),  # a callable without a signature
+    ],
+)
+def test_the_augmentation_decides_about_the_form(
+    read: Callable[..., Any], augment: Callable[..., Any] | None, asked: dict[str, Any]
+) -> None:
+    assert settings_of(reading_for(read, augment)) == asked
+
+
+def test_what_a_recipe_states_stays() -> None:
+    read = partial(images.read, short_edge=9, dtype="float32")
+    assert reading_for(read, transforms.VMF_CUB) is read
+    wanted = {"short_edge": 9, "dtype": "uint8"}
+    assert settings_of(reading_for(partial(images.read, short_edge=9))) == wanted
+
+
+def test_what_is_kept_in_memory_is_decoded() -> None:
+    assert reading_for(audio.read, speaker_augment.train_view, kept=True) is audio.read
+    assert settings_of(reading_for(images.read, transforms.VMF_CUB, kept=True)) == {
+        "dtype": "uint8"
+    }
+
+
+def test_batches_of_uint8_become_the_same_floats_on_the_device() -> None:
+    batch = collate(list(LEVELS), [1, 2])
+    floats = collate([image.astype(np.float32) for image in LEVELS], [1, 2])
+    assert batch.inputs.dtype == torch.uint8
+    assert floats.inputs.dtype == torch.float32
+    for channels_last in (False, True):
+        recipe = Recipe(*["image", *[dict] * 5], compute=Compute(channels_last=channels_last))
+        ours, theirs = (on_device(b, torch.device("cpu"), recipe).inputs for b in (batch, floats))
+        assert ours.dtype == torch.float32
+        assert ours.stride() == theirs.stride()
+        assert torch.equal(ours, theirs)
+        assert torch.equal(INSIGHTFACE()(ours)[0], INSIGHTFACE()(theirs)[0])
+
+
+def test_a_batch_of_both_types_is_float32_and_uint8_is_padded_with_zeros() -> None:
+    mixed = collate([LEVELS[0], LEVELS[1].astype(np.float32) + 0.5]).inputs
+    assert mixed.dtype == torch.float32
+    np.testing.assert_array_equal(mixed[1], LEVELS[1] + 0.5)
+    padded = collate([LEVELS[0], LEVELS[1][..., :5]])
+    assert padded.inputs.dtype == torch.uint8
+    assert not padded.inputs[1, ..., 5:].any()
+    assert padded.lengths is not None
+    assert padded.lengths.tolist() == [1.0, 0.625]
+
+
+def test_levels_are_finite() -> None:
+    assert is_finite(np.full((3, 400, 400), 255, np.uint8))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_embeddings_are_the_same_from_uint8(tmp_path: Path, workers: int) -> None:
+    items = []
+    for number in range(3):
+        items.append(Item(str(number), tmp_path / f"{number}.png"))
+        pixels = np.random.default_rng(number).integers(0, 256, (12, 10, 3), dtype=np.uint8)
+        items[-1].path.write_bytes(encode(pixels))
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(300, 4))
+
+    class Backbone(torch.nn.Module):
+        dim = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+            assert x.dtype == torch.float32
+            y: torch.Tensor = self.network(x)
+            return y
+
+    model = TorchEmbedder(INSIGHTFACE(), Backbone())
+    read = partial(images.read, size=(10, 10))
+    ours, _ = embed(model, items, read, workers=workers)
+    theirs, _ = embed(model, items, partial(read, dtype="float32"), workers=workers)
+    assert ours.ids == theirs.ids
+    np.testing.assert_array_equal(ours.matrix, theirs.matrix)
+
+
+def test_an_item_that_its_view_cannot_decode_is_bad_and_a_wrong_setting_is_an_error() -> None:
+    def refuse(error: type[Exception]) -> Views:
+        def augment(image: Array, rng: object, batch_rng: object) -> Array:
+            raise error("cut short")
+
+        items = [Item("a", Path("a"))]
+        return Views(items, np.zeros(1, np.int64), lambda item: LEVELS[0], augment, seed=0)
+
+    assert refuse(Unreadable)[Draw(0, 0, 0)] == Bad("a", "cut short")
+    with pytest.raises(ValueError, match="cut short"):
+        refuse(ValueError)[Draw(0, 0, 0)]
+
+
+def test_a_recipe_is_read_in_the_form_of_its_augmentation() -> None:
+    recipe = Recipe(
+        modality="image",
+        frontend=dict,
+        backbone=dict,
+        loss=dict,
+        items=dict,
+        read=partial(images.read, crop=224),
+        train_read=images.read,
+        augment=transforms.REVISITING,
+    )
+    views = views_of(recipe, [], np.zeros(0, np.int64), seed=0)
+    assert settings_of(views.read) == {"dtype": "uint8"}
+    assert settings_of(recipe.read) == {"crop": 224}
