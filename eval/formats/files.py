@@ -20,6 +20,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.formats import plain
 from eval.formats.writing import atomic_path as atomic_path
 from eval.types import Floats, Ints, nfc
 
@@ -174,6 +175,49 @@ def as_stored(root: Path, name: str) -> Path:
     return place
 
 
+class LineNumbers:
+    """The line numbers of P rows, of which only the beginning of each run is kept.
+
+    Example:
+        >>> lines = LineNumbers()
+        >>> lines.add(np.array([2, 3, 7], dtype=np.int32))
+        >>> len(lines), lines[np.array([1, 2])]
+        (3, array([3, 7]))
+    """
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._rows = [np.zeros(0, np.int64)]  # the rows with which runs begin
+        self._above = [np.zeros(0, np.int64)]  # how many more the line numbers of a run are
+
+    def add(self, numbers: NDArray[np.integer[Any]]) -> None:
+        """Adds the ascending line numbers of further rows."""
+        above = numbers - np.arange(self._size, self._size + numbers.size)
+        starts = np.flatnonzero(np.append(True, above[1:] != above[:-1])[: numbers.size])
+        self._add(self._size + starts, above[starts], numbers.size)
+
+    def add_run(self, first: int, size: int) -> None:
+        """Adds `size` rows whose line numbers are `first` and those that follow."""
+        self._add(np.array([self._size]), np.array([first - self._size]), size)
+
+    def _add(self, rows: NDArray[np.int64], above: NDArray[np.int64], size: int) -> None:
+        self._rows.append(rows)
+        self._above.append(above)
+        self._size += size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, rows: int | slice | NDArray[Any]) -> NDArray[np.int64]:
+        """The line numbers of some rows, by their numbers or by a mask (P,)."""
+        if isinstance(rows, slice):
+            rows = np.arange(self._size)[rows]
+        at = np.flatnonzero(rows) if np.asarray(rows).dtype == np.bool_ else np.asarray(rows)
+        run = np.searchsorted(np.concatenate(self._rows), at, side="right") - 1
+        numbers: NDArray[np.int64] = at + np.concatenate(self._above)[run]
+        return numbers
+
+
 class Table(NamedTuple):
     """A text table of P lines.
 
@@ -182,13 +226,13 @@ class Table(NamedTuple):
         layout: What the header line says, if there is one.
         columns: The columns. One of decimal fractions is an array (P,) of numbers, with NaN for a
             field that is not a number.
-        lines: (P,) the line numbers in the file, from 1.
+        lines: The line number of each row in the file, from 1.
     """
 
     path: Path
     layout: str | None
     columns: list[Column | Floats]
-    lines: Ints
+    lines: LineNumbers
 
 
 def read_table(
@@ -223,9 +267,19 @@ def read_table(
     separator: bytes | None = None
     layout: str | None = None
     columns: _Columns | None = None
-    lines: list[Ints] = []
+    lines = LineNumbers()
     tally: dict[int, tuple[int, int]] = {}
-    for block, part in _line_blocks(path):
+    above = 0  # the number of lines in the blocks before
+    for block in _text_blocks(path):
+        num_plain = columns.add_plain(block) if columns is not None and len(tally) == 1 else 0
+        if num_plain:
+            (width, (num_lines, first)), = tally.items()
+            tally[width] = num_lines + num_plain, first
+            lines.add_run(above + 1, num_plain)
+            above += num_plain
+            continue
+        part = _Lines(block, above, path)
+        above += part.data.size
         if not started and part.data.any():
             separator, layout = _separator(part.sample(block), fits, header)
             started = True
@@ -245,10 +299,10 @@ def read_table(
         if columns is None:
             columns = _Columns(part, block, separator, int(counts[0]), layout, fractions)
         columns.add(part, block)
-        lines.append(numbers)
+        lines.add(numbers)
     if columns is None or len(tally) > 1:
         raise _no_table(path, tally)
-    return Table(path, layout, columns.joined(), np.concatenate(lines))
+    return Table(path, layout, columns.joined(), lines)
 
 
 def _no_table(path: Path, tally: dict[int, tuple[int, int]]) -> ValueError:
@@ -282,15 +336,6 @@ def _add_counts(
             tally[num_fields] = (known + num_lines, first)
 
 
-def _pyarrow_csv() -> Any:
-    """pyarrow's reader of CSV, None where pyarrow is not installed."""
-    try:
-        import pyarrow.csv
-    except ImportError:
-        return None
-    return pyarrow.csv
-
-
 class _Columns:
     """The columns of a table while its blocks are read.
 
@@ -310,83 +355,58 @@ class _Columns:
         layout: str | None,
         fractions: bool,
     ) -> None:
-        numeric = [False] * width
-        if fractions and layout:
-            numeric = [layout[c : c + 1] == "s" for c in range(width)]
-        elif fractions:
-            fields = part.fields(block, separator)
-            numeric = [all_fractions(fields[c::width]) for c in range(width)]
-            if layout is None and sum(numeric) > 1:
-                numeric = [False] * width
         self._separator = separator
+        self._numeric = [False] * width
+        if fractions and layout:
+            self._numeric = [layout[c : c + 1] == "s" for c in range(width)]
+        elif fractions:
+            coded = cast("list[plain.Coded] | None", self._plain(part.data_lines(block)))
+            fields = part.fields(block, separator) if coded is None else []
+            columns = (
+                [column.keys for column in coded]
+                if coded is not None
+                else [fields[c::width] for c in range(width)]
+            )
+            numeric = [all_fractions(column) for column in columns]
+            self._numeric = numeric if layout or sum(numeric) < 2 else [False] * width
         # The number of each distinct field, where a new field takes the next number. None stands
         # for a column of numbers.
         self._indices: list[defaultdict[bytes, int] | None] = [
-            None if is_numeric else defaultdict(count().__next__) for is_numeric in numeric
+            None if is_numeric else defaultdict(count().__next__) for is_numeric in self._numeric
         ]
         self._parts: list[list[NDArray[np.generic]]] = [[] for _ in range(width)]
 
+    def _plain(self, block: bytes) -> list[plain.Coded | Floats] | None:
+        """The columns of a large block of plain lines, or None for other lines."""
+        if len(block) < _QUICK_FROM:
+            return None
+        return plain.read(block, self._separator, self._numeric, MAX_LINE)
+
+    def add_plain(self, block: bytes) -> int:
+        """Adds the fields of a block if all of its lines are plain and hold data.
+
+        Returns:
+            The number of its lines; 0 if nothing was added.
+        """
+        columns = self._plain(block)
+        if columns is None:
+            return 0
+        for index, parts, column in zip(self._indices, self._parts, columns, strict=True):
+            if isinstance(column, plain.Coded):
+                assert index is not None
+                parts.append(_numbers(index, column.keys)[column.codes])
+            else:
+                parts.append(column)
+        return self._parts[0][-1].size
+
     def add(self, part: _Lines, block: bytes) -> None:
-        """Adds the fields of all lines of a block."""
-        quick = self._quick(part, block)
-        if quick is not None:
-            for parts, values in zip(self._parts, quick, strict=True):
-                parts.append(values)
+        """Adds the fields of all data lines of a block."""
+        if self.add_plain(part.data_lines(block)):
             return
         width, fields = len(self._parts), part.fields(block, self._separator)
         for c, index in enumerate(self._indices):
             column = fields[c::width]
-            self._parts[c].append(
-                as_floats(column)
-                if index is None
-                else np.fromiter(map(index.__getitem__, column), dtype=np.int32, count=len(column))
-            )
-
-    def _quick(self, part: _Lines, block: bytes) -> list[NDArray[np.generic]] | None:
-        """The columns of a large block by pyarrow, None where that could read it otherwise.
-
-        Its reader of CSV is asked only for lines that leave no choice: one separator between two
-        fields, nothing around them, and no quotation marks with a meaning.
-        """
-        text = part.plain(block, self._separator) if len(block) >= _QUICK_FROM else None
-        csv = _pyarrow_csv() if text is not None else None
-        if text is None or csv is None:
-            return None
-        import pyarrow
-
-        coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.binary())
-        names = [str(c) for c in range(len(self._indices))]
-        try:
-            table = csv.read_csv(
-                pyarrow.BufferReader(text),
-                csv.ReadOptions(column_names=names, block_size=len(text) + 1),
-                csv.ParseOptions(
-                    delimiter=(self._separator or b" ").decode(),
-                    quote_char=False,
-                    double_quote=False,
-                ),
-                csv.ConvertOptions(
-                    check_utf8=False,
-                    column_types={
-                        name: pyarrow.float64() if index is None else coded
-                        for name, index in zip(names, self._indices, strict=True)
-                    },
-                    null_values=[],
-                ),
-            )
-        except pyarrow.ArrowInvalid:
-            return None  # a score that is no number; the other reader says which
-        if table.num_rows != np.count_nonzero(part.data):
-            return None
-        columns: list[NDArray[np.generic]] = []
-        for name, index in zip(names, self._indices, strict=True):
-            column = table.column(name).combine_chunks()
-            if index is None:
-                columns.append(column.to_numpy())
-                continue
-            numbers = [index[key] for key in column.dictionary.to_pylist()]
-            columns.append(np.array(numbers, np.int32)[column.indices.to_numpy()])
-        return columns
+            self._parts[c].append(as_floats(column) if index is None else _numbers(index, column))
 
     def joined(self) -> list[Column | Floats]:
         """The columns of all blocks. The blocks are given up, to save memory."""
@@ -399,6 +419,11 @@ class _Columns:
             else:
                 columns.append(_in_nfc(Column(list(index), cast(Ints, joined))))
         return columns
+
+
+def _numbers(index: defaultdict[bytes, int], fields: Sequence[bytes]) -> Ints:
+    """The number of each field, where a new field takes the next number."""
+    return np.fromiter(map(index.__getitem__, fields), dtype=np.int32, count=len(fields))
 
 
 class _Lines:
@@ -455,23 +480,7 @@ class _Lines:
         """The bytes of one line."""
         return block[self._ends[row - 1] + 1 if row else 0 : self._ends[row]]
 
-    def plain(self, block: bytes, separator: bytes | None) -> bytes | None:
-        """The data lines, if a single separator lies between their fields and nothing else does.
-
-        Args:
-            block: The bytes of the block.
-            separator: None stands for single blanks.
-        """
-        if b"\r" in block:
-            return None
-        blanks = int(np.count_nonzero(self._bytes <= 32)) - self._ends.size
-        if separator is None:
-            few = blanks == int(self._num_words.sum()) - int(np.count_nonzero(self._num_words))
-            return self._data_lines(block) if few and b"\t" not in block else None
-        few = blanks == (block.count(b"\t") if separator == b"\t" else 0)
-        return self._data_lines(block) if few else None
-
-    def _data_lines(self, block: bytes) -> bytes:
+    def data_lines(self, block: bytes) -> bytes:
         """The block without blank lines and comments."""
         if self.data.all():
             return block
@@ -480,7 +489,7 @@ class _Lines:
 
     def fields(self, block: bytes, separator: bytes | None) -> list[bytes]:
         """The fields of all data lines, one after the other."""
-        block = self._data_lines(block)
+        block = self.data_lines(block)
         if separator is None:
             return block.split()
         return [field.strip() for field in block[:-1].replace(b"\n", separator).split(separator)]

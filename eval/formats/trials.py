@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from eval.formats import plain
 from eval.formats.files import (
     Column,
     Table,
@@ -30,7 +32,7 @@ from eval.formats.files import (
     read_table,
     refuse_empty,
 )
-from eval.types import Bools, Floats, Trials, name_first
+from eval.types import Bools, Floats, Ints, Trials, name_first
 
 # A layout has one letter for each column: label, enrol, probe, score. `write_scores` writes "epsl".
 _TRIAL_LAYOUTS = ("ep", "lep", "epl")
@@ -77,6 +79,7 @@ _HEADER = {
     "p": {b"probe", b"probeid", b"test", b"testid", b"segment", b"segmentid", b"verification"},
 }
 _CHUNK = 100_000  # trials written at a time
+_QUICK_FROM = 100_000  # trials; importing pyarrow pays for no fewer
 _UNWRITABLE = re.compile(r"^\Z|^[# \ufeff]| \Z|[\x00-\x1f\ud800-\udfff]")
 
 
@@ -314,10 +317,11 @@ def _trials(table: Table, layout: str) -> Trials:
 
 def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bools) -> None:
     """Raises ValueError for pairs that are listed as target and as nontarget."""
-    pair = enrol.codes * np.int64(len(probe.keys)) + probe.codes
-    marked = np.sort(pair * 2 + target)
-    pairs = marked >> 1
-    both = np.unique(pairs[1:][(pairs[1:] == pairs[:-1]) & (marked[1:] != marked[:-1])])
+    pair = _pairs(enrol.codes, probe.codes, len(probe.keys))
+    marked = pair * 2
+    marked += target
+    marked.sort()
+    both = np.unique(marked[:-1][(np.diff(marked) == 1) & (marked[:-1] & 1 == 0)]) >> 1
     if both.size:
         rows = np.flatnonzero(np.isin(pair, both))
         first = int(rows[0])
@@ -330,6 +334,14 @@ def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bool
             f"{table.path}: {both.size} {pairs_are} labelled both target and nontarget "
             f"(first: {named}; {at_lines(table.lines[rows])}); remove one label of each"
         )
+
+
+def _pairs(enrol: Ints, probe: Ints, num_probes: int) -> NDArray[np.int64]:
+    """One number (P,) for each pair of an enrolment and a probe id."""
+    pair = enrol.astype(np.int64)
+    pair *= num_probes
+    pair += probe
+    return pair
 
 
 def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
@@ -417,21 +429,34 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
         )
         if misread or blank or any("," in name for side in occurring for name in side):
             stream.write((separator.join(_NAMES[role] for role in layout) + "\n").encode())
-        for start in range(0, len(trials), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            columns = [
-                map(trials.enrol_ids.__getitem__, trials.enrol[part].tolist()),
-                map(trials.probe_ids.__getitem__, trials.probe[part].tolist()),
-            ]
-            if values is not None:
-                columns.append(map(repr, values[part].tolist()))
-            if trials.target is not None:
-                columns.append(map("01".__getitem__, trials.target[part].tolist()))
-            stream.write(
-                ("\n".join(map(separator.join, zip(*columns, strict=True))) + "\n").encode()
+        blocks = None
+        if len(trials) >= _QUICK_FROM:
+            blocks = plain.lines(
+                (trials.enrol_ids, trials.enrol),
+                (trials.probe_ids, trials.probe),
+                values,
+                trials.target,
+                separator,
             )
+        for block in _lines(trials, values, separator) if blocks is None else blocks:
+            stream.write(block)
         if stream is not raw:
             stream.close()
+
+
+def _lines(trials: Trials, values: Floats | None, separator: str) -> Iterator[bytes]:
+    """The lines of a list as text, in blocks."""
+    for start in range(0, len(trials), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        columns = [
+            map(trials.enrol_ids.__getitem__, trials.enrol[part].tolist()),
+            map(trials.probe_ids.__getitem__, trials.probe[part].tolist()),
+        ]
+        if values is not None:
+            columns.append(map(repr, values[part].tolist()))
+        if trials.target is not None:
+            columns.append(map("01".__getitem__, trials.target[part].tolist()))
+        yield ("\n".join(map(separator.join, zip(*columns, strict=True))) + "\n").encode()
 
 
 def _ambiguous(table: Table, fitting: list[str]) -> ValueError:
