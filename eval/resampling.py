@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -39,7 +39,8 @@ _ROUNDS = 100  # how often an empty resample is drawn again
 _PROBED = 1_000  # nontarget trials of which one has weight in nearly every resample
 
 
-class Ranked(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Ranked:
     """Scored trials in ascending order, and who is compared in them.
 
     Attributes:
@@ -58,14 +59,19 @@ class Ranked(NamedTuple):
 
     def is_empty(self, c: Counts) -> Bools:
         """(B,) whether resamples (B, n) hold no target or no nontarget trial."""
-        has_targets = np.zeros(self.n, dtype=np.bool_)
-        has_targets[self.of_target] = True
-        empty: Bools = ~c[:, has_targets].any(axis=1)
+        empty: Bools = ~c[:, self._has_targets].any(axis=1)
         probed = slice(None, None, max(1, len(self.of_enrol) // _PROBED))
         doubtful = ~(self._nontarget(c, probed) > 0).any(axis=1)
         for row in np.flatnonzero(doubtful):
             empty[row] |= not self._nontarget(c[row : row + 1], slice(None)).any()
         return empty
+
+    @cached_property
+    def _has_targets(self) -> Bools:
+        """(n,) which subjects have target trials."""
+        has_targets = np.zeros(self.n, dtype=np.bool_)
+        has_targets[self.of_target] = True
+        return has_targets
 
     def _nontarget(self, c: Counts, part: slice) -> Counts:
         """The weights (B, M) of some nontarget trials."""

@@ -360,21 +360,26 @@ class _Columns:
         if fractions and layout:
             self._numeric = [layout[c : c + 1] == "s" for c in range(width)]
         elif fractions:
-            coded = cast("list[plain.Coded] | None", self._plain(part.data_lines(block)))
-            fields = part.fields(block, separator) if coded is None else []
-            columns = (
-                [column.keys for column in coded]
-                if coded is not None
-                else [fields[c::width] for c in range(width)]
-            )
-            numeric = [all_fractions(column) for column in columns]
+            numeric = [all_fractions(keys) for keys in self._fields(part, block)]
             self._numeric = numeric if layout or sum(numeric) < 2 else [False] * width
         # The number of each distinct field, where a new field takes the next number. None stands
         # for a column of numbers.
         self._indices: list[defaultdict[bytes, int] | None] = [
             None if is_numeric else defaultdict(count().__next__) for is_numeric in self._numeric
         ]
+        # The same for fields of plain lines, which may have blanks around them.
+        self._spelt: list[dict[bytes, int]] = [{} for _ in range(width)]
         self._parts: list[list[NDArray[np.generic]]] = [[] for _ in range(width)]
+
+    def _fields(self, part: _Lines, block: bytes) -> list[list[bytes]]:
+        """The fields of each column of a block, without repetitions where its lines are plain."""
+        columns = self._plain(part.data_lines(block))
+        if columns is not None:
+            keys = [column.keys for column in columns if isinstance(column, plain.Coded)]
+            if not any(plain.odd(fields, first=not c) for c, fields in enumerate(keys)):
+                return [[field.strip() for field in fields] for fields in keys]
+        fields = part.fields(block, self._separator)
+        return [fields[c :: len(self._numeric)] for c in range(len(self._numeric))]
 
     def _plain(self, block: bytes) -> list[plain.Coded | Floats] | None:
         """The columns of a large block of plain lines, or None for other lines."""
@@ -391,12 +396,22 @@ class _Columns:
         columns = self._plain(block)
         if columns is None:
             return 0
-        for index, parts, column in zip(self._indices, self._parts, columns, strict=True):
+        fresh = [
+            [key for key in column.keys if key not in spelt]
+            if isinstance(column, plain.Coded)
+            else []
+            for spelt, column in zip(self._spelt, columns, strict=True)
+        ]
+        if any(plain.odd(keys, first=not c) for c, keys in enumerate(fresh)):
+            return 0
+        for c, (index, column) in enumerate(zip(self._indices, columns, strict=True)):
             if isinstance(column, plain.Coded):
                 assert index is not None
-                parts.append(_numbers(index, column.keys)[column.codes])
+                spelt = self._spelt[c]
+                spelt.update((key, index[key.strip()]) for key in fresh[c])
+                self._parts[c].append(_numbers(spelt, column.keys)[column.codes])
             else:
-                parts.append(column)
+                self._parts[c].append(column)
         return self._parts[0][-1].size
 
     def add(self, part: _Lines, block: bytes) -> None:
@@ -421,8 +436,8 @@ class _Columns:
         return columns
 
 
-def _numbers(index: defaultdict[bytes, int], fields: Sequence[bytes]) -> Ints:
-    """The number of each field, where a new field takes the next number."""
+def _numbers(index: dict[bytes, int], fields: Sequence[bytes]) -> Ints:
+    """The number of each field; a defaultdict gives a new field the next number."""
     return np.fromiter(map(index.__getitem__, fields), dtype=np.int32, count=len(fields))
 
 

@@ -8,7 +8,7 @@ asks has a tolerant way for all other lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,8 @@ def read(
 ) -> list[Coded | Floats] | None:
     """Reads the columns of whole lines.
 
+    Blanks around a field belong to it here. Whoever asks has to look for `odd` fields.
+
     Args:
         block: The lines; the last one ends in a newline too.
         separator: What lies between two fields; None stands for single blanks.
@@ -49,10 +51,10 @@ def read(
         The columns, or None where the lines are not plain, a number is none, or pyarrow is missing.
 
     Example:
-        >>> read(b"a 0.5\\nb 1e3\\n", None, [False, True], 100)
+        >>> read(b"a 0.5\nb 1e3\n", None, [False, True], 100)
         [Coded(keys=[b'a', b'b'], codes=array([0, 1], dtype=int32)), array([5.e-01, 1.e+03])]
     """
-    csv, text = _module("pyarrow.csv"), _plain(block, separator, longest)
+    csv, text = _module("pyarrow.csv"), _plain(block, longest)
     if csv is None or text is None:
         return None
     import pyarrow
@@ -73,22 +75,22 @@ def read(
         )
     except pyarrow.ArrowInvalid:
         return None  # fields that are too many or too few, or a number that is none
-    if table.num_rows != text.count(b"\n"):
-        return None  # there are blank lines
+    if table.num_rows != _num_controls(text, separator):
+        return None  # there are blank lines, or control characters that end no line
     columns: list[Coded | Floats] = []
     for name, is_number in zip(names, numeric, strict=True):
-        column = table.column(name).combine_chunks()
+        column = table.column(name).chunk(0)
         if is_number:
             columns.append(column.to_numpy())
-            continue
-        stripped = _stripped(column.dictionary.to_pylist(), column.indices.to_numpy())
-        if b"" in stripped.keys:
-            return None  # an empty field, or two blanks
-        columns.append(stripped)
-    first = columns[0]
-    if isinstance(first, Coded) and any(key[:1] == b"#" for key in first.keys):
-        return None  # there are comments
+        else:
+            columns.append(Coded(column.dictionary.to_pylist(), column.indices.to_numpy()))
     return columns
+
+
+def odd(fields: Iterable[bytes], *, first: bool) -> bool:
+    """Whether fields that `read` gave are empty, or, in the first column, begin a comment."""
+    stripped = [field.strip() for field in fields]
+    return b"" in stripped or (first and any(field[:1] == b"#" for field in stripped))
 
 
 def _module(name: str) -> Any:
@@ -101,29 +103,22 @@ def _module(name: str) -> Any:
         return None
 
 
-def _plain(block: bytes, separator: bytes | None, longest: int) -> bytes | None:
+def _plain(block: bytes, longest: int) -> bytes | None:
     """The lines with plain ends, or None if they could be read in another way."""
     text = block.replace(b"\r\n", b"\n") if b"\r" in block else block
     if text.startswith(_BOM):
         return None  # pyarrow would take it for no part of the first field
-    num_controls = int(np.count_nonzero(np.frombuffer(text, np.uint8) < 32))
-    num_tabs = text.count(b"\t") if separator == b"\t" else 0
-    if num_controls != text.count(b"\n") + num_tabs:
-        return None
     # Where each of these windows holds the end of a line, no line is longer than two of them.
     window = longest // 2
     ends = (block.find(b"\n", start, start + window) for start in range(0, len(block), window))
     return text if min(ends) >= 0 else None
 
 
-def _stripped(keys: list[bytes], codes: Ints) -> Coded:
-    """The column without the blanks around its fields; fields that become equal get one number."""
-    without = [key.strip() for key in keys]
-    if without == keys:
-        return Coded(keys, codes)
-    number: dict[bytes, int] = {}
-    numbers = np.array([number.setdefault(key, len(number)) for key in without], np.int32)
-    return Coded(list(number), numbers[codes])
+def _num_controls(text: bytes, separator: bytes | None) -> int:
+    """How many control characters there are that are no separators."""
+    characters = np.frombuffer(text, np.uint8)
+    num_separators = np.count_nonzero(characters == ord("\t")) if separator == b"\t" else 0
+    return int(np.count_nonzero(characters < 32) - num_separators)
 
 
 def lines(

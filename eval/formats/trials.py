@@ -228,17 +228,16 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
         allowed = ", ".join(f"`{_spelt(layout)}`" for layout in possible)
         raise ValueError(f"{path}: {width} fields in each line; expected {allowed}")
     refuse_empty(table)
-    misfits = {
-        layout: np.logical_or.reduce(
-            [
-                _misfits(column, role, len(table.lines))
-                for role, column in zip(layout, table.columns, strict=True)
-            ]
-        )
+    fitting = [
+        layout
         for layout in candidates
-    }
-    fitting = [layout for layout, bad in misfits.items() if not bad.any()]
+        if not any(
+            _misfits(column, role).any()
+            for role, column in zip(layout, table.columns, strict=True)
+        )
+    ]
     if not fitting:
+        misfits = {layout: _misfit_rows(table, layout) for layout in candidates}
         counts = "; ".join(
             f"as `{_spelt(layout)}` {np.count_nonzero(bad)} do not fit "
             f"({at_lines(table.lines[bad])})"
@@ -279,24 +278,33 @@ def _is(role: str, field: bytes) -> bool:
     return is_number(field) if role == "s" else bool(field)
 
 
-def _misfits(column: Column | Floats, role: str, num_lines: int) -> Bools:
-    """(P,) where the field of a line cannot play the role.
+def _misfits(column: Column | Floats, role: str) -> Bools:
+    """Which of the distinct fields (K,) of a column cannot play a role.
 
-    For labels these are the ones that are not of the kind that is most common in the column.
+    For labels these are the ones that are not of the kind that is most common in the column. The
+    numbers of a column of fractions (P,) all play the same role.
     """
     if not isinstance(column, Column):
-        return np.full(num_lines, role != "s")
+        return np.array([role != "s"])
     if role == "l":
         bad = ~np.array(
             [[key.lower() in known for key in column.keys] for known in _LABELS], dtype=np.bool_
         )
-        each = np.bincount(column.codes, minlength=len(column.keys))
-        misfit = bad[np.argmin(bad @ each)]
-    elif role == "s":
-        misfit = np.array([not is_number(key) for key in column.keys], dtype=np.bool_)
-    else:
-        return np.zeros(num_lines, dtype=np.bool_)
-    return misfit[column.codes] if misfit.any() else np.zeros(num_lines, dtype=np.bool_)
+        if bad.all() or not bad.any(axis=1).all():
+            return bad[int(np.argmin(bad.sum(axis=1)))]
+        return bad[int(np.argmin(bad @ np.bincount(column.codes, minlength=len(column.keys))))]
+    if role == "s":
+        return np.array([not is_number(key) for key in column.keys], dtype=np.bool_)
+    return np.zeros(len(column.keys), dtype=np.bool_)
+
+
+def _misfit_rows(table: Table, layout: str) -> Bools:
+    """The lines (P,) with a field that cannot play its role in a layout."""
+    rows = np.zeros(len(table.lines), dtype=np.bool_)
+    for role, column in zip(layout, table.columns, strict=True):
+        misfits = _misfits(column, role)
+        rows |= misfits[column.codes] if isinstance(column, Column) else misfits
+    return rows
 
 
 def _trials(table: Table, layout: str) -> Trials:
@@ -404,7 +412,7 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     if not len(trials):
         raise ValueError(f"{path}: there are no trials to write")
     occurring = [
-        [ids[k] for k in np.unique(index)]
+        [ids[k] for k in _occurring(index, len(ids))]
         for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
     ]
     bad = [name for side in occurring for name in side if _UNWRITABLE.search(name)]
@@ -442,6 +450,13 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
             stream.write(block)
         if stream is not raw:
             stream.close()
+
+
+def _occurring(index: Ints, size: int) -> NDArray[np.int64]:
+    """Which of the numbers below `size` occur."""
+    occurs = np.zeros(size, dtype=np.bool_)
+    occurs[index] = True
+    return np.flatnonzero(occurs)
 
 
 def _lines(trials: Trials, values: Floats | None, separator: str) -> Iterator[bytes]:

@@ -15,7 +15,15 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.bootstrap import Bounds, Ends, Metric, Resamples, bounds_of, check_draws
+from eval.bootstrap import (
+    Bounds,
+    Ends,
+    Metric,
+    Resamples,
+    bounds_of,
+    check_draws,
+    num_subjects,
+)
 from eval.results import Result, as_html, table, with_bounds
 from eval.types import Floats, Scores, check_choice, check_numbers
 from eval.verification import (
@@ -235,7 +243,7 @@ def evaluate(
     counts = {
         "targets": target.size,
         "nontargets": nontarget.size,
-        "subjects": None if subjects is None else int(np.unique(np.asarray(subjects)).size),
+        "subjects": None if subjects is None else num_subjects(subjects),
     }
     results = []
     for name, (_, (value, threshold), own) in measures.items():
