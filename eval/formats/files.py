@@ -122,8 +122,8 @@ class Column(NamedTuple):
             ) from None
 
 
-def _in_nfc(column: Column) -> Column:
-    """The column with its fields in Unicode NFC (see eval.types.nfc).
+def in_nfc(column: Column) -> Column:
+    """Returns the column with its fields in Unicode NFC (see eval.types.nfc).
 
     Fields that are equal in NFC get one number.
     """
@@ -227,12 +227,18 @@ class Table(NamedTuple):
         columns: The columns. One of decimal fractions is an array (P,) of numbers, with NaN for a
             field that is not a number.
         lines: The line number of each row in the file, from 1.
+        unit: What `lines` counts.
     """
 
     path: Path
     layout: str | None
     columns: list[Column | Floats]
     lines: LineNumbers
+    unit: str = "line"
+
+    def at(self, rows: NDArray[Any]) -> str:
+        """Returns where some rows (M,) are, or those of a mask (P,), as text for messages."""
+        return at_lines(self.lines[rows]).replace("line", self.unit, 1)
 
 
 def read_table(
@@ -432,7 +438,7 @@ class _Columns:
             if index is None:
                 columns.append(cast(Floats, joined))
             else:
-                columns.append(_in_nfc(Column(list(index), cast(Ints, joined))))
+                columns.append(in_nfc(Column(list(index), cast(Ints, joined))))
         return columns
 
 
@@ -610,14 +616,14 @@ def refuse_empty(table: Table) -> None:
     """Raises ValueError if fields are empty, which commas and tabs allow."""
     for column in table.columns:
         if isinstance(column, Column) and b"" in column.keys:
-            bad = table.lines[column.codes == column.keys.index(b"")]
+            bad = column.codes == column.keys.index(b"")
             raise ValueError(
-                f"{table.path}: {bad.size} lines have an empty field ({at_lines(bad)}); fill or "
-                "remove them"
+                f"{table.path}: {np.count_nonzero(bad)} {table.unit}s have an empty field "
+                f"({table.at(bad)}); fill or remove them"
             )
 
 
-def at_lines(lines: NDArray[np.int32]) -> str:
+def at_lines(lines: NDArray[np.integer[Any]]) -> str:
     """Returns the first line numbers as text, for messages.
 
     Example:

@@ -20,13 +20,12 @@ from typing import IO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.formats import plain
+from eval.formats import coded, plain
 from eval.formats.files import (
     Column,
     Table,
     all_fractions,
     as_floats,
-    at_lines,
     atomic_path,
     is_number,
     read_table,
@@ -162,7 +161,7 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
     if bad.size:
         raise ValueError(
             f"{table.path}: {bad.size} of {values.size} scores are NaN, infinite or not numbers "
-            f"({at_lines(table.lines[bad])}); score these trials again"
+            f"({table.at(bad)}); score these trials again"
         )
     scored = _trials(table, fitting[0])
     return (scored, values) if trials is None else _align(table, scored, values, trials)
@@ -218,9 +217,12 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
             for layout in layouts
         )
 
-    table = read_table(
-        path, fits, lambda fields: _header(fields, layouts), fractions="s" in layouts[0]
-    )
+    if coded.is_coded(path):
+        table = _fitted(coded.read_table(path, _roles), layouts)
+    else:
+        table = read_table(
+            path, fits, lambda fields: _header(fields, layouts), fractions="s" in layouts[0]
+        )
     width = len(table.columns)
     possible = layouts if table.layout is None else (table.layout,)
     candidates = [layout for layout in possible if len(layout) == width]
@@ -240,7 +242,7 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
         misfits = {layout: _misfit_rows(table, layout) for layout in candidates}
         counts = "; ".join(
             f"as `{_spelt(layout)}` {np.count_nonzero(bad)} do not fit "
-            f"({at_lines(table.lines[bad])})"
+            f"({table.at(bad)})"
             for layout, bad in misfits.items()
         )
         raise ValueError(
@@ -255,7 +257,7 @@ def _header(fields: Sequence[bytes], layouts: tuple[str, ...]) -> str | None:
 
     A line with a label or a number is never a header.
     """
-    names = [re.sub(rb"[\s_-]", b"", field.lower()) for field in fields]
+    names = [_bare(field) for field in fields]
     roles = [
         next((role for role, known in _HEADER.items() if name in known), "?") for name in names
     ]
@@ -269,6 +271,40 @@ def _header(fields: Sequence[bytes], layouts: tuple[str, ...]) -> str | None:
     free = [side for side in "ep" if side not in roles]
     layout = "".join(free.pop(0) if role == "?" and free else role for role in roles)
     return layout if sorted(layout) in [sorted(allowed) for allowed in layouts] else None
+
+
+def _bare(name: bytes) -> bytes:
+    """The name of a column in lower case, without _, - and blanks."""
+    return re.sub(rb"[\s_-]", b"", name.lower())
+
+
+def _roles(names: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The layout that names of columns stand for, and the columns that it takes.
+
+    Columns of other names are left out where those that a header may name suffice.
+    """
+    known = {name for of_role in _HEADER.values() for name in of_role} | {b"target"}
+    encoded = {name: name.encode(errors="replace") for name in names}
+    named = [name for name in names if _bare(encoded[name]) in known]
+    for chosen in (list(names), named):
+        if 2 <= len(chosen) <= len(_NAMES):
+            layout = _header([encoded[name] for name in chosen], _TRIAL_LAYOUTS + _SCORE_LAYOUTS)
+            if layout is not None:
+                return layout, chosen
+    return None
+
+
+def _fitted(table: Table, layouts: tuple[str, ...]) -> Table:
+    """The table of named columns with those that the layouts have. Scores need no trial list."""
+    assert table.layout is not None
+    layout = table.layout if "s" in layouts[0] else table.layout.replace("s", "")
+    if sorted(layout) not in [sorted(allowed) for allowed in layouts]:
+        raise ValueError(
+            f"{table.path}: its columns are {_spelt(layout)}, without a score; give a file with "
+            "scores"
+        )
+    columns = [table.columns[table.layout.index(role)] for role in layout]
+    return table._replace(layout=layout, columns=columns)
 
 
 def _is(role: str, field: bytes) -> bool:
@@ -340,7 +376,7 @@ def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bool
         )
         raise ValueError(
             f"{table.path}: {both.size} {pairs_are} labelled both target and nontarget "
-            f"(first: {named}; {at_lines(table.lines[rows])}); remove one label of each"
+            f"(first: {named}; {table.at(rows)}); remove one label of each"
         )
 
 
@@ -379,7 +415,7 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
             first = pair_text(scored, int(unlisted[0]))
             texts.append(
                 f"{unlisted.size} of {len(scored)} scores have no trial (first: {first}; "
-                f"{at_lines(table.lines[unlisted])})"
+                f"{table.at(unlisted)})"
             )
         raise ValueError(
             f"{table.path}: {' and '.join(texts)}; does the trial list belong to these scores?"
@@ -402,7 +438,7 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
         if wrong.size:
             raise ValueError(
                 f"{table.path}: {wrong.size} labels contradict the trial list (first: "
-                f"{pair_text(trials, int(wrong[0]))}; {at_lines(table.lines[at[wrong]])})"
+                f"{pair_text(trials, int(wrong[0]))}; {table.at(at[wrong])})"
             )
     return trials, values[at]
 
@@ -411,6 +447,9 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     """Writes trials, with scores unless `values` is None."""
     if not len(trials):
         raise ValueError(f"{path}: there are no trials to write")
+    if coded.is_coded(path):
+        coded.write(Path(path), trials, values)
+        return
     occurring = [
         [ids[k] for k in _occurring(index, len(ids))]
         for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))

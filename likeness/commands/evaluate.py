@@ -59,7 +59,8 @@ def evaluate(
     scores: Annotated[
         list[Path],
         typer.Argument(
-            help="Score files, or with --ijb embeddings of faces. Several are set side by side.",
+            help="Score files, as text, .npz or .parquet, or with --ijb embeddings of faces. "
+            "Several are set side by side.",
             **EXISTING,
         ),
     ],

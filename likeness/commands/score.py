@@ -35,7 +35,10 @@ app = typer.Typer()
 def score(
     context: typer.Context,
     trials: Annotated[
-        Path, typer.Option(help="The trial list; its columns are detected.", **EXISTING)
+        Path,
+        typer.Option(
+            help="The trial list, as text, .npz or .parquet; its columns are detected.", **EXISTING
+        ),
     ],
     embeddings: Annotated[
         Path,
@@ -44,8 +47,8 @@ def score(
     out: Annotated[
         Path,
         typer.Option(
-            help="The file to write: lines `enrol probe score [label]`, or with --calibrate the "
-            "calibration, a .json file."
+            help="The file to write: lines `enrol probe score [label]`, arrays of them (.npz, "
+            ".parquet), or with --calibrate the calibration, a .json file."
         ),
     ],
     probe_embeddings: Annotated[
@@ -198,9 +201,11 @@ def score_files(
     Raises:
         KeyError, ValueError: As in reading the files, `Scoring` and `score`.
     """
+    from eval.formats.coded import check_written
     from eval.formats.trials import write_scores
     from eval.scoring import score as library
 
+    check_written(out)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         scoring = read_scoring(options)
