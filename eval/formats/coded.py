@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.formats import npz
+from eval.formats import npz, plain
 from eval.formats.boundary import Answer, Limits, Process
 from eval.formats.files import (
     EXPANSION,
@@ -366,8 +366,8 @@ def parquet_arrays(path: str, limit: int, names: Sequence[str], layout: str) -> 
 
     Returns:
         For each column "texts" or "numbers", in how many rows it is missing, and the first of
-        these rows; and the arrays, of texts three: all distinct ones as UTF-8 bytes, the number
-        of bytes of each, and the number (P,) of each row's text among them.
+            these rows; and the arrays, of texts three: all distinct ones as UTF-8 bytes, the number
+            of bytes of each, and the number (P,) of each row's text among them.
     """
     with open(path, "rb") as file:
         schema = _open(file).schema_arrow
@@ -395,77 +395,81 @@ def parquet_arrays(path: str, limit: int, names: Sequence[str], layout: str) -> 
     return [form for form, _ in answers], [array for _, arrays in answers for array in arrays]
 
 
+class _Rows:
+    """What is missing in a column while its batches are read."""
+
+    def __init__(self) -> None:
+        self.missing, self.first, self._size = 0, 0, 0
+
+    def add(self, absent: Bools) -> None:
+        """Adds the rows of a batch; `absent` says which of them lack a value."""
+        if not self.missing:
+            self.first = self._size + int(np.argmax(absent))
+        self.missing += int(np.count_nonzero(absent))
+        self._size += absent.size
+
+
 class _Texts:
     """A column of texts while its batches are read."""
 
     def __init__(self) -> None:
+        self.rows = _Rows()
         self._number: defaultdict[str, int] = defaultdict(count().__next__)
         self._codes: list[NDArray[Any]] = []
         self._known: tuple[Any, Ints] | None = None  # the last dictionary, and its numbers
-        self._missing, self._first, self._size = 0, 0, 0
 
     def add(self, column: Any) -> None:
         """Adds a batch."""
-        codes = column.indices
-        if column.null_count:
-            absent = np.array(column.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
-            self._first = self._first if self._missing else self._size + int(np.argmax(absent))
-            self._missing += int(absent.sum())
-            codes = codes.fill_null(0)
-        self._size += len(column)
-        if self._missing:
+        self.rows.add(plain.missing(column))
+        if self.rows.missing:
             return
         if self._known is None or not column.dictionary.equals(self._known[0]):
             keys = column.dictionary.to_pylist()
             numbers = np.fromiter(map(self._number.__getitem__, keys), np.int32, len(keys))
             self._known = column.dictionary, numbers
-        self._codes.append(self._known[1][codes.to_numpy()])
+        self._codes.append(self._known[1][plain.numbers(column.indices)])
 
     def answer(self, *, as_texts: bool) -> tuple[list[Any], list[NDArray[Any]]]:
         """The form of the column and its arrays."""
-        if self._missing:
-            return ["texts", self._missing, self._first], []
-        encoded = [text.encode("utf-8", "surrogatepass") for text in self._number]
-        return ["texts", 0, 0], [
-            np.frombuffer(b"".join(encoded), np.uint8),
-            np.fromiter(map(len, encoded), np.int64, len(encoded)),
-            np.concatenate([np.zeros(0, np.int32), *self._codes]),
-        ]
+        form = ["texts", self.rows.missing, self.rows.first]
+        return form, _texts(list(self._number), self._codes)
 
 
 class _Numbers:
     """A column of numbers while its batches are read."""
 
     def __init__(self) -> None:
+        self.rows = _Rows()
         self._parts: list[NDArray[Any]] = []
-        self._missing, self._first, self._size = 0, 0, 0
 
     def add(self, column: Any) -> None:
         """Adds a batch."""
-        values = column.to_numpy(zero_copy_only=False)
-        if column.null_count and values.dtype.kind != "f":
-            absent = np.array(column.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
-            self._first = self._first if self._missing else self._size + int(np.argmax(absent))
-            self._missing += int(absent.sum())
-        self._size += len(column)
-        if not self._missing:
-            self._parts.append(values)
+        values, absent = plain.numbers(column), plain.missing(column)
+        if values.dtype.kind == "f" and absent.any():
+            values = np.where(absent, np.nan, values)
+            absent[:] = False
+        self.rows.add(absent)
+        self._parts.append(values)
 
     def answer(self, *, as_texts: bool) -> tuple[list[Any], list[NDArray[Any]]]:
         """The form of the column and its arrays; ids that are numbers become texts."""
-        form = ["texts" if as_texts else "numbers", self._missing, self._first]
-        if self._missing:
-            return form, []
+        form = ["texts" if as_texts else "numbers", self.rows.missing, self.rows.first]
         values = np.concatenate(self._parts) if self._parts else np.zeros(0)
+        self._parts.clear()
         if not as_texts:
             return form, [values]
         distinct, codes = np.unique(values, return_inverse=True)
-        encoded = [b"%d" % value for value in distinct.tolist()]
-        return form, [
-            np.frombuffer(b"".join(encoded), np.uint8),
-            np.fromiter(map(len, encoded), np.int64, len(encoded)),
-            codes.astype(np.int32),
-        ]
+        return form, _texts(list(map(str, distinct.tolist())), [codes])
+
+
+def _texts(distinct: Sequence[str], codes: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """The arrays that stand for a column of texts."""
+    encoded = [text.encode("utf-8", "surrogatepass") for text in distinct]
+    return [
+        np.frombuffer(b"".join(encoded), np.uint8),
+        np.fromiter(map(len, encoded), np.int64, len(encoded)),
+        np.concatenate([np.zeros(0, np.int32), *codes]).astype(np.int32, copy=False),
+    ]
 
 
 def _split(text: NDArray[Any], lengths: NDArray[Any]) -> list[bytes]:

@@ -81,10 +81,34 @@ def read(
     for name, is_number in zip(names, numeric, strict=True):
         column = table.column(name).chunk(0)
         if is_number:
-            columns.append(column.to_numpy())
+            columns.append(numbers(column))
         else:
-            columns.append(Coded(column.dictionary.to_pylist(), column.indices.to_numpy()))
+            columns.append(Coded(column.dictionary.to_pylist(), numbers(column.indices)))
     return columns
+
+
+def numbers(array: Any) -> NDArray[Any]:
+    """The numbers or booleans (P,) of an array of pyarrow; what is null has any value.
+
+    Its own `to_numpy` imports pandas, which takes longer than reading most lists.
+    """
+    kind, where = str(array.type), slice(array.offset, array.offset + len(array))
+    if kind == "bool":
+        return _bits(array.buffers()[1], where)
+    dtype = {"halffloat": "float16", "float": "float32", "double": "float64"}.get(kind, kind)
+    return np.frombuffer(array.buffers()[1], dtype)[where]
+
+
+def missing(array: Any) -> Bools:
+    """Which elements (P,) of an array of pyarrow are null."""
+    if not array.null_count:
+        return np.zeros(len(array), dtype=np.bool_)
+    return ~_bits(array.buffers()[0], slice(array.offset, array.offset + len(array)))
+
+
+def _bits(buffer: Any, where: slice) -> Bools:
+    bits = np.frombuffer(buffer, np.uint8)[: -(-where.stop // 8)]
+    return np.unpackbits(bits, count=where.stop, bitorder="little")[where].view(np.bool_)
 
 
 def odd(fields: Iterable[bytes], *, first: bool) -> bool:
