@@ -256,12 +256,13 @@ def _num_in_classes(pairs: NDArray[Any], target: NDArray[np.bool_]) -> tuple[int
     if not _are_small(pairs):
         numbers = [np.unique(part).size for part in (pairs, pairs[target], pairs[~target])]
         return numbers[0], numbers[1], numbers[2]
-    seen = np.zeros((2, int(pairs.max()) + 1), dtype=np.bool_)
+    seen = np.zeros(2 * (int(pairs.max()) + 1), dtype=np.bool_)
     for start in range(0, len(pairs), _ROWS):
-        rows, of_target = pairs[start : start + _ROWS], target[start : start + _ROWS]
-        seen[1, rows[of_target]] = True
-        seen[0, rows[~of_target]] = True
-    return int(seen.any(axis=0).sum()), int(seen[1].sum()), int(seen[0].sum())
+        rows = pairs[start : start + _ROWS].astype(np.int64)
+        seen[2 * rows + target[start : start + _ROWS, None]] = True
+    nontargets, targets = seen.reshape(-1, 2).T
+    every = int(np.count_nonzero(nontargets | targets))
+    return every, int(np.count_nonzero(targets)), int(np.count_nonzero(nontargets))
 
 
 def num_subjects(pairs: ArrayLike) -> int:

@@ -361,12 +361,18 @@ def _trials(table: Table, layout: str) -> Trials:
 
 def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bools) -> None:
     """Raises ValueError for pairs that are listed as target and as nontarget."""
-    pair = _pairs(enrol.codes, probe.codes, len(probe.keys))
-    marked = pair * 2
+    marked = _pairs(enrol.codes, probe.codes, len(probe.keys))
+    marked *= 2
     marked += target
     marked.sort()
-    both = np.unique(marked[:-1][(np.diff(marked) == 1) & (marked[:-1] & 1 == 0)]) >> 1
+    found = []
+    for start in range(0, marked.size, _CHUNK):
+        part = marked[start : start + _CHUNK + 1]
+        found.append(part[:-1][(part[1:] - part[:-1] == 1) & (part[:-1] & 1 == 0)] >> 1)
+    del marked
+    both = np.unique(np.concatenate(found))
     if both.size:
+        pair = _pairs(enrol.codes, probe.codes, len(probe.keys))
         rows = np.flatnonzero(np.isin(pair, both))
         first = int(rows[0])
         pairs_are = "pair is" if both.size == 1 else "pairs are"
@@ -401,7 +407,8 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
     ]
     width = len(trials.probe_ids)
     have = np.where((enrol < 0) | (probe < 0), -1, enrol * width + probe)
-    want = trials.enrol.astype(np.int64) * width + trials.probe
+    want = _pairs(trials.enrol, trials.probe, width)
+    del enrol, probe
     order = np.argsort(have, kind="stable")
     # A pair may be scored in several rows. Any of them will do, since differing scores are refused.
     at = order[np.minimum(np.searchsorted(have[order], want), order.size - 1)]

@@ -232,6 +232,8 @@ def evaluate(
     """
     target, nontarget = scores.targets, scores.nontargets
     measures = _measures(target, nontarget, settings)
+    sizes = target.size, nontarget.size
+    del target, nontarget  # millions of scores, which the intervals sort again
     intervals, resamples = _intervals(measures, scores, subjects, settings)
     source = subjects_from or ("unknown: none were given" if subjects is None else "given")
     common: Conventions = {
@@ -241,8 +243,8 @@ def evaluate(
         "subjects_from": source,
     }
     counts = {
-        "targets": target.size,
-        "nontargets": nontarget.size,
+        "targets": sizes[0],
+        "nontargets": sizes[1],
         "subjects": None if subjects is None else num_subjects(subjects),
     }
     results = []
