@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from eval.progress import report
 from eval.types import Bools, Floats, Scores, SplitScores
 from eval.verification import AnyFloats
 from eval.weighted import Block, CellSums, Counts, Metric, Order, Weighted, repeated, weighted
@@ -136,7 +137,7 @@ def resampled(
         for name, form in forms.items()
     }
     values: dict[str, list[Floats]] = {name: [] for name in metrics}
-    num_redrawn = 0
+    num_redrawn = done = 0
     # Redrawing takes its numbers from the same generator. So the draws of one step are always as
     # many, whatever is done with them.
     step = max(1, min(num_resamples, _BLOCK // max(trials.n, size)))
@@ -151,6 +152,8 @@ def resampled(
         for block in _blocks(trials, c, cells, known):
             for name, function in functions.items():
                 values[name].append(function(block))
+            done += len(block.target)
+            report("resampling", done, num_resamples)
     return {name: np.concatenate(parts) for name, parts in values.items()}, num_redrawn
 
 

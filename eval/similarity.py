@@ -52,6 +52,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
+from eval.progress import report
 from eval.types import Embeddings, Floats, Floats32, Trials, name_first, nfc
 
 _KERNELS = ("vmf_el", "vmf_b", "vmf_kl")
@@ -234,6 +235,7 @@ def pairs(
     formula, x, y, sides_x, sides_y = _prepared(formula, x, y)
     cheap = len(x) * len(y) <= _PRODUCT_GAIN * i.size
     values = np.empty(i.size, dtype=np.float64)
+    done = 0
     for part, dots in _product_then_gather(x, y, i, j) if cheap else _gather_then_dot(x, y, i, j):
         values[part] = (
             dots
@@ -242,6 +244,8 @@ def pairs(
                 dots.astype(np.float64, copy=False), sides_x[:, i[part]], sides_y[:, j[part]]
             )
         )
+        done += dots.size
+        report("scoring", done, i.size)
     return values
 
 

@@ -110,7 +110,7 @@ def read_table(path: str | Path, roles: Roles) -> Table:
     """
     path = Path(path)
     refuse_device(path)
-    limit = max(_FREE_EXPANSION, EXPANSION * path.stat().st_size)
+    limit = _limit(path)
     if path.suffix.lower() == ".npz":
         layout, columns = _read_npz(path, limit)
     else:
@@ -121,6 +121,38 @@ def read_table(path: str | Path, roles: Roles) -> Table:
     rows = LineNumbers()
     rows.add_run(1, size)
     return Table(path, layout, columns, rows, "row")
+
+
+def num_trials(path: str | Path) -> int:
+    """Returns how many trials a file states, without reading them.
+
+    Raises:
+        ValueError: As for `read_table`.
+        ImportError: pyarrow is not installed.
+        OSError: It cannot be read.
+    """
+    path = Path(path)
+    refuse_device(path)
+    if path.suffix.lower() == ".npz":
+        with npz.opened(path, _limit(path)) as archive:
+            shape = archive.headers["enrol"].shape if "enrol" in archive.headers else ()
+            return shape[0] if len(shape) == 1 else 0
+    check_installed(path, ".parquet")
+    with _refused(path), Process(__name__, "pyarrow.parquet") as process:
+        place = str(path.absolute())
+        (_, size), _ = process.ask(parquet_columns, place, about=path, limits=_limits(path))
+        return int(size)
+
+
+def _limit(path: Path) -> int:
+    """The bytes that the trials of a file may take in memory."""
+    return max(_FREE_EXPANSION, EXPANSION * path.stat().st_size)
+
+
+def _limits(path: Path) -> Limits:
+    """What the answers of a process that reads a file may cost."""
+    size, limit = path.stat().st_size, _limit(path)
+    return Limits(seconds=10.0 + size / 1e7, memory=_SPARE + 3 * limit, answer=limit)
 
 
 def write(path: Path, trials: Trials, values: Floats | None) -> None:
@@ -277,12 +309,9 @@ def _labels(values: NDArray[Any]) -> Column:
 def _read_parquet(path: Path, limit: int, roles: Roles) -> tuple[str, list[Column | Floats]]:
     """The layout and the columns of a .parquet file."""
     check_installed(path, ".parquet")
-    limits = Limits(
-        seconds=10.0 + path.stat().st_size / 1e7, memory=_SPARE + 3 * limit, answer=limit
-    )
-    place = str(path.absolute())
+    limits, place = _limits(path), str(path.absolute())
     with _refused(path), Process(__name__, "pyarrow.parquet") as process:
-        types, _ = process.ask(parquet_columns, place, about=path, limits=limits)
+        (types, _), _ = process.ask(parquet_columns, place, about=path, limits=limits)
         chosen = roles([name for name, _ in types])
         if chosen is None:
             listed = ", ".join(f"{name} {kind}" for name, kind in types)
@@ -338,7 +367,7 @@ def _open(file: BinaryIO, **options: Any) -> Any:
 
 
 def parquet_columns(path: str) -> Answer:
-    """Reads the names and the types of the columns of a .parquet file.
+    """Reads the names and the types of the columns of a .parquet file, and how many rows it has.
 
     Only a process of its own calls it; the result is an answer of eval.formats.boundary.
 
@@ -346,13 +375,15 @@ def parquet_columns(path: str) -> Answer:
         path: The file.
 
     Returns:
-        A list of pairs of texts; and no arrays.
+        A list of pairs of texts, and the number of rows; and no arrays.
     """
     with open(path, "rb") as file:
-        schema = _open(file).schema_arrow
+        parquet = _open(file)
+        schema = parquet.schema_arrow
         if len(schema) > _MAX_COLUMNS:
             raise ValueError(f"it has {len(schema)} columns; at most {_MAX_COLUMNS} are read")
-        return [[field.name[:_MAX_TYPE], str(field.type)[:_MAX_TYPE]] for field in schema], []
+        types = [[field.name[:_MAX_TYPE], str(field.type)[:_MAX_TYPE]] for field in schema]
+        return [types, parquet.metadata.num_rows], []
 
 
 def parquet_arrays(path: str, limit: int, names: Sequence[str], layout: str) -> Answer:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from eval.formats import plain
 from eval.formats.writing import atomic_path as atomic_path
+from eval.progress import report
 from eval.types import Floats, Ints, nfc
 
 MAX_LINE = 65_536  # bytes
@@ -664,6 +665,32 @@ def _line_blocks(path: Path) -> Iterator[tuple[bytes, _Lines]]:
         above += part.data.size
 
 
+def estimated_lines(path: Path) -> int:
+    """Estimates how many lines a text has, plain or compressed by gzip, from its first block.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The number; 0 for what states no size, such as a pipe.
+
+    Raises:
+        ValueError: As for `read_table`.
+
+    Example:
+        >>> estimated_lines(Path(__file__)) > 100
+        True
+    """
+    if not path.is_file():
+        return 0
+    block = next(_text_blocks(path), b"")
+    with path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+    sample = block[:_QUICK_FROM]
+    share = len(zlib.compress(sample)) / len(sample) if zipped else 1.0
+    return int(block.count(b"\n") * max(1.0, path.stat().st_size / max(1.0, share * len(block))))
+
+
 def _text_blocks(path: Path) -> Iterator[bytes]:
     """Blocks of whole lines, about 16 MB, each of which ends in a newline.
 
@@ -672,7 +699,8 @@ def _text_blocks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as raw:
         zipped = raw.peek(2)[:2] == b"\x1f\x8b"
         stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw
-        limit = max(FREE_EXPANSION, EXPANSION * os.fstat(raw.fileno()).st_size)
+        size = os.fstat(raw.fileno()).st_size
+        limit = max(FREE_EXPANSION, EXPANSION * size)
         total, rest = 0, b""
         while True:
             try:
@@ -691,6 +719,7 @@ def _text_blocks(path: Path) -> Iterator[bytes]:
                     f"{path}: it expands to over {limit} bytes, {EXPANSION} times its size; "
                     "unpack it yourself if you trust it"
                 )
+            report(f"reading {path.name}", raw.tell(), size)
             end = block.rfind(b"\n") + 1
             if end:
                 yield rest + block[:end]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.progress import report
 from eval.types import Bools, Floats, Ints
 
 _BOM = b"\xef\xbb\xbf"
@@ -193,6 +194,7 @@ def _lines(
     ]
     labels = pyarrow.array(["0\n", "1\n"])
     for start in range(0, len(enrol[1]), _ROWS):
+        report("writing", start, len(enrol[1]))
         part = slice(start, start + _ROWS)
         columns = [ids.take(pyarrow.array(numbers[part])) for ids, numbers in sides]
         if values is not None:

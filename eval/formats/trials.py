@@ -27,10 +27,12 @@ from eval.formats.files import (
     all_fractions,
     as_floats,
     atomic_path,
+    estimated_lines,
     is_number,
     read_table,
     refuse_empty,
 )
+from eval.progress import report
 from eval.types import Bools, Floats, Ints, Trials, name_first
 
 # A layout has one letter for each column: label, enrol, probe, score. `write_scores` writes "epsl".
@@ -165,6 +167,21 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
         )
     scored = _trials(table, fitting[0])
     return (scored, values) if trials is None else _align(table, scored, values, trials)
+
+
+def estimated_size(path: str | Path) -> int:
+    """Estimates how many trials a file has, from a sample where it does not state it.
+
+    Args:
+        path: The list or score file.
+
+    Returns:
+        The number; 0 for a pipe.
+
+    Raises:
+        ValueError: As for `read_trials`.
+    """
+    return coded.num_trials(path) if coded.is_coded(path) else estimated_lines(Path(path))
 
 
 def write_trials(path: str | Path, trials: Trials) -> None:
@@ -394,6 +411,12 @@ def _pairs(enrol: Ints, probe: Ints, num_probes: int) -> NDArray[np.int64]:
     return pair
 
 
+def _repeats(pairs: NDArray[np.int64]) -> bool:
+    """Whether a pair occurs twice."""
+    ordered = np.sort(pairs)
+    return bool((ordered[1:] == ordered[:-1]).any())
+
+
 def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
     """The scores in the order of `trials`, with its labels."""
     number_of = [
@@ -409,10 +432,15 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
     have = np.where((enrol < 0) | (probe < 0), -1, enrol * width + probe)
     want = _pairs(trials.enrol, trials.probe, width)
     del enrol, probe
-    order = np.argsort(have, kind="stable")
+    # Lists that are in one order are the usual case, and much the quicker.
+    alike = np.array_equal(have, want) and not _repeats(have)
+    order = np.arange(have.size) if alike else np.argsort(have, kind="stable")
     # A pair may be scored in several rows. Any of them will do, since differing scores are refused.
-    at = order[np.minimum(np.searchsorted(have[order], want), order.size - 1)]
-    unscored, unlisted = np.flatnonzero(have[at] != want), np.flatnonzero(~np.isin(have, want))
+    at = order
+    unscored = unlisted = np.zeros(0, dtype=np.int64)
+    if not alike:
+        at = order[np.minimum(np.searchsorted(have[order], want), order.size - 1)]
+        unscored, unlisted = np.flatnonzero(have[at] != want), np.flatnonzero(~np.isin(have, want))
     if unscored.size or unlisted.size:
         texts = []
         if unscored.size:
@@ -427,9 +455,10 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
         raise ValueError(
             f"{table.path}: {' and '.join(texts)}; does the trial list belong to these scores?"
         )
-    clash = np.flatnonzero(
-        (have[order][1:] == have[order][:-1]) & (values[order][1:] != values[order][:-1])
-    )
+    clash = np.zeros(0, dtype=np.int64)
+    if not alike:
+        pairs, in_order = have[order], values[order]
+        clash = np.flatnonzero((pairs[1:] == pairs[:-1]) & (in_order[1:] != in_order[:-1]))
     if clash.size:
         raise ValueError(
             f"{table.path}: {clash.size} repeated pairs have differing scores (first: "
@@ -494,6 +523,7 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
             )
         for block in _lines(trials, values, separator) if blocks is None else blocks:
             stream.write(block)
+        report("writing", len(trials), len(trials))
         if stream is not raw:
             stream.close()
 
@@ -508,6 +538,7 @@ def _occurring(index: Ints, size: int) -> NDArray[np.int64]:
 def _lines(trials: Trials, values: Floats | None, separator: str) -> Iterator[bytes]:
     """The lines of a list as text, in blocks."""
     for start in range(0, len(trials), _CHUNK):
+        report("writing", start, len(trials))
         part = slice(start, start + _CHUNK)
         columns = [
             map(trials.enrol_ids.__getitem__, trials.enrol[part].tolist()),
