@@ -184,9 +184,22 @@ def write(path: Path, trials: Trials, values: Floats | None) -> None:
             "character or are no Unicode text "
             f"({name_first(name.decode(errors='replace') for name in bad)}); rename them"
         )
-    kind = path.suffix.lower()
+    if path.suffix.lower() == ".npz":
+        arrays = _arrays(sides, trials.target, values)
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        return
+    import pyarrow.parquet
+
+    table = _arrow_table(sides, trials.target, values)
     with atomic_path(path) as temporary:
-        (_write_npz if kind == ".npz" else _write_parquet)(temporary, sides, trials.target, values)
+        pyarrow.parquet.write_table(
+            table,
+            temporary,
+            row_group_size=_ROWS_OF_GROUP,
+            use_dictionary=["enrol", "probe"],
+            dictionary_pagesize_limit=1 << 30,
+        )
 
 
 def _is_unicode(name: bytes) -> bool:
@@ -197,9 +210,10 @@ def _is_unicode(name: bytes) -> bool:
     return True
 
 
-def _write_npz(
-    path: Path, sides: Sequence[Column], target: Bools | None, values: Floats | None
-) -> None:
+def _arrays(
+    sides: Sequence[Column], target: Bools | None, values: Floats | None
+) -> dict[str, NDArray[Any]]:
+    """What an .npz file holds."""
     arrays: dict[str, NDArray[Any]] = {}
     for name, side in zip(("enrol", "probe"), sides, strict=True):
         arrays[f"{name}_ids"] = np.array([key.decode() for key in side.keys], dtype=np.str_)
@@ -208,15 +222,12 @@ def _write_npz(
         arrays["target"] = target
     if values is not None:
         arrays["score"] = values
-    with path.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+    return arrays
 
 
-def _write_parquet(
-    path: Path, sides: Sequence[Column], target: Bools | None, values: Floats | None
-) -> None:
+def _arrow_table(sides: Sequence[Column], target: Bools | None, values: Floats | None) -> Any:
+    """What a .parquet file holds."""
     import pyarrow
-    import pyarrow.parquet
 
     columns = {
         name: pyarrow.DictionaryArray.from_arrays(
@@ -228,13 +239,7 @@ def _write_parquet(
         columns["label"] = pyarrow.array(target)
     if values is not None:
         columns["score"] = pyarrow.array(values)
-    pyarrow.parquet.write_table(
-        pyarrow.table(columns),
-        path,
-        row_group_size=_ROWS_OF_GROUP,
-        use_dictionary=["enrol", "probe"],
-        dictionary_pagesize_limit=1 << 30,
-    )
+    return pyarrow.table(columns)
 
 
 def _occurring(keys: list[bytes], codes: NDArray[Any]) -> Column:
