@@ -7,9 +7,10 @@ Trials are sorted by score once. A metric then reads cumulative sums of integer 
 of trials nearly all lie far from every threshold that a resample can have. Their weights matter,
 but not their order. So the range of scores is cut into cells. The weight of a whole cell is a
 product of matrices: for all resamples at once, c times the numbers of trials of each pair of
-subjects, times c. From these sums each metric tells the few cells that can hold its threshold, and
-only their trials are weighed one by one. The counts are whole numbers, so the result is that of
-weighing every trial, to the last digit.
+subjects, times c. From these sums each metric tells the few cells that can hold its threshold.
+These are cut once more in the same way, and only the trials of the few small cells that are left
+are weighed one by one. The counts are whole numbers, so the result is that of weighing every trial,
+to the last digit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from eval.weighted import Block, CellSums, Counts, Metric, Order, Weighted, repe
 Subjects = NDArray[np.integer[Any]]
 
 _BLOCK = 1 << 18  # weights of trials that are held at once: a few MB, which stay in the cache
-_THINNED_FROM = 1 << 17  # trials; of fewer all are weighed, which is as quick
+_THINNED_FROM = 1 << 15  # trials; of fewer all are weighed, which is as quick
 _CELLS_PER_OCTAVE = 4  # cuts lie where the number of errors grows by a factor of 2 ** (1 / 4)
 _SPLIT_FROM = 1 << 14  # trials in cells that matter; from so many on these cells are cut again,
 _PARTS = 8  # into so many parts by the targets and as many by the nontargets

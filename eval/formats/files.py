@@ -280,7 +280,7 @@ def read_table(
     for block in _text_blocks(path):
         num_plain = columns.add_plain(block) if columns is not None and len(tally) == 1 else 0
         if num_plain:
-            (width, (num_lines, first)), = tally.items()
+            ((width, (num_lines, first)),) = tally.items()
             tally[width] = num_lines + num_plain, first
             lines.add_run(above + 1, num_plain)
             above += num_plain

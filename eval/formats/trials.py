@@ -80,7 +80,7 @@ _HEADER = {
     "p": {b"probe", b"probeid", b"test", b"testid", b"segment", b"segmentid", b"verification"},
 }
 _CHUNK = 100_000  # trials written at a time
-_QUICK_FROM = 100_000  # trials; importing pyarrow pays for no fewer
+_QUICK_FROM = 200_000  # trials; importing pyarrow pays for no fewer
 _UNWRITABLE = re.compile(r"^\Z|^[# \ufeff]| \Z|[\x00-\x1f\ud800-\udfff]")
 
 
@@ -251,15 +251,13 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
         layout
         for layout in candidates
         if not any(
-            _misfits(column, role).any()
-            for role, column in zip(layout, table.columns, strict=True)
+            _misfits(column, role).any() for role, column in zip(layout, table.columns, strict=True)
         )
     ]
     if not fitting:
         misfits = {layout: _misfit_rows(table, layout) for layout in candidates}
         counts = "; ".join(
-            f"as `{_spelt(layout)}` {np.count_nonzero(bad)} do not fit "
-            f"({table.at(bad)})"
+            f"as `{_spelt(layout)}` {np.count_nonzero(bad)} do not fit ({table.at(bad)})"
             for layout, bad in misfits.items()
         )
         raise ValueError(

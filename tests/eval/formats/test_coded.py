@@ -202,7 +202,7 @@ def test_damaged_files_and_ids_that_cannot_be_kept(tmp_path, suffix):
         read_trials(path)
     before = path.read_bytes()
     for bad in ("", "\ud800", "a\0"):
-        with pytest.raises(ValueError, match="ids|UTF-8"):
+        with pytest.raises(ValueError, match=r"ids|UTF-8"):
             write_trials(path, Trials((bad,), ("x",), [0], [0]))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

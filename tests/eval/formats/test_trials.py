@@ -523,9 +523,7 @@ LINES = [
 )
 def test_both_readers_read_and_refuse_the_same_lists(tmp_path, kinds, rows, ends, zipped):
     pytest.importorskip("pyarrow")
-    lines = [
-        kinds[row % len(kinds)] + ends[0 if k < 6 else -1] for k, row in enumerate(rows)
-    ]
+    lines = [kinds[row % len(kinds)] + ends[0 if k < 6 else -1] for k, row in enumerate(rows)]
     path = tmp_path / "list.txt"
     path.write_bytes(gzip.compress(b"".join(lines)) if zipped else b"".join(lines))
     read: list[list[object]] = []
