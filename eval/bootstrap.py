@@ -31,6 +31,7 @@ MIN_DRAWN = (
 )
 FEW_DRAWN = 20  # of fewer an interval is marked
 
+_ROWS = 1 << 16  # trials whose subjects are counted at once, which stay in the cache
 _MANY_REDRAWN = 0.05  # of the draws: with five subjects behind a class fewer than 1 % lose it
 
 
@@ -97,7 +98,7 @@ def _check_subjects(
         names, numbers = np.unique(pairs, return_inverse=True)
         return numbers.reshape(pairs.shape), names.size
     number = np.cumsum(seen, dtype=np.int32) - 1
-    return number[pairs], int(number[-1]) + 1
+    return pairs if seen.all() else number[pairs], int(number[-1]) + 1
 
 
 def _sorted_trials(scores: Scores, subjects: ArrayLike | None, num_resamples: int) -> Ranked:
@@ -238,9 +239,7 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
         ]
         return min(each, key=lambda drawn: drawn.number)
     pairs = np.asarray(subjects)
-    every, with_targets, with_nontargets = (
-        _num_distinct(subjects) for subjects in (pairs, pairs[target], pairs[~target])
-    )
+    every, with_targets, with_nontargets = _num_in_classes(pairs, target)
     least = min(with_targets, with_nontargets)
     return Drawn(
         least,
@@ -252,10 +251,30 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
     )
 
 
-def _num_distinct(numbers: NDArray[Any]) -> int:
-    """How many different integers there are."""
+def _num_in_classes(pairs: NDArray[Any], target: NDArray[np.bool_]) -> tuple[int, int, int]:
+    """How many different integers there are, how many in target and how many in nontarget trials."""
+    if not _are_small(pairs):
+        numbers = [np.unique(part).size for part in (pairs, pairs[target], pairs[~target])]
+        return numbers[0], numbers[1], numbers[2]
+    seen = np.zeros(2 * (int(pairs.max()) + 1), dtype=np.bool_)
+    for start in range(0, len(pairs), _ROWS):
+        rows = pairs[start : start + _ROWS].astype(np.int64)
+        seen[2 * rows + target[start : start + _ROWS, None]] = True
+    nontargets, targets = seen.reshape(-1, 2).T
+    every = int(np.count_nonzero(nontargets | targets))
+    return every, int(np.count_nonzero(targets)), int(np.count_nonzero(nontargets))
+
+
+def num_subjects(pairs: ArrayLike) -> int:
+    """How many subjects (P, 2) numbers name."""
+    numbers = np.asarray(pairs)
     seen = _seen(numbers)
     return int(np.unique(numbers).size) if seen is None else int(np.count_nonzero(seen))
+
+
+def _are_small(numbers: NDArray[Any]) -> bool:
+    """Whether there are integers, and they are as small as subject numbers usually are."""
+    return bool(numbers.size and numbers.min() >= 0 and numbers.max() <= 10 * numbers.size)
 
 
 def _seen(numbers: NDArray[Any]) -> NDArray[np.bool_] | None:
@@ -263,7 +282,7 @@ def _seen(numbers: NDArray[Any]) -> NDArray[np.bool_] | None:
 
     None where they are not as small as subject numbers usually are, or where there are none.
     """
-    if not numbers.size or numbers.min() < 0 or numbers.max() > 10 * numbers.size:
+    if not _are_small(numbers):
         return None
     seen = np.zeros(int(numbers.max()) + 1, dtype=np.bool_)
     seen[numbers.ravel()] = True

@@ -7,23 +7,24 @@ Trials are sorted by score once. A metric then reads cumulative sums of integer 
 of trials nearly all lie far from every threshold that a resample can have. Their weights matter,
 but not their order. So the range of scores is cut into cells. The weight of a whole cell is a
 product of matrices: for all resamples at once, c times the numbers of trials of each pair of
-subjects, times c. From these sums each metric tells the few cells that can hold its threshold, and
-only their trials are weighed one by one. The counts are whole numbers, so the result is that of
-weighing every trial, to the last digit.
+subjects, times c. From these sums each metric tells the few cells that can hold its threshold.
+These are cut once more in the same way, and only the trials of the few small cells that are left
+are weighed one by one. The counts are whole numbers, so the result is that of weighing every trial,
+to the last digit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from eval.progress import report
 from eval.types import Bools, Floats, Scores, SplitScores
 from eval.verification import AnyFloats
 from eval.weighted import Block, CellSums, Counts, Metric, Order, Weighted, repeated, weighted
@@ -31,15 +32,18 @@ from eval.weighted import Block, CellSums, Counts, Metric, Order, Weighted, repe
 Subjects = NDArray[np.integer[Any]]
 
 _BLOCK = 1 << 18  # weights of trials that are held at once: a few MB, which stay in the cache
-_THINNED_FROM = 1 << 17  # trials; of fewer all are weighed, which is as quick
+_THINNED_FROM = 1 << 15  # trials; of fewer all are weighed, which is as quick
 _CELLS_PER_OCTAVE = 4  # cuts lie where the number of errors grows by a factor of 2 ** (1 / 4)
+_SPLIT_FROM = 1 << 14  # trials in cells that matter; from so many on these cells are cut again,
+_PARTS = 8  # into so many parts by the targets and as many by the nontargets
 _MOST_WEIGHED = 0.25  # of the trials; where more could matter, all are weighed
 _TOGETHER = 1 << 19  # numbers of draws (resamples times subjects) in one product of matrices
 _ROUNDS = 100  # how often an empty resample is drawn again
 _PROBED = 1_000  # nontarget trials of which one has weight in nearly every resample
 
 
-class Ranked(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Ranked:
     """Scored trials in ascending order, and who is compared in them.
 
     Attributes:
@@ -58,14 +62,19 @@ class Ranked(NamedTuple):
 
     def is_empty(self, c: Counts) -> Bools:
         """(B,) whether resamples (B, n) hold no target or no nontarget trial."""
-        has_targets = np.zeros(self.n, dtype=np.bool_)
-        has_targets[self.of_target] = True
-        empty: Bools = ~c[:, has_targets].any(axis=1)
+        empty: Bools = ~c[:, self._has_targets].any(axis=1)
         probed = slice(None, None, max(1, len(self.of_enrol) // _PROBED))
         doubtful = ~(self._nontarget(c, probed) > 0).any(axis=1)
         for row in np.flatnonzero(doubtful):
             empty[row] |= not self._nontarget(c[row : row + 1], slice(None)).any()
         return empty
+
+    @cached_property
+    def _has_targets(self) -> Bools:
+        """(n,) which subjects have target trials."""
+        has_targets = np.zeros(self.n, dtype=np.bool_)
+        has_targets[self.of_target] = True
+        return has_targets
 
     def _nontarget(self, c: Counts, part: slice) -> Counts:
         """The weights (B, M) of some nontarget trials."""
@@ -129,7 +138,7 @@ def resampled(
         for name, form in forms.items()
     }
     values: dict[str, list[Floats]] = {name: [] for name in metrics}
-    num_redrawn = 0
+    num_redrawn = done = 0
     # Redrawing takes its numbers from the same generator. So the draws of one step are always as
     # many, whatever is done with them.
     step = max(1, min(num_resamples, _BLOCK // max(trials.n, size)))
@@ -144,6 +153,8 @@ def resampled(
         for block in _blocks(trials, c, cells, known):
             for name, function in functions.items():
                 values[name].append(function(block))
+            done += len(block.target)
+            report("resampling", done, num_resamples)
     return {name: np.concatenate(parts) for name, parts in values.items()}, num_redrawn
 
 
@@ -231,85 +242,127 @@ class Cells:
         starts: (K,) the lowest score that each cell may hold.
         at_target: (K + 1,) the place of the first target of each cell, and T.
         at_nontarget: (K + 1,) the same of the nontargets.
-        targets_of: (K, n) how many targets each subject has in each cell.
-        pairs_of: For each cell, its enrolled subjects (A,), and how often (A, n) each of them is
-            compared with each subject.
+        pairs_of: The places of a cell's nontargets -> its enrolled subjects (A,), and how often
+            (A, n) each of them is compared with each subject. It is filled when it is needed.
     """
 
     trials: Ranked
     starts: AnyFloats
     at_target: Counts
     at_nontarget: Counts
-    targets_of: Any
-    pairs_of: list[tuple[Subjects, Any]]
+    pairs_of: dict[tuple[int, int], tuple[Subjects, Any]]
 
     @classmethod
     def of(cls, trials: Ranked) -> Cells:
         """Cuts the scores so that the errors of both kinds grow by a constant factor."""
-        assert trials.of_probe is not None
-        order, n = trials.order, trials.n
-        target, nontarget = order.target, order.nontarget
-        starts = np.unique(
-            np.concatenate(
-                [
-                    [min(target[0], nontarget[0])],
-                    target[_spread(target.size)],
-                    nontarget[nontarget.size - 1 - _spread(nontarget.size)],
-                ]
-            )
-        )
-        below = order.below(starts)
-        at_target, at_nontarget = (
-            np.append(below[0], target.size),
-            np.append(below[1], nontarget.size),
-        )
-        cell = np.repeat(np.arange(starts.size), np.diff(at_target))
-        targets_of = csr_array(
-            (np.ones(target.size), (cell, trials.of_target)), shape=(starts.size, n)
-        )
-        pairs_of = []
-        for low, high in pairwise(at_nontarget.tolist()):
+        target, nontarget = trials.order.target, trials.order.nontarget
+        starts = [
+            [min(target[0], nontarget[0])],
+            target[_spread(target.size)],
+            nontarget[nontarget.size - 1 - _spread(nontarget.size)],
+        ]
+        return cls._cut(trials, np.concatenate(starts), {})
+
+    @classmethod
+    def _cut(
+        cls,
+        trials: Ranked,
+        starts: AnyFloats,
+        pairs_of: dict[tuple[int, int], tuple[Subjects, Any]],
+    ) -> Cells:
+        """The cells that begin at some scores."""
+        starts = np.unique(starts)
+        target, nontarget = trials.order.below(starts)
+        at_target = np.append(target, trials.order.target.size)
+        at_nontarget = np.append(nontarget, trials.order.nontarget.size)
+        return cls(trials, starts, at_target, at_nontarget, pairs_of)
+
+    def _split(self, which: Bools) -> Cells:
+        """Cuts some of the cells into parts that hold about as many trials each."""
+        starts = [self.starts]
+        for scores, at in (
+            (self.trials.order.target, self.at_target),
+            (self.trials.order.nontarget, self.at_nontarget),
+        ):
+            low, size = at[:-1][which], np.diff(at)[which]
+            parts = np.arange(1, _PARTS)[:, None]
+            starts.append(scores[(low + size * parts // _PARTS)[:, size > 0].ravel()])
+        return self._cut(self.trials, np.concatenate(starts), self.pairs_of)
+
+    def _pairs(self, low: int, high: int) -> tuple[Subjects, Any]:
+        """The pairs of subjects of the nontargets from `low` to `high`."""
+        if (low, high) not in self.pairs_of:
+            enrol, probe, n = self.trials.of_enrol, self.trials.of_probe, self.trials.n
+            assert probe is not None
             pairs = csr_array(
-                (
-                    np.ones(high - low),
-                    (trials.of_enrol[low:high], trials.of_probe[low:high]),
-                ),
-                shape=(n, n),
+                (np.ones(high - low), (enrol[low:high], probe[low:high])), shape=(n, n)
             )
             enrolled = np.flatnonzero(np.diff(pairs.indptr))
-            pairs_of.append((enrolled, pairs[enrolled]))
-        return cls(trials, starts, at_target, at_nontarget, targets_of, pairs_of)
+            self.pairs_of[low, high] = enrolled, pairs[enrolled]
+        return self.pairs_of[low, high]
 
-    def sums(self, c: Counts) -> tuple[Counts, Counts]:
-        """The weights (B, K) of the targets and of the nontargets of each cell."""
-        # Whole numbers below 2 ** 53 are exact in float64, whose products are the fastest.
-        draws = np.ascontiguousarray(c.T, dtype=np.float64)
-        target = (self.targets_of @ draws).T
-        nontarget = np.zeros((len(c), len(self.pairs_of)))
-        for k, (enrolled, pairs) in enumerate(self.pairs_of):
-            if enrolled.size:
-                nontarget[:, k] = np.einsum("ab,ab->b", pairs @ draws, draws[enrolled])
+    def sums(self, draws: Floats, cells: Counts) -> tuple[Counts, Counts]:
+        """The weights (B, M) of the targets and of the nontargets of M cells.
+
+        Args:
+            draws: (n, B) how often each subject is drawn. Whole numbers below 2 ** 53 are exact in
+                float64, whose products are the fastest.
+            cells: Their numbers (M,).
+        """
+        n, sizes = self.trials.n, np.diff(self.at_target)[cells]
+        rows = np.arange(sizes.sum()) + np.repeat(
+            self.at_target[cells] - (np.cumsum(sizes) - sizes), sizes
+        )
+        numbers = np.repeat(np.arange(cells.size), sizes)
+        targets = csr_array(
+            (np.ones(rows.size), (numbers, self.trials.of_target[rows])), shape=(cells.size, n)
+        )
+        target = (targets @ draws).T
+        nontarget = np.zeros((draws.shape[1], cells.size))
+        for i, k in enumerate(cells.tolist()):
+            low, high = int(self.at_nontarget[k]), int(self.at_nontarget[k + 1])
+            if low < high:
+                enrolled, pairs = self._pairs(low, high)
+                nontarget[:, i] = np.einsum("ab,ab->b", pairs @ draws, draws[enrolled])
         return target.astype(np.int64), nontarget.astype(np.int64)
 
-    def thinned(self, c: Counts, metrics: list[Weighted]) -> Thinned | None:
-        """The trials that can matter to the metrics in resamples c (B, n).
-
-        None where these are so many that all may as well be weighed.
-        """
-        target, nontarget = self.sums(c)
-        first = np.zeros((len(c), 1), np.int64)
+    def _matter(self, target: Counts, nontarget: Counts, metrics: list[Weighted]) -> Bools:
+        """The cells (K,) that can hold the threshold of a metric, by their weights (B, K)."""
+        first = np.zeros((len(target), 1), np.int64)
         misses = np.concatenate([first, np.cumsum(target, axis=1)], axis=1)
         rejected = np.concatenate([first, np.cumsum(nontarget, axis=1)], axis=1)
         sums = CellSums(misses, rejected[:, -1:] - rejected)
         matter = np.zeros(self.starts.size, dtype=np.bool_)
         for metric in metrics:
             matter |= metric.cells(sums).any(axis=0)
-        num_weighed = int(
-            np.diff(self.at_target)[matter].sum() + np.diff(self.at_nontarget)[matter].sum()
-        )
+        return matter
+
+    def _num_trials(self, which: Bools) -> int:
+        """How many trials some of the cells (K,) hold."""
+        return int(np.diff(self.at_target)[which].sum() + np.diff(self.at_nontarget)[which].sum())
+
+    def thinned(self, c: Counts, metrics: list[Weighted]) -> Thinned | None:
+        """The trials that can matter to the metrics in resamples c (B, n).
+
+        None where these are so many that all may as well be weighed.
+        """
+        draws = np.ascontiguousarray(c.T, dtype=np.float64)
+        target, nontarget = self.sums(draws, np.arange(self.starts.size))
+        cells, matter = self, self._matter(target, nontarget, metrics)
+        if self._num_trials(matter) > _SPLIT_FROM:
+            cells = self._split(matter)
+            whole = np.searchsorted(self.starts, cells.starts, side="right") - 1
+            fresh = np.flatnonzero(matter[whole])
+            target, nontarget = target[:, whole], nontarget[:, whole]
+            target[:, fresh], nontarget[:, fresh] = cells.sums(draws, fresh)
+            matter = cells._matter(target, nontarget, metrics)
         size = self.trials.order.target.size + self.trials.order.nontarget.size
-        if num_weighed > _MOST_WEIGHED * size:
+        if cells._num_trials(matter) > _MOST_WEIGHED * size:
             return None
+        return cells._weighed(matter, target, nontarget)
+
+    def _weighed(self, matter: Bools, target: Counts, nontarget: Counts) -> Thinned:
+        """The trials of the cells that matter, and the weights (B, K) of the others."""
         rows = [self._rows(matter, at) for at in (self.at_target, self.at_nontarget)]
         (target_rows, target_cells), (nontarget_rows, nontarget_cells) = rows
         order, trials = self.trials.order, self.trials

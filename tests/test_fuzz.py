@@ -256,6 +256,11 @@ def _write_table(held: Embeddings, path: Path) -> None:
     embeddings.write(path, held)
 
 
+@cache
+def listed(suffix: str) -> bytes:
+    return written(lambda path: trials.write_scores(path, LISTED, np.arange(4.0)), f"t{suffix}")
+
+
 def scp() -> bytes:
     return b"ann/1 e.ark:6\nann/2 e.ark:34\n"
 
@@ -1008,6 +1013,24 @@ CASES = {
         partial(written, lambda path: trials.write_trials(path, LISTED), "t.txt"),
         partial(plain, "t.txt"),
         trials.read_trials,
+    ),
+    "trials.npz": Case(partial(listed, ".npz"), partial(plain, "t.npz"), trials.read_trials),
+    "trials.npz enrol": Case(
+        partial(member, partial(listed, ".npz"), "enrol.npy"),
+        partial(put_member, partial(listed, ".npz"), "enrol.npy", "t.npz"),
+        trials.read_trials,
+    ),
+    "scores.npz score": Case(
+        partial(member, partial(listed, ".npz"), "score.npy"),
+        partial(put_member, partial(listed, ".npz"), "score.npy", "t.npz"),
+        partial(trials.read_scores, trials=LISTED),
+    ),
+    "scores.parquet": Case(
+        partial(listed, ".parquet"),
+        partial(plain, "t.parquet"),
+        partial(trials.read_scores, trials=LISTED),
+        needs="pyarrow",
+        apart=True,
     ),
     "trials.gz": Case(lambda: b"1 a b\n0 a c\n", partial(zipped, "t.gz"), trials.read_trials),
     "trials.gz file": Case(

@@ -20,7 +20,9 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.formats import plain
 from eval.formats.writing import atomic_path as atomic_path
+from eval.progress import report
 from eval.types import Floats, Ints, nfc
 
 MAX_LINE = 65_536  # bytes
@@ -121,8 +123,8 @@ class Column(NamedTuple):
             ) from None
 
 
-def _in_nfc(column: Column) -> Column:
-    """The column with its fields in Unicode NFC (see eval.types.nfc).
+def in_nfc(column: Column) -> Column:
+    """Returns the column with its fields in Unicode NFC (see eval.types.nfc).
 
     Fields that are equal in NFC get one number.
     """
@@ -174,6 +176,49 @@ def as_stored(root: Path, name: str) -> Path:
     return place
 
 
+class LineNumbers:
+    """The line numbers of P rows, of which only the beginning of each run is kept.
+
+    Example:
+        >>> lines = LineNumbers()
+        >>> lines.add(np.array([2, 3, 7], dtype=np.int32))
+        >>> len(lines), lines[np.array([1, 2])]
+        (3, array([3, 7]))
+    """
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._rows = [np.zeros(0, np.int64)]  # the rows with which runs begin
+        self._above = [np.zeros(0, np.int64)]  # how many more the line numbers of a run are
+
+    def add(self, numbers: NDArray[np.integer[Any]]) -> None:
+        """Adds the ascending line numbers of further rows."""
+        above = numbers - np.arange(self._size, self._size + numbers.size)
+        starts = np.flatnonzero(np.append(True, above[1:] != above[:-1])[: numbers.size])
+        self._add(self._size + starts, above[starts], numbers.size)
+
+    def add_run(self, first: int, size: int) -> None:
+        """Adds `size` rows whose line numbers are `first` and those that follow."""
+        self._add(np.array([self._size]), np.array([first - self._size]), size)
+
+    def _add(self, rows: NDArray[np.int64], above: NDArray[np.int64], size: int) -> None:
+        self._rows.append(rows)
+        self._above.append(above)
+        self._size += size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, rows: int | slice | NDArray[Any]) -> NDArray[np.int64]:
+        """The line numbers of some rows, by their numbers or by a mask (P,)."""
+        if isinstance(rows, slice):
+            rows = np.arange(self._size)[rows]
+        at = np.flatnonzero(rows) if np.asarray(rows).dtype == np.bool_ else np.asarray(rows)
+        run = np.searchsorted(np.concatenate(self._rows), at, side="right") - 1
+        numbers: NDArray[np.int64] = at + np.concatenate(self._above)[run]
+        return numbers
+
+
 class Table(NamedTuple):
     """A text table of P lines.
 
@@ -182,13 +227,19 @@ class Table(NamedTuple):
         layout: What the header line says, if there is one.
         columns: The columns. One of decimal fractions is an array (P,) of numbers, with NaN for a
             field that is not a number.
-        lines: (P,) the line numbers in the file, from 1.
+        lines: The line number of each row in the file, from 1.
+        unit: What `lines` counts.
     """
 
     path: Path
     layout: str | None
     columns: list[Column | Floats]
-    lines: Ints
+    lines: LineNumbers
+    unit: str = "line"
+
+    def at(self, rows: NDArray[Any]) -> str:
+        """Returns where some rows (M,) are, or those of a mask (P,), as text for messages."""
+        return at_lines(self.lines[rows]).replace("line", self.unit, 1)
 
 
 def read_table(
@@ -223,9 +274,19 @@ def read_table(
     separator: bytes | None = None
     layout: str | None = None
     columns: _Columns | None = None
-    lines: list[Ints] = []
+    lines = LineNumbers()
     tally: dict[int, tuple[int, int]] = {}
-    for block, part in _line_blocks(path):
+    above = 0  # the number of lines in the blocks before
+    for block in _text_blocks(path):
+        num_plain = columns.add_plain(block) if columns is not None and len(tally) == 1 else 0
+        if num_plain:
+            ((width, (num_lines, first)),) = tally.items()
+            tally[width] = num_lines + num_plain, first
+            lines.add_run(above + 1, num_plain)
+            above += num_plain
+            continue
+        part = _Lines(block, above, path)
+        above += part.data.size
         if not started and part.data.any():
             separator, layout = _separator(part.sample(block), fits, header)
             started = True
@@ -245,10 +306,10 @@ def read_table(
         if columns is None:
             columns = _Columns(part, block, separator, int(counts[0]), layout, fractions)
         columns.add(part, block)
-        lines.append(numbers)
+        lines.add(numbers)
     if columns is None or len(tally) > 1:
         raise _no_table(path, tally)
-    return Table(path, layout, columns.joined(), np.concatenate(lines))
+    return Table(path, layout, columns.joined(), lines)
 
 
 def _no_table(path: Path, tally: dict[int, tuple[int, int]]) -> ValueError:
@@ -282,15 +343,6 @@ def _add_counts(
             tally[num_fields] = (known + num_lines, first)
 
 
-def _pyarrow_csv() -> Any:
-    """pyarrow's reader of CSV, None where pyarrow is not installed."""
-    try:
-        import pyarrow.csv
-    except ImportError:
-        return None
-    return pyarrow.csv
-
-
 class _Columns:
     """The columns of a table while its blocks are read.
 
@@ -310,83 +362,73 @@ class _Columns:
         layout: str | None,
         fractions: bool,
     ) -> None:
-        numeric = [False] * width
-        if fractions and layout:
-            numeric = [layout[c : c + 1] == "s" for c in range(width)]
-        elif fractions:
-            fields = part.fields(block, separator)
-            numeric = [all_fractions(fields[c::width]) for c in range(width)]
-            if layout is None and sum(numeric) > 1:
-                numeric = [False] * width
         self._separator = separator
+        self._numeric = [False] * width
+        if fractions and layout:
+            self._numeric = [layout[c : c + 1] == "s" for c in range(width)]
+        elif fractions:
+            numeric = [all_fractions(keys) for keys in self._fields(part, block)]
+            self._numeric = numeric if layout or sum(numeric) < 2 else [False] * width
         # The number of each distinct field, where a new field takes the next number. None stands
         # for a column of numbers.
         self._indices: list[defaultdict[bytes, int] | None] = [
-            None if is_numeric else defaultdict(count().__next__) for is_numeric in numeric
+            None if is_numeric else defaultdict(count().__next__) for is_numeric in self._numeric
         ]
+        # The same for fields of plain lines, which may have blanks around them.
+        self._spelt: list[dict[bytes, int]] = [{} for _ in range(width)]
         self._parts: list[list[NDArray[np.generic]]] = [[] for _ in range(width)]
 
+    def _fields(self, part: _Lines, block: bytes) -> list[list[bytes]]:
+        """The fields of each column of a block, without repetitions where its lines are plain."""
+        columns = self._plain(part.data_lines(block))
+        if columns is not None:
+            keys = [column.keys for column in columns if isinstance(column, plain.Coded)]
+            if not any(plain.odd(fields, first=not c) for c, fields in enumerate(keys)):
+                return [[field.strip() for field in fields] for fields in keys]
+        fields = part.fields(block, self._separator)
+        return [fields[c :: len(self._numeric)] for c in range(len(self._numeric))]
+
+    def _plain(self, block: bytes) -> list[plain.Coded | Floats] | None:
+        """The columns of a large block of plain lines, or None for other lines."""
+        if len(block) < _QUICK_FROM:
+            return None
+        return plain.read(block, self._separator, self._numeric, MAX_LINE)
+
+    def add_plain(self, block: bytes) -> int:
+        """Adds the fields of a block if all of its lines are plain and hold data.
+
+        Returns:
+            The number of its lines; 0 if nothing was added.
+        """
+        columns = self._plain(block)
+        if columns is None:
+            return 0
+        fresh = [
+            [key for key in column.keys if key not in spelt]
+            if isinstance(column, plain.Coded)
+            else []
+            for spelt, column in zip(self._spelt, columns, strict=True)
+        ]
+        if any(plain.odd(keys, first=not c) for c, keys in enumerate(fresh)):
+            return 0
+        for c, (index, column) in enumerate(zip(self._indices, columns, strict=True)):
+            if isinstance(column, plain.Coded):
+                assert index is not None
+                spelt = self._spelt[c]
+                spelt.update((key, index[key.strip()]) for key in fresh[c])
+                self._parts[c].append(_numbers(spelt, column.keys)[column.codes])
+            else:
+                self._parts[c].append(column)
+        return self._parts[0][-1].size
+
     def add(self, part: _Lines, block: bytes) -> None:
-        """Adds the fields of all lines of a block."""
-        quick = self._quick(part, block)
-        if quick is not None:
-            for parts, values in zip(self._parts, quick, strict=True):
-                parts.append(values)
+        """Adds the fields of all data lines of a block."""
+        if self.add_plain(part.data_lines(block)):
             return
         width, fields = len(self._parts), part.fields(block, self._separator)
         for c, index in enumerate(self._indices):
             column = fields[c::width]
-            self._parts[c].append(
-                as_floats(column)
-                if index is None
-                else np.fromiter(map(index.__getitem__, column), dtype=np.int32, count=len(column))
-            )
-
-    def _quick(self, part: _Lines, block: bytes) -> list[NDArray[np.generic]] | None:
-        """The columns of a large block by pyarrow, None where that could read it otherwise.
-
-        Its reader of CSV is asked only for lines that leave no choice: one separator between two
-        fields, nothing around them, and no quotation marks with a meaning.
-        """
-        text = part.plain(block, self._separator) if len(block) >= _QUICK_FROM else None
-        csv = _pyarrow_csv() if text is not None else None
-        if text is None or csv is None:
-            return None
-        import pyarrow
-
-        coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.binary())
-        names = [str(c) for c in range(len(self._indices))]
-        try:
-            table = csv.read_csv(
-                pyarrow.BufferReader(text),
-                csv.ReadOptions(column_names=names, block_size=len(text) + 1),
-                csv.ParseOptions(
-                    delimiter=(self._separator or b" ").decode(),
-                    quote_char=False,
-                    double_quote=False,
-                ),
-                csv.ConvertOptions(
-                    check_utf8=False,
-                    column_types={
-                        name: pyarrow.float64() if index is None else coded
-                        for name, index in zip(names, self._indices, strict=True)
-                    },
-                    null_values=[],
-                ),
-            )
-        except pyarrow.ArrowInvalid:
-            return None  # a score that is no number; the other reader says which
-        if table.num_rows != np.count_nonzero(part.data):
-            return None
-        columns: list[NDArray[np.generic]] = []
-        for name, index in zip(names, self._indices, strict=True):
-            column = table.column(name).combine_chunks()
-            if index is None:
-                columns.append(column.to_numpy())
-                continue
-            numbers = [index[key] for key in column.dictionary.to_pylist()]
-            columns.append(np.array(numbers, np.int32)[column.indices.to_numpy()])
-        return columns
+            self._parts[c].append(as_floats(column) if index is None else _numbers(index, column))
 
     def joined(self) -> list[Column | Floats]:
         """The columns of all blocks. The blocks are given up, to save memory."""
@@ -397,8 +439,13 @@ class _Columns:
             if index is None:
                 columns.append(cast(Floats, joined))
             else:
-                columns.append(_in_nfc(Column(list(index), cast(Ints, joined))))
+                columns.append(in_nfc(Column(list(index), cast(Ints, joined))))
         return columns
+
+
+def _numbers(index: dict[bytes, int], fields: Sequence[bytes]) -> Ints:
+    """The number of each field; a defaultdict gives a new field the next number."""
+    return np.fromiter(map(index.__getitem__, fields), dtype=np.int32, count=len(fields))
 
 
 class _Lines:
@@ -455,23 +502,7 @@ class _Lines:
         """The bytes of one line."""
         return block[self._ends[row - 1] + 1 if row else 0 : self._ends[row]]
 
-    def plain(self, block: bytes, separator: bytes | None) -> bytes | None:
-        """The data lines, if a single separator lies between their fields and nothing else does.
-
-        Args:
-            block: The bytes of the block.
-            separator: None stands for single blanks.
-        """
-        if b"\r" in block:
-            return None
-        blanks = int(np.count_nonzero(self._bytes <= 32)) - self._ends.size
-        if separator is None:
-            few = blanks == int(self._num_words.sum()) - int(np.count_nonzero(self._num_words))
-            return self._data_lines(block) if few and b"\t" not in block else None
-        few = blanks == (block.count(b"\t") if separator == b"\t" else 0)
-        return self._data_lines(block) if few else None
-
-    def _data_lines(self, block: bytes) -> bytes:
+    def data_lines(self, block: bytes) -> bytes:
         """The block without blank lines and comments."""
         if self.data.all():
             return block
@@ -480,7 +511,7 @@ class _Lines:
 
     def fields(self, block: bytes, separator: bytes | None) -> list[bytes]:
         """The fields of all data lines, one after the other."""
-        block = self._data_lines(block)
+        block = self.data_lines(block)
         if separator is None:
             return block.split()
         return [field.strip() for field in block[:-1].replace(b"\n", separator).split(separator)]
@@ -586,14 +617,14 @@ def refuse_empty(table: Table) -> None:
     """Raises ValueError if fields are empty, which commas and tabs allow."""
     for column in table.columns:
         if isinstance(column, Column) and b"" in column.keys:
-            bad = table.lines[column.codes == column.keys.index(b"")]
+            bad = column.codes == column.keys.index(b"")
             raise ValueError(
-                f"{table.path}: {bad.size} lines have an empty field ({at_lines(bad)}); fill or "
-                "remove them"
+                f"{table.path}: {np.count_nonzero(bad)} {table.unit}s have an empty field "
+                f"({table.at(bad)}); fill or remove them"
             )
 
 
-def at_lines(lines: NDArray[np.int32]) -> str:
+def at_lines(lines: NDArray[np.integer[Any]]) -> str:
     """Returns the first line numbers as text, for messages.
 
     Example:
@@ -634,6 +665,32 @@ def _line_blocks(path: Path) -> Iterator[tuple[bytes, _Lines]]:
         above += part.data.size
 
 
+def estimated_lines(path: Path) -> int:
+    """Estimates how many lines a text has, plain or compressed by gzip, from its first block.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The number; 0 for what states no size, such as a pipe.
+
+    Raises:
+        ValueError: As for `read_table`.
+
+    Example:
+        >>> estimated_lines(Path(__file__)) > 100
+        True
+    """
+    if not path.is_file():
+        return 0
+    block = next(_text_blocks(path), b"")
+    with path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+    sample = block[:_QUICK_FROM]
+    share = len(zlib.compress(sample)) / len(sample) if zipped else 1.0
+    return int(block.count(b"\n") * max(1.0, path.stat().st_size / max(1.0, share * len(block))))
+
+
 def _text_blocks(path: Path) -> Iterator[bytes]:
     """Blocks of whole lines, about 16 MB, each of which ends in a newline.
 
@@ -642,7 +699,8 @@ def _text_blocks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as raw:
         zipped = raw.peek(2)[:2] == b"\x1f\x8b"
         stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw
-        limit = max(FREE_EXPANSION, EXPANSION * os.fstat(raw.fileno()).st_size)
+        size = os.fstat(raw.fileno()).st_size
+        limit = max(FREE_EXPANSION, EXPANSION * size)
         total, rest = 0, b""
         while True:
             try:
@@ -661,6 +719,7 @@ def _text_blocks(path: Path) -> Iterator[bytes]:
                     f"{path}: it expands to over {limit} bytes, {EXPANSION} times its size; "
                     "unpack it yourself if you trust it"
                 )
+            report(f"reading {path.name}", raw.tell(), size)
             end = block.rfind(b"\n") + 1
             if end:
                 yield rest + block[:end]

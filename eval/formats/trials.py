@@ -13,24 +13,27 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from eval.formats import coded, plain
 from eval.formats.files import (
     Column,
     Table,
     all_fractions,
     as_floats,
-    at_lines,
     atomic_path,
+    estimated_lines,
     is_number,
     read_table,
     refuse_empty,
 )
-from eval.types import Bools, Floats, Trials, name_first
+from eval.progress import report
+from eval.types import Bools, Floats, Ints, Trials, name_first
 
 # A layout has one letter for each column: label, enrol, probe, score. `write_scores` writes "epsl".
 _TRIAL_LAYOUTS = ("ep", "lep", "epl")
@@ -77,6 +80,7 @@ _HEADER = {
     "p": {b"probe", b"probeid", b"test", b"testid", b"segment", b"segmentid", b"verification"},
 }
 _CHUNK = 100_000  # trials written at a time
+_QUICK_FROM = 200_000  # trials; importing pyarrow pays for no fewer
 _UNWRITABLE = re.compile(r"^\Z|^[# \ufeff]| \Z|[\x00-\x1f\ud800-\udfff]")
 
 
@@ -159,10 +163,25 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
     if bad.size:
         raise ValueError(
             f"{table.path}: {bad.size} of {values.size} scores are NaN, infinite or not numbers "
-            f"({at_lines(table.lines[bad])}); score these trials again"
+            f"({table.at(bad)}); score these trials again"
         )
     scored = _trials(table, fitting[0])
     return (scored, values) if trials is None else _align(table, scored, values, trials)
+
+
+def estimated_size(path: str | Path) -> int:
+    """Estimates how many trials a file has, from a sample where it does not state it.
+
+    Args:
+        path: The list or score file.
+
+    Returns:
+        The number; 0 for a pipe.
+
+    Raises:
+        ValueError: As for `read_trials`.
+    """
+    return coded.num_trials(path) if coded.is_coded(path) else estimated_lines(Path(path))
 
 
 def write_trials(path: str | Path, trials: Trials) -> None:
@@ -215,9 +234,12 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
             for layout in layouts
         )
 
-    table = read_table(
-        path, fits, lambda fields: _header(fields, layouts), fractions="s" in layouts[0]
-    )
+    if coded.is_coded(path):
+        table = _fitted(coded.read_table(path, _roles), layouts)
+    else:
+        table = read_table(
+            path, fits, lambda fields: _header(fields, layouts), fractions="s" in layouts[0]
+        )
     width = len(table.columns)
     possible = layouts if table.layout is None else (table.layout,)
     candidates = [layout for layout in possible if len(layout) == width]
@@ -225,20 +247,17 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
         allowed = ", ".join(f"`{_spelt(layout)}`" for layout in possible)
         raise ValueError(f"{path}: {width} fields in each line; expected {allowed}")
     refuse_empty(table)
-    misfits = {
-        layout: np.logical_or.reduce(
-            [
-                _misfits(column, role, len(table.lines))
-                for role, column in zip(layout, table.columns, strict=True)
-            ]
-        )
+    fitting = [
+        layout
         for layout in candidates
-    }
-    fitting = [layout for layout, bad in misfits.items() if not bad.any()]
+        if not any(
+            _misfits(column, role).any() for role, column in zip(layout, table.columns, strict=True)
+        )
+    ]
     if not fitting:
+        misfits = {layout: _misfit_rows(table, layout) for layout in candidates}
         counts = "; ".join(
-            f"as `{_spelt(layout)}` {np.count_nonzero(bad)} do not fit "
-            f"({at_lines(table.lines[bad])})"
+            f"as `{_spelt(layout)}` {np.count_nonzero(bad)} do not fit ({table.at(bad)})"
             for layout, bad in misfits.items()
         )
         raise ValueError(
@@ -253,7 +272,7 @@ def _header(fields: Sequence[bytes], layouts: tuple[str, ...]) -> str | None:
 
     A line with a label or a number is never a header.
     """
-    names = [re.sub(rb"[\s_-]", b"", field.lower()) for field in fields]
+    names = [_bare(field) for field in fields]
     roles = [
         next((role for role, known in _HEADER.items() if name in known), "?") for name in names
     ]
@@ -269,6 +288,40 @@ def _header(fields: Sequence[bytes], layouts: tuple[str, ...]) -> str | None:
     return layout if sorted(layout) in [sorted(allowed) for allowed in layouts] else None
 
 
+def _bare(name: bytes) -> bytes:
+    """The name of a column in lower case, without _, - and blanks."""
+    return re.sub(rb"[\s_-]", b"", name.lower())
+
+
+def _roles(names: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The layout that names of columns stand for, and the columns that it takes.
+
+    Columns of other names are left out where those that a header may name suffice.
+    """
+    known = {name for of_role in _HEADER.values() for name in of_role} | {b"target"}
+    encoded = {name: name.encode(errors="replace") for name in names}
+    named = [name for name in names if _bare(encoded[name]) in known]
+    for chosen in (list(names), named):
+        if 2 <= len(chosen) <= len(_NAMES):
+            layout = _header([encoded[name] for name in chosen], _TRIAL_LAYOUTS + _SCORE_LAYOUTS)
+            if layout is not None:
+                return layout, chosen
+    return None
+
+
+def _fitted(table: Table, layouts: tuple[str, ...]) -> Table:
+    """The table of named columns with those that the layouts have. Scores need no trial list."""
+    assert table.layout is not None
+    layout = table.layout if "s" in layouts[0] else table.layout.replace("s", "")
+    if sorted(layout) not in [sorted(allowed) for allowed in layouts]:
+        raise ValueError(
+            f"{table.path}: its columns are {_spelt(layout)}, without a score; give a file with "
+            "scores"
+        )
+    columns = [table.columns[table.layout.index(role)] for role in layout]
+    return table._replace(layout=layout, columns=columns)
+
+
 def _is(role: str, field: bytes) -> bool:
     """Whether a field can play a role: label, score, or an id."""
     if role == "l":
@@ -276,24 +329,33 @@ def _is(role: str, field: bytes) -> bool:
     return is_number(field) if role == "s" else bool(field)
 
 
-def _misfits(column: Column | Floats, role: str, num_lines: int) -> Bools:
-    """(P,) where the field of a line cannot play the role.
+def _misfits(column: Column | Floats, role: str) -> Bools:
+    """Which of the distinct fields (K,) of a column cannot play a role.
 
-    For labels these are the ones that are not of the kind that is most common in the column.
+    For labels these are the ones that are not of the kind that is most common in the column. The
+    numbers of a column of fractions (P,) all play the same role.
     """
     if not isinstance(column, Column):
-        return np.full(num_lines, role != "s")
+        return np.array([role != "s"])
     if role == "l":
         bad = ~np.array(
             [[key.lower() in known for key in column.keys] for known in _LABELS], dtype=np.bool_
         )
-        each = np.bincount(column.codes, minlength=len(column.keys))
-        misfit = bad[np.argmin(bad @ each)]
-    elif role == "s":
-        misfit = np.array([not is_number(key) for key in column.keys], dtype=np.bool_)
-    else:
-        return np.zeros(num_lines, dtype=np.bool_)
-    return misfit[column.codes] if misfit.any() else np.zeros(num_lines, dtype=np.bool_)
+        if bad.all() or not bad.any(axis=1).all():
+            return bad[int(np.argmin(bad.sum(axis=1)))]
+        return bad[int(np.argmin(bad @ np.bincount(column.codes, minlength=len(column.keys))))]
+    if role == "s":
+        return np.array([not is_number(key) for key in column.keys], dtype=np.bool_)
+    return np.zeros(len(column.keys), dtype=np.bool_)
+
+
+def _misfit_rows(table: Table, layout: str) -> Bools:
+    """The lines (P,) with a field that cannot play its role in a layout."""
+    rows = np.zeros(len(table.lines), dtype=np.bool_)
+    for role, column in zip(layout, table.columns, strict=True):
+        misfits = _misfits(column, role)
+        rows |= misfits[column.codes] if isinstance(column, Column) else misfits
+    return rows
 
 
 def _trials(table: Table, layout: str) -> Trials:
@@ -314,11 +376,18 @@ def _trials(table: Table, layout: str) -> Trials:
 
 def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bools) -> None:
     """Raises ValueError for pairs that are listed as target and as nontarget."""
-    pair = enrol.codes * np.int64(len(probe.keys)) + probe.codes
-    marked = np.sort(pair * 2 + target)
-    pairs = marked >> 1
-    both = np.unique(pairs[1:][(pairs[1:] == pairs[:-1]) & (marked[1:] != marked[:-1])])
+    marked = _pairs(enrol.codes, probe.codes, len(probe.keys))
+    marked *= 2
+    marked += target
+    marked.sort()
+    found = []
+    for start in range(0, marked.size, _CHUNK):
+        part = marked[start : start + _CHUNK + 1]
+        found.append(part[:-1][(part[1:] - part[:-1] == 1) & (part[:-1] & 1 == 0)] >> 1)
+    del marked
+    both = np.unique(np.concatenate(found))
     if both.size:
+        pair = _pairs(enrol.codes, probe.codes, len(probe.keys))
         rows = np.flatnonzero(np.isin(pair, both))
         first = int(rows[0])
         pairs_are = "pair is" if both.size == 1 else "pairs are"
@@ -328,8 +397,22 @@ def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bool
         )
         raise ValueError(
             f"{table.path}: {both.size} {pairs_are} labelled both target and nontarget "
-            f"(first: {named}; {at_lines(table.lines[rows])}); remove one label of each"
+            f"(first: {named}; {table.at(rows)}); remove one label of each"
         )
+
+
+def _pairs(enrol: Ints, probe: Ints, num_probes: int) -> NDArray[np.int64]:
+    """One number (P,) for each pair of an enrolment and a probe id."""
+    pair = enrol.astype(np.int64)
+    pair *= num_probes
+    pair += probe
+    return pair
+
+
+def _repeats(pairs: NDArray[np.int64]) -> bool:
+    """Whether a pair occurs twice."""
+    ordered = np.sort(pairs)
+    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
@@ -345,11 +428,17 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
     ]
     width = len(trials.probe_ids)
     have = np.where((enrol < 0) | (probe < 0), -1, enrol * width + probe)
-    want = trials.enrol.astype(np.int64) * width + trials.probe
-    order = np.argsort(have, kind="stable")
+    want = _pairs(trials.enrol, trials.probe, width)
+    del enrol, probe
+    # Lists that are in one order are the usual case, and much the quicker.
+    alike = np.array_equal(have, want) and not _repeats(have)
+    order = np.arange(have.size) if alike else np.argsort(have, kind="stable")
     # A pair may be scored in several rows. Any of them will do, since differing scores are refused.
-    at = order[np.minimum(np.searchsorted(have[order], want), order.size - 1)]
-    unscored, unlisted = np.flatnonzero(have[at] != want), np.flatnonzero(~np.isin(have, want))
+    at = order
+    unscored = unlisted = np.zeros(0, dtype=np.int64)
+    if not alike:
+        at = order[np.minimum(np.searchsorted(have[order], want), order.size - 1)]
+        unscored, unlisted = np.flatnonzero(have[at] != want), np.flatnonzero(~np.isin(have, want))
     if unscored.size or unlisted.size:
         texts = []
         if unscored.size:
@@ -359,14 +448,15 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
             first = pair_text(scored, int(unlisted[0]))
             texts.append(
                 f"{unlisted.size} of {len(scored)} scores have no trial (first: {first}; "
-                f"{at_lines(table.lines[unlisted])})"
+                f"{table.at(unlisted)})"
             )
         raise ValueError(
             f"{table.path}: {' and '.join(texts)}; does the trial list belong to these scores?"
         )
-    clash = np.flatnonzero(
-        (have[order][1:] == have[order][:-1]) & (values[order][1:] != values[order][:-1])
-    )
+    clash = np.zeros(0, dtype=np.int64)
+    if not alike:
+        pairs, in_order = have[order], values[order]
+        clash = np.flatnonzero((pairs[1:] == pairs[:-1]) & (in_order[1:] != in_order[:-1]))
     if clash.size:
         raise ValueError(
             f"{table.path}: {clash.size} repeated pairs have differing scores (first: "
@@ -382,7 +472,7 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
         if wrong.size:
             raise ValueError(
                 f"{table.path}: {wrong.size} labels contradict the trial list (first: "
-                f"{pair_text(trials, int(wrong[0]))}; {at_lines(table.lines[at[wrong]])})"
+                f"{pair_text(trials, int(wrong[0]))}; {table.at(at[wrong])})"
             )
     return trials, values[at]
 
@@ -391,8 +481,11 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     """Writes trials, with scores unless `values` is None."""
     if not len(trials):
         raise ValueError(f"{path}: there are no trials to write")
+    if coded.is_coded(path):
+        coded.write(Path(path), trials, values)
+        return
     occurring = [
-        [ids[k] for k in np.unique(index)]
+        [ids[k] for k in _occurring(index, len(ids))]
         for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
     ]
     bad = [name for side in occurring for name in side if _UNWRITABLE.search(name)]
@@ -417,21 +510,43 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
         )
         if misread or blank or any("," in name for side in occurring for name in side):
             stream.write((separator.join(_NAMES[role] for role in layout) + "\n").encode())
-        for start in range(0, len(trials), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            columns = [
-                map(trials.enrol_ids.__getitem__, trials.enrol[part].tolist()),
-                map(trials.probe_ids.__getitem__, trials.probe[part].tolist()),
-            ]
-            if values is not None:
-                columns.append(map(repr, values[part].tolist()))
-            if trials.target is not None:
-                columns.append(map("01".__getitem__, trials.target[part].tolist()))
-            stream.write(
-                ("\n".join(map(separator.join, zip(*columns, strict=True))) + "\n").encode()
+        blocks = None
+        if len(trials) >= _QUICK_FROM:
+            blocks = plain.lines(
+                (trials.enrol_ids, trials.enrol),
+                (trials.probe_ids, trials.probe),
+                values,
+                trials.target,
+                separator,
             )
+        for block in _lines(trials, values, separator) if blocks is None else blocks:
+            stream.write(block)
+        report("writing", len(trials), len(trials))
         if stream is not raw:
             stream.close()
+
+
+def _occurring(index: Ints, size: int) -> NDArray[np.int64]:
+    """Which of the numbers below `size` occur."""
+    occurs = np.zeros(size, dtype=np.bool_)
+    occurs[index] = True
+    return np.flatnonzero(occurs)
+
+
+def _lines(trials: Trials, values: Floats | None, separator: str) -> Iterator[bytes]:
+    """The lines of a list as text, in blocks."""
+    for start in range(0, len(trials), _CHUNK):
+        report("writing", start, len(trials))
+        part = slice(start, start + _CHUNK)
+        columns = [
+            map(trials.enrol_ids.__getitem__, trials.enrol[part].tolist()),
+            map(trials.probe_ids.__getitem__, trials.probe[part].tolist()),
+        ]
+        if values is not None:
+            columns.append(map(repr, values[part].tolist()))
+        if trials.target is not None:
+            columns.append(map("01".__getitem__, trials.target[part].tolist()))
+        yield ("\n".join(map(separator.join, zip(*columns, strict=True))) + "\n").encode()
 
 
 def _ambiguous(table: Table, fitting: list[str]) -> ValueError:

@@ -15,7 +15,15 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.bootstrap import Bounds, Ends, Metric, Resamples, bounds_of, check_draws
+from eval.bootstrap import (
+    Bounds,
+    Ends,
+    Metric,
+    Resamples,
+    bounds_of,
+    check_draws,
+    num_subjects,
+)
 from eval.results import Result, as_html, table, with_bounds
 from eval.types import Floats, Scores, check_choice, check_numbers
 from eval.verification import (
@@ -224,6 +232,8 @@ def evaluate(
     """
     target, nontarget = scores.targets, scores.nontargets
     measures = _measures(target, nontarget, settings)
+    sizes = target.size, nontarget.size
+    del target, nontarget  # millions of scores, which the intervals sort again
     intervals, resamples = _intervals(measures, scores, subjects, settings)
     source = subjects_from or ("unknown: none were given" if subjects is None else "given")
     common: Conventions = {
@@ -233,9 +243,9 @@ def evaluate(
         "subjects_from": source,
     }
     counts = {
-        "targets": target.size,
-        "nontargets": nontarget.size,
-        "subjects": None if subjects is None else int(np.unique(np.asarray(subjects)).size),
+        "targets": sizes[0],
+        "nontargets": sizes[1],
+        "subjects": None if subjects is None else num_subjects(subjects),
     }
     results = []
     for name, (_, (value, threshold), own) in measures.items():

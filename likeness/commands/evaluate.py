@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from likeness.commands.long_work import EVALUATING, RESAMPLING, refuse_beyond, shown
 from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
@@ -19,6 +20,7 @@ from likeness.commands.options import (
     PRESET,
     SWITCH,
     JsonFile,
+    Memory,
     is_default,
     refuse_beside_ijb,
     refuse_input_as_output,
@@ -45,6 +47,7 @@ _NOT_WITH_IJB = (
     "report",
     "embeddings",
     "media",
+    "memory",
 )
 
 
@@ -59,7 +62,8 @@ def evaluate(
     scores: Annotated[
         list[Path],
         typer.Argument(
-            help="Score files, or with --ijb embeddings of faces. Several are set side by side.",
+            help="Score files, as text, .npz or .parquet, or with --ijb embeddings of faces. "
+            "Several are set side by side.",
             **EXISTING,
         ),
     ],
@@ -162,6 +166,7 @@ def evaluate(
             "default with --ijb.",
         ),
     ] = 1000,
+    memory: Memory = None,
 ) -> None:
     """Measure EER, minDCF and TAR@FAR of score files, with intervals resampled over subjects.
 
@@ -192,8 +197,11 @@ def evaluate(
         llr=llr,
         num_resamples=resamples,
     )
-    say(
-        evaluate_files(
+    lists = [*scores, *([trials] if trials else [])]
+    per_trial = RESAMPLING if resamples else EVALUATING
+    refuse_beyond(memory, "evaluating", lists, per_trial=per_trial)
+    with shown():
+        table = evaluate_files(
             scores,
             settings,
             reference=reference,
@@ -203,7 +211,7 @@ def evaluate(
             json_file=json_file,
             page=page_of(report, embeddings or (), media, str(context.obj)),
         )
-    )
+    say(table)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,15 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Write the results into this JSON file.")
 ]
 
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="The memory that the command may take, such as 8G or 512M. Work that needs more is "
+        "refused before it begins, with what it needs (docs/performance.md).",
+    ),
+]
+
 
 def placed(text: str) -> Path:
     """The place of embeddings, which may not exist yet: a file, or a LanceDB table by either of its

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 
 import typer
 
+from likeness.commands.long_work import SCORING, refuse_beyond, shown, stored_bytes
 from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
+    Memory,
     Similarity,
     refuse_idle,
     refuse_input_as_output,
@@ -35,7 +37,10 @@ app = typer.Typer()
 def score(
     context: typer.Context,
     trials: Annotated[
-        Path, typer.Option(help="The trial list; its columns are detected.", **EXISTING)
+        Path,
+        typer.Option(
+            help="The trial list, as text, .npz or .parquet; its columns are detected.", **EXISTING
+        ),
     ],
     embeddings: Annotated[
         Path,
@@ -44,8 +49,8 @@ def score(
     out: Annotated[
         Path,
         typer.Option(
-            help="The file to write: lines `enrol probe score [label]`, or with --calibrate the "
-            "calibration, a .json file."
+            help="The file to write: lines `enrol probe score [label]`, arrays of them (.npz, "
+            ".parquet), or with --calibrate the calibration, a .json file."
         ),
     ],
     probe_embeddings: Annotated[
@@ -131,6 +136,7 @@ def score(
         Path | None,
         typer.Option(help="Lines `id seconds`, from which log_duration is taken.", **EXISTING),
     ] = None,
+    memory: Memory = None,
 ) -> None:
     """Score the trials of a list.
 
@@ -143,10 +149,15 @@ def score(
     _refuse_contradictions(context)
     options = {field.name: context.params[field.name] for field in fields(Scoring)}
     options |= {"probe_embeddings": probe_embeddings, "enrolment": enrolment}
-    if calibrate:
-        say(calibrate_files(trials, embeddings, out, quality=tuple(quality or ()), **options))
-    else:
-        say(score_files(trials, embeddings, out, **options))
+    matrices = sum(map(stored_bytes, filter(None, (embeddings, probe_embeddings))))
+    refuse_beyond(memory, "scoring", [trials], per_trial=SCORING, matrices=matrices)
+    with shown():
+        if calibrate:
+            measures = tuple(quality or ())
+            done = calibrate_files(trials, embeddings, out, quality=measures, **options)
+        else:
+            done = score_files(trials, embeddings, out, **options)
+    say(done)
 
 
 def _refuse_contradictions(context: typer.Context) -> None:
@@ -198,9 +209,11 @@ def score_files(
     Raises:
         KeyError, ValueError: As in reading the files, `Scoring` and `score`.
     """
+    from eval.formats.coded import check_written
     from eval.formats.trials import write_scores
     from eval.scoring import score as library
 
+    check_written(out)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         scoring = read_scoring(options)

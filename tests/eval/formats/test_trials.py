@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from eval.formats import files
 from eval.formats.files import atomic_path, read_table
 from eval.formats.subjects import subjects_of
-from eval.formats.trials import read_scores, read_trials, write_scores, write_trials
+from eval.formats.trials import (
+    estimated_size,
+    read_scores,
+    read_trials,
+    write_scores,
+    write_trials,
+)
+from eval.progress import reported_to
 from eval.types import Trials, nfc
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "protocols"
@@ -464,8 +471,149 @@ def test_pyarrow_reads_a_table_as_the_tolerant_reader_does(tmp_path, separator, 
                 else [repr(value) for value in part.tolist()]
                 for part in table.columns
             ]
-            read.append((values, table.lines.tolist()))
+            read.append((values, table.lines[:].tolist()))
     assert read[0] == read[1]
+
+
+LINES = [
+    b"1 a x",
+    b"0 a y",
+    b"1 0 1",
+    b"0 1 0",
+    b"target a x",
+    b"a x 0.5",
+    b"a x 0.25 1",
+    b"0.5 1.5 2.5 0",
+    b"a x 1e-999",
+    b"a x +1.5 0",
+    b"a x infinity",
+    b"a x nan(1)",
+    b"1,a,x",
+    b"1, a, x",
+    b"a,x,0.5",
+    b"1\ta b\tx",
+    b'1 "a x"',
+    b'1 "a" x',
+    b"label enrol probe",
+    b"enrol probe score label",
+    b"score,enrol,probe",
+    b"# a comment",
+    b"#a x 0.5",
+    b" # a b",
+    b"  ",
+    b"",
+    b"1 \xff x",
+    b"1 \xc3\xbc x",
+    b"1 u\xcc\x88 x",
+    b"\xef\xbb\xbf1 a x",
+    b"1 a\x00 x",
+    b"1 a\x0b x",
+    b"1 a x ",
+    b"1  a x",
+    b"1 a " + 40 * b"b",
+]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(st.sampled_from(LINES), min_size=1, max_size=3),
+    st.lists(st.integers(0, 2), min_size=1, max_size=12),
+    st.lists(st.sampled_from([b"\n", b"\r\n", b"\r"]), min_size=1, max_size=2),
+    st.booleans(),
+)
+def test_both_readers_read_and_refuse_the_same_lists(tmp_path, kinds, rows, ends, zipped):
+    pytest.importorskip("pyarrow")
+    lines = [kinds[row % len(kinds)] + ends[0 if k < 6 else -1] for k, row in enumerate(rows)]
+    path = tmp_path / "list.txt"
+    path.write_bytes(gzip.compress(b"".join(lines)) if zipped else b"".join(lines))
+    read: list[list[object]] = []
+    for quick_from in (0, 1 << 60):
+        read.append([])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "_QUICK_FROM", quick_from)
+            patch.setattr(files, "_BLOCK", 32)
+            patch.setattr(files, "MAX_LINE", 40)
+            for reader in (read_trials, read_scores):
+                try:
+                    found = reader(path)
+                except ValueError as error:
+                    read[-1].append(str(error))
+                    continue
+                trials, values = found if isinstance(found, tuple) else (found, np.zeros(0))
+                read[-1].append(
+                    (
+                        trials.enrol_ids,
+                        trials.probe_ids,
+                        trials.enrol.tolist(),
+                        trials.probe.tolist(),
+                        None if trials.target is None else trials.target.tolist(),
+                        values.tobytes(),
+                    )
+                )
+    assert read[0] == read[1]
+
+
+@pytest.mark.parametrize("blind", [False, True])
+@pytest.mark.parametrize("scored", [False, True])
+def test_pyarrow_writes_what_repr_and_join_write(tmp_path, monkeypatch, blind, scored):
+    pytest.importorskip("pyarrow")
+    from eval.formats import trials as module
+
+    rng = np.random.default_rng(0)
+    values = np.concatenate(
+        [
+            rng.standard_normal(500),
+            rng.standard_normal(500).astype(np.float32),
+            10.0 ** rng.uniform(-320, 308, 500),
+            np.ldexp(1 + 2.0**-52 * rng.integers(-2, 3, 500), rng.integers(-60, 60, 500)),
+            [0.0, -0.0, 1e-4, 9.999e-5, 1e9, 1e15, 1e16, 1e22, 5e-324, 100.0, -3.0],
+        ]
+    )
+    ids = ("a", "b/\u00fc", '"c"', "1.5")
+    trials = Trials(
+        ids,
+        ids[::-1],
+        rng.integers(4, size=values.size),
+        rng.integers(4, size=values.size),
+        None if blind else rng.random(values.size) < 0.5,
+    )
+    written = []
+    for quick_from in (0, 1 << 60):
+        monkeypatch.setattr(module, "_QUICK_FROM", quick_from)
+        if scored:
+            write_scores(tmp_path / "list", trials, values)
+        else:
+            write_trials(tmp_path / "list", trials)
+        written.append((tmp_path / "list").read_bytes())
+    assert written[0] == written[1]
+
+
+def test_an_interrupt_leaves_the_old_file(tmp_path):
+    trials, path = made(PLAIN), tmp_path / "scores"
+    write_scores(path, trials, np.zeros(3))
+    before = path.read_bytes()
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        assert (what, total) == ("writing", 3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), reported_to(interrupt):
+        write_scores(path, trials, np.ones(3))
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_number_of_trials_is_estimated_from_a_sample(put, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BLOCK", 1 << 12)
+    text = "".join(f"1 e{k % 97:04d} p{k % 89:04d}\n" for k in range(5_000)).encode()
+    assert estimated_size(put(text)) == 5_000
+    assert estimated_size(put(gzip.compress(text))) == pytest.approx(5_000, rel=0.9)
+    trials = read_trials(put(text))
+    for name in ("list.npz", "list.parquet"):
+        if name == "list.parquet":
+            pytest.importorskip("pyarrow")
+        write_trials(tmp_path / name, trials)
+        assert estimated_size(tmp_path / name) == 5_000
 
 
 def test_pyarrow_reads_plain_lines(tmp_path, monkeypatch):
@@ -613,4 +761,4 @@ def test_line_numbers_count_every_line(put):
         lambda fields: len(fields) == 2,
         lambda fields: "ep" if fields[0] == b"enrol" else None,
     )
-    assert table.lines.tolist() == [4, 7]
+    assert table.lines[:].tolist() == [4, 7]

@@ -1,0 +1,98 @@
+"""What commands say of long work on lists: a bar, and whether it fits into the memory allowed."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+_SHOWN_AFTER = 2.0  # seconds of a step
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BASE = 150_000_000  # bytes of the program itself and of blocks
+# Bytes for each trial, measured with lists of ten million.
+SCORING, EVALUATING, RESAMPLING = 45, 60, 85
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Shows a bar for each step of the block that takes long, where stderr is a terminal."""
+    from eval.progress import reported_to
+
+    began: dict[str, float] = {}
+    tasks: dict[str, Any] = {}
+    with ExitStack() as stack:
+        bars: list[Any] = []
+
+        def show(what: str, done: int, total: int) -> None:
+            now = time.monotonic()
+            if now - began.setdefault(what, now) < _SHOWN_AFTER and what not in tasks:
+                return
+            if not bars:
+                from toolkit.console import bar  # slow to import, needed for long work only
+
+                bars.append(stack.enter_context(bar()))
+            if what not in tasks:
+                tasks[what] = bars[0].add_task(what, total=total)
+            bars[0].update(tasks[what], completed=done, visible=done < total)
+
+        with reported_to(show):
+            yield
+
+
+def num_bytes(text: str) -> int:
+    """The bytes that a text such as 8G or 512M states.
+
+    Raises:
+        ValueError: It is no such text.
+
+    >>> num_bytes("1.5G")
+    1500000000
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", text.strip().upper())
+    if match is None or float(match[1]) == 0:
+        raise ValueError(
+            f"--memory {text!r} is no number of bytes; give one such as 8G, 512M or 2000000000"
+        )
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def refuse_beyond(
+    memory: str | None, work: str, lists: list[Path], *, per_trial: int, matrices: int = 0
+) -> None:
+    """Refuses work on lists that takes more memory than is allowed, before it begins.
+
+    Args:
+        memory: What is allowed, such as 8G; None allows all.
+        work: What the work is, such as "scoring".
+        lists: The lists of trials, of which the number of lines is estimated from a sample.
+        per_trial: Bytes for each trial.
+        matrices: Bytes of the embeddings.
+
+    Raises:
+        ValueError: It takes more, or `memory` is no number of bytes.
+    """
+    if memory is None:
+        return
+    from eval.formats.trials import estimated_size
+
+    allowed = num_bytes(memory)
+    num_trials = sum(map(estimated_size, lists))
+    needed = _BASE + 2 * matrices + per_trial * num_trials
+    if needed > allowed:
+        raise ValueError(
+            f"{work} about {num_trials:,} trials takes about {_text(needed)} of memory, but "
+            f"--memory allows {_text(allowed)}; allow {_text(needed)}, or split the list"
+        )
+
+
+def stored_bytes(path: Path) -> int:
+    """The bytes of a file, or of all files of a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _text(size: int) -> str:
+    return f"{size / 1e9:.1f}G" if size >= 1e9 else f"{-(-size // 10**6)}M"

@@ -1,0 +1,217 @@
+"""Lists of trials and scores as .npz and .parquet: exact round trips, tables of others, and what is
+refused.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eval.formats import coded
+from eval.formats.trials import read_scores, read_trials, write_scores, write_trials
+from eval.types import Trials
+
+SUFFIXES = [".npz", ".parquet"]
+IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=4).filter(
+    lambda text: not text.endswith("\0")
+)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def rows(trials: Trials) -> list[tuple[str, str, bool | None]]:
+    labels = [None] * len(trials) if trials.target is None else trials.target.tolist()
+    return [
+        (trials.enrol_ids[e], trials.probe_ids[p], label)
+        for e, p, label in zip(trials.enrol, trials.probe, labels, strict=True)
+    ]
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    """Writes a .parquet file of other people."""
+    pytest.importorskip("pyarrow")
+
+    def parquet(**columns: object) -> Path:
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "list.parquet")
+        return tmp_path / "list.parquet"
+
+    return parquet
+
+
+def npz(folder: Path, **arrays: object) -> Path:
+    """An .npz file of two trials, with some of its arrays replaced; None leaves one out."""
+    all_arrays = {
+        "enrol_ids": ["a", "b"],
+        "probe_ids": ["x"],
+        "enrol": [0, 1],
+        "probe": [0, 0],
+        "target": [True, False],
+        "score": [0.5, -1.0],
+    } | arrays
+    np.savez(folder / "list.npz", **{k: v for k, v in all_arrays.items() if v is not None})
+    return folder / "list.npz"
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(
+    st.lists(st.tuples(IDS, IDS), min_size=1, max_size=6),
+    st.booleans(),
+    st.lists(FLOATS, min_size=6, max_size=6),
+)
+def test_what_is_written_comes_back(tmp_path, suffix, pairs, blind, values):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    enrol_ids, probe_ids = (tuple(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
+    trials = Trials(
+        (*enrol_ids, "in no trial"),
+        probe_ids,
+        np.array([enrol_ids.index(e) for e, _ in pairs]),
+        np.array([probe_ids.index(p) for _, p in pairs]),
+        None if blind else np.array([hash(pair) % 2 == 0 for pair in pairs]),
+    )
+    path, scores = tmp_path / f"list{suffix}", np.array(values[: len(pairs)])
+    write_trials(path, trials)
+    back = read_trials(path)
+    assert rows(back) == rows(trials)
+    assert "in no trial" not in back.enrol_ids
+    write_scores(path, trials, scores)
+    again, read = read_scores(path)
+    assert rows(again) == rows(trials)
+    assert read.tobytes() == scores.tobytes()
+    assert rows(read_trials(path)) == rows(trials)
+
+
+@pytest.mark.parametrize(
+    ("columns", "label"),
+    [
+        ({"model-id": ["a", "b"], "Test": ["x", "x"], "target": ["tgt", "imp"]}, True),
+        ({"enrol": ["a", "b"], "probe": ["x", "x"], "is_same": [1, 0], "note": ["", ""]}, True),
+        ({"key": [1.0, 0.0], "id1": ["a", "b"], "id2": ["x", "x"]}, True),
+        ({"probe": ["x", "x"], "enroll": ["a", "b"]}, None),
+    ],
+)
+def test_columns_have_the_names_of_header_lines(parquet, columns, label):
+    expected = [("a", "x", label), ("b", "x", None if label is None else False)]
+    assert rows(read_trials(parquet(**columns))) == expected
+
+
+def test_scores_of_others_may_be_narrow_and_ids_numbers(parquet):
+    path = parquet(
+        enrol=np.array([12, 3]), probe=np.array([7, 7]), llr=np.array([0.1, 2], np.float32)
+    )
+    trials, values = read_scores(path)
+    assert rows(trials) == [("12", "7", None), ("3", "7", None)]
+    assert values.tolist() == [float(np.float32(0.1)), 2.0]
+
+
+def test_dictionaries_of_several_row_groups_are_one_numbering(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    trials = Trials(("a", "b", "c"), ("x", "y"), [0, 1, 2, 0, 2], [0, 1, 0, 1, 1])
+    for size in (1, 2, 5):
+        monkeypatch.setattr(coded, "_ROWS_OF_GROUP", size)
+        write_trials(tmp_path / "list.parquet", trials)
+        assert rows(read_trials(tmp_path / "list.parquet")) == rows(trials)
+
+
+def test_scores_follow_a_list_and_faults_name_their_rows(tmp_path):
+    trials = Trials(("a", "b"), ("x",), [1, 0], [0, 0], [False, True])
+    same, values = read_scores(npz(tmp_path), trials)
+    assert same is trials
+    assert values.tolist() == [-1.0, 0.5]
+    for arrays, word in (
+        ({"score": [np.nan, np.inf]}, r"2 of 2 scores .*rows 1, 2"),
+        ({"enrol": [0, 0], "target": [True, False]}, r"1 pair is .*rows 1, 2"),
+        ({"target": [False, False]}, r"1 labels contradict .*row 1"),
+        ({"enrol": [0, 0], "target": [True, True]}, "1 of 2 trials have no score"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            read_scores(npz(tmp_path, **arrays), trials)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "word"),
+    [
+        ({"enrol": None}, "arrays found"),
+        ({"enrol": [0.0, 1.0]}, "arrays found"),
+        ({"enrol": [0, 1, 1]}, "arrays found"),
+        ({"probe_ids": np.array(["x", None], dtype=object)}, "pickled"),
+        ({"enrol": [0, 2]}, r"1 of 2 numbers of enrol .*row 2"),
+        ({"probe": [-1, -1]}, r"2 of 2 numbers of probe .*row 1"),
+        ({"enrol_ids": ["a", ""]}, r"1 rows have an empty field \(row 2\)"),
+        ({"probe_ids": ["\ud800"]}, "UTF-8"),
+        ({"target": [1, 2]}, r"1 do not fit \(row 2\)"),
+        ({"enrol": [], "probe": [], "target": [], "score": []}, "arrays found|no trials"),
+    ],
+)
+def test_refused_npz(tmp_path, arrays, word):
+    with pytest.raises(ValueError, match=word):
+        read_trials(npz(tmp_path, **arrays))
+
+
+def test_ids_that_are_one_get_one_number(tmp_path):
+    trials = read_trials(npz(tmp_path, enrol_ids=["Zo\u0308", "Z\u00f6"], target=[True, True]))
+    assert trials.enrol_ids == ("Z\u00f6",)
+    assert trials.enrol.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "word"),
+    [
+        ({"enrol": ["a"], "other": ["x"]}, "columns found"),
+        ({"enrol": ["a"], "model": ["b"], "probe": ["x"]}, "columns found"),
+        ({"enrol": ["a", None], "probe": ["x", "x"]}, r"1 rows have no enrol \(first: row 2\)"),
+        ({"enrol": ["a"], "probe": ["x"], "label": [None]}, "type null"),
+        (
+            {"enrol": ["a", "b"], "probe": ["x", "x"], "label": [None, True]},
+            r"1 rows have no label \(first: row 1\)",
+        ),
+        ({"enrol": [["a"]], "probe": ["x"]}, "type list"),
+        ({"enrol": ["a"], "probe": ["x"], "label": ["maybe"]}, "1 do not fit"),
+        ({"enrol": np.array([], dtype=str), "probe": np.array([], dtype=str)}, "no trials"),
+    ],
+)
+def test_refused_parquet(parquet, columns, word):
+    with pytest.raises(ValueError, match=word):
+        read_trials(parquet(**columns))
+
+
+def test_null_scores_are_counted(parquet):
+    path = parquet(enrol=["a", "b"], probe=["x", "x"], score=[None, 1.0])
+    with pytest.raises(ValueError, match=r"1 of 2 scores .*row 1"):
+        read_scores(path)
+
+
+def test_a_list_without_scores_is_no_score_file(tmp_path):
+    with pytest.raises(ValueError, match="without a score"):
+        read_scores(npz(tmp_path, score=None))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_damaged_files_and_ids_that_cannot_be_kept(tmp_path, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    path = tmp_path / f"list{suffix}"
+    path.write_bytes(b"PAR1 nothing of the kind PAR1")
+    with pytest.raises(ValueError, match="list"):
+        read_trials(path)
+    before = path.read_bytes()
+    for bad in ("", "\ud800", "a\0"):
+        with pytest.raises(ValueError, match=r"ids|UTF-8"):
+            write_trials(path, Trials((bad,), ("x",), [0], [0]))
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_parquet_file_that_expands_is_refused(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    many = np.zeros(100_000, dtype=np.int32)
+    write_trials(tmp_path / "list.parquet", Trials(("a",), ("x",), many, many))
+    monkeypatch.setattr(coded, "_FREE_EXPANSION", 1 << 10)
+    with pytest.raises(ValueError, match="at most"):
+        read_trials(tmp_path / "list.parquet")

@@ -1,0 +1,63 @@
+"""What commands say of long work: the memory that is allowed, and when a bar is shown."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eval.formats.embeddings import write as write_embeddings
+from eval.formats.trials import write_trials
+from eval.progress import report, reported_to
+from eval.protocols.verification import VerificationSettings
+from eval.types import Embeddings, Trials
+from likeness.commands import long_work
+from likeness.commands.evaluate import evaluate_files
+from likeness.commands.long_work import num_bytes, refuse_beyond, shown
+from likeness.commands.score import score_files
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("8G", 8 * 10**9), ("512M", 512 * 10**6), ("1,5G", None), ("2kB", 2_000)]
+)
+def test_sizes(text, size):
+    if size is None:
+        with pytest.raises(ValueError, match="1,5G"):
+            num_bytes(text)
+    else:
+        assert num_bytes(text) == size
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".npz"])
+def test_work_beyond_the_memory_is_refused_with_what_it_needs(tmp_path, suffix):
+    path = tmp_path / f"list{suffix}"
+    write_trials(path, Trials(("a",), ("b",), *np.zeros((2, 50_000), dtype=np.int32)))
+    # 150 MB for the program, twice 20 MB of embeddings, 2,000 bytes for each of 50,000 trials.
+    work = {"work": "scoring", "lists": [path], "per_trial": 2_000, "matrices": 20_000_000}
+    refuse_beyond("290M", **work)
+    refuse_beyond(None, **work)
+    with pytest.raises(ValueError, match=r"50,000 trials .*290M.*allows 289M"):
+        refuse_beyond("289M", **work)
+
+
+def test_every_step_of_scoring_and_evaluating_is_reported_to_its_end(tmp_path):
+    rng = np.random.default_rng(0)
+    ids = tuple(f"s{k % 6}/{k}" for k in range(24))
+    write_embeddings(tmp_path / "e.npz", Embeddings(ids, rng.standard_normal((24, 3))))
+    i, j = np.triu_indices(24, 1)
+    target = np.array([ids[a][:2] == ids[b][:2] for a, b in zip(i, j, strict=True)])
+    write_trials(tmp_path / "t.txt", Trials(ids, ids, i, j, target))
+    ends: dict[str, tuple[int, int]] = {}
+    with reported_to(lambda what, done, total: ends.update({what: (done, total)})):
+        score_files(tmp_path / "t.txt", tmp_path / "e.npz", tmp_path / "s.txt")
+        evaluate_files([tmp_path / "s.txt"], VerificationSettings(num_resamples=20))
+    steps = ["reading t.txt", "scoring", "writing", "reading s.txt", "resampling"]
+    assert list(ends) == steps
+    assert all(done == total for done, total in ends.values())
+
+
+def test_a_bar_shows_nothing_where_there_is_no_terminal(capfd, monkeypatch):
+    monkeypatch.setattr(long_work, "_SHOWN_AFTER", 0.0)
+    with shown():
+        report("scoring", 0, 2)
+        report("scoring", 2, 2)
+    assert capfd.readouterr() == ("", "")
