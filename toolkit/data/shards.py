@@ -26,7 +26,6 @@ import tarfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -485,8 +484,10 @@ def _read_index(shard: Path) -> list[Member]:
             f"this reads format {_FORMAT}, the shard has {size} bytes"
             f" and {len(rows)} items are listed; {remedy}"
         )
+    wrong: list[str] = []
     if not _are_entries(rows, size):
         wrong = [str(line) for line, row in enumerate(rows, 2) if not _is_entry(row, size)]
+    if wrong:
         raise ValueError(
             f"{index}: {len(wrong)} lines are not [id, label, suffix, offset, size] within the "
             f"shard (line {', '.join(wrong[:3])}); {remedy}"
@@ -507,16 +508,16 @@ def _are_entries(rows: Sequence[Any], shard_size: int) -> bool:
     texts, numbers = {*map(type, ids), *map(type, endings)}, {*map(type, offsets + sizes)}
     if texts - {str} or {*map(type, labels)} - {str, type(None)} or numbers - {int}:
         return False
+    spans = np.array((offsets, sizes))
     return (
-        all(map(is_name, {*labels} - {None}))
-        and all(map(is_name, {*endings}))
-        and all(map(str.isprintable, ids))
-        and min(map(len, ids)) > 0
+        "" not in ids
+        and "".join(ids).isprintable()
         and max(map(len, ids)) <= MAX_NAME
-        and min(offsets) >= _BLOCK
-        and min(sizes) >= 0
-        and max(sizes) <= MAX_SPAN
-        and max(map(add, offsets, sizes)) <= shard_size
+        and all(map(is_name, {*labels, *endings} - {None}))
+        and spans.dtype == np.int64  # larger numbers have another type
+        and bool((spans[0] >= _BLOCK).all())
+        and bool(((spans[1] >= 0) & (spans[1] <= MAX_SPAN)).all())
+        and bool((spans[0] <= shard_size - spans[1]).all())
     )
 
 

@@ -11,10 +11,13 @@ import tarfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from modalities.speaker import audio, folders
 from tests import tiny
@@ -507,3 +510,35 @@ def test_workers_read_the_same_batches(packed: Path, sampling: Sampling) -> None
 
 def short(wave: np.ndarray, rng: np.random.Generator, batch_rng: np.random.Generator) -> np.ndarray:
     return audio.crop(wave, int(batch_rng.integers(500, 1000)), rng)
+
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.floats(),
+    st.integers(-(2**70), 2**70),
+    st.sampled_from(["", "ann", "a\n", ".wav", "a" * 1025, [], {}]),
+)
+entries = st.tuples(
+    st.sampled_from(["a", "b/c"]),
+    st.sampled_from([None, "ann"]),
+    st.sampled_from([".wav", ".jpg"]),
+    st.integers(500, 2000),
+    st.integers(-1, 600),
+).map(list)
+
+
+@given(
+    st.lists(entries, max_size=4),
+    st.one_of(st.none(), values, st.lists(values, min_size=5, max_size=5)),
+    st.tuples(st.integers(0, 3), st.integers(0, 4), values),
+    st.booleans(),
+)
+def test_entries_of_an_index_are_checked_together_as_one_by_one(
+    rows: list[Any], other: Any, change: tuple[int, int, Any], changes: bool
+) -> None:
+    if changes and len(rows) > change[0]:
+        rows[change[0]][change[1]] = change[2]
+    rows = rows if other is None else [*rows, other]
+    one_by_one = all(shards._is_entry(row, 2048) for row in rows)
+    assert shards._are_entries(rows, 2048) == one_by_one
