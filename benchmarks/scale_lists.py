@@ -90,11 +90,8 @@ def commands(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """The name of each measurement and its command."""
     likeness = [sys.executable, "-m", "likeness"]
     for suffix in SUFFIXES:
-        yield (
-            f"score {suffix}",
-            [*likeness, "score", "--trials", f"{folder}/t{suffix}"]
-            + ["--embeddings", f"{folder}/e.npz", "--out", f"{folder}/out{suffix}"],
-        )
+        files = f"--trials {folder}/t{suffix} --embeddings {folder}/e.npz --out {folder}/o{suffix}"
+        yield f"score {suffix}", [*likeness, "score", *files.split()]
         evaluate = [*likeness, "evaluate", f"{folder}/s{suffix}"]
         yield f"evaluate {suffix}", [*evaluate, "--resamples", "0"]
         yield f"evaluate with intervals {suffix}", evaluate

@@ -252,7 +252,7 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
 
 
 def _num_in_classes(pairs: NDArray[Any], target: NDArray[np.bool_]) -> tuple[int, int, int]:
-    """How many different integers there are, how many in target and how many in nontarget trials."""
+    """How many different integers there are, in all, in target and in nontarget trials."""
     if not _are_small(pairs):
         numbers = [np.unique(part).size for part in (pairs, pairs[target], pairs[~target])]
         return numbers[0], numbers[1], numbers[2]

@@ -62,7 +62,7 @@ class Ranked:
 
     def is_empty(self, c: Counts) -> Bools:
         """(B,) whether resamples (B, n) hold no target or no nontarget trial."""
-        empty: Bools = ~c[:, self._has_targets].any(axis=1)
+        empty: Bools = np.count_nonzero(c[:, self._has_targets], axis=1) == 0
         probed = slice(None, None, max(1, len(self.of_enrol) // _PROBED))
         doubtful = ~(self._nontarget(c, probed) > 0).any(axis=1)
         for row in np.flatnonzero(doubtful):
@@ -256,8 +256,8 @@ class Cells:
     def of(cls, trials: Ranked) -> Cells:
         """Cuts the scores so that the errors of both kinds grow by a constant factor."""
         target, nontarget = trials.order.target, trials.order.nontarget
-        starts = [
-            [min(target[0], nontarget[0])],
+        starts: list[AnyFloats] = [
+            np.minimum(target[:1], nontarget[:1]),
             target[_spread(target.size)],
             nontarget[nontarget.size - 1 - _spread(nontarget.size)],
         ]

@@ -38,7 +38,7 @@ class Coded(NamedTuple):
 def read(
     block: bytes, separator: bytes | None, numeric: Sequence[bool], longest: int
 ) -> list[Coded | Floats] | None:
-    """Reads the columns of whole lines.
+    r"""Reads the columns of whole lines.
 
     Blanks around a field belong to it here. Whoever asks has to look for `odd` fields.
 
@@ -152,8 +152,8 @@ def lines(
     values: Floats | None,
     target: Bools | None,
     separator: str,
-) -> Iterator[NDArray[np.uint8]] | None:
-    """Gives the lines of a list as text in blocks, with each number as `repr` writes it.
+) -> Iterator[bytes] | None:
+    r"""Gives the lines of a list as text in blocks, with each number as `repr` writes it.
 
     Args:
         enrol: The enrolment ids, and the number (P,) of that of each trial.
@@ -167,8 +167,8 @@ def lines(
 
     Example:
         >>> blocks = lines((["a"], np.zeros(1, int)), (["b"], np.zeros(1, int)), None, None, " ")
-        >>> b"".join(block.tobytes() for block in blocks)
-        b'a b\\n'
+        >>> b"".join(blocks)
+        b'a b\n'
     """
     compute = _module("pyarrow.compute")
     if compute is None or any(len(name) > _LONGEST // 4 for name in (*enrol[0], *probe[0])):
@@ -183,7 +183,7 @@ def _lines(
     values: Floats | None,
     target: Bools | None,
     separator: str,
-) -> Iterator[NDArray[np.uint8]]:
+) -> Iterator[bytes]:
     import pyarrow
 
     # The last column ends the line.
@@ -203,7 +203,7 @@ def _lines(
             columns.append(labels.take(pyarrow.array(target[part].view(np.uint8))))
         joined = compute.binary_join_element_wise(*columns, separator)
         ends = np.frombuffer(joined.buffers()[1], np.int32)[: len(joined) + 1]
-        yield np.frombuffer(joined.buffers()[2], np.uint8)[: ends[-1]]
+        yield joined.buffers()[2].slice(0, int(ends[-1])).to_pybytes()
 
 
 def _texts(compute: Any, values: Floats, end: str) -> Any:

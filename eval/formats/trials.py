@@ -341,9 +341,11 @@ def _misfits(column: Column | Floats, role: str) -> Bools:
         bad = ~np.array(
             [[key.lower() in known for key in column.keys] for known in _LABELS], dtype=np.bool_
         )
-        if bad.all() or not bad.any(axis=1).all():
-            return bad[int(np.argmin(bad.sum(axis=1)))]
-        return bad[int(np.argmin(bad @ np.bincount(column.codes, minlength=len(column.keys))))]
+        wrong = bad.sum(axis=1)
+        if wrong.all() and not bad.all():  # each kind has misfits, so the lines are counted
+            wrong = bad @ np.bincount(column.codes, minlength=len(column.keys))
+        misfits: Bools = bad[int(np.argmin(wrong))]
+        return misfits
     if role == "s":
         return np.array([not is_number(key) for key in column.keys], dtype=np.bool_)
     return np.zeros(len(column.keys), dtype=np.bool_)

@@ -43,6 +43,7 @@ def test_every_field_has_its_option_of_the_command_line() -> None:
     assert set(parameters) - {field.name for field in fields(Scoring)} == not_a_field | {
         "calibrate",
         "quality",
+        "memory",
     }
     for field in fields(Scoring):
         assert parameters[field.name].default == field.default
