@@ -6,10 +6,10 @@ result is the same for any number of them, and a run that was stopped goes on.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,7 +34,9 @@ class Parts:
 
     Attributes:
         folder: Where finished parts are kept, as NAME-000000.npz; None keeps them in memory only.
-            Whoever gives the folder sees to it that its parts are of this work.
+            A single part is never written by one process, which could not go on from it.
+        prepare: Is called before parts are looked for in the folder. It sees to it that the folder
+            is there, and that its parts are of this work.
         name: The beginning of the names of the files.
         rank: The number of this process, from 0.
         world: How many processes share the work. They need a folder.
@@ -43,6 +45,7 @@ class Parts:
     """
 
     folder: Path | None = None
+    prepare: Callable[[], object] = _nothing
     name: str = "part"
     rank: int = 0
     world: int = 1
@@ -67,37 +70,44 @@ class Parts:
         """
         mine = [number for number in range(len(parts)) if number % self.world == self.rank]
         total, done = sum(size(parts[number]) for number in mine), 0
+        in_files = self.folder is not None and (len(parts) > 1 or self.world > 1)
+        if in_files:
+            self.prepare()
         made: dict[int, Arrays] = {}
         for number in mine:
-            path = self._path(number)
-            if path is None or self.read(number) is None:
-                arrays = compute(parts[number], lambda some: self.advance(done + some, total))  # noqa: B023
-                if path is None:
-                    made[number] = arrays
+            if not in_files or self.read(number) is None:
+                arrays = compute(parts[number], partial(self._tell, done, total))
+                if in_files:
+                    self._write(number, arrays)
                 else:
-                    with atomic_path(path) as temporary, temporary.open("wb") as file:
-                        np.savez(file, **arrays)  # type: ignore[arg-type]
+                    made[number] = arrays
             done += size(parts[number])
             self.advance(done, total)
         self.wait()
-        results = [made[k] if k in made else self.read(k) for k in range(len(parts))]
+        results = [self.read(k) if in_files else made[k] for k in range(len(parts))]
         lost = [number for number, arrays in enumerate(results) if arrays is None]
         if lost:
             raise ValueError(
-                f"{self._path(lost[0])}: {len(lost)} of {len(parts)} parts are gone or damaged; "
-                "start the command again"
+                f"{self.folder}: {len(lost)} of {len(parts)} parts are gone or damaged; start the "
+                "command again"
             )
         return [arrays for arrays in results if arrays is not None]
 
-    def _path(self, number: int) -> Path | None:
-        return None if self.folder is None else self.folder / f"{self.name}-{number:06d}.npz"
+    def _tell(self, before: int, total: int, done: int) -> None:
+        self.advance(before + done, total)
+
+    def _path(self, number: int) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{self.name}-{number:06d}.npz"
+
+    def _write(self, number: int, arrays: Arrays) -> None:
+        with atomic_path(self._path(number)) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
 
     def read(self, number: int) -> Arrays | None:
         """Returns the arrays of a part; None where it is not there or is damaged."""
         path = self._path(number)
-        if path is None or not path.is_file():
-            return None
-        with suppress(ValueError, OSError, zipfile.BadZipFile), npz.opened(path, _LIMIT) as file:
+        with suppress(ValueError, OSError), npz.opened(path, _LIMIT) as file:
             return {name: file.read(name) for name in file.headers}
         return None
 

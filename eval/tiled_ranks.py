@@ -19,6 +19,9 @@ from eval.types import Bools, Floats32
 _CELLS = 1 << 23  # scores held at once: 32 MB
 _PART_CELLS = 1 << 32  # scores of a part that is finished and kept: a minute of a core
 _KEPT = 1 << 24  # highest and relevant scores of a part: 64 MB each
+_ROOM = 4  # so many times the scores that are needed are kept, before the lowest are cut
+_SAMPLED = 16  # one of so many scores is enough to see where the highest begin
+_LOWEST = np.finfo(np.float32).min
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +55,7 @@ class LargeSearch:
         most_relevant = max(1, int((self.end - self.begin).max()))
         step = _CELLS // TILE
         height = step * max(1, _PART_CELLS // (step * self.order.size))
-        height = max(1, min(height, _KEPT // (2 * self.depth), _KEPT // most_relevant))
+        height = max(1, min(height, _KEPT // (_ROOM * self.depth), _KEPT // most_relevant))
         size = self.numbers.size
         return [slice(k, min(k + height, size)) for k in range(0, size, height)]
 
@@ -114,15 +117,15 @@ def large_search(
 class _Best:
     """The scores of the relevant items of B queries, and the highest of all other items.
 
-    `kept` has all others above `floor`, which is the depth-th highest of them at the last cut, and
-    `level` counts those that are equal to it.
+    `kept` has all others above `floor`. Where at least `depth` of them are not below it, `level`
+    counts those that are equal to it.
     """
 
     def __init__(self, num_queries: int, depth: int) -> None:
         self._depth = depth
-        self._kept = np.full((num_queries, 2 * depth), -np.inf, dtype=np.float32)
+        self._kept = np.full((num_queries, _ROOM * depth), -np.inf, dtype=np.float32)
         self._fill = np.zeros(num_queries, dtype=np.int64)
-        self._floor = np.full(num_queries, -np.inf, dtype=np.float32)
+        self._floor = np.full(num_queries, _LOWEST, dtype=np.float32)
         self._level = np.zeros(num_queries, dtype=np.int64)
         self._queries: list[Counts] = []
         self._relevant: list[Floats32] = []
@@ -137,47 +140,69 @@ class _Best:
         others = values > -np.inf  # the query itself is not relevant
         self._queries.append(query[others])
         self._relevant.append(values[others])
-        floor = self._floor[:, None]
-        bounded = np.flatnonzero(self._floor > -np.inf)
-        if bounded.size:
-            same = scores == floor
-            self._level += np.count_nonzero(same, axis=1) * (self._floor > -np.inf)
-        higher = scores > floor
-        more = np.count_nonzero(higher, axis=1)
-        if (self._fill + more).max() > self._kept.shape[1]:
-            scores[~higher] = -np.inf
-            self._cut(np.concatenate([self._kept, scores], axis=1))
+        if self._append(scores):
             return
-        rows, columns = np.nonzero(higher)
-        place = np.arange(rows.size) + np.repeat(self._fill - np.cumsum(more) + more, more)
-        self._kept[rows, place] = scores[rows, columns]
+        self._cut(self._kept)
+        self._raise(scores)
+        if not self._append(scores):
+            floor = self._floor[:, None]
+            self._level += np.count_nonzero(scores == floor, axis=1)
+            scores[scores <= floor] = -np.inf
+            self._cut(np.concatenate([self._kept, scores], axis=1))
+
+    def _append(self, scores: Floats32) -> bool:
+        """Keeps the scores above the floor, and counts those at it. False: there is no room."""
+        enough = scores >= self._floor[:, None]
+        if 2 * np.count_nonzero(enough) > self._kept.size:
+            return False
+        at = np.flatnonzero(enough)  # several times as fast as with two dimensions
+        rows, values = at // scores.shape[1], scores.ravel().take(at)
+        higher = values > self._floor[rows]
+        above, num_rows = rows[higher], len(scores)
+        more = np.bincount(above, minlength=num_rows)
+        if (self._fill + more).max() > self._kept.shape[1]:
+            return False
+        self._level += np.bincount(rows[~higher], minlength=num_rows)
+        place = np.arange(above.size) + np.repeat(self._fill - np.cumsum(more) + more, more)
+        self._kept[above, place] = values[higher]
         self._fill += more
+        return True
+
+    def _raise(self, scores: Floats32) -> None:
+        """Raises the floor to a score that a sample suggests, where `depth` scores are above it."""
+        sample = scores[:, ::_SAMPLED]
+        place = sample.shape[1] - (self._depth + self._depth // 2) // _SAMPLED - 8
+        if place < 0:
+            return
+        suggested = np.partition(sample, place, axis=1)[:, place]
+        valid = np.count_nonzero(scores > suggested[:, None], axis=1) >= self._depth
+        raised = valid & (suggested > self._floor)
+        self._floor = np.where(raised, suggested, self._floor)
+        self._level[raised] = 0
 
     def _cut(self, scores: Floats32) -> None:
         """Keeps the highest of these scores, of which all others were at most the floor."""
-        depth = self._depth
-        last = scores.shape[1] - depth
+        last = scores.shape[1] - self._depth
         highest = np.partition(scores, last, axis=1)[:, last:]
-        floor = highest[:, 0]
-        raised = floor > self._floor
-        self._level = np.where(
-            raised, np.count_nonzero(scores == floor[:, None], axis=1), self._level
-        )
-        self._floor = np.where(raised, floor, self._floor)
+        raised = highest[:, 0] > self._floor
+        at_new = np.count_nonzero(scores == highest[:, :1], axis=1)
+        self._level = np.where(raised, at_new, self._level)
+        self._floor = np.where(raised, highest[:, 0], self._floor)
         highest[highest <= self._floor[:, None]] = -np.inf
         highest.sort(axis=1)
-        self._kept[:, :depth] = highest[:, ::-1]
-        self._kept[:, depth:] = -np.inf
+        self._kept[:, : self._depth] = highest[:, ::-1]
+        self._kept[:, self._depth :] = -np.inf
         self._fill = np.count_nonzero(highest > -np.inf, axis=1)
 
     def ranks(self) -> Ranks:
         """The ranks of the relevant items among all."""
-        self._cut(self._kept.copy())
+        self._cut(self._kept)
         top = self._kept[:, : self._depth][:, ::-1]
-        top = np.where(top > -np.inf, top, self._floor[:, None])
+        # Below all that are above the floor stand those at it.
+        floor = np.where(self._level > 0, self._floor, -np.inf)[:, None]
+        top = np.where(top > -np.inf, top, floor).astype(np.float32)
         query, values = np.concatenate(self._queries), np.concatenate(self._relevant)
         order = np.lexsort((-values, query))
         ends = np.cumsum(np.bincount(query, minlength=len(top)))
-        return ranks_among(
-            np.split(values[order], ends[:-1]), top, lambda row: int(self._level[row])
-        )
+        relevant = np.split(values[order], ends[:-1])
+        return ranks_among(relevant, top, lambda row: int(self._level[row]))

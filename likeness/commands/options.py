@@ -41,6 +41,10 @@ Resamples = Annotated[
     int,
     typer.Option(min=0, help="How often the bootstrap resamples for the intervals; 0 gives none."),
 ]
+Memory = Annotated[
+    str | None,
+    typer.Option(help="The most memory that the work may take, such as 8G or 512M."),
+]
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Write the results into this JSON file.")
 ]
