@@ -22,13 +22,14 @@ from eval.memory import keep_freed_memory
 from eval.parts import ALONE, Arrays, Parts
 from eval.ranks import Counts, Ranks, check_rows, concatenated, label_codes, rank_blocks
 from eval.tiled_ranks import LargeSearch, large_search
-from eval.tiles import TILE, Rows
+from eval.tiles import Rows
 from eval.types import Bools, Floats, check_choice, check_counts
 
 Lone = Literal["exclude", "zero", "error"]
 Compat = Literal["pml", "oml", "rdml"]
 
 _MAP_DEPTH = 1000
+LARGE = 1 << 17  # items of a gallery, above which it is searched tile by tile
 
 
 def recall_at_k(ranks: Ranks, k: int) -> Floats:
@@ -229,7 +230,7 @@ def query_metrics(
             "dims; embeddings of two models do not compare"
         )
     depth = max([_MAP_DEPTH, *map(int, ks), int(np.bincount(gallery_codes).max())])
-    if compat is None and gallery_codes.size > TILE:
+    if compat is None and gallery_codes.size > LARGE:
         large = large_search(
             rows, codes, gallery_rows, gallery_codes, similarity=similarity, depth=depth
         )
