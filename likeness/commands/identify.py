@@ -95,7 +95,14 @@ def identify(
     memory: Memory = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Search every probe in a gallery, and measure rank-K and open-set TPIR@FPIR."""
+    """Search every probe in a gallery, and measure rank-K and open-set TPIR@FPIR.
+
+    With --json, finished parts of a long search are kept beside the file, and the same command goes
+    on where it was stopped. Several processes share the work when the command is started by
+    torchrun: torchrun --nproc-per-node N -m likeness identify ... --json FILE. The search takes
+    about 150 MB beside the embeddings and their ids; with --memory, large .npz files are read in
+    pieces.
+    """
     refuse_input_as_output(context, "json_file")
     if (gallery is None) == (ijb is None):
         raise ValueError("identify needs --gallery FILE or --ijb FOLDER, one of them")
@@ -143,7 +150,7 @@ def identify_files(
 ) -> str:
     """Search every probe in the gallery.
 
-    A long search is kept in parts beside the JSON file, as `likeness.searches.kept_parts` says.
+    A long search is kept in parts beside the JSON file, as `likeness.kept_parts.kept_parts` says.
 
     Args:
         gallery: Embeddings to search in.
@@ -166,7 +173,7 @@ def identify_files(
     from eval.formats.subjects import read_mapping
     from eval.protocols import identification
     from eval.results import write_json
-    from likeness.searches import is_main, kept_parts, memory_limit, read_side
+    from likeness.kept_parts import is_main, kept_parts, memory_limit, read_side
 
     settings = settings or identification.IdentificationSettings()
     limit = memory_limit(memory)

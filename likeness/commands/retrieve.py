@@ -75,7 +75,14 @@ def retrieve(
     memory: Memory = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure recall@K, R-precision and MAP@R of retrieval, with intervals over classes."""
+    """Measure recall@K, R-precision and MAP@R of retrieval, with intervals over classes.
+
+    In a gallery of more than 131,072 items the search has parts. With --json, those that are
+    finished are kept beside the file, and the same command goes on where it was stopped. Several
+    processes share the work when the command is started by torchrun: torchrun --nproc-per-node N
+    -m likeness retrieve ... --json FILE. Such a search takes about 250 MB beside the embeddings and
+    their ids; with --memory, large .npz files are read in pieces.
+    """
     from eval.protocols.retrieval import RetrievalSettings
 
     refuse_input_as_output(context, "json_file")
@@ -109,7 +116,7 @@ def retrieve_files(
 ) -> str:
     """Measure retrieval in a file of embeddings, with bootstrap intervals over classes.
 
-    A long search is kept in parts beside the JSON file, as `likeness.searches.kept_parts` says.
+    A long search is kept in parts beside the JSON file, as `likeness.kept_parts.kept_parts` says.
 
     Args:
         embeddings: Of the queries.
@@ -132,7 +139,7 @@ def retrieve_files(
     from eval.formats.subjects import read_mapping
     from eval.protocols import retrieval
     from eval.results import write_json
-    from likeness.searches import is_main, kept_parts, memory_limit, read_side
+    from likeness.kept_parts import is_main, kept_parts, memory_limit, read_side
 
     if gallery is None and gallery_labels is not None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What tests/likeness/test_searches.py runs in processes of its own: the command line, with tiles
+"""What tests/likeness/test_kept_parts.py runs in processes of its own: the command line, with tiles
 and parts so small that a small gallery has many.
 
 small_tiles.py WRITES ARGUMENTS...: WRITES parts are written, and then the process ends as if it

@@ -23,10 +23,10 @@ from eval.parts import Parts
 from eval.protocols.identification import IdentificationSettings
 from eval.protocols.retrieval import RetrievalSettings
 from eval.types import Embeddings
-from likeness import searches
+from likeness import kept_parts
 from likeness.commands.identify import identify_files
 from likeness.commands.retrieve import retrieve_files
-from likeness.searches import memory_limit
+from likeness.kept_parts import memory_limit
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "likeness" / "small_tiles.py"
@@ -204,7 +204,7 @@ def test_rows_that_stay_in_the_file_give_the_same(
 ) -> None:
     gallery, probes = folder / "gallery.npz", folder / "probes.npz"
     tables = [identify_files(gallery, probes), retrieve_files(probes, gallery=gallery)]
-    monkeypatch.setattr(searches, "_OF_FILE", 1 << 20)
+    monkeypatch.setattr(kept_parts, "_OF_FILE", 1 << 20)
     monkeypatch.setattr(tiles, "_ROWS", 64)
     read: list[int] = []
     getitem = stored.StoredRows.__getitem__
