@@ -64,7 +64,7 @@ class StoredRows:
                 file.seek(self.offset + int(numbers[begin]) * row_bytes)
                 part = content[begin * row_bytes : end * row_bytes]
                 while part:
-                    size = file.readinto(part)  # type: ignore[arg-type]
+                    size = file.readinto(part)
                     if not size:
                         raise ValueError(
                             f"{self.path}: the file has become shorter; write it again"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,14 +163,13 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     scores: list[float] = []
     bad: list[int] = []
     columns = _columns(path, 12, (0, 11))
-    quick = np.empty(0)
     # A score that is not a number is met again below, line by line.
     with suppress(ValueError):
         if columns is not None:
-            quick = np.array(list(map(float, columns.texts[1])))
-    if columns is not None and quick.size and ((quick >= 0) & (quick < np.inf)).all():
-        names, scores = columns.texts[0], quick
-    else:
+            names, scores = columns.texts[0], list(map(float, columns.texts[1]))
+    values = np.array(scores)
+    if not scores or not ((values >= 0) & (values < np.inf)).all():
+        names, scores = [], []
         for line, text in text_lines(path):
             fields = text.split()
             try:
@@ -238,7 +237,7 @@ def read_template_pairs(path: str | Path) -> Trials:
         raise ValueError(f"{path}: the file is empty; expected lines `template1 template2 label`")
     names, rows = [], []
     for side in (firsts, seconds):
-        column = np.concatenate(side)
+        column: NDArray[Any] = np.concatenate(side)
         side.clear()
         known, places = _distinct(column)
         names.append(tuple(map(str, known.tolist())))
@@ -437,7 +436,7 @@ def _maybe_contradictory(rows: list[Ints], labels: Bools, num_columns: int) -> N
     return np.concatenate(found)
 
 
-def _distinct(column: Ints | NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints]:
+def _distinct(column: NDArray[Any]) -> tuple[NDArray[np.int64], Ints]:
     """The sorted distinct values of `column`, and the place of each of its values among them."""
     lowest, highest = int(column.min()), int(column.max())
     if highest - lowest >= 1 << 24:
@@ -553,7 +552,7 @@ def _integer_blocks(
     for text in _whole_lines(path):
         columns = plain_table(text, width)
         if columns is None:
-            yield line, text, careful_table(path, text, width, line)[1].T
+            yield line, text, list(careful_table(path, text, width, line)[1].T)
             line += text.count(b"\n")
         else:
             yield line, text, columns
