@@ -116,8 +116,8 @@ def _index(faiss: Any, kind: str, rows: Rows, similarity: str) -> tuple[Any, str
 
 def _exact(queries: Floats32, rows: Rows, most: int, similarity: str) -> Numbers:
     """The numbers (Q, most) of the nearest rows, from the nearest on."""
-    scores = np.empty((len(queries), 0), dtype=np.float32)
-    numbers = np.empty((len(queries), 0), dtype=np.int64)
+    scores: Floats32 = np.empty((len(queries), 0), dtype=np.float32)
+    numbers: Numbers = np.empty((len(queries), 0), dtype=np.int64)
     for start in range(0, rows.shape[0], TILE):
         tile = prepared(rows[start : start + TILE], slice(None), similarity)
         new = scorer(tile, np.zeros(len(tile), dtype=np.bool_), "dot")(queries)
@@ -125,7 +125,8 @@ def _exact(queries: Floats32, rows: Rows, most: int, similarity: str) -> Numbers
         scores = np.concatenate([scores, np.take_along_axis(new, kept, axis=1)], axis=1)
         numbers = np.concatenate([numbers, kept + start], axis=1)
         order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
-        scores, numbers = (np.take_along_axis(of, order, axis=1) for of in (scores, numbers))
+        scores = np.take_along_axis(scores, order, axis=1)
+        numbers = np.take_along_axis(numbers, order, axis=1)
     return numbers
 
 
@@ -135,7 +136,9 @@ def _hits(
     """(Q,) 1 where one of the first k neighbours, the query itself left out, is of its class."""
     right = (of_gallery[found] == codes[:, None]) & (found >= 0)
     if not alone:
-        return right[:, :k].any(axis=1).astype(np.float64)
+        hits: Floats = right[:, :k].any(axis=1).astype(np.float64)
+        return hits
     itself = found == queries[:, None]
     place = np.cumsum(~itself, axis=1)  # from 1, among the others
-    return (right & ~itself & (place <= k)).any(axis=1).astype(np.float64)
+    hits = (right & ~itself & (place <= k)).any(axis=1).astype(np.float64)
+    return hits
