@@ -29,8 +29,9 @@ from modalities.image import images
 from modalities.image.transforms import REVISITING
 from modalities.speaker import audio
 from modalities.speaker.augment import train_view
-from toolkit.data.batch import Draw, Item, Views, collate_views
+from toolkit.data.batch import Draw, Views, collate_views
 from toolkit.data.forms import reading_for
+from toolkit.data.items import Item
 
 Works = dict[str, Callable[[], Any]]
 

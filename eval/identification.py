@@ -13,20 +13,20 @@ what a search keeps, block by block, never the scores of all probes against all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from eval.similarity import matrix
+from eval.searching import Counts as Counts
+from eval.searching import Searched as Searched
+from eval.searching import search as search
+from eval.searching import search_embeddings as search_embeddings
 from eval.types import Floats, check_choice
 from eval.verification import Measured, num_allowed
 
 Protocol = Literal["open", "closed", "ijb_evals"]
-Counts = NDArray[np.int64]
 
 RULES: dict[Protocol, str] = {
     "open": "open set: alone at rank 1 and score > the (floor(fpir N) + 1)-th largest top score of "
@@ -36,57 +36,6 @@ RULES: dict[Protocol, str] = {
     "ijb_evals": "open set as insightface ijb_evals: alone at rank 1 and score > the "
     "max(floor(fpir N), 1)-th largest top score of the N non-mated probes",
 }
-
-_CELLS = 1 << 23  # scores held at once: 32 MB in float32
-
-
-@dataclass(frozen=True, eq=False)
-class Searched:
-    """What identification keeps of Q probes searched in a gallery of S subjects.
-
-    Made by `search` or `search_embeddings`.
-
-    mate: (Q,) score of the probe's own subject, -inf without a mate. rival: (Q,) best score of any
-    other subject, -inf if there is none.
-    above, tied: (Q,) how many other subjects score above the mate, and just as high (0 without a
-    mate).
-    highest, highest_probe: (K,) the largest non-mated scores of all, descending, and their probes;
-    K as asked for or all there are.
-    """
-
-    mate: Floats
-    rival: Floats
-    above: Counts
-    tied: Counts
-    highest: Floats
-    highest_probe: Counts
-    num_subjects: int
-
-    @cached_property
-    def mated(self) -> NDArray[np.bool_]:
-        """(Q,) whether the probe's subject is in the gallery."""
-        return self.mate > -np.inf
-
-    @cached_property
-    def first(self) -> NDArray[np.bool_]:
-        """(Q,) whether the probe's subject stands alone at rank 1."""
-        return self.mated & (self.mate > self.rival)
-
-    @cached_property
-    def tops(self) -> Floats:
-        """(Q,) top scores of all probes, ascending."""
-        return np.sort(np.maximum(self.mate, self.rival))
-
-    @cached_property
-    def mates(self) -> Floats:
-        """(Q,) mates' scores of all probes, ascending."""
-        return np.sort(self.mate)
-
-    @cached_property
-    def non_mated_first(self) -> Counts:
-        """The probes without a mate, by descending top score."""
-        probes = np.flatnonzero(~self.mated)
-        return probes[np.argsort(-self.rival[probes], kind="stable")]
 
 
 def rank_k(
@@ -182,96 +131,6 @@ def tpir_galleries_apart(
                 for values, known in zip(scores, gallery_subjects, strict=True)
             ]
         )
-    )
-
-
-def search(
-    scores: ArrayLike, gallery_subjects: ArrayLike, probe_subjects: ArrayLike, *, keep: int = 0
-) -> Searched:
-    """What identification needs of given scores (Q, G). keep: how many of the largest non-mated
-    scores (the closed protocol needs ceil(fpir Q)).
-
-    ValueError: scores that are not (Q, G), no probe or no template, NaN or infinity (counted, the
-    first named), labels that are no integers or strings.
-    """
-    values = np.asarray(scores)
-    enrolled, probes, mate = _labels(gallery_subjects, probe_subjects)
-    if values.shape != (probes, enrolled.size) or values.dtype.kind not in "fiub":
-        raise ValueError(
-            f"identification: scores are {values.dtype} of shape {values.shape}, but {probes} "
-            f"probes and {enrolled.size} templates need a number each"
-        )
-    if values.dtype.kind != "f":
-        values = values.astype(np.float64)
-    order, starts = _grouped(enrolled)
-
-    def block(rows: slice) -> NDArray[Any]:
-        some = values[rows]
-        if not np.isfinite(some).all():
-            bad = np.argwhere(~np.isfinite(values))
-            raise ValueError(
-                f"identification: {len(bad)} scores are NaN or infinite (first: probe "
-                f"{bad[0][0] + 1}, template {bad[0][1] + 1}); score them again"
-            )
-        return (
-            np.array(some) if order is None else np.maximum.reduceat(some[:, order], starts, axis=1)
-        )
-
-    column = np.argsort(enrolled) if order is None else np.arange(starts.size)
-    return _search(
-        block,
-        np.arange(probes),
-        np.where(mate >= 0, column[mate], -1),
-        starts.size,
-        enrolled.size,
-        keep,
-    )
-
-
-def search_embeddings(
-    probes: ArrayLike,
-    gallery: ArrayLike,
-    gallery_subjects: ArrayLike,
-    probe_subjects: ArrayLike,
-    *,
-    similarity: str = "cosine",
-    keep: int = 0,
-) -> Searched:
-    """`search` straight from embeddings, in blocks: about 150 MB beside the inputs, whatever their
-    number.
-
-    probes: (Q, D) raw rows. gallery: (G, D). similarity: a name of eval.similarity. Equal rows give
-    equal scores to the last bit, so ties stay ties.
-    ValueError: as for `search`, rows with NaN or infinity, D that differs, unknown similarity.
-    """
-    enrolled, num_probes, mate = _labels(gallery_subjects, probe_subjects)
-    (x, of_probe), (y, of_template) = (
-        _distinct("probe", probes, num_probes),
-        _distinct("gallery", gallery, enrolled.size),
-    )
-    order, starts = _grouped(enrolled)
-    # by subject, or as the templates were given
-    columns = of_template if order is None else of_template[order]
-    # equal probes side by side, and blocks that no row order changes
-    all_distinct, sequence = len(x) == num_probes, np.argsort(of_probe, kind="stable")
-
-    def block(rows: slice) -> NDArray[Any]:
-        rows_of_block = of_probe[sequence[rows]]
-        values = matrix(x[rows_of_block[0] : rows_of_block[-1] + 1], y, similarity)
-        if not all_distinct:
-            values = values[rows_of_block - rows_of_block[0]]
-        if order is None and len(y) == enrolled.size:
-            return values
-        values = values[:, columns]
-        return values if order is None else np.maximum.reduceat(values, starts, axis=1)
-
-    if order is None:
-        template = np.argsort(enrolled)  # of each subject
-        column = of_template[template] if len(y) == enrolled.size else template
-    else:
-        column = np.arange(starts.size)
-    return _search(
-        block, sequence, np.where(mate >= 0, column[mate], -1), starts.size, enrolled.size, keep
     )
 
 
@@ -410,121 +269,3 @@ def _need_mates(searched: Searched, remedy: str) -> None:
             f"identification: {lone.size} of {searched.mate.size} probes have no mate in the "
             f"gallery (first: probe {int(lone[0]) + 1}); {remedy}"
         )
-
-
-def _labels(gallery_subjects: ArrayLike, probe_subjects: ArrayLike) -> tuple[Counts, int, Counts]:
-    """Gallery subjects as numbers 0..S-1 (G,), the number of probes, and each probe's subject among
-    them, -1 without a mate (Q,).
-    """
-    gallery, probes = np.asarray(gallery_subjects), np.asarray(probe_subjects)
-    for name, labels in (("gallery_subjects", gallery), ("probe_subjects", probes)):
-        if labels.ndim != 1 or not labels.size:
-            raise ValueError(
-                f"{name}: shape {labels.shape}, but one label for each of at least one row is "
-                "needed"
-            )
-        if labels.dtype.kind not in "iuUS":
-            raise ValueError(
-                f"{name}: labels are {labels.dtype}, but must be integers or strings (floats "
-                "cannot tell integers above 2^24 or 2^53 apart)"
-            )
-    if gallery.dtype.kind != probes.dtype.kind and {gallery.dtype.kind, probes.dtype.kind} != {
-        "i",
-        "u",
-    }:
-        raise ValueError(
-            f"subjects: the gallery's labels are {gallery.dtype}, the probes' {probes.dtype}; one "
-            "kind is needed to compare them"
-        )
-    if gallery.dtype != probes.dtype and gallery.dtype.kind in "iu":
-        # int64 and uint64 meet in float64, which is not exact
-        gallery, probes = (labels.astype(object) for labels in (gallery, probes))
-    names, enrolled = np.unique(gallery, return_inverse=True)
-    place = np.minimum(np.searchsorted(names, probes), names.size - 1)
-    return (
-        enrolled.astype(np.int64),
-        probes.size,
-        np.where(names[place] == probes, place, -1).astype(np.int64),
-    )
-
-
-def _grouped(enrolled: Counts) -> tuple[Counts | None, Counts]:
-    """Templates ordered by subject, None if each subject has one; and where each subject begins in
-    that order (S,).
-    """
-    each = np.bincount(enrolled)
-    return (None if (each == 1).all() else np.argsort(enrolled, kind="stable")), np.cumsum(
-        each
-    ) - each
-
-
-def _distinct(name: str, rows: ArrayLike, count: int) -> tuple[NDArray[np.float32], Counts]:
-    """The distinct rows, in an order of their own, and the one of each row given."""
-    values = np.ascontiguousarray(rows, dtype=np.float32)
-    if values.ndim != 2 or len(values) != count or values.shape[1] < 1:
-        raise ValueError(
-            f"identification: the {name} embeddings have shape {values.shape}, but ({count}, D) "
-            "are needed, one row per label"
-        )
-    bad = np.flatnonzero(~np.isfinite(values.sum(axis=1, dtype=np.float64)))
-    if bad.size:
-        raise ValueError(
-            f"identification: {bad.size} of {count} {name} embeddings hold NaN or infinity "
-            f"(first: row {int(bad[0]) + 1}); extract them again"
-        )
-    _, first, of_row = np.unique(
-        values.view(np.dtype((np.void, values.dtype.itemsize * values.shape[1]))).ravel(),
-        return_index=True,
-        return_inverse=True,
-    )
-    return values[first], of_row.astype(np.int64)
-
-
-def _search(
-    block: Callable[[slice], NDArray[Any]],
-    sequence: Counts,
-    mate_column: Counts,
-    num_subjects: int,
-    num_templates: int,
-    keep: int,
-) -> Searched:
-    """block(slice of `sequence`) gives fresh scores (rows, S) of these probes."""
-    num_probes = sequence.size
-    mate, rival = np.full(num_probes, -np.inf), np.empty(num_probes)
-    above, tied = np.zeros(num_probes, np.int64), np.zeros(num_probes, np.int64)
-    highest, highest_probe, floor = np.empty(0), np.empty(0, np.int64), -np.inf
-    step = max(1, _CELLS // num_templates)
-    for start in range(0, num_probes, step):
-        scores, probes = block(slice(start, start + step)), sequence[start : start + step]
-        own = np.flatnonzero(mate_column[probes] >= 0)
-        columns = mate_column[probes[own]]
-        mate[probes[own]] = scores[own, columns]
-        scores[own, columns] = -np.inf
-        best = scores.max(axis=1)
-        rival[probes] = best
-        behind = own[best[own] >= mate[probes[own]]]
-        marks = mate[probes[behind], None].astype(scores.dtype)
-        above[probes[behind]] = np.count_nonzero(scores[behind] > marks, axis=1)
-        tied[probes[behind]] = np.count_nonzero(scores[behind] == marks, axis=1)
-        if keep:
-            # a first floor, or the whole first block would pass
-            if start == 0 and scores.size > keep:
-                floor = float(
-                    np.nextafter(
-                        np.partition(scores, scores.size - keep, axis=None)[scores.size - keep],
-                        scores.dtype.type(-np.inf),
-                    )
-                )
-            rows = np.flatnonzero(best > floor)
-            at = np.nonzero(scores[rows] > floor)
-            highest = np.concatenate([highest, scores[rows[at[0]], at[1]]])
-            highest_probe = np.concatenate([highest_probe, probes[rows[at[0]]]])
-            if highest.size > keep:
-                kept = np.argpartition(-highest, keep - 1)[:keep]
-                highest, highest_probe, floor = (
-                    highest[kept],
-                    highest_probe[kept],
-                    float(highest[kept].min()),
-                )
-    order = np.argsort(-highest, kind="stable")
-    return Searched(mate, rival, above, tied, highest[order], highest_probe[order], num_subjects)

@@ -9,7 +9,7 @@ rows and a block of at most 160 MB, whatever the number of items.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,7 +135,7 @@ def check_rows(name: str, rows: ArrayLike) -> Floats32:
     return values
 
 
-def _prepared(rows: Floats32, order: Counts | slice, similarity: str) -> Floats32:
+def prepared(rows: Floats32, order: Counts | slice, similarity: str) -> Floats32:
     """A copy of the rows in the given order, of length 1 for the cosine; zero rows stay zero.
 
     ValueError if inner products could overflow.
@@ -202,8 +202,8 @@ def rank_blocks(
             "embeddings of two models do not compare"
         )
     order = np.argsort(gallery_codes, kind="stable")  # each class becomes a slice
-    y = _prepared(queries if gallery is None else gallery, order, similarity)
-    x = y if gallery is None else _prepared(queries, slice(None), similarity)
+    y = prepared(queries if gallery is None else gallery, order, similarity)
+    x = y if gallery is None else prepared(queries, slice(None), similarity)
     numbers = order if gallery is None else np.arange(len(queries))
     begin, end = (
         np.searchsorted(gallery_codes[order], query_codes[numbers], side=side)
@@ -248,13 +248,32 @@ def _ranks(scores: Floats32, begin: Counts, end: Counts, own: Counts | None, dep
         scores.partition(cut, axis=1)
     top = scores[:, cut:]
     top.sort(axis=1)
+
+    def at_cut(row: int) -> int:
+        return int(np.count_nonzero(scores[row] == top[row, 0]))
+
+    return ranks_among(relevant_scores, top, at_cut if cut else None)
+
+
+def ranks_among(
+    relevant_scores: Sequence[Floats32], top: Floats32, at_cut: Callable[[int], int] | None
+) -> Ranks:
+    """The ranks of relevant items among the highest of all other items.
+
+    Args:
+        relevant_scores: Of each query, from the highest down.
+        top: (Q, depth) the highest other scores, ascending.
+        at_cut: How many others of a query have the lowest score of `top`, where there may be more
+            than it lists.
+    """
+    depth = top.shape[1]
     higher: list[Counts] = []
     level: list[Counts] = []
     for row, values in enumerate(relevant_scores):
         right = top[row].searchsorted(values, side="right")
         same = right - top[row].searchsorted(values, side="left")
-        if cut and (at_cut := values == top[row, 0]).any():  # the tie goes on below the cut
-            same[at_cut] = np.count_nonzero(scores[row] == top[row, 0])
+        if at_cut is not None and (lowest := values == top[row, 0]).any():
+            same[lowest] = at_cut(row)  # the tie goes on below the cut
         higher.append(depth - right)
         level.append(same)
     relevant = np.array([len(row) for row in relevant_scores], dtype=np.int64)

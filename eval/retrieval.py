@@ -10,20 +10,26 @@ items, in closed form, so that constant embeddings score chance. What tools do i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma
 
+from eval.formats.stored import StoredRows
+from eval.memory import keep_freed_memory
+from eval.parts import ALONE, Arrays, Parts
 from eval.ranks import Counts, Ranks, check_rows, concatenated, label_codes, rank_blocks
+from eval.tiled_ranks import LargeSearch, large_search
+from eval.tiles import Rows
 from eval.types import Bools, Floats, check_choice, check_counts
 
 Lone = Literal["exclude", "zero", "error"]
 Compat = Literal["pml", "oml", "rdml"]
 
 _MAP_DEPTH = 1000
+LARGE = 1 << 17  # items of a gallery, above which it is searched tile by tile
 
 
 def recall_at_k(ranks: Ranks, k: int) -> Floats:
@@ -167,7 +173,7 @@ def _padded(ranks: Ranks, num_items: int, of_last_class: Bools) -> Ranks:
 
 def _check_options(
     ks: Sequence[int],
-    gallery: ArrayLike | None,
+    gallery: ArrayLike | StoredRows | None,
     gallery_labels: ArrayLike | None,
     compat: Compat | None,
 ) -> None:
@@ -187,39 +193,53 @@ def _check_options(
 
 
 def query_metrics(
-    embeddings: ArrayLike,
+    embeddings: ArrayLike | StoredRows,
     labels: ArrayLike,
     *,
-    gallery: ArrayLike | None = None,
+    gallery: ArrayLike | StoredRows | None = None,
     gallery_labels: ArrayLike | None = None,
     ks: Sequence[int] = (1, 2, 4, 8),
     similarity: str = "cosine",
     compat: Compat | None = None,
+    parts: Parts = ALONE,
 ) -> dict[str, Floats]:
     """The metrics of `retrieval_metrics` for each query: name -> (Q,), and "relevant", the number R
     of relevant items.
 
     Lone queries (R = 0) are NaN; under compat "oml" and "rdml" they have that tool's value.
+    parts: where finished parts of the search in a large gallery are kept, and who shares the work;
+    the values are the same to the last bit.
     Arguments and errors: those of `retrieval_metrics`.
     """
     _check_options(ks, gallery, gallery_labels, compat)
-    rows = check_rows("embeddings", embeddings)
-    gallery_rows = None if gallery is None else check_rows("gallery", gallery)
+    keep_freed_memory()
+    rows = _checked("embeddings", embeddings)
+    gallery_rows = None if gallery is None else _checked("gallery", gallery)
     codes, gallery_codes = label_codes(labels, gallery_labels)
     for name, num_labels, items in (
         ("labels", codes.size, rows),
         ("gallery_labels", gallery_codes.size, rows if gallery_rows is None else gallery_rows),
     ):
-        if num_labels != len(items):
+        if num_labels != items.shape[0]:
             raise ValueError(
-                f"{name}: {num_labels} labels for {len(items)} rows; one each is needed"
+                f"{name}: {num_labels} labels for {items.shape[0]} rows; one each is needed"
             )
+    if gallery_rows is not None and gallery_rows.shape[1] != rows.shape[1]:
+        raise ValueError(
+            f"similarity: embeddings of {rows.shape[1]} and gallery of {gallery_rows.shape[1]} "
+            "dims; embeddings of two models do not compare"
+        )
     depth = max([_MAP_DEPTH, *map(int, ks), int(np.bincount(gallery_codes).max())])
-    parts: dict[str, list[tuple[Counts, Floats]]] = {}
+    if compat is None and gallery_codes.size > LARGE:
+        large = large_search(
+            rows, codes, gallery_rows, gallery_codes, similarity=similarity, depth=depth
+        )
+        return _of_parts(large, ks, parts)
+    found: dict[str, list[tuple[Counts, Floats]]] = {}
     for numbers, ranks in rank_blocks(
-        rows,
+        rows[:],
         codes,
-        gallery_rows,
+        None if gallery_rows is None else gallery_rows[:],
         gallery_codes,
         similarity=similarity,
         depth=depth,
@@ -227,12 +247,49 @@ def query_metrics(
         drop_first=compat == "rdml",
     ):
         if compat == "rdml":
-            ranks = _padded(ranks, len(rows), codes[numbers] == codes[-1])
-        for name, values in (
-            _values(ranks, ks, compat) | {"relevant": ranks.relevant.astype(np.float64)}
-        ).items():
-            parts.setdefault(name, []).append((numbers, values))
-    return {name: concatenated(blocks, len(rows)) for name, blocks in parts.items()}
+            ranks = _padded(ranks, codes.size, codes[numbers] == codes[-1])
+        _add(found, numbers, ranks, ks, compat)
+    return {name: concatenated(blocks, codes.size) for name, blocks in found.items()}
+
+
+def _checked(name: str, rows: ArrayLike | StoredRows) -> Rows:
+    """The rows; those that lie in a file were checked there."""
+    return rows if isinstance(rows, StoredRows) else check_rows(name, rows)
+
+
+def _add(
+    found: dict[str, list[tuple[Counts, Floats]]],
+    numbers: Counts,
+    ranks: Ranks,
+    ks: Sequence[int],
+    compat: Compat | None,
+) -> None:
+    """Adds the values of some queries to those of all."""
+    values = _values(ranks, ks, compat) | {"relevant": ranks.relevant.astype(np.float64)}
+    for name, of_queries in values.items():
+        found.setdefault(name, []).append((numbers, of_queries))
+
+
+def _of_parts(large: LargeSearch, ks: Sequence[int], parts: Parts) -> dict[str, Floats]:
+    """The values of all queries of a large gallery, part by part."""
+
+    def compute(part: slice, advance: Callable[[int], object]) -> Arrays:
+        found: dict[str, list[tuple[Counts, Floats]]] = {}
+        for numbers, ranks in large.ranks(part, advance):
+            _add(found, numbers, ranks, ks, None)
+        return {
+            name: np.concatenate([values for _, values in blocks]) for name, blocks in found.items()
+        }
+
+    slices, size = large.parts, large.order.size
+    done = parts.run(slices, compute, lambda part: (part.stop - part.start) * size)
+    return {
+        name: concatenated(
+            [(large.numbers[part], made[name]) for part, made in zip(slices, done, strict=True)],
+            large.numbers.size,
+        )
+        for name in done[0]
+    }
 
 
 def retrieval_metrics(

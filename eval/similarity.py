@@ -260,7 +260,61 @@ def matrix(a: ArrayLike, b: ArrayLike, similarity: str = "cosine") -> Floats32:
     """
     x, y = _matrices(a, b)
     formula = _formula(similarity, x.shape[1])
-    formula, x, y, sides_x, sides_y = _prepared(formula, x, y)
+    return _all_against_all(*_prepared(formula, x, y))
+
+
+def against(b: ArrayLike, similarity: str = "cosine") -> Callable[[ArrayLike], Floats32]:
+    """`matrix` of many `a` against the same `b`, which is prepared only once.
+
+    >>> against([[0, 2], [2, 0]])([[3, 4]])
+    array([[0.8, 0.6]], dtype=float32)
+    """
+    y = np.asarray(b)
+    formula = _formula(similarity, y.shape[1])
+    ready, _, y, _, sides_y = _prepared(formula, y, y)
+    if ready is not formula:  # such rows are scaled, together with those of the other side
+        return lambda a: matrix(a, b, similarity)
+
+    def scores(a: ArrayLike) -> Floats32:
+        x = np.asarray(a).astype(y.dtype, copy=False)
+        norms = _norms(x)
+        if formula.of_unit:
+            x = _unit(x, norms)
+        elif not formula.precise and not _safe(norms):
+            return matrix(a, b, similarity)
+        sides_x = norms[None] if formula.finish is None else formula.sides(norms)
+        return _all_against_all(formula, x, y, sides_x, sides_y)
+
+    return scores
+
+
+def single(a: ArrayLike, b: ArrayLike, similarity: str = "cosine") -> Floats32:
+    """Similarity of rows of `a` to rows of `b`, broadcast against each other: (..., D), (..., D).
+
+    Every score is a product of two rows by itself, so it depends on nothing else. In `matrix` the
+    last digit may depend on where a row stands. Returns (...) float32.
+
+    >>> single([[3, 4], [0, 2]], [[1, 0], [0, 1]], "dot")
+    array([3., 2.], dtype=float32)
+    """
+    x, y = np.asarray(a), np.asarray(b)
+    flat = [rows.reshape(-1, rows.shape[-1]) for rows in (x, y)]
+    formula, *made = _prepared(_formula(similarity, x.shape[-1]), flat[0], flat[1])
+    left, right = made[0].reshape(x.shape), made[1].reshape(y.shape)
+    dots = np.vecdot(left, right)
+    if formula.finish is not None:
+        sides = [
+            side.reshape(-1, *rows.shape[:-1]) for side, rows in zip(made[2:], (x, y), strict=True)
+        ]
+        dots = formula.finish(dots.astype(np.float64), *sides)
+    values: Floats32 = dots.astype(np.float32)
+    return values
+
+
+def _all_against_all(
+    formula: _Formula, x: Rows, y: Rows, sides_x: Floats, sides_y: Floats
+) -> Floats32:
+    """(N, M) from what `_prepared` returns."""
     if formula.finish is None:
         return (x @ y.T).astype(np.float32, copy=False)
     values = np.empty((len(x), len(y)), dtype=np.float32) if formula.precise else x @ y.T

@@ -89,5 +89,5 @@ def retrieve(
         settings_of(settings, RetrievalSettings),
         gallery=None if gallery is None else embeddings_of(gallery),
         gallery_labels=names_of(gallery_labels, "gallery_labels"),
-        **({"system": Path(embeddings).stem} if not isinstance(embeddings, Embeddings) else {}),
+        system="queries" if isinstance(embeddings, Embeddings) else Path(embeddings).stem,
     )

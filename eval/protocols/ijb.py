@@ -32,7 +32,7 @@ from eval.results import Result, with_bounds
 from eval.scoring.templates import Method, pool
 from eval.similarity import pairs as score_pairs
 from eval.similarity import refuse_missing
-from eval.types import Embeddings, Floats, Floats32, Scores, Trials
+from eval.types import Embeddings, Floats, Floats32, Ints, Scores, Trials
 from eval.verification import TarRule, eer, num_allowed, tar_at_far, verification_metrics
 
 Flip = Literal["sum", "mean", "none", "included"]
@@ -308,14 +308,21 @@ def _pair_scores(pooled: Embeddings, pairs: Trials, similarity: str) -> Scores:
     if pairs.target is None:
         raise ValueError("verification 1:1: the pairs have no labels")
     refuse_missing([("enrolment", pairs.enrol_ids, pooled), ("probe", pairs.probe_ids, pooled)])
-    # 15.7 million of each in IJB-C
-    rows, columns = (
-        pooled.rows(ids).astype(np.int32) for ids in (pairs.enrol_ids, pairs.probe_ids)
-    )
-    values = score_pairs(
-        pooled.matrix, pooled.matrix, rows[pairs.enrol], columns[pairs.probe], similarity
-    )
+    x, rows = _those_of(pooled, pairs.enrol_ids)
+    y, columns = _those_of(pooled, pairs.probe_ids)
+    values = score_pairs(x, y, rows[pairs.enrol], columns[pairs.probe], similarity)
     return Scores(values, pairs.target)
+
+
+def _those_of(pooled: Embeddings, ids: Sequence[str]) -> tuple[Floats32, Ints]:
+    """The templates of these ids, in the order in which they were pooled, and the row of each id.
+
+    Where they are all there are, the matrix is the same object: numpy then takes the symmetric
+    product. IJB-C has 15.7 million pairs, so that what they do not need is left out before.
+    """
+    known, rows = np.unique(pooled.rows(ids), return_inverse=True)
+    matrix = pooled.matrix if known.size == len(pooled) else pooled.matrix[known]
+    return matrix, rows.astype(np.int32)
 
 
 def _own_conventions(

@@ -6,21 +6,24 @@ and errors are counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.formats.files import MAX_LINE, at_lines, text_lines
+from eval.formats.integers import careful_table, numbers_at, plain_table
+from eval.memory import keep_freed_memory
 from eval.types import Bools, Floats, Ints, Trials, name_first, nfc
 
 _BLOCK = 1 << 20  # bytes of a file that are read together, few enough to stay in the cache
-_CELLS = 1 << 18  # numbers that are looked up together
+_CELLS = 1 << 17  # numbers that are looked up together
 _MAX_DIGITS = 18  # of a number that surely fits into int64
-_MOST_PLAIN_DIGITS = 9  # of a number that surely fits into int32
 _FACES = "_face_tid_mid.txt"
 
 
@@ -122,21 +125,20 @@ def read_faces(path: str | Path) -> Faces:
     Raises:
         ValueError: Lines are of another kind (counted), the file is empty, or names are repeated.
     """
+    columns = _columns(path, 3, (0,), (1, 2))
+    if columns is not None:
+        _refuse_repeated(path, columns.texts[0])
+        return Faces(tuple(columns.texts[0]), *columns.numbers)
     names: list[str] = []
     numbers: list[tuple[int, int]] = []
     bad: list[int] = []
-    columns = _columns(path, 3, (0, 1, 2))
-    if columns and all(map(_is_number, columns[1])) and all(map(_is_number, columns[2])):
-        names = columns[0]
-        numbers = list(zip(map(int, columns[1]), map(int, columns[2]), strict=True))
-    else:
-        for line, text in text_lines(path):
-            fields = text.split()
-            if len(fields) == 3 and _is_number(fields[1]) and _is_number(fields[2]):
-                names.append(fields[0])
-                numbers.append((int(fields[1]), int(fields[2])))
-            else:
-                bad.append(line)
+    for line, text in text_lines(path):
+        fields = text.split()
+        if len(fields) == 3 and _is_number(fields[1]) and _is_number(fields[2]):
+            names.append(fields[0])
+            numbers.append((int(fields[1]), int(fields[2])))
+        else:
+            bad.append(line)
     _refuse(path, bad, "`name.jpg template medium`", len(names))
     _refuse_repeated(path, names)
     table = np.array(numbers, dtype=np.int64)
@@ -163,8 +165,10 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     columns = _columns(path, 12, (0, 11))
     # A score that is not a number is met again below, line by line.
     with suppress(ValueError):
-        names, scores = (columns[0], list(map(float, columns[1]))) if columns else ([], [])
-    if not names or not all(0 <= score < np.inf for score in scores):
+        if columns is not None:
+            names, scores = columns.texts[0], list(map(float, columns.texts[1]))
+    values = np.array(scores)
+    if not scores or not ((values >= 0) & (values < np.inf)).all():
         names, scores = [], []
         for line, text in text_lines(path):
             fields = text.split()
@@ -216,28 +220,29 @@ def read_template_pairs(path: str | Path) -> Trials:
             the first block that has any, and the first is named. Or the file is empty, or pairs are
             listed with both labels; these are counted, and the first is named.
     """
-    parts = []
-    for first_line, text, table in _integer_blocks(Path(path), 3):
-        bad = np.flatnonzero(table[:, 2] > 1)
+    keep_freed_memory()
+    firsts, seconds, parts = [], [], []
+    for first_line, text, (first, second, label) in _integer_blocks(Path(path), 3):
+        bad = np.flatnonzero(label > 1)
         if bad.size:
-            lines = _integers(Path(path), text, 3, first_line)[0]
+            lines = careful_table(Path(path), text, 3, first_line)[0]
             raise ValueError(
                 f"{path}: {bad.size} labels are neither 0 nor 1 ({at_lines(lines[bad])}); the "
                 "lines must be `template1 template2 label`"
             )
-        templates: Ints | NDArray[np.int64] = table[:, :2]
-        if templates.max(initial=0) < 1 << 31:
-            templates = templates.astype(np.int32)
-        parts.append((templates, table[:, 2].astype(np.bool_)))
-    if not sum(label.size for _, label in parts):
+        firsts.append(_short(first))
+        seconds.append(_short(second))
+        parts.append(label.astype(np.bool_))
+    if not sum(label.size for label in parts):
         raise ValueError(f"{path}: the file is empty; expected lines `template1 template2 label`")
     names, rows = [], []
-    for side in (0, 1):
-        known, places = _distinct(np.concatenate([table[:, side] for table, _ in parts]))
+    for side in (firsts, seconds):
+        column: NDArray[Any] = np.concatenate(side)
+        side.clear()
+        known, places = _distinct(column)
         names.append(tuple(map(str, known.tolist())))
         rows.append(places)
-    labels = np.concatenate([label for _, label in parts])
-    del parts  # before the check, which needs as much
+    labels = np.concatenate(parts)
     _refuse_contradictions(path, names, rows, labels)
     return Trials(names[0], names[1], rows[0], rows[1], labels)
 
@@ -257,6 +262,63 @@ def read_side(path: str | Path) -> Side:
         ValueError: Lines are of another kind (counted), a template has two subjects, or the file is
             empty.
     """
+    side = _plain_side(Path(path))
+    return _careful_side(path) if side is None else side
+
+
+def _plain_side(path: Path) -> Side | None:
+    """The side of a file in the plainest form, without faults; None for any other file.
+
+    In that form there is a header line, and then every line begins with two numbers of up to 8
+    digits, each with a comma or the line's end behind it. Everything is printable ASCII.
+    """
+    templates, subjects = [], []
+    for number, text in enumerate(_whole_lines(path)):
+        lines = text
+        if not number:
+            header, _, lines = text.partition(b"\n")
+            if not re.fullmatch(rb"[A-Za-z][ -~]*,[ -~]*", header) or len(header) > MAX_LINE:
+                return None
+        columns = _first_two(lines) if lines else [np.empty(0, dtype=np.int64)] * 2
+        if columns is None:
+            return None
+        templates.append(columns[0])
+        subjects.append(columns[1])
+    if not sum(column.size for column in templates):
+        return None
+    template, subject = np.concatenate(templates), np.concatenate(subjects)
+    _, first_at, places = np.unique(template, return_index=True, return_inverse=True)
+    if not (subject[first_at][places] == subject).all():
+        return None
+    order = np.sort(first_at)
+    return Side(template[order], subject[order])
+
+
+def _first_two(text: bytes) -> list[NDArray[np.int64]] | None:
+    """The first two numbers of every line of `_plain_side`, or None."""
+    data = np.frombuffer(text, dtype=np.uint8)
+    ends = np.flatnonzero((data == 44) | (data == 10))
+    at_newline = data[ends] == 10
+    newlines = ends[at_newline]
+    if np.count_nonzero((data < 32) | (data > 126)) != newlines.size or data[-1] != 10:
+        return None
+    first = np.append(0, np.flatnonzero(at_newline)[:-1] + 1)  # of `ends`, in each line
+    starts = np.append(0, newlines[:-1] + 1)
+    if at_newline[first].any() or (newlines - starts).max() > MAX_LINE:
+        return None
+    columns = []
+    for place in (first, first + 1):
+        lengths = ends[place] - starts
+        column = numbers_at(text, ends[place], lengths) if lengths.all() else None
+        if column is None:
+            return None
+        columns.append(column)
+        starts = ends[place] + 1
+    return columns
+
+
+def _careful_side(path: str | Path) -> Side:
+    """The side of any file, read line by line; see `read_side`."""
     subject_of: dict[int, int] = {}
     bad, torn = [], []
     for line, text in text_lines(path):
@@ -297,7 +359,7 @@ def _refuse(path: str | Path, bad: list[int], form: str, good: int) -> None:
 
 def _refuse_repeated(path: str | Path, names: list[str]) -> None:
     """Raises ValueError for names of faces that are listed twice."""
-    keys = list(map(nfc, names))
+    keys = names if all(map(str.isascii, names)) else list(map(nfc, names))
     if len(set(keys)) < len(keys):
         seen: set[str] = set()
         twice = []
@@ -325,28 +387,23 @@ def refuse_torn(path: str | Path, torn: list[str]) -> None:
         )
 
 
+def _short(column: NDArray[np.int64]) -> Ints | NDArray[np.int64]:
+    """The column in int32 where its numbers, which are not negative, fit."""
+    return column.astype(np.int32) if column.max(initial=0) < 1 << 31 else column
+
+
 def _refuse_contradictions(
     path: str | Path, names: list[tuple[str, ...]], rows: list[Ints], labels: Bools
 ) -> None:
-    """Raises ValueError for pairs with both labels. names, rows: of both sides.
-
-    Each line becomes one number, from its pair and its label, and the numbers are sorted in place.
-    """
-    keys = rows[0].astype(np.int64)
-    keys *= len(names[1])
-    keys += rows[1]
-    keys *= 2
-    keys += labels
+    """Raises ValueError for pairs with both labels. names, rows: of both sides."""
+    lines = _maybe_contradictory(rows, labels, len(names[1]))
+    # Each line becomes one number, from its pair and its label. Neighbours that differ in the last
+    # bit alone are one pair with both labels.
+    keys = (rows[0][lines].astype(np.int64) * len(names[1]) + rows[1][lines]) * 2 + labels[lines]
     keys.sort()
-    pairs = []
-    # Neighbours that differ in the last bit alone are one pair with both labels.
-    for start in range(0, keys.size, _CELLS):
-        some = keys[start : start + _CELLS + 1]
-        pairs.append(some[1:][(some[1:] == some[:-1] + 1) & (some[1:] % 2 == 1)] // 2)
-    torn = np.concatenate(pairs)
+    torn = keys[1:][(keys[1:] == keys[:-1] + 1) & (keys[1:] % 2 == 1)] // 2
     if not torn.size:
         return
-    del keys
     enrol, probe = divmod(int(torn[0]), len(names[1]))
     lines = np.flatnonzero((rows[0] == enrol) & (rows[1] == probe))
     other = lines[labels[lines] != labels[lines[0]]][0]
@@ -357,160 +414,146 @@ def _refuse_contradictions(
     )
 
 
-def _distinct(column: Ints | NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints]:
+def _maybe_contradictory(rows: list[Ints], labels: Bools, num_columns: int) -> NDArray[np.int64]:
+    """The lines whose pair has both labels, and a few others.
+
+    The pairs of the rarer label are marked in a table of at least 16 places for each, by the last
+    bits of their numbers. A pair of the other label may be one of them only if its place is marked.
+    """
+    rarer = bool(2 * np.count_nonzero(labels) < labels.size)
+    lines = np.flatnonzero(labels == rarer)
+    last_bits = (1 << (16 * lines.size + 16).bit_length()) - 1
+    marked = np.zeros(last_bits + 1, dtype=np.bool_)
+    marked[(rows[0][lines].astype(np.int64) * num_columns + rows[1][lines]) & last_bits] = True
+    found = []
+    for start in range(0, labels.size, _CELLS):
+        part = slice(start, start + _CELLS)
+        places = rows[0][part].astype(np.int64)
+        places *= num_columns
+        places += rows[1][part]
+        places &= last_bits
+        found.append(np.flatnonzero(marked.take(places)) + start)
+    return np.concatenate(found)
+
+
+def _distinct(column: NDArray[Any]) -> tuple[NDArray[np.int64], Ints]:
     """The sorted distinct values of `column`, and the place of each of its values among them."""
     lowest, highest = int(column.min()), int(column.max())
     if highest - lowest >= 1 << 24:
         known, places = np.unique(column, return_inverse=True)
         return known.astype(np.int64), places.astype(np.int32)
-    table = np.zeros(highest - lowest + 1, dtype=np.int32)
+    occurs = np.zeros(highest - lowest + 1, dtype=np.bool_)
     for start in range(0, column.size, _CELLS):
-        table[column[start : start + _CELLS] - lowest] = 1
-    offsets = np.flatnonzero(table)
+        occurs[column[start : start + _CELLS] - np.int64(lowest)] = True
+    offsets = np.flatnonzero(occurs)
+    table = np.zeros(occurs.size, dtype=np.int32)
     table[offsets] = np.arange(offsets.size, dtype=np.int32)
     rows = np.empty(column.size, dtype=np.int32)
     for start in range(0, column.size, _CELLS):
-        rows[start : start + _CELLS] = table[column[start : start + _CELLS] - lowest]
+        place = column[start : start + _CELLS] - np.int64(lowest)
+        table.take(place, out=rows[start : start + _CELLS], mode="clip")  # none is outside
     return offsets.astype(np.int64) + lowest, rows
 
 
-def _columns(path: str | Path, width: int, places: tuple[int, ...]) -> list[list[str]] | None:
+class _Fields(NamedTuple):
+    """Columns of a file: those that are kept as text, and those that are numbers."""
+
+    texts: list[list[str]]
+    numbers: list[NDArray[np.int64]]
+
+
+def _columns(
+    path: str | Path, width: int, texts: tuple[int, ...], numbers: tuple[int, ...] = ()
+) -> _Fields | None:
     """The columns at these places of a file of which every line has `width` fields.
 
     About a hundred thousand lines are read at a time. The result is None for any other file, also
-    for one with comments. The callers read such a file line by line and count what is wrong with
-    it.
+    for an empty one, one with comments, and one with numbers of more than 8 digits. The callers
+    read such a file line by line and count what is wrong with it.
     """
-    columns: list[list[str]] = [[] for _ in places]
-    with Path(path).open("rb") as file:
-        rest = b""
-        while block := file.read(_BLOCK):
-            end = block.rfind(b"\n") + 1
-            text, rest = (rest + block[:end], block[end:]) if end else (b"", rest + block)
-            if len(rest) > MAX_LINE or not _add_fields(columns, text, width, places):
-                return None
-    if rest.strip() and not _add_fields(columns, rest + b"\n", width, places):
+    blocks = []
+    for text in _whole_lines(Path(path)):
+        fields = _fields(text.replace(b"\r\n", b"\n"), width, texts, numbers)
+        if fields is None:
+            return None
+        blocks.append(fields)
+    if not blocks:
         return None
-    return columns
+    return _Fields(
+        [list(chain(*parts)) for parts in zip(*(block.texts for block in blocks), strict=True)],
+        [np.concatenate(parts) for parts in zip(*(block.numbers for block in blocks), strict=True)],
+    )
 
 
-def _add_fields(columns: list[list[str]], text: bytes, width: int, places: tuple[int, ...]) -> bool:
-    """Adds the fields of whole lines to the columns; False for lines of another kind."""
-    text = text.replace(b"\r\n", b"\n")
-    data = np.frombuffer(text, dtype=np.uint8)
-    blank = (data == 32) | (data == 9) | (data == 10)
-    ends = np.flatnonzero(~blank[:-1] & blank[1:]) + 1
-    lines = ends.size // width
-    if (
-        lines * width != ends.size
-        or np.count_nonzero(data == 10) != lines
-        or (data[ends[width - 1 :: width]] != 10).any()
-        or b"#" in text
-    ):
-        return False
-    # Blanks of other kinds, and letters beyond ASCII, are left to the careful way.
-    if ((data < 33) != blank).any() or (data > 126).any():
-        return False
-    starts = np.flatnonzero(np.append(True, blank[:-1]) & ~blank)
-    plain = text.decode("ascii")
-    for column, place in zip(columns, places, strict=True):
-        bounds = zip(starts[place::width].tolist(), ends[place::width].tolist(), strict=True)
-        column += [plain[start:end] for start, end in bounds]
-    return True
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    """Blocks of whole lines, each of which ends with a newline.
 
-
-def _integer_blocks(path: Path, width: int) -> Iterator[tuple[int, bytes, NDArray[np.int64]]]:
-    """The blocks of a file of non-negative integers; blank lines are skipped.
-
-    Yields:
-        The number of the first line, the text and a table (lines, width).
+    Raises:
+        ValueError: A line is too long for a text.
     """
-    line, rest = 1, b""
+    rest = b""
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
             end = block.rfind(b"\n") + 1
-            if not end:
+            if end:
+                yield rest + block[:end]
+                rest = block[end:]
+            else:
                 rest += block
-                if len(rest) > MAX_LINE:
-                    raise ValueError(
-                        f"{path}: line {line} has over {MAX_LINE} bytes; is this a text file?"
-                    )
-                continue
-            text, rest = rest + block[:end], block[end:]
-            table = _plain_integers(text, width)
-            yield line, text, _integers(path, text, width, line)[1] if table is None else table
-            line += text.count(b"\n")
+            if len(rest) > MAX_LINE:
+                raise ValueError(f"{path}: a line has over {MAX_LINE} bytes; is this a text file?")
     if rest.strip():
-        text = rest + b"\n"
-        yield line, text, _integers(path, text, width, line)[1]
+        yield rest + b"\n"
 
 
-def _plain_integers(text: bytes, width: int) -> NDArray[np.int64] | None:
-    """The numbers (lines, width) of a text in the plainest form, or None for any other text.
-
-    In that form, every line is `width` numbers of up to 9 digits with one blank or tab between
-    them.
-    """
+def _fields(
+    text: bytes, width: int, texts: tuple[int, ...], numbers: tuple[int, ...]
+) -> _Fields | None:
+    """The columns of whole lines of ASCII with blanks or tabs between; None for other lines."""
     data = np.frombuffer(text, dtype=np.uint8)
-    value = data - np.uint8(48)  # the value of a digit; other bytes wrap around to 10 and more
-    ends = np.flatnonzero((value[:-1] < 10) & (value[1:] >= 10))
+    gaps = np.flatnonzero(data <= 32)
+    lengths = gaps - np.append(-1, gaps[:-1]) - 1
+    ends, lengths = gaps[lengths > 0], lengths[lengths > 0]  # of fields
     lines = ends.size // width
-    gaps = np.count_nonzero((data == 32) | (data == 9))
-    after = data[ends[width - 1 :: width] + 1] if lines * width == ends.size else data[:0]
-    newlines = np.count_nonzero(data == 10)
+    between = data.take(gaps)
+    newlines = between == 10
     if (
-        gaps != lines * (width - 1)
-        or newlines != lines
-        or after.size != lines
-        or not (after == 10).all()
+        lines * width != ends.size
+        or np.count_nonzero(newlines) != lines
+        or (data[ends[width - 1 :: width]] != 10).any()
+        or b"#" in text
     ):
         return None
-    if np.count_nonzero(value < 10) + gaps + newlines != data.size or not value[0] < 10:
+    # Blanks of other kinds, and letters beyond ASCII, are left to the careful way.
+    if not (newlines | (between == 32) | (between == 9)).all() or data.max() > 126:
         return None
-    padded = np.concatenate([np.full(_MOST_PLAIN_DIGITS + 1, 255, dtype=np.uint8), value])
-    numbers = np.zeros(ends.size, dtype=np.int32)
-    there, place = np.ones(ends.size, dtype=np.uint8), 0
-    ends += _MOST_PLAIN_DIGITS + 1
-    while True:
-        digit = padded[ends]
-        there &= digit < 10
-        if not there.any():
-            return numbers.reshape(-1, width).astype(np.int64)
-        if place == _MOST_PLAIN_DIGITS:
-            return None
-        numbers += (digit * there) * np.int32(10**place)
-        ends -= 1
-        place += 1
+    parsed = [numbers_at(text, ends[place::width], lengths[place::width]) for place in numbers]
+    known = [column for column in parsed if column is not None]
+    if len(known) < len(parsed):
+        return None
+    plain = text.decode("ascii")
+    columns = []
+    for place in texts:
+        behind = ends[place::width]
+        bounds = zip((behind - lengths[place::width]).tolist(), behind.tolist(), strict=True)
+        columns.append([plain[start:end] for start, end in bounds])
+    return _Fields(columns, known)
 
 
-def _integers(
-    path: Path, text: bytes, width: int, first_line: int
-) -> tuple[Ints, NDArray[np.int64]]:
-    """The numbers of the lines, and all integers in them: (lines,) and (lines, width).
+def _integer_blocks(
+    path: Path, width: int
+) -> Iterator[tuple[int, bytes, Sequence[NDArray[np.int64]]]]:
+    """The blocks of a file of non-negative integers; blank lines are skipped.
 
-    The text ends with a newline. The integers are computed digit place by digit place.
+    Yields:
+        The number of the first line, the text and its columns, `width` times (lines,).
     """
-    data = np.frombuffer(text, dtype=np.uint8)
-    digit = (data >= 48) & (data <= 57)
-    ends = np.flatnonzero(digit[:-1] & ~digit[1:])  # the last byte is a newline
-    lengths = ends - np.flatnonzero(digit & np.append(True, ~digit[:-1])) + 1
-    newlines = np.flatnonzero(data == 10)
-    each = np.diff(np.searchsorted(ends, newlines), prepend=0)
-    strange = np.flatnonzero(~digit & (data != 32) & (data != 9) & (data != 10) & (data != 13))
-    wrong = (each != width) & (each != 0)
-    wrong[np.searchsorted(newlines, strange)] = True
-    wrong[np.searchsorted(newlines, ends[lengths > _MAX_DIGITS])] = True
-    if wrong.any():
-        lines = (np.flatnonzero(wrong) + first_line).astype(np.int32)
-        raise ValueError(
-            f"{path}: {lines.size} lines are not {width} non-negative integers "
-            f"({at_lines(lines)}); correct them or fetch the file again"
-        )
-    values = np.zeros(ends.size, dtype=np.int64)
-    for place in range(int(lengths.max(initial=0))):
-        there = lengths > place
-        if there.all():
-            values += (data[ends - place] - 48) * np.int64(10**place)
+    line = 1
+    for text in _whole_lines(path):
+        columns = plain_table(text, width)
+        if columns is None:
+            yield line, text, list(careful_table(path, text, width, line)[1].T)
+            line += text.count(b"\n")
         else:
-            values[there] += (data[ends[there] - place] - 48) * np.int64(10**place)
-    return (np.flatnonzero(each) + first_line).astype(np.int32), values.reshape(-1, width)
+            yield line, text, columns
+            line += columns[0].size

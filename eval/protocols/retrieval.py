@@ -4,13 +4,15 @@ with intervals over classes, as results and as a table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
 import numpy as np
 
 from eval.bootstrap import Bounds, Drawn, Ends, bounds, check_draws
+from eval.formats.embeddings import Stored
+from eval.parts import ALONE, Parts
 from eval.protocols.labels import labels_of
 from eval.ranks import Counts
 from eval.results import (
@@ -34,6 +36,7 @@ from eval.types import (
 )
 
 Conventions = dict[str, str | float | int]
+Approximate = Callable[..., tuple[dict[str, Floats], Conventions, dict[str, Conventions]]]
 _DRAWS = 1 << 22  # drawn classes in memory at once
 _RULES = {
     "map@r": "(1/R) sum over the first R places of precision(i) rel(i)",
@@ -83,6 +86,24 @@ class RetrievalSettings:
         check_draws(self.level, self.num_resamples, self.seed)
 
 
+class Search(NamedTuple):
+    """How the work of a retrieval is done.
+
+    Attributes:
+        parts: Where finished parts are kept, and who shares the work.
+        approximate: None searches exactly. A function that takes the rows and labels of the queries
+            and of the gallery (None for both if there is none), K of recall@K and a similarity. It
+            returns recall@K of each query and "relevant", as `eval.retrieval.query_metrics`, then
+            what the record says of all metrics, and what it says of each.
+    """
+
+    parts: Parts = ALONE
+    approximate: Approximate | None = None
+
+
+EXACT = Search()
+
+
 class Retrieved(NamedTuple):
     """What was measured of a retrieval.
 
@@ -126,18 +147,30 @@ class Retrieved(NamedTuple):
             f"Similarity {conventions['similarity']}; lone queries {conventions['lone']}. {note}",
             *interval_notes(self.results, label=label),
         ]
+        if "approximate" in conventions:
+            sample = int(conventions["sample"])
+            lines += [
+                f"The neighbours are approximate ({conventions['approximate']}). On {sample:,} "
+                "queries:",
+                *(
+                    f"{label(result.metric)} {100 * float(result.conventions['on_sample']):.2f} "
+                    f"approximate, {100 * float(result.conventions['exact_on_sample']):.2f} exact."
+                    for result in self.results
+                ),
+            ]
         return "\n".join(lines) + "\n"
 
 
 def retrieve(
-    queries: Embeddings,
+    queries: Embeddings | Stored,
     labels: Mapping[str, str] | None = None,
     settings: RetrievalSettings = RetrievalSettings(),
     *,
-    gallery: Embeddings | None = None,
+    gallery: Embeddings | Stored | None = None,
     gallery_labels: Mapping[str, str] | None = None,
     system: str = "queries",
     labels_from: str = "given mapping",
+    search: Search = EXACT,
 ) -> Retrieved:
     """Retrieval metrics with bootstrap intervals over classes.
 
@@ -149,6 +182,7 @@ def retrieve(
         gallery_labels: Id -> class of the gallery, by default `labels`.
         system: Its name, as shown in tables.
         labels_from: A phrase on where `labels` come from.
+        search: How the work is done.
 
     Raises:
         ValueError: Ids have no class, the gallery is of another model, no query has a relevant
@@ -161,14 +195,22 @@ def retrieve(
     """
     classes = labels_of("queries", queries.ids, labels, "label")
     similarity = settings.similarity or queries.meta.get("similarity") or "cosine"
-    values = query_metrics(
-        queries.matrix,
-        classes,
-        gallery=None if gallery is None else gallery.matrix,
-        gallery_labels=_gallery_classes(queries, gallery, gallery_labels, labels),
-        ks=settings.ks,
-        similarity=similarity,
-    )
+    of_gallery = _gallery_classes(queries, gallery, gallery_labels, labels)
+    sides = (queries.matrix, classes, None if gallery is None else gallery.matrix, of_gallery)
+    if search.approximate is None:
+        added: Conventions = {}
+        of_metric: dict[str, Conventions] = {}
+        values = query_metrics(
+            sides[0],
+            sides[1],
+            gallery=sides[2],
+            gallery_labels=sides[3],
+            ks=settings.ks,
+            similarity=similarity,
+            parts=search.parts,
+        )
+    else:
+        values, added, of_metric = search.approximate(*sides, settings.ks, similarity)
     alone: Bools = values.pop("relevant") == 0
     used = _used(queries, alone, settings)
     per_query = {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}
@@ -178,12 +220,14 @@ def retrieve(
     counts |= {"gallery": len((gallery or queries).ids), "classes": num_classes}
     counts["subjects"] = num_classes
     source = "first path component of the ids" if labels is None else labels_from
-    common = _common(similarity, gallery is not None, source, settings)
+    common = _common(similarity, gallery is not None, source, settings) | added
     protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
+    protocol += ", approximate neighbours" * (search.approximate is not None)
     intervals = _class_bounds(per_query, codes, settings) if settings.num_resamples else {}
     results = []
     for name, of_queries in per_query.items():
         own: Conventions = {"rule": _RULES[name]} if name in _RULES else {}
+        own |= of_metric.get(name, {})
         mean = float(of_queries.mean())
         result = Result(system, name, mean, None, None, counts, own | common, protocol)
         results.append(with_bounds(result, intervals.get(name)))
@@ -218,8 +262,8 @@ def label(metric: str) -> str:
 
 
 def _gallery_classes(
-    queries: Embeddings,
-    gallery: Embeddings | None,
+    queries: Embeddings | Stored,
+    gallery: Embeddings | Stored | None,
     gallery_labels: Mapping[str, str] | None,
     labels: Mapping[str, str] | None,
 ) -> list[str] | None:
@@ -237,7 +281,7 @@ def _gallery_classes(
     return labels_of("gallery", gallery.ids, gallery_labels or labels, "label")
 
 
-def _used(queries: Embeddings, alone: Bools, settings: RetrievalSettings) -> Bools:
+def _used(queries: Embeddings | Stored, alone: Bools, settings: RetrievalSettings) -> Bools:
     """(Q,) the queries that count. alone: those without a relevant item."""
     if settings.lone == "error" and alone.any():
         first = name_first(queries.ids[i] for i in np.flatnonzero(alone)[:6])

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.formats.files import at_lines, text_lines
+from eval.memory import keep_freed_memory
 from eval.similarity import refuse_missing
 from eval.types import Embeddings, Floats, Floats32, check_choice, nfc
 
@@ -119,6 +120,7 @@ def _sums(
     """
     from scipy.sparse import csr_array  # a tenth of a second to import, needed here only
 
+    keep_freed_memory()
     sums = np.zeros((num_groups, matrix.shape[1]))
     order = np.argsort(group, kind="stable")
     in_place = bool((order[1:] > order[:-1]).all()) and bool((rows[1:] == rows[:-1] + 1).all())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 _SHOWN_AFTER = 2.0  # seconds of a step
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BASE = 150_000_000  # bytes of the program itself and of blocks
 # Bytes for each trial, measured with lists of ten million.
 SCORING, EVALUATING, RESAMPLING = 45, 60, 85
@@ -42,23 +40,6 @@ def shown() -> Iterator[None]:
             yield
 
 
-def num_bytes(text: str) -> int:
-    """The bytes that a text such as 8G or 512M states.
-
-    Raises:
-        ValueError: It is no such text.
-
-    >>> num_bytes("1.5G")
-    1500000000
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", text.strip().upper())
-    if match is None or float(match[1]) == 0:
-        raise ValueError(
-            f"--memory {text!r} is no number of bytes; give one such as 8G, 512M or 2000000000"
-        )
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
 def refuse_beyond(
     memory: str | None, work: str, lists: list[Path], *, per_trial: int, matrices: int = 0
 ) -> None:
@@ -72,13 +53,14 @@ def refuse_beyond(
         matrices: Bytes of the embeddings.
 
     Raises:
-        ValueError: It takes more, or `memory` is no number of bytes.
+        ValueError: It takes more, or `memory` is no size.
     """
     if memory is None:
         return
     from eval.formats.trials import estimated_size
+    from eval.memory import parse_size
 
-    allowed = num_bytes(memory)
+    allowed = parse_size(memory)
     num_trials = sum(map(estimated_size, lists))
     needed = _BASE + 2 * matrices + per_trial * num_trials
     if needed > allowed:
@@ -95,4 +77,4 @@ def stored_bytes(path: Path) -> int:
 
 
 def _text(size: int) -> str:
-    return f"{size / 1e9:.1f}G" if size >= 1e9 else f"{-(-size // 10**6)}M"
+    return f"{-(-size * 10 >> 30) / 10:.1f}G" if size >= 1 << 30 else f"{-(-size >> 20)}M"

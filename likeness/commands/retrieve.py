@@ -11,6 +11,7 @@ from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
     JsonFile,
+    Memory,
     Resamples,
     Similarity,
     refuse_input_as_output,
@@ -63,26 +64,43 @@ def retrieve(
             "0, or are an error."
         ),
     ] = "exclude",
+    approximate: Annotated[
+        Literal["ivf", "hnsw"] | None,
+        typer.Option(
+            help="Measure recall@K alone from approximate neighbours of FAISS: inverted lists or "
+            "a graph. The error is measured on 1,000 queries, and printed."
+        ),
+    ] = None,
     resamples: Resamples = 1000,
+    memory: Memory = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure recall@K, R-precision and MAP@R of retrieval, with intervals over classes."""
+    """Measure recall@K, R-precision and MAP@R of retrieval, with intervals over classes.
+
+    In a gallery of more than 131,072 items the search has parts. With --json, those that are
+    finished are kept beside the file, and the same command goes on where it was stopped. Several
+    processes share the work when the command is started by torchrun: torchrun --nproc-per-node N
+    -m likeness retrieve ... --json FILE. Such a search takes about 250 MB beside the embeddings and
+    their ids; with --memory, large .npz files are read in pieces.
+    """
     from eval.protocols.retrieval import RetrievalSettings
 
     refuse_input_as_output(context, "json_file")
     settings = RetrievalSettings(
         similarity=similarity, ks=tuple(k or (1, 2, 4, 8)), lone=lone, num_resamples=resamples
     )
-    say(
-        retrieve_files(
-            embeddings,
-            labels,
-            settings,
-            gallery=gallery,
-            gallery_labels=gallery_labels,
-            json_file=json_file,
-        )
+    table = retrieve_files(
+        embeddings,
+        labels,
+        settings,
+        gallery=gallery,
+        gallery_labels=gallery_labels,
+        approximate=approximate,
+        memory=memory,
+        json_file=json_file,
     )
+    if table:
+        say(table)
 
 
 def retrieve_files(
@@ -92,9 +110,13 @@ def retrieve_files(
     *,
     gallery: Path | None = None,
     gallery_labels: Path | None = None,
+    approximate: str | None = None,
+    memory: str | None = None,
     json_file: Path | None = None,
 ) -> str:
     """Measure retrieval in a file of embeddings, with bootstrap intervals over classes.
+
+    A long search is kept in parts beside the JSON file, as `likeness.kept_parts.kept_parts` says.
 
     Args:
         embeddings: Of the queries.
@@ -102,34 +124,51 @@ def retrieve_files(
         settings: How queries search and what is measured.
         gallery: Embeddings that are searched instead of the queries themselves.
         gallery_labels: Lines `id label` of the gallery, by default `labels`.
+        approximate: Neighbours come from an index of FAISS, a name of
+            `toolkit.gallery.neighbours.KINDS`.
+        memory: The most memory that the work may take, as text.
         json_file: Results in schema "likeness.results/1".
 
     Returns:
-        The table as text.
+        The table as text; nothing in all processes but the first.
 
     Raises:
         ValueError: As in reading and in `eval.protocols.retrieval.retrieve`.
     """
-    from eval.formats import embeddings as embedding_files
     from eval.formats.provenance import sha256
     from eval.formats.subjects import read_mapping
     from eval.protocols import retrieval
     from eval.results import write_json
+    from likeness.kept_parts import is_main, kept_parts, memory_limit, read_side
 
     if gallery is None and gallery_labels is not None:
         raise ValueError(
             f"gallery labels {gallery_labels} without a gallery; give its embeddings too"
         )
-    retrieved = retrieval.retrieve(
-        embedding_files.read(embeddings),
-        read_mapping(labels) if labels else None,
-        settings or retrieval.RetrievalSettings(),
-        gallery=embedding_files.read(gallery) if gallery else None,
-        gallery_labels=read_mapping(gallery_labels) if gallery_labels else None,
-        system=embeddings.stem,
-        labels_from=labels.name if labels else "",
-    )
-    if json_file:
-        files = [path for path in (embeddings, labels, gallery, gallery_labels) if path]
-        write_json(json_file, retrieved.results, {str(path): sha256(path) for path in files})
+    settings = settings or retrieval.RetrievalSettings()
+    limit = memory_limit(memory)
+    inputs = [path for path in (embeddings, labels, gallery, gallery_labels) if path]
+    searched = {"similarity": settings.similarity, "ks": settings.ks}
+    with kept_parts(json_file, inputs, searched, what="searching") as parts:
+        search = retrieval.Search(parts)
+        if approximate is not None:
+            from toolkit.gallery.neighbours import approximate_recall
+
+            search = retrieval.Search(
+                approximate=approximate_recall(approximate, advance=parts.advance)
+            )
+        retrieved = retrieval.retrieve(
+            read_side(embeddings, limit),
+            read_mapping(labels) if labels else None,
+            settings,
+            gallery=read_side(gallery, limit) if gallery else None,
+            gallery_labels=read_mapping(gallery_labels) if gallery_labels else None,
+            system=embeddings.stem,
+            labels_from=labels.name if labels else "",
+            search=search,
+        )
+        if not is_main():
+            return ""
+        if json_file:
+            write_json(json_file, retrieved.results, {str(path): sha256(path) for path in inputs})
     return retrieved.table()

@@ -16,7 +16,7 @@ import numpy as np
 import soundfile
 
 from modalities.speaker.audio import SILENCE_DBFS, Wave, mix, source_of, speed_of
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 _FORMATS = ("WAV", "FLAC")
 # Samples of integers are never NaN, infinite or absurdly loud, which only the whole file shows.

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval import identification
+from eval import searching
 from eval.identification import (
     RULES,
     cmc,
@@ -305,7 +305,7 @@ def test_from_embeddings_in_blocks_is_the_matrix(monkeypatch, cells, similarity)
         (centres[:40], np.arange(40), subject),
     ):
         whole = search(matrix(probes, x, similarity), names, who, keep=37)
-        monkeypatch.setattr(identification, "_CELLS", cells)
+        monkeypatch.setattr(searching, "_CELLS", cells)
         result = search_embeddings(probes, x, names, who, similarity=similarity, keep=37)
         monkeypatch.undo()
         for name in ("mate", "rival", "highest"):

@@ -669,3 +669,47 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_
         work(with_scores)
         assert str(points) in json.loads(out.read_text())["inputs"]
         points.unlink()
+
+
+def test_quick_and_careful_readers_of_sides_agree(tmp_path, monkeypatch):
+    """Lists as the packs have them; with a blank, CRLF, a byte beyond ASCII or no header they are
+    read line by line, to the same templates.
+    """
+    from eval.protocols import ijb_files
+
+    rng = np.random.default_rng(0)
+    template = rng.integers(0, 10**7, 40)[rng.integers(0, 40, 300)]
+    lines = [f"{t},{t % 9973},img/{k}.jpg" for k, t in enumerate(template.tolist())]
+    header = "TEMPLATE_ID,SUBJECT_ID,FILENAME"
+    whole = "\n".join([header, *lines]) + "\n"
+    expected = list(dict.fromkeys(template.tolist()))
+    careful = []
+    read = ijb_files._careful_side
+    monkeypatch.setattr(ijb_files, "_careful_side", lambda path: careful.append(path) or read(path))
+    variants = {
+        "plain": whole,
+        "no last newline": whole[:-1],
+        "two columns": "\n".join([header, *(line.rsplit(",", 1)[0] for line in lines)]) + "\n",
+        "no header": "\n".join(lines) + "\n",
+        "blank": whole.replace(",", ", "),
+        "CRLF": whole.replace("\n", "\r\n"),
+        "letters": whole.replace("img", "\u00e9"),
+        "comment": whole.replace("\n", "\n# comment\n", 1),
+    }
+    for size in (64, 1 << 20):
+        monkeypatch.setattr(ijb_files, "_BLOCK", size)
+        for name, text in variants.items():
+            careful.clear()
+            (tmp_path / "side.csv").write_bytes(text.encode())
+            side = read_side(tmp_path / "side.csv")
+            assert side.template.tolist() == expected, name
+            assert side.subject.tolist() == [t % 9973 for t in expected]
+            assert bool(careful) == (name in ("no header", "blank", "CRLF", "letters", "comment"))
+    for bad, kind in (
+        (whole + "7;8\n", "1 lines are not"),
+        (whole + f"{template[0]},1\n", "1 lines give"),
+        (whole + "12,\n", "1 lines are not"),
+    ):
+        (tmp_path / "side.csv").write_text(bad)
+        with pytest.raises(ValueError, match=kind):
+            read_side(tmp_path / "side.csv")

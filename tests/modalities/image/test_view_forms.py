@@ -19,8 +19,9 @@ from PIL import Image
 from modalities.face import augment as faces
 from modalities.image import transforms
 from modalities.image.images import raw_ending, read
-from toolkit.data.batch import Bad, Draw, Item, Views
+from toolkit.data.batch import Bad, Draw, Views
 from toolkit.data.images import EncodedImage, to_floats
+from toolkit.data.items import Item
 from toolkit.training.loading import views_of
 from toolkit.training.recipe import load, override
 

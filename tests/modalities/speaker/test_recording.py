@@ -15,7 +15,7 @@ from modalities.speaker.audio import BadAudio
 from modalities.speaker.augment import train_view
 from modalities.speaker.recording import Recording
 from toolkit.data import shards
-from toolkit.data.batch import Item
+from toolkit.data.items import Item
 
 SECONDS = 12
 open_item = partial(audio.read, whole=False)

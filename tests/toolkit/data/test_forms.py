@@ -16,9 +16,10 @@ from modalities.face import images as face_images
 from modalities.image import images, transforms
 from modalities.speaker import audio
 from modalities.speaker import augment as speaker_augment
-from toolkit.data.batch import Array, Bad, Draw, Item, Unreadable, Views, collate, is_finite
+from toolkit.data.batch import Array, Bad, Draw, Unreadable, Views, collate, is_finite
 from toolkit.data.forms import reading_for
 from toolkit.data.images import encode
+from toolkit.data.items import Item
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.models.embed import TorchEmbedder, embed
 from toolkit.training.loading import on_device, views_of

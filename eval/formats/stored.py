@@ -1,0 +1,95 @@
+"""Rows of embeddings that stay in their .npz file, and are read as they are needed."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval.types import Floats32, name_first
+
+_BLOCK = 1 << 22  # bytes
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """The matrix (N, D) of a file, of which any rows can be read.
+
+    It is read and not mapped: a mapped file that shrinks would end the process.
+
+    Attributes:
+        path: The file.
+        offset: The byte where the first row begins.
+        dtype: The type of its numbers.
+        shape: (N, D).
+        head_crc: The CRC-32 of the bytes of the array before its rows.
+        full_crc: The CRC-32 that the file states for these and all rows.
+    """
+
+    path: Path
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    head_crc: int
+    full_crc: int
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> Floats32:
+        """The rows of these numbers as float32. Neighbours are read together.
+
+        Raises:
+            ValueError: The file has become shorter.
+        """
+        numbers = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
+        return self._stored(numbers).astype(np.float32, copy=False)
+
+    def _stored(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """The rows of these numbers as they are stored."""
+        found = np.empty((numbers.size, self.shape[1]), dtype=self.dtype)
+        content = found.data.cast("B") if found.size else memoryview(b"")
+        row_bytes = self.shape[1] * self.dtype.itemsize
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        with self.path.open("rb", buffering=0) as file:
+            begins, ends = np.append(0, breaks), np.append(breaks, numbers.size)
+            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+                if begin == end:
+                    continue
+                file.seek(self.offset + int(numbers[begin]) * row_bytes)
+                part = content[begin * row_bytes : end * row_bytes]
+                while part:
+                    size = file.readinto(part)
+                    if not size:
+                        raise ValueError(
+                            f"{self.path}: the file has become shorter; write it again"
+                        )
+                    part = part[size:]
+        return found
+
+    def check(self, ids: Sequence[str]) -> None:
+        """Refuses a damaged file, and rows with NaN or infinity. ids: of the rows, for messages.
+
+        Raises:
+            ValueError: The bytes are not those that the file was written with, or numbers are not
+                finite; such rows are counted and the first are named.
+        """
+        checksum, bad = self.head_crc, list[str]()
+        step = max(1, _BLOCK // (self.shape[1] * self.dtype.itemsize))
+        for start in range(0, len(self), step):
+            rows = self._stored(np.arange(start, min(start + step, len(self))))
+            checksum = zlib.crc32(rows.data.cast("B"), checksum)
+            finite = np.isfinite(rows).all(axis=1)
+            bad += [ids[start + row] for row in np.flatnonzero(~finite).tolist()]
+        if checksum != self.full_crc:
+            raise ValueError(f"{self.path}: the .npz is damaged (bad CRC-32); write it again")
+        if bad:
+            raise ValueError(
+                f"embeddings: {len(bad)} of {len(self)} rows hold NaN or infinity "
+                f"({name_first(bad)}); extract them again or remove them"
+            )

@@ -1,0 +1,414 @@
+"""The search of identification: what is kept of probes that are searched in a gallery.
+
+Identification needs only a probe's mate, its best rival and how many stand before the mate. That is
+what a search keeps, block by block, never the scores of all probes against all subjects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from eval.formats.stored import StoredRows
+from eval.memory import keep_freed_memory
+from eval.parts import ALONE, Arrays, Parts
+from eval.similarity import matrix, single
+from eval.tiles import TILE, Rows, as_rows, borders, repeated, scorer
+from eval.types import Floats
+
+Counts = NDArray[np.int64]
+
+_CELLS = 1 << 23  # scores held at once: 32 MB in float32
+_PART_CELLS = 1 << 32  # scores of a part that is finished and kept: a minute of a core
+_OWN_ROWS = 4096  # templates of mates that are read together
+
+
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """What identification keeps of Q probes searched in a gallery of S subjects.
+
+    Made by `search` or `search_embeddings`.
+
+    mate: (Q,) score of the probe's own subject, -inf without a mate. rival: (Q,) best score of any
+    other subject, -inf if there is none.
+    above, tied: (Q,) how many other subjects score above the mate, and just as high (0 without a
+    mate).
+    highest, highest_probe: (K,) the largest non-mated scores of all, descending, and their probes;
+    K as asked for or all there are.
+    """
+
+    mate: Floats
+    rival: Floats
+    above: Counts
+    tied: Counts
+    highest: Floats
+    highest_probe: Counts
+    num_subjects: int
+
+    @cached_property
+    def mated(self) -> NDArray[np.bool_]:
+        """(Q,) whether the probe's subject is in the gallery."""
+        return self.mate > -np.inf
+
+    @cached_property
+    def first(self) -> NDArray[np.bool_]:
+        """(Q,) whether the probe's subject stands alone at rank 1."""
+        return self.mated & (self.mate > self.rival)
+
+    @cached_property
+    def tops(self) -> Floats:
+        """(Q,) top scores of all probes, ascending."""
+        return np.sort(np.maximum(self.mate, self.rival))
+
+    @cached_property
+    def mates(self) -> Floats:
+        """(Q,) mates' scores of all probes, ascending."""
+        return np.sort(self.mate)
+
+    @cached_property
+    def non_mated_first(self) -> Counts:
+        """The probes without a mate, by descending top score."""
+        probes = np.flatnonzero(~self.mated)
+        return probes[np.argsort(-self.rival[probes], kind="stable")]
+
+
+def search(
+    scores: ArrayLike, gallery_subjects: ArrayLike, probe_subjects: ArrayLike, *, keep: int = 0
+) -> Searched:
+    """What identification needs of given scores (Q, G). keep: how many of the largest non-mated
+    scores (the closed protocol needs ceil(fpir Q)).
+
+    ValueError: scores that are not (Q, G), no probe or no template, NaN or infinity (counted, the
+    first named), labels that are no integers or strings.
+    """
+    values = np.asarray(scores)
+    enrolled, probes, mate = _labels(gallery_subjects, probe_subjects)
+    if values.shape != (probes, enrolled.size) or values.dtype.kind not in "fiub":
+        raise ValueError(
+            f"identification: scores are {values.dtype} of shape {values.shape}, but {probes} "
+            f"probes and {enrolled.size} templates need a number each"
+        )
+    if values.dtype.kind != "f":
+        values = values.astype(np.float64)
+    order, starts = _grouped(enrolled)
+
+    def block(rows: slice) -> NDArray[Any]:
+        some = values[rows]
+        if not np.isfinite(some).all():
+            bad = np.argwhere(~np.isfinite(values))
+            raise ValueError(
+                f"identification: {len(bad)} scores are NaN or infinite (first: probe "
+                f"{bad[0][0] + 1}, template {bad[0][1] + 1}); score them again"
+            )
+        return (
+            np.array(some) if order is None else np.maximum.reduceat(some[:, order], starts, axis=1)
+        )
+
+    column = np.argsort(enrolled) if order is None else np.arange(starts.size)
+    whole = _Tile(0, starts.size, lambda: block)
+    task = _Task([whole], np.arange(probes), np.where(mate >= 0, column[mate], -1), starts.size)
+    return _search(task, enrolled.size, keep, ALONE)
+
+
+def search_embeddings(
+    probes: ArrayLike | StoredRows,
+    gallery: ArrayLike | StoredRows,
+    gallery_subjects: ArrayLike,
+    probe_subjects: ArrayLike,
+    *,
+    similarity: str = "cosine",
+    keep: int = 0,
+    parts: Parts = ALONE,
+) -> Searched:
+    """`search` straight from embeddings, in blocks: about 150 MB beside the inputs, whatever their
+    number.
+
+    probes: (Q, D) raw rows. gallery: (G, D). similarity: a name of eval.similarity. Equal rows give
+    equal scores to the last bit, so ties stay ties. parts: where finished parts of the work are
+    kept, and who shares it; the result is the same to the last bit.
+    ValueError: as for `search`, rows with NaN or infinity, D that differs, unknown similarity.
+    """
+    keep_freed_memory()
+    enrolled, num_probes, mate = _labels(gallery_subjects, probe_subjects)
+    x = _checked("probe", probes, num_probes)
+    y = _checked("gallery", gallery, enrolled.size)
+    make = _one_tile if enrolled.size <= TILE else _many_tiles
+    return _search(make(x, y, enrolled, mate, similarity), enrolled.size, keep, parts)
+
+
+class _Tile(NamedTuple):
+    """Subjects of a gallery, as columns of scores, that are scored together."""
+
+    begin: int
+    end: int
+    open: Callable[[], Callable[[slice], NDArray[Any]]]
+    """Its result gives fresh scores (rows, end - begin) of a slice of the sequence of probes."""
+
+
+class _Task(NamedTuple):
+    """A search: its tiles, and the probes in the sequence in which they are searched."""
+
+    tiles: Sequence[_Tile]
+    sequence: Counts  # (Q,)
+    mate_column: Counts  # (Q,) of each probe, -1 without a mate
+    num_subjects: int
+    mates: Callable[[Counts], Floats] | None = None
+    """Scores of some probes for their mates. None: they are those in the one tile."""
+
+
+def _one_tile(
+    probes: Rows, gallery: Rows, enrolled: Counts, mate: Counts, similarity: str
+) -> _Task:
+    """The search in a gallery that is scored whole. Equal rows are scored once."""
+    (x, of_probe), (y, of_template) = _distinct(probes[:]), _distinct(gallery[:])
+    order, starts = _grouped(enrolled)
+    # by subject, or as the templates were given
+    columns = of_template if order is None else of_template[order]
+    # equal probes side by side, and blocks that no row order changes
+    all_distinct, sequence = len(x) == mate.size, np.argsort(of_probe, kind="stable")
+
+    def block(rows: slice) -> NDArray[Any]:
+        rows_of_block = of_probe[sequence[rows]]
+        values = matrix(x[rows_of_block[0] : rows_of_block[-1] + 1], y, similarity)
+        if not all_distinct:
+            values = values[rows_of_block - rows_of_block[0]]
+        if order is None and len(y) == enrolled.size:
+            return values
+        values = values[:, columns]
+        return values if order is None else np.maximum.reduceat(values, starts, axis=1)
+
+    if order is None:
+        template = np.argsort(enrolled)  # of each subject
+        column = of_template[template] if len(y) == enrolled.size else template
+    else:
+        column = np.arange(starts.size)
+    whole = _Tile(0, starts.size, lambda: block)
+    return _Task([whole], sequence, np.where(mate >= 0, column[mate], -1), starts.size)
+
+
+def _many_tiles(
+    probes: Rows, gallery: Rows, enrolled: Counts, mate: Counts, similarity: str
+) -> _Task:
+    """The search in a large gallery, of which no more than a tile is needed at a time.
+
+    The scores of mates are products of two rows by themselves, so that they are known before the
+    first tile, and how many subjects stand above them can be counted tile by tile.
+    """
+    order = np.argsort(enrolled, kind="stable")
+    each = np.bincount(enrolled)
+    starts = np.cumsum(each) - each
+    twins = repeated(gallery)
+    sequence = np.arange(mate.size)
+
+    def opened(begin: int, end: int) -> Callable[[slice], NDArray[Any]]:
+        first = starts[begin]
+        templates = order[first : starts[end] if end < starts.size else order.size]
+        scores = scorer(gallery[templates], twins[templates], similarity)
+        single_templates = templates.size == end - begin
+
+        def block(rows: slice) -> NDArray[Any]:
+            values = scores(probes[rows])
+            if single_templates:
+                return values
+            return np.maximum.reduceat(values, starts[begin:end] - first, axis=1)
+
+        return block
+
+    def mates(some: Counts) -> Floats:
+        own = np.full(some.size, -np.inf)
+        has = np.flatnonzero(mate[some] >= 0)
+        counts = each[mate[some[has]]]
+        ends = np.cumsum(counts)
+        for part in np.split(has, np.flatnonzero(np.diff(ends // _OWN_ROWS)) + 1):
+            if not part.size:
+                continue
+            subjects = mate[some[part]]
+            counts = each[subjects]
+            first = np.cumsum(counts) - counts
+            inside = np.arange(int(counts.sum())) - np.repeat(first, counts)
+            templates = order[np.repeat(starts[subjects], counts) + inside]
+            of_probe = np.repeat(probes[some[part]], counts, axis=0)
+            values = single(of_probe, gallery[templates], similarity)
+            own[part] = np.maximum.reduceat(values, first)
+        return own
+
+    cuts = borders(starts, order.size, TILE).tolist()
+    tiles = [_Tile(begin, end, partial(opened, begin, end)) for begin, end in pairwise(cuts)]
+    return _Task(tiles, sequence, mate, starts.size, mates)
+
+
+def _labels(gallery_subjects: ArrayLike, probe_subjects: ArrayLike) -> tuple[Counts, int, Counts]:
+    """Gallery subjects as numbers 0..S-1 (G,), the number of probes, and each probe's subject among
+    them, -1 without a mate (Q,).
+    """
+    gallery, probes = np.asarray(gallery_subjects), np.asarray(probe_subjects)
+    for name, labels in (("gallery_subjects", gallery), ("probe_subjects", probes)):
+        if labels.ndim != 1 or not labels.size:
+            raise ValueError(
+                f"{name}: shape {labels.shape}, but one label for each of at least one row is "
+                "needed"
+            )
+        if labels.dtype.kind not in "iuUS":
+            raise ValueError(
+                f"{name}: labels are {labels.dtype}, but must be integers or strings (floats "
+                "cannot tell integers above 2^24 or 2^53 apart)"
+            )
+    if gallery.dtype.kind != probes.dtype.kind and {gallery.dtype.kind, probes.dtype.kind} != {
+        "i",
+        "u",
+    }:
+        raise ValueError(
+            f"subjects: the gallery's labels are {gallery.dtype}, the probes' {probes.dtype}; one "
+            "kind is needed to compare them"
+        )
+    if gallery.dtype != probes.dtype and gallery.dtype.kind in "iu":
+        # int64 and uint64 meet in float64, which is not exact
+        gallery, probes = (labels.astype(object) for labels in (gallery, probes))
+    names, enrolled = np.unique(gallery, return_inverse=True)
+    place = np.minimum(np.searchsorted(names, probes), names.size - 1)
+    return (
+        enrolled.astype(np.int64),
+        probes.size,
+        np.where(names[place] == probes, place, -1).astype(np.int64),
+    )
+
+
+def _grouped(enrolled: Counts) -> tuple[Counts | None, Counts]:
+    """Templates ordered by subject, None if each subject has one; and where each subject begins in
+    that order (S,).
+    """
+    each = np.bincount(enrolled)
+    return (None if (each == 1).all() else np.argsort(enrolled, kind="stable")), np.cumsum(
+        each
+    ) - each
+
+
+def _checked(name: str, rows: ArrayLike | StoredRows, count: int) -> Rows:
+    """The rows (count, D), all of whose numbers are finite. Those in a file were checked there."""
+    values = as_rows(rows)
+    if len(values.shape) != 2 or values.shape[0] != count or values.shape[1] < 1:
+        raise ValueError(
+            f"identification: the {name} embeddings have shape {values.shape}, but ({count}, D) "
+            "are needed, one row per label"
+        )
+    if isinstance(values, np.ndarray):
+        bad = np.flatnonzero(~np.isfinite(values.sum(axis=1, dtype=np.float64)))
+        if bad.size:
+            raise ValueError(
+                f"identification: {bad.size} of {count} {name} embeddings hold NaN or infinity "
+                f"(first: row {int(bad[0]) + 1}); extract them again"
+            )
+    return values
+
+
+def _distinct(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], Counts]:
+    """The distinct rows, in an order of their own, and the one of each row given."""
+    _, first, of_row = np.unique(
+        rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel(),
+        return_index=True,
+        return_inverse=True,
+    )
+    return rows[first], of_row.astype(np.int64)
+
+
+def _search(task: _Task, num_templates: int, keep: int, parts: Parts) -> Searched:
+    """Searches all probes, part by part; the borders of parts follow from the task alone."""
+    num_probes = task.sequence.size
+    step = max(1, _CELLS // (num_templates if len(task.tiles) == 1 else TILE))
+    height = step * max(1, _PART_CELLS // (step * num_templates))
+    slices = [slice(k, min(k + height, num_probes)) for k in range(0, num_probes, height)]
+    done = parts.run(
+        slices,
+        lambda part, advance: _search_part(task, part, step, keep, advance),
+        lambda part: (part.stop - part.start) * task.num_subjects,
+    )
+    arrays: Arrays = {}
+    for name in ("mate", "rival", "above", "tied"):
+        joined = np.concatenate([part[name] for part in done])
+        arrays[name] = np.empty_like(joined)
+        arrays[name][task.sequence] = joined
+    highest = np.concatenate([part["highest"] for part in done])
+    of_probe = np.concatenate([part["highest_probe"] for part in done])
+    kept = np.argpartition(-highest, keep - 1)[:keep] if highest.size > keep else slice(None)
+    highest, of_probe = highest[kept], of_probe[kept]
+    order = np.argsort(-highest, kind="stable")
+    return Searched(
+        arrays["mate"],
+        arrays["rival"],
+        arrays["above"],
+        arrays["tied"],
+        highest[order],
+        of_probe[order],
+        task.num_subjects,
+    )
+
+
+def _search_part(
+    task: _Task, part: slice, step: int, keep: int, advance: Callable[[int], object]
+) -> Arrays:
+    """What `Searched` keeps of these probes of the sequence, and the highest scores of theirs."""
+    probes = task.sequence[part]
+    column = task.mate_column[probes]
+    mate = np.full(probes.size, -np.inf) if task.mates is None else task.mates(probes)
+    rival = np.full(probes.size, -np.inf)
+    above, tied = np.zeros(probes.size, np.int64), np.zeros(probes.size, np.int64)
+    highest = _Highest(keep)
+    for tile in task.tiles:
+        score = tile.open()
+        inside = (column >= tile.begin) & (column < tile.end)
+        for start in range(0, probes.size, step):
+            rows = slice(start, min(start + step, probes.size))
+            scores = score(slice(part.start + rows.start, part.start + rows.stop))
+            own = np.flatnonzero(inside[rows])
+            columns = column[rows][own] - tile.begin
+            if task.mates is None:
+                mate[rows][own] = scores[own, columns]
+            scores[own, columns] = -np.inf
+            best = scores.max(axis=1)
+            np.maximum(rival[rows], best, out=rival[rows])
+            behind = np.flatnonzero((column[rows] >= 0) & (best >= mate[rows]))
+            if behind.size:
+                marks = mate[rows][behind, None].astype(scores.dtype)
+                above[rows][behind] += np.count_nonzero(scores[behind] > marks, axis=1)
+                tied[rows][behind] += np.count_nonzero(scores[behind] == marks, axis=1)
+            if keep:
+                highest.add(scores, best, probes[rows])
+            advance(rows.stop * (tile.end - tile.begin) + probes.size * tile.begin)
+    return {
+        "mate": mate,
+        "rival": rival,
+        "above": above,
+        "tied": tied,
+        "highest": highest.values,
+        "highest_probe": highest.probes,
+    }
+
+
+class _Highest:
+    """The `keep` largest scores that were added, and the probes that have them."""
+
+    def __init__(self, keep: int) -> None:
+        self.values, self.probes, self._floor = np.empty(0), np.empty(0, np.int64), -np.inf
+        self._keep = keep
+
+    def add(self, scores: NDArray[Any], best: NDArray[Any], probes: Counts) -> None:
+        """Adds scores (rows, S); best: the largest of each row."""
+        keep = self._keep
+        # a first floor, or the whole first block would pass
+        if not self.values.size and scores.size > keep:
+            lowest = np.partition(scores, scores.size - keep, axis=None)[scores.size - keep]
+            self._floor = float(np.nextafter(lowest, scores.dtype.type(-np.inf)))
+        rows = np.flatnonzero(best > self._floor)
+        at = np.nonzero(scores[rows] > self._floor)
+        self.values = np.concatenate([self.values, scores[rows[at[0]], at[1]]])
+        self.probes = np.concatenate([self.probes, probes[rows[at[0]]]])
+        if self.values.size > keep:
+            kept = np.argpartition(-self.values, keep - 1)[:keep]
+            self.values, self.probes = self.values[kept], self.probes[kept]
+            self._floor = float(self.values.min())

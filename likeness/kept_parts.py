@@ -1,0 +1,166 @@
+"""What `likeness identify` and `likeness retrieve` share: long searches in parts that are kept
+beside the results, by any number of processes, within a limit of memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from eval.formats.embeddings import Stored, read_within
+from eval.formats.files import atomic_path, json_object
+from eval.formats.provenance import likeness_version, sha256
+from eval.memory import parse_size
+from eval.parts import Parts
+from eval.types import Embeddings
+from toolkit.console import bar, console
+
+# The search itself, with the ids of a million embeddings, takes less than this.
+_LEAST_MEMORY = 384 << 20
+_OF_FILE = 4  # a file of embeddings may take this part of the memory
+_PLAN, _PARTS = "plan.json", "*-??????.npz"
+
+
+def memory_limit(text: str | None) -> int | None:
+    """Returns the bytes that --memory states, None where it was left out.
+
+    Raises:
+        ValueError: It is no size, or too little for any search.
+    """
+    if text is None:
+        return None
+    size = parse_size(text)
+    if size < _LEAST_MEMORY:
+        raise ValueError(
+            f"--memory {text}: a search takes up to {_LEAST_MEMORY >> 20}M beside the embeddings; "
+            "give at least that"
+        )
+    return size
+
+
+def read_side(path: Path, memory: int | None) -> Embeddings | Stored:
+    """Returns embeddings, whose matrix stays in the file where it is a large part of the memory.
+
+    Raises:
+        ValueError: As `eval.formats.embeddings.read_within`.
+    """
+    return read_within(path, None if memory is None else memory // _OF_FILE)
+
+
+def is_main() -> bool:
+    """Returns whether this is the process that prints and writes the results."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def kept_parts(
+    out: Path | None, inputs: Sequence[Path], settings: Mapping[str, Any], *, what: str
+) -> Iterator[Parts]:
+    """Yields how a search is cut, shared and shown, and removes what was kept when it is done.
+
+    Finished parts lie in the folder OUT.parts. A command that is started again goes on from them if
+    its inputs, its settings and the version are the same.
+
+    Args:
+        out: The file of the results; None keeps no part.
+        inputs: The files that the results depend on.
+        settings: What else they depend on, in values that JSON can write.
+        what: The text beside the bar.
+
+    Raises:
+        ValueError: There are several processes and no `out`, or the folder has parts of another
+            search, or another process works there.
+    """
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    if world > 1 and out is None:
+        raise ValueError(
+            f"{world} processes share a search by its finished parts, which lie beside the "
+            "results: give --json FILE"
+        )
+    folder = None if out is None else out.with_name(f"{out.name}.parts")
+    with ExitStack() as stack:
+        wait, on_main = _joined(stack) if world > 1 else (_nothing, _run)
+        plan: dict[str, Any] = {}
+
+        def prepare() -> None:
+            if plan:
+                return
+            assert folder is not None
+            plan.update(_plan(inputs, settings))
+            on_main(lambda: _prepare(folder, plan, stack))
+            if json_object(folder / _PLAN) != plan:
+                raise ValueError(f"{folder}: process {rank} has other inputs than the first")
+
+        with bar(show=rank == 0) as progress:
+            task = progress.add_task(what, total=None)
+
+            def advance(done: int, total: int) -> None:
+                progress.update(task, completed=done, total=total)
+
+            yield Parts(folder, prepare, rank=rank, world=world, wait=wait, advance=advance)
+        wait()  # the others have read what is removed now
+        if plan and rank == 0 and folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _run(work: Callable[[], object]) -> None:
+    work()
+
+
+def _joined(
+    stack: ExitStack,
+) -> tuple[Callable[[], None], Callable[[Callable[[], object]], None]]:
+    """Joins the processes of torchrun.
+
+    Returns:
+        What waits for all of them, and what runs work in the first of them alone.
+    """
+    from toolkit.parallel import distributed
+
+    # A process may work on its last part for longer than the others.
+    distributed.start(timeout_seconds=24 * 3600.0)
+    stack.callback(distributed.end)
+    return distributed.wait, distributed.on_main
+
+
+def _plan(inputs: Sequence[Path], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a search is of."""
+    plan = {
+        "version": likeness_version(),
+        "inputs": {str(path): sha256(path) for path in inputs},
+        "settings": dict(settings),
+    }
+    read_again: dict[str, Any] = json.loads(json.dumps(plan))
+    return read_again
+
+
+def _prepare(folder: Path, plan: Mapping[str, Any], stack: ExitStack) -> None:
+    """Makes the folder, or goes on in it. Its lock is held until the stack is closed."""
+    from toolkit.training.lock import only_writer
+
+    stack.enter_context(only_writer(folder))
+    file = folder / _PLAN
+    if file.is_file():
+        before = json_object(file)
+        if before != plan:
+            differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
+            raise ValueError(
+                f"{folder} has parts of another search ({differ} differ); remove that folder, or "
+                "choose another --json"
+            )
+        done = len(list(folder.glob(_PARTS)))
+        console.print(f"going on in {folder}: {done} finished parts are there")
+        return
+    for part in folder.glob(_PARTS):  # without a plan nobody knows of what they are
+        part.unlink()
+    with atomic_path(file) as temporary:
+        temporary.write_text(json.dumps(plan) + "\n", encoding="utf-8")
