@@ -20,7 +20,8 @@ from likeness.commands.score import score_files
 def test_work_beyond_the_memory_is_refused_with_what_it_needs(tmp_path, suffix):
     path = tmp_path / f"list{suffix}"
     write_trials(path, Trials(("a",), ("b",), *np.zeros((2, 50_000), dtype=np.int32)))
-    # 150 MB for the program, twice 20 MB of embeddings, 2,000 bytes for each of 50,000 trials: 277 times 2^20 bytes.
+    # 150 MB for the program, twice 20 MB of embeddings, 2,000 bytes for each of 50,000 trials. In
+    # all these are 277 times 2^20 bytes.
     work = {"work": "scoring", "lists": [path], "per_trial": 2_000, "matrices": 20_000_000}
     refuse_beyond("277M", **work)
     refuse_beyond(None, **work)
