@@ -135,10 +135,9 @@ def _hits(
 ) -> Floats:
     """(Q,) 1 where one of the first k neighbours, the query itself left out, is of its class."""
     right = (of_gallery[found] == codes[:, None]) & (found >= 0)
-    if not alone:
-        hits: Floats = right[:, :k].any(axis=1).astype(np.float64)
-        return hits
-    itself = found == queries[:, None]
-    place = np.cumsum(~itself, axis=1)  # from 1, among the others
-    hits: Floats = (right & ~itself & (place <= k)).any(axis=1).astype(np.float64)
+    if alone:
+        itself = found == queries[:, None]
+        place = np.cumsum(~itself, axis=1)  # from 1, among the others
+        right &= ~itself & (place <= k)
+    hits: Floats = right[:, : None if alone else k].any(axis=1).astype(np.float64)
     return hits
