@@ -93,8 +93,8 @@ def read(
             either case: batches are converted on its device.
         decoded: False opens a file for crop_view, which decodes it when the crop is drawn and
             resizes the crop once. It is for `train_read` and takes half of the time or less. Crops
-            are drawn as from the whole image of these settings; the levels of the views differ. With
-            short_edge or size, the image is otherwise resized before the crop is, which blurs.
+            are drawn as from the whole image of these settings; the levels of the views differ.
+            With short_edge or size, the image is otherwise resized before the crop is, which blurs.
             Without them, views differ where the crop of a JPEG has at least twice the edge of the
             view, so that it is decoded at 1/2, 1/4 or 1/8. docs/performance.md has numbers.
 
