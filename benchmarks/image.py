@@ -9,7 +9,7 @@ Measures: CPU seconds of one thread. All works of a row take turns, so that a bu
     (C, H, W), which a batch takes; the device turns it into float32.
     Files: JPEG of 500 x 375 decoded, shorter edge to 256, centre crop of 224; and to a training
     view of 224, from the whole image, after its shorter edge is resized to 256, and with
-    train_read.whole=false. How far the views of the last differ in levels from those of the whole
+    train_read.decoded=false. How far the views of the last differ in levels from those of the whole
     image: of the two photographs of scikit-learn, with equal crops; and the mean step between
     neighbouring pixels of a row, over that of the whole image's views.
     MNIST: image/vmf:mnist without its evaluations, on its first batches: the steps of fit() after
@@ -226,8 +226,8 @@ def file_rows(count: int, rounds: int) -> None:
                 limit,
             ],
             "the same, after short_edge=256": [partial(our_views, items, short), peer, limit],
-            "the same, train_read.whole=false": [
-                partial(our_views, items, partial(short, whole=False)),
+            "the same, train_read.decoded=false": [
+                partial(our_views, items, partial(short, decoded=False)),
                 peer,
                 limit,
             ],
@@ -241,9 +241,11 @@ def file_rows(count: int, rounds: int) -> None:
 
 
 def difference_rows(count: int) -> None:
-    """Print the table of views with train_read.whole=false beside views from the whole image."""
+    """Print the table of views with train_read.decoded=false beside views from the whole image."""
     print()
-    table("train_read.whole=false, levels of views", "mean difference", "99 %", "contrast of edges")
+    table(
+        "train_read.decoded=false, levels of views", "mean difference", "99 %", "contrast of edges"
+    )
     folder = Path(sklearn.__file__).parent / "datasets" / "images"
     items = [Item(name, folder / name) for name in ("china.jpg", "flower.jpg")]
     for name, view, settings in (
@@ -257,7 +259,7 @@ def difference_rows(count: int) -> None:
         pairs = [
             [
                 one_view(view, source(item), number).astype(float)
-                for source in (partial(read, whole=False), partial(read, dtype="uint8"))
+                for source in (partial(read, decoded=False), partial(read, dtype="uint8"))
             ]
             for item in items
             for number in range(count)

@@ -57,7 +57,9 @@ def image_lines(folder: Path, count: int, rounds: int) -> None:
         works: Works = {
             f"{name}_view": partial(image.our_views, items, images.read),
             f"{name}_view_short_edge": partial(image.our_views, items, short),
-            f"{name}_view_part": partial(image.our_views, items, partial(images.read, whole=False)),
+            f"{name}_view_part": partial(
+                image.our_views, items, partial(images.read, decoded=False)
+            ),
             f"{name}_view_peer": partial(image.peer_views, items),
             f"{name}_view_limit": partial(image.decode_all, items, crop=True),
         }

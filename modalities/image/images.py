@@ -45,7 +45,7 @@ def read(
     grey: bool = False,
     bicubic: bool = False,
     dtype: DType = "float32",
-    whole: Literal[True] = True,
+    decoded: Literal[True] = True,
 ) -> Array: ...
 
 
@@ -59,7 +59,7 @@ def read(
     grey: bool = False,
     bicubic: bool = False,
     dtype: DType = "float32",
-    whole: bool,
+    decoded: bool,
 ) -> Array | EncodedImage: ...
 
 
@@ -72,7 +72,7 @@ def read(
     grey: bool = False,
     bicubic: bool = False,
     dtype: DType = "float32",
-    whole: bool = True,
+    decoded: bool = True,
 ) -> Array | EncodedImage:
     """Read an item as (C, H, W) levels from 0 to 255: RGB, or grey.
 
@@ -92,10 +92,10 @@ def read(
         bicubic: Whether resizing is bicubic in place of bilinear.
         dtype: "uint8" gives the same levels in a quarter of the memory. A network gets float32 in
             either case: batches are converted on its device.
-        whole: False opens a file for crop_view, which decodes it when the crop is drawn and resizes
-            the crop once. It is for `train_read` and takes half of the time or less. Crops are
-            drawn as from the whole image of these settings; the levels of the views differ. With
-            short_edge or size, the image is otherwise resized before the crop is, which blurs.
+        decoded: False opens a file for crop_view, which decodes it when the crop is drawn and
+            resizes the crop once. It is for `train_read` and takes half of the time or less. Crops
+            are drawn as from the whole image of these settings; the levels of the views differ.
+            With short_edge or size, the image is otherwise resized before the crop is, which blurs.
             Without them, views differ where the crop of a JPEG has at least twice the edge of the
             view, so that it is decoded at 1/2, 1/4 or 1/8. docs/performance.md has numbers.
 
@@ -103,14 +103,14 @@ def read(
         BadImage: The file is missing, damaged, cut short, too large or of another format, or the
             image is smaller than `crop`.
         ValueError: `short_edge` and `size` are both set, dtype is another word, or `crop` or `grey`
-            is set where `whole` is False.
+            is set where `decoded` is False.
     """
     check_dtype(dtype)
-    if not whole:
+    if not decoded:
         if crop or grey:
             raise ValueError(
-                f"read: whole is False, crop {crop} and grey {grey}; an image that is not decoded "
-                "is neither cropped nor made grey; leave these out"
+                f"read: decoded is False, crop {crop} and grey {grey}; an image that is not "
+                "decoded is neither cropped nor made grey; leave these out"
             )
         if not _is_packed(item):
             image = open_encoded(file_bytes(item), item.name)

@@ -46,7 +46,7 @@ def crop_view(
 
     Args:
         image: (C, H, W), levels from 0 to 255. The view has its type, and the same levels for
-            either. Of an image that is still encoded (images.read with whole=False), the crop is
+            either. Of an image that is still encoded (images.read with decoded=False), the crop is
             decoded in a resolution of at least `size`, and its colours are jittered; the view is
             uint8.
         rng: The generator of this item.

@@ -69,7 +69,7 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
-    whole: Literal[True] = True,
+    decoded: Literal[True] = True,
 ) -> Wave: ...
 
 
@@ -81,7 +81,7 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
-    whole: bool,
+    decoded: bool,
 ) -> Wave | Sliceable: ...
 
 
@@ -92,7 +92,7 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
-    whole: bool = True,
+    decoded: bool = True,
 ) -> Wave | Sliceable:
     """Read one item as a mono wave at the wanted rate.
 
@@ -109,13 +109,13 @@ def read(
         min_seconds: The shortest duration that is accepted, before the change of speed.
         max_seconds: The longest duration that is accepted, before the change of speed.
         max_values: The most samples x channels that are decoded, which bounds the work.
-        whole: False leaves the decoding of a long WAV or FLAC file to crop(), which then decodes
+        decoded: False leaves the decoding of a long WAV or FLAC file to crop(), which then decodes
             only what it cuts out (recording.py), to the same numbers. Damage of the file is found
             where a crop meets it.
 
     Returns:
         The wave, (samples,) float32; perhaps a Recording, which is sliced as a wave is, where
-        `whole` is False.
+        `decoded` is False.
 
     Raises:
         BadAudio: The file cannot be decoded, is empty, is cut short, or is shorter than min_seconds
@@ -125,7 +125,7 @@ def read(
             rate or size.
         ValueError: The speed in the id is no number within 0.5 to 2.
     """
-    if not whole:
+    if not decoded:
         from modalities.speaker.recording import open_recording
 
         read_whole = partial(

@@ -152,7 +152,7 @@ def clip(wave: Wave, rng: np.random.Generator, level: tuple[float, float] = (0.3
     return np.clip(wave, -most, most)
 
 
-@takes(whole=False)
+@takes(decoded=False)
 def train_view(
     wave: Wave | Recording,
     rng: np.random.Generator,

@@ -1,7 +1,7 @@
 """The form in which items are read: what costs least of those that give the same views.
 
 Reading functions offer other forms by settings: modalities.image.images.read gives uint8 with
-dtype="uint8", a quarter of the memory, and modalities.speaker.audio.read with whole=False leaves
+dtype="uint8", a quarter of the memory, and modalities.speaker.audio.read with decoded=False leaves
 the decoding to the crop. An augmentation states with `takes` which of them it takes. What a recipe
 states stays as it is, so that runs of other versions go on; a recipe's own augmentation gets what
 `read` gives by itself.
@@ -71,7 +71,7 @@ def reading_for(
     asked = {
         name: value
         for name, value in taken.items()
-        if name in known and name not in stated and not (kept and name == "whole")
+        if name in known and name not in stated and not (kept and name == "decoded")
     }
     return partial(read, **asked) if asked else read
 

@@ -112,7 +112,7 @@ def test_crop_view_is_that_of_albumentations_compose(
 
 def test_an_encoded_image_gives_the_same_view_where_nothing_is_reduced(tmp_path: Path) -> None:
     item = photograph(tmp_path / "a.jpg", 200, 240)
-    whole, encoded = read(item, dtype="uint8"), read(item, whole=False)
+    whole, encoded = read(item, dtype="uint8"), read(item, decoded=False)
     assert isinstance(encoded, EncodedImage)
     for seed in range(8):
         ours, expected = (
@@ -137,7 +137,7 @@ def test_a_view_of_a_part_is_near_that_of_the_whole(
 ) -> None:
     """The same crop, mirrored alike: moved by a pixel, it would differ more."""
     item = photograph(tmp_path / f"a.{ending}", 400, 520)
-    encoded = read(item, whole=False, **settings)
+    encoded = read(item, decoded=False, **settings)
     whole = read(item, dtype="uint8", **settings)
     assert isinstance(encoded, EncodedImage)
     assert encoded.size == whole.shape[1:]
@@ -164,18 +164,18 @@ def test_a_damaged_image_is_found_by_its_view(tmp_path: Path) -> None:
     item = photograph(tmp_path / "a.jpg", 400, 520)
     item.path.write_bytes(item.path.read_bytes()[:-3000])
     labels = np.zeros(1, np.int64)
-    views = Views([item], labels, partial(read, whole=False), transforms.REVISITING, seed=0)
+    views = Views([item], labels, partial(read, decoded=False), transforms.REVISITING, seed=0)
     result = views[Draw(0, 0, 0)]
     assert isinstance(result, Bad)
     assert item.path.name in result.reason
 
 
 def test_a_recipe_decodes_parts_when_it_is_asked_to(tmp_path: Path) -> None:
-    """As `likeness train image/folders:resnet50 train_read.whole=false` does."""
+    """As `likeness train image/folders:resnet50 train_read.decoded=false` does."""
     recipe, _ = load(f"{ROOT / 'recipes' / 'image' / 'folders.py'}:resnet50")
     item = photograph(tmp_path / "a.jpg", 400, 520)
     views = []
-    for overrides in (["train_read.whole=false"], []):
+    for overrides in (["train_read.decoded=false"], []):
         asked = override(recipe, overrides)
         views.append(views_of(asked, [item], np.zeros(1, np.int64), seed=0)[Draw(0, 0, 0)][0])
         assert asked.read is recipe.read  # a test reads whole images
@@ -190,10 +190,10 @@ def test_packed_pixels_are_read_whole_and_other_settings_are_refused(tmp_path: P
     path = tmp_path / "packed"
     path.write_bytes(levels(0, 4, 5).tobytes())
     packed = Item("a", path, span=(0, 60), ending=raw_ending(3, 4, 5))
-    np.testing.assert_array_equal(read(packed, whole=False), levels(0, 4, 5))
+    np.testing.assert_array_equal(read(packed, decoded=False), levels(0, 4, 5))
     for wrong in ({"crop": 9}, {"grey": True}):
-        with pytest.raises(ValueError, match="whole"):
-            read(packed, whole=False, **wrong)
+        with pytest.raises(ValueError, match="decoded"):
+            read(packed, decoded=False, **wrong)
     with pytest.raises(ValueError, match="dtype"):
         read(packed, dtype="float16")  # type: ignore[call-overload]
 

@@ -18,7 +18,7 @@ from toolkit.data import shards
 from toolkit.data.items import Item
 
 SECONDS = 12
-open_item = partial(audio.read, whole=False)
+open_item = partial(audio.read, decoded=False)
 
 
 def sound(channels: int = 1, seconds: float = SECONDS) -> np.ndarray:
