@@ -136,9 +136,8 @@ def _hits(
     """(Q,) 1 where one of the first k neighbours, the query itself left out, is of its class."""
     right = (of_gallery[found] == codes[:, None]) & (found >= 0)
     if not alone:
-        hits: Floats = right[:, :k].any(axis=1).astype(np.float64)
-        return hits
+        right = right[:, :k]
+        return np.where(right.any(axis=1), 1.0, 0.0)
     itself = found == queries[:, None]
     place = np.cumsum(~itself, axis=1)  # from 1, among the others
-    hits = (right & ~itself & (place <= k)).any(axis=1).astype(np.float64)
-    return hits
+    return np.where((right & ~itself & (place <= k)).any(axis=1), 1.0, 0.0)
