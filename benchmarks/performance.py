@@ -26,7 +26,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,21 @@ def parser_of(doc: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def sizes_parser(doc: str | None) -> argparse.ArgumentParser:
+    """A parser for a script that measures growing sizes, up to --most."""
+    parser = parser_of(doc)
+    parser.add_argument("--most", type=float, default=1e7, help="the largest size")
+    return parser
+
+
+def sizes(most: float) -> Iterator[int]:
+    """10,000 and its tenfolds, up to `most`."""
+    size = 10_000
+    while size <= most:
+        yield size
+        size *= 10
 
 
 def row(*cells: object) -> None:

@@ -4,7 +4,8 @@
 
 Measures: CPU seconds of one thread for n items, the least of the rounds; works that are compared
     take turns. Of the two loaders the wall clock, with two worker processes.
-Gives: lines of `name,n,seconds,peak_mb`; the peak is that of this process up to there.
+Gives: lines `name,n,seconds,peak_mb`, from which scale.py makes a table; the peak is that of this
+    process up to there.
 """
 
 from __future__ import annotations
@@ -130,7 +131,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warn_of_many_threads()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    print("name,n,seconds,peak_mb")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         image_lines(folder, chosen.images, chosen.rounds)

@@ -1,6 +1,6 @@
 """Measures what data sets of millions of items cost: seconds of CPU and megabytes of memory.
 
-    python benchmarks/scale_items.py [--sizes 10000 100000 1000000] [--only NAME ...]
+    python benchmarks/scale_items.py [--most 1e7] [--only NAME ...]
 
 Measures: listing synthetic data sets of N items in each way that there is, and what a plan does
     with them. Nothing but lists is read: no images and no sound. Each way runs in a fresh process,
@@ -8,13 +8,12 @@ Measures: listing synthetic data sets of N items in each way that there is, and 
 Peer: none.
 Limits: the size of the lists themselves.
 Needs: nothing beyond the toolkit. Memory of workers is read from /proc, so on Linux only.
-Takes: 3 minutes of one core with the default sizes; --sizes 10000000 needs 2 GB of disk.
-Gives: lines `name,n,seconds,peak_mb`.
+Takes: ten minutes of one core, and 2 GB of disk in the folder for temporary files.
+Gives: lines `name,n,seconds,peak_mb`, from which scale.py makes a table and a picture.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -28,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from performance import sizes, sizes_parser
 
 from modalities.face import recordio
 from modalities.image import folders
@@ -203,23 +203,22 @@ def run(name: str, n: int, folder: Path) -> None:
 
 def main() -> None:
     """Measure every work at every size, each in a fresh process."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser = sizes_parser(__doc__)
     parser.add_argument("--only", nargs="+", default=list(WORKS), choices=list(WORKS))
     parser.add_argument("--folder", type=Path, help="the input is there (for a fresh process)")
     arguments = parser.parse_args()
     if arguments.folder is not None:
-        run(arguments.only[0], arguments.sizes[0], arguments.folder)
+        run(arguments.only[0], int(arguments.most), arguments.folder)
         return
     for name in arguments.only:
-        for n in arguments.sizes:
+        for n in sizes(arguments.most):
             with tempfile.TemporaryDirectory() as folder:
                 WORKS[name][0](Path(folder), n)
                 subprocess.run(
                     [
                         sys.executable,
                         __file__,
-                        *f"--only {name} --sizes {n} --folder".split(),
+                        *f"--only {name} --most {n} --folder".split(),
                         folder,
                     ],
                     check=True,

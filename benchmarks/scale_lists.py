@@ -1,6 +1,6 @@
 """Measures time and memory of scoring and evaluating lists of ten thousand to ten million trials.
 
-    OMP_NUM_THREADS=1 python benchmarks/scale_lists.py [--sizes 10000,100000,1000000,10000000]
+    OMP_NUM_THREADS=1 python benchmarks/scale_lists.py [--most 1e7]
 
 Measures: `likeness score`, `likeness evaluate --resamples 0` and `likeness evaluate` with 1,000
     resamples on synthetic trials between 20,000 items of 500 subjects with embeddings of 192 dims,
@@ -10,7 +10,7 @@ Limits: pyarrow's reader of CSV with dictionary columns, the gather of both rows
     their products, one np.sort of the scores; each in a fresh process that imports nothing else.
 Needs: pyarrow. No data.
 Takes: ten minutes of one core, and 3 GB of disk in the folder for temporary files.
-Gives: one line `name,n,seconds,peak_mb` for each measurement.
+Gives: lines `name,n,seconds,peak_mb`, from which scale.py makes a table and a picture.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from performance import parser_of, warn_of_many_threads
+from performance import sizes, sizes_parser, warn_of_many_threads
 
 from eval.formats import embeddings
 from eval.formats.trials import write_scores, write_trials
@@ -99,9 +99,9 @@ def commands(folder: Path) -> Iterator[tuple[str, list[str]]]:
         yield name, [sys.executable, "-c", code, str(folder)]
 
 
-def measure(sizes: list[int]) -> Iterator[str]:
+def measure(counts: Iterable[int]) -> Iterator[str]:
     """The line of each measurement."""
-    for size in sizes:
+    for size in counts:
         with tempfile.TemporaryDirectory() as folder:
             inputs(Path(folder), size)
             for name, command in commands(Path(folder)):
@@ -111,12 +111,9 @@ def measure(sizes: list[int]) -> Iterator[str]:
 
 def main() -> None:
     """Prints the lines."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--sizes", default="10000,100000,1000000,10000000")
-    options = parser.parse_args()
+    options = sizes_parser(__doc__).parse_args()
     warn_of_many_threads()
-    print("name,n,seconds,peak_mb")
-    for line in measure([int(size) for size in options.sizes.split(",")]):
+    for line in measure(sizes(options.most)):
         print(line, flush=True)
 
 

@@ -1,6 +1,6 @@
-"""How the time and the memory of a search grow: lines `name,n,seconds,peak_mb`.
+"""Measures how the time and the memory of a search grow with the gallery.
 
-    OMP_NUM_THREADS=1 python benchmarks/scale_search.py [--folder DIR] [--largest 1000000]
+    OMP_NUM_THREADS=1 python benchmarks/scale_search.py [--folder DIR] [--most 1e6]
 
 Measures: `likeness identify` and `likeness retrieve` from files to the table, 512 dimensions, 2,000
     probes, without intervals: CPU seconds and peak memory of the whole process, for galleries of
@@ -9,11 +9,11 @@ Measures: `likeness identify` and `likeness retrieve` from files to the table, 5
 Limits: the bare product of the same shape, in blocks of 512 x 16,384, in memory.
 Needs: 2.1 GB of disk in DIR for a gallery of a million, and 1.3 GB for IJB-C; without --folder in a
     temporary folder.
+Gives: lines `name,n,seconds,peak_mb`, from which scale.py makes a table and a picture.
 """
 
 from __future__ import annotations
 
-import argparse
 import zipfile
 from collections.abc import Iterator
 from multiprocessing import get_context
@@ -22,10 +22,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from face_ijbc import command, write_pack
-from performance import least_cpu_seconds
+from performance import least_cpu_seconds, sizes, sizes_parser
 
 DIM, PROBES, PER_CLASS = 512, 2_000, 10
-SIZES = (10_000, 100_000, 1_000_000)
+LARGEST = 1_000_000  # templates: ten times as many do not fit into the memory of most machines
 _BLOCK, _TILE = 512, 1 << 14
 
 Line = tuple[str, int, float, float]
@@ -58,9 +58,10 @@ def write_side(path: Path, size: int, num_subjects: int, seed: int) -> None:
     temporary.rename(path)
 
 
-def search_lines(folder: Path, sizes: tuple[int, ...]) -> Iterator[Line]:
+def search_lines(folder: Path, most: float) -> Iterator[Line]:
     """Identification, retrieval and the bare product for each size."""
-    for size in sizes:
+    counts = list(sizes(most))
+    for size in counts:
         for name, num_subjects in (("identify", size), ("retrieve", size // PER_CLASS)):
             gallery, probes = folder / f"{name}-{size}.npz", folder / f"{name}-{size}-probes.npz"
             for path, count, seed in ((gallery, size, 1), (probes, PROBES, 2)):
@@ -73,7 +74,7 @@ def search_lines(folder: Path, sizes: tuple[int, ...]) -> Iterator[Line]:
             side = "--probes" if name == "identify" else "--embeddings"
             shared = [name, side, str(probes), "--gallery", str(gallery), "--resamples", "0"]
             yield name, size, *command(*shared)
-            if size == sizes[-1]:
+            if size == counts[-1]:
                 yield f"{name} --memory 512M", size, *command(*shared, "--memory", "512M")
                 gallery.unlink()
         yield "product", size, least_cpu_seconds(lambda size=size: product(size), 1)[0], 0.0  # type: ignore[misc]
@@ -106,15 +107,13 @@ def ijbc_lines(folder: Path) -> Iterator[Line]:
 
 def main() -> None:
     """Print all lines."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = sizes_parser(__doc__)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--largest", type=int, default=SIZES[-1])
     options = parser.parse_args()
     with TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        sizes = tuple(size for size in SIZES if size <= options.largest)
-        for lines in (search_lines(folder, sizes), ijbc_lines(folder)):
+        for lines in (search_lines(folder, min(options.most, LARGEST)), ijbc_lines(folder)):
             for name, size, seconds, megabytes in lines:
                 print(f"{name},{size},{seconds:.2f},{megabytes:.0f}", flush=True)
 
