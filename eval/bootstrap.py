@@ -364,6 +364,7 @@ def interval(
     """Bootstrap interval (low, high) of one metric over subjects, None where there is none; see
     `intervals`.
 
+    >>> from eval.verification import eer
     >>> own = [(i, i) for i in range(6)]
     >>> others = [(i, j) for i in range(6) for j in range(i)]
     >>> values = np.append([0.9, 0.8, 0.3, 0.7, 0.4, 0.8], np.arange(15) / 20)

@@ -43,14 +43,15 @@ def borders(starts: Counts, total: int, tile: int) -> Counts:
     Args:
         starts: (S,) the first row of each group, ascending from 0.
         total: How many rows there are.
-        tile: How many rows a tile should have; it has fewer, or more where a group does.
+        tile: How many rows a tile should have. A border that would cut a group moves to its end, so
+            that a tile may have fewer rows, or the rows of a group more.
 
     Returns:
         (T + 1,) from 0 to S.
 
     Example:
         >>> borders(np.array([0, 2, 3, 7]), 8, 4).tolist()
-        [0, 2, 4]
+        [0, 3, 4]
     """
     num_tiles = -(-total // tile)
     ideal = np.arange(1, num_tiles) * total // num_tiles

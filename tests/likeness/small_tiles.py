@@ -15,10 +15,6 @@ from eval import retrieval, searching, tiled_ranks
 from eval.parts import Parts
 from likeness.cli import main
 
-searching.TILE = tiled_ranks.TILE = 64
-retrieval.LARGE = 64
-searching._CELLS = tiled_ranks._CELLS = 64 * 16
-searching._PART_CELLS = tiled_ranks._PART_CELLS = 300 * 32
 written = 0
 write = Parts._write
 
@@ -31,7 +27,10 @@ def counted(self: Parts, *arguments: Any) -> None:
         os._exit(9)
 
 
-Parts._write = counted  # type: ignore[method-assign]
-
 if __name__ == "__main__":
+    searching.TILE = tiled_ranks.TILE = 64
+    retrieval.LARGE = 64
+    searching._CELLS = tiled_ranks._CELLS = 64 * 16
+    searching._PART_CELLS = tiled_ranks._PART_CELLS = 300 * 32
+    Parts._write = counted  # type: ignore[method-assign]
     main(sys.argv[2:])
