@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from eval.formats.boundary import Answer, Ended, Limits, Process
 from eval.formats.files import EXPANSION, atomic_path
 from eval.formats.kaldi import MAX_DIM, MAX_META
+from eval.formats.plain import numbers
 from eval.formats.writing import added, move, remove_abandoned, staged, sync
 from eval.types import Embeddings
 
@@ -160,7 +161,7 @@ def _from_batches(
         # flatten() and value_lengths() would import pyarrow.compute, which takes longer than
         # reading.
         if hasattr(vectors, "offsets"):
-            offsets = vectors.offsets.to_numpy()
+            offsets = numbers(vectors.offsets)
             start, stop, own = int(offsets[0]), int(offsets[-1]), np.diff(offsets)
         else:
             size = vectors.type.list_size
@@ -180,7 +181,7 @@ def _from_batches(
                 f"{MAX_DIM}"
             )
         ids += names.to_pylist()
-        parts.append(values.to_numpy(zero_copy_only=False).reshape(batch.num_rows, -1))
+        parts.append(numbers(values).reshape(batch.num_rows, -1))
     empty = np.zeros((0, max(1, getattr(schema.field("vector").type, "list_size", 1))), np.float32)
     return tuple(ids), np.concatenate(parts) if parts else empty
 
