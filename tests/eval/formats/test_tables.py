@@ -232,6 +232,19 @@ def test_parquet_of_others(tmp_path):
         assert str(path) in str(caught.value)
 
 
+def test_a_parquet_file_is_read_without_pandas(tmp_path):
+    """Importing it takes ten times as long as reading, in every process that reads such a file."""
+    pytest.importorskip("pyarrow")
+    write(tmp_path / "e.parquet", Embeddings(("a", "b"), np.eye(2)))
+    code = (
+        "import sys; from pathlib import Path; from eval.formats.tables import _read_parquet; "
+        "_read_parquet(Path(sys.argv[1]), 1 << 20); print('pandas' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "e.parquet")]
+    read_apart = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert read_apart.stdout == "False\n"
+
+
 def test_a_small_parquet_file_does_not_become_a_large_matrix(tmp_path, monkeypatch):
     """Equal values take next to nothing in a dictionary: vectors are counted before any is read,
     ids as they come, few at a time.
