@@ -13,7 +13,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 # each of the processes below would compile torch once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all lint check bench results install clean
+.PHONY: demo test test-ci test-all lint check bench results install clean
 
 install: $(READY)
 
@@ -41,10 +41,16 @@ demo: $(DEMO_READY)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
 	--dist worksteal --durations=30
 
-# Five minutes on two cores: a quarter of hypothesis's examples, an eighth of the damaged files, and
-# no test that is marked slow.
+# A quarter of hypothesis's examples, and an eighth of the damaged files.
+FEW_EXAMPLES := LIKENESS_FUZZ_EXAMPLES=5 $(PYTEST) --hypothesis-profile quick
+
+# Five minutes on two cores: few examples, and no test that is marked slow.
 test: $(READY)
-	LIKENESS_FUZZ_EXAMPLES=5 $(PYTEST) -m "not slow" --hypothesis-profile quick
+	$(FEW_EXAMPLES) -m "not slow"
+
+# What CI runs: few examples, of which it draws the same ones each time, and all tests.
+test-ci: $(READY)
+	$(FEW_EXAMPLES)
 
 # All examples, and the tests that take long and prove little more (the marker in pyproject.toml).
 test-all: $(READY)
