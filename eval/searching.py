@@ -18,12 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 from eval.formats.stored import StoredRows
 from eval.memory import keep_freed_memory
 from eval.parts import ALONE, Arrays, Parts
+from eval.ranks import prepared
 from eval.similarity import matrix, single
 from eval.tiles import TILE, Rows, as_rows, borders, repeated, scorer
 from eval.types import Floats
 
 Counts = NDArray[np.int64]
 
+MANY_PROBES = 1 << 17  # more are never all in memory at once
 _CELLS = 1 << 23  # scores held at once: 32 MB in float32
 _PART_CELLS = 1 << 32  # scores of a part that is finished and kept: a minute of a core
 _OWN_ROWS = 4096  # templates of mates that are read together
@@ -138,7 +140,8 @@ def search_embeddings(
     enrolled, num_probes, mate = _labels(gallery_subjects, probe_subjects)
     x = _checked("probe", probes, num_probes)
     y = _checked("gallery", gallery, enrolled.size)
-    make = _one_tile if enrolled.size <= TILE else _many_tiles
+    small = enrolled.size <= TILE and num_probes <= MANY_PROBES
+    make = _one_tile if small else _many_tiles
     return _search(make(x, y, enrolled, mate, similarity), enrolled.size, keep, parts)
 
 
@@ -203,7 +206,11 @@ def _many_tiles(
     order = np.argsort(enrolled, kind="stable")
     each = np.bincount(enrolled)
     starts = np.cumsum(each) - each
-    twins = repeated(gallery)
+    # Rows that differ in length alone have the same cosines.
+    twins = repeated(
+        gallery,
+        lambda rows: prepared(rows, slice(None), "cosine") if similarity == "cosine" else rows,
+    )
     sequence = np.arange(mate.size)
 
     def opened(begin: int, end: int) -> Callable[[slice], NDArray[Any]]:

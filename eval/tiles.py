@@ -70,7 +70,8 @@ def repeated(rows: Rows, prepare: Callable[[Floats32], Floats32] = np.ascontiguo
     weights = np.random.default_rng(0).integers(1 << 32, size=dim, dtype=np.uint32) | np.uint32(1)
     keys = np.empty(num_rows, dtype=np.uint32)
     for start in range(0, num_rows, _ROWS):
-        bits = prepare(rows[start : start + _ROWS]).view(np.uint32)
+        # Adding 0 makes -0 equal to 0 in its bits too.
+        bits = (prepare(rows[start : start + _ROWS]) + np.float32(0)).view(np.uint32)
         keys[start : start + _ROWS] = np.einsum("nd,d->n", bits, weights)  # modulo 2^32
     order = np.argsort(keys, kind="stable")
     same = keys[order[1:]] == keys[order[:-1]]
@@ -86,12 +87,13 @@ def scorer(rows: Floats32, is_repeated: Bools, similarity: str) -> Callable[[Flo
     exactly: the last digit of a matrix product may depend on where a row stands in it.
     """
     product, twins = against(rows, similarity), np.flatnonzero(is_repeated)
-    if not twins.size:
-        return product
 
     def scores(probes: Floats32) -> Floats32:
-        values = product(probes)
-        values[:, twins] = single(probes[:, None], rows[None, twins], similarity)
+        # A product with a single row rounds in another way than one with several.
+        several = np.repeat(probes, 2, axis=0) if len(probes) == 1 else probes
+        values = product(several)[: len(probes)]
+        if twins.size:
+            values[:, twins] = single(probes[:, None], rows[None, twins], similarity)
         return values
 
     return scores

@@ -50,6 +50,7 @@ _ROWS = 1 << 20  # read at a time
 _ROWS_OF_GROUP = 1 << 22  # each row group of a .parquet repeats the ids
 _ROW_BYTES = 17  # of a trial with a label and a score in memory
 _MAX_COLUMNS = 1_000
+_CAST = "cast it to text"
 _MAX_TYPE = 1_000  # characters of the names of columns and of their types
 _TEXT = r"(large_)?string|dictionary<values=(large_)?string, indices=u?int\d+, ordered=[01]>"
 _WHOLE = r"u?int\d+"
@@ -243,15 +244,18 @@ def _arrow_table(sides: Sequence[Column], target: Bools | None, values: Floats |
 
 
 def _occurring(keys: list[bytes], codes: NDArray[Any]) -> Column:
-    """The column without the keys that do not occur, and with each key once."""
-    occurs = np.zeros(len(keys), dtype=np.bool_)
-    occurs[codes] = True
+    """The column with each key once, numbered by its first occurrence as the keys of text are.
+
+    Keys that do not occur are left out.
+    """
+    first = np.full(len(keys), codes.size)
+    # Of several places, the last that is assigned stays: the first row.
+    first[codes[::-1]] = np.arange(codes.size)[::-1]
+    in_order = np.argsort(first, kind="stable")[: np.count_nonzero(first < codes.size)]
     number: dict[bytes, int] = {}
     numbers = np.full(len(keys), -1, dtype=np.int32)
-    for k in np.flatnonzero(occurs).tolist():
+    for k in in_order.tolist():
         numbers[k] = number.setdefault(keys[k], len(number))
-    if len(number) == len(keys):
-        return Column(keys, np.asarray(codes, dtype=np.int32))
     return Column(list(number), numbers[codes])
 
 
@@ -355,6 +359,8 @@ def _refused(path: Path) -> Iterator[None]:
     except (ValueError, OSError) as error:
         if str(path) in str(error):
             raise
+        if _CAST in str(error):
+            raise ValueError(f"{path}: {error}") from None
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise ValueError(
             f"{path}: not a Parquet file that can be read ({reason}); it is damaged, truncated or "
@@ -411,7 +417,7 @@ def parquet_arrays(path: str, limit: int, names: Sequence[str], layout: str) -> 
         for name, role, kind in zip(names, layout, types, strict=True):
             if not re.fullmatch(_TYPES[role], kind):
                 raise ValueError(
-                    f"the type {kind[:_MAX_TYPE]} of its column {name} is none of a list of trials"
+                    f"its column {name} is of type {kind[:_MAX_TYPE]}; {_CAST} or to numbers"
                 )
         texts = [name for name, kind in zip(names, types, strict=True) if "string" in kind]
         parquet = _open(file, read_dictionary=texts)
@@ -421,13 +427,14 @@ def parquet_arrays(path: str, limit: int, names: Sequence[str], layout: str) -> 
         )
         if needed > limit:
             raise ValueError(f"it would take {needed} bytes, but at most {limit} are allowed")
-        parts = [_Texts() if name in texts else _Numbers() for name in names]
+        parts = [
+            _Texts() if name in texts else _Numbers(as_texts=role in "ep")
+            for name, role in zip(names, layout, strict=True)
+        ]
         for batch in parquet.iter_batches(_ROWS, columns=list(names), use_threads=False):
             for name, part in zip(names, parts, strict=True):
                 part.add(batch.column(batch.schema.get_field_index(name)))
-        answers = [
-            part.answer(as_texts=role in "ep") for role, part in zip(layout, parts, strict=True)
-        ]
+        answers = [part.answer() for part in parts]
     return [form for form, _ in answers], [array for _, arrays in answers for array in arrays]
 
 
@@ -465,17 +472,21 @@ class _Texts:
             self._known = column.dictionary, numbers
         self._codes.append(self._known[1][plain.numbers(column.indices)])
 
-    def answer(self, *, as_texts: bool) -> tuple[list[Any], list[NDArray[Any]]]:
+    def answer(self) -> tuple[list[Any], list[NDArray[Any]]]:
         """The form of the column and its arrays."""
         form = ["texts", self.rows.missing, self.rows.first]
         return form, _texts(list(self._number), self._codes)
 
 
 class _Numbers:
-    """A column of numbers while its batches are read."""
+    """A column of numbers while its batches are read.
 
-    def __init__(self) -> None:
-        self.rows = _Rows()
+    Args:
+        as_texts: Whether the numbers are ids, which are texts.
+    """
+
+    def __init__(self, *, as_texts: bool) -> None:
+        self.rows, self._as_texts = _Rows(), as_texts
         self._parts: list[NDArray[Any]] = []
 
     def add(self, column: Any) -> None:
@@ -487,12 +498,12 @@ class _Numbers:
         self.rows.add(absent)
         self._parts.append(values)
 
-    def answer(self, *, as_texts: bool) -> tuple[list[Any], list[NDArray[Any]]]:
+    def answer(self) -> tuple[list[Any], list[NDArray[Any]]]:
         """The form of the column and its arrays; ids that are numbers become texts."""
-        form = ["texts" if as_texts else "numbers", self.rows.missing, self.rows.first]
+        form = ["texts" if self._as_texts else "numbers", self.rows.missing, self.rows.first]
         values = np.concatenate(self._parts) if self._parts else np.zeros(0)
         self._parts.clear()
-        if not as_texts:
+        if not self._as_texts:
             return form, [values]
         distinct, codes = np.unique(values, return_inverse=True)
         return form, _texts(list(map(str, distinct.tolist())), [codes])

@@ -686,6 +686,8 @@ def estimated_lines(path: Path) -> int:
     block = next(_text_blocks(path), b"")
     with path.open("rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
+    if not block:
+        return 0
     sample = block[:_QUICK_FROM]
     share = len(zlib.compress(sample)) / len(sample) if zipped else 1.0
     return int(block.count(b"\n") * max(1.0, path.stat().st_size / max(1.0, share * len(block))))
@@ -719,7 +721,8 @@ def _text_blocks(path: Path) -> Iterator[bytes]:
                     f"{path}: it expands to over {limit} bytes, {EXPANSION} times its size; "
                     "unpack it yourself if you trust it"
                 )
-            report(f"reading {path.name}", raw.tell(), size)
+            if size:  # a pipe has none
+                report(f"reading {path.name}", raw.tell(), size)
             end = block.rfind(b"\n") + 1
             if end:
                 yield rest + block[:end]

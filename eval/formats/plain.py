@@ -131,8 +131,8 @@ def _module(name: str) -> Any:
 def _plain(block: bytes, longest: int) -> bytes | None:
     """The lines with plain ends, or None if they could be read in another way."""
     text = block.replace(b"\r\n", b"\n") if b"\r" in block else block
-    if text.startswith(_BOM):
-        return None  # pyarrow would take it for no part of the first field
+    if b"\r" in text or text.startswith(_BOM):
+        return None  # pyarrow takes the one for the end of a line, the other for no part of a field
     # Where each of these windows holds the end of a line, no line is longer than two of them.
     window = longest // 2
     ends = (block.find(b"\n", start, start + window) for start in range(0, len(block), window))

@@ -28,7 +28,14 @@ if TYPE_CHECKING:
     from eval.protocols.identification import IdentificationSettings
 
 app = typer.Typer()
-_NOT_WITH_IJB = ("gallery_subjects", "probe_subjects", "second_gallery", "similarity", "protocol")
+_NOT_WITH_IJB = (
+    "gallery_subjects",
+    "probe_subjects",
+    "second_gallery",
+    "similarity",
+    "protocol",
+    "memory",
+)
 
 
 @app.command(

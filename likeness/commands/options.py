@@ -49,8 +49,8 @@ Memory = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="The most memory that the work may take, such as 8G or 512M. Work that needs more is "
-        "refused before it begins (docs/performance.md).",
+        help="The most memory that the work may take, such as 8G or 512M. What does not fit is "
+        "read from its file in pieces, or refused before the work begins.",
     ),
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eval.memory import keep_freed_memory, parse_size
+from eval.memory import parse_size
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,3 @@ def test_sizes(text: str, size: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="512M"):
         parse_size(text)
-
-
-def test_keeping_freed_memory_changes_nothing_else() -> None:
-    keep_freed_memory()
-    keep_freed_memory()

@@ -62,6 +62,11 @@ def approximate_recall(
             )
         x = as_rows(queries)
         y = x if gallery is None else as_rows(gallery)
+        if x.shape[1] != y.shape[1]:
+            raise ValueError(
+                f"similarity: embeddings of {x.shape[1]} and gallery of {y.shape[1]} dims; "
+                "embeddings of two models do not compare"
+            )
         codes, of_gallery = label_codes(labels, gallery_labels)
         alone = gallery is None
         most = min(max(ks) + alone, y.shape[0])

@@ -216,7 +216,11 @@ def estimate(
     size = min(_ESTIMATE_BATCH, len(items))
     of_every_item = recipe.estimate_views * (len(items) // size)
     num_batches = min(of_every_item, _ESTIMATE_VIEWS // size)
-    in_classes = num_batches < of_every_item and np.unique(labels).size * _EACH_CLASS >= size
+    in_classes = (
+        num_batches < of_every_item
+        and size % _EACH_CLASS == 0
+        and np.unique(labels).size * _EACH_CLASS >= size
+    )
     sampling = Sampling(size, items_per_class=_EACH_CLASS if in_classes else 0)
 
     def batches(sampling: Sampling) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
