@@ -6,6 +6,7 @@ result is the same for any number of them, and a run that was stopped goes on.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,8 +25,15 @@ T = TypeVar("T")
 _LIMIT = 1 << 34  # bytes of a part
 
 
+_STAMP = "part_of"  # the array that says of which work and which part a file is
+
+
 def _nothing(*_: int) -> None:
     pass
+
+
+def _no_work() -> str:
+    return ""
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Parts:
         folder: Where finished parts are kept, as NAME-000000.npz; None keeps them in memory only.
             A single part is never written by one process, which could not go on from it.
         prepare: Is called before parts are looked for in the folder. It sees to it that the folder
-            is there, and that its parts are of this work.
+            is there, and returns a text that no other work has. Parts of other work are not read.
         name: The beginning of the names of the files.
         rank: The number of this process, from 0.
         world: How many processes share the work. They need a folder.
@@ -45,7 +53,7 @@ class Parts:
     """
 
     folder: Path | None = None
-    prepare: Callable[[], object] = _nothing
+    prepare: Callable[[], str] = _no_work
     name: str = "part"
     rank: int = 0
     world: int = 1
@@ -71,20 +79,19 @@ class Parts:
         mine = [number for number in range(len(parts)) if number % self.world == self.rank]
         total, done = sum(size(parts[number]) for number in mine), 0
         in_files = self.folder is not None and (len(parts) > 1 or self.world > 1)
-        if in_files:
-            self.prepare()
+        work = self.prepare() if in_files else ""
         made: dict[int, Arrays] = {}
         for number in mine:
-            if not in_files or self.read(number) is None:
+            if not in_files or self.read(number, work) is None:
                 arrays = compute(parts[number], partial(self._tell, done, total))
                 if in_files:
-                    self._write(number, arrays)
+                    self._write(number, work, arrays)
                 else:
                     made[number] = arrays
             done += size(parts[number])
             self.advance(done, total)
         self.wait()
-        results = [self.read(k) if in_files else made[k] for k in range(len(parts))]
+        results = [self.read(k, work) if in_files else made[k] for k in range(len(parts))]
         lost = [number for number, arrays in enumerate(results) if arrays is None]
         if lost:
             raise ValueError(
@@ -100,15 +107,28 @@ class Parts:
         assert self.folder is not None
         return self.folder / f"{self.name}-{number:06d}.npz"
 
-    def _write(self, number: int, arrays: Arrays) -> None:
-        with atomic_path(self._path(number)) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+    def _stamp(self, number: int, work: str) -> str:
+        return json.dumps([work, self.name, number])
 
-    def read(self, number: int) -> Arrays | None:
-        """Returns the arrays of a part; None where it is not there or is damaged."""
+    def _write(self, number: int, work: str, arrays: Arrays) -> None:
+        stamped = {**arrays, _STAMP: np.array(self._stamp(number, work))}
+        with atomic_path(self._path(number)) as temporary, temporary.open("wb") as file:
+            np.savez(file, **stamped)  # type: ignore[arg-type]
+
+    def read(self, number: int, work: str) -> Arrays | None:
+        """Returns the arrays of a part; None where it is not there, damaged or of other work.
+
+        Raises:
+            ValueError: A folder or a pipe is there instead.
+        """
         path = self._path(number)
+        if path.exists() and not path.is_file():  # a pipe would wait for ever
+            raise ValueError(f"{path} is no file, and so no part of a search; remove it")
         with suppress(ValueError, OSError), npz.opened(path, _LIMIT) as file:
-            return {name: file.read(name) for name in file.headers}
+            arrays = {name: file.read(name) for name in file.headers}
+            stamp = arrays.pop(_STAMP, None)
+            if stamp is not None and str(stamp) == self._stamp(number, work):
+                return arrays
         return None
 
 

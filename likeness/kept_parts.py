@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatch
+from hashlib import sha256 as hashed
 from pathlib import Path
 from typing import Any
 
@@ -83,18 +84,18 @@ def kept_parts(
             "results: give --json FILE"
         )
     folder = None if out is None else out.with_name(f"{out.name}.parts")
+    plan: dict[str, Any] = {}
     with ExitStack() as stack:
         wait, on_main = _joined(stack) if world > 1 else (_nothing, _run)
-        plan: dict[str, Any] = {}
 
-        def prepare() -> None:
-            if plan:
-                return
+        def prepare() -> str:
             assert folder is not None
-            plan.update(_plan(inputs, settings))
-            on_main(lambda: _prepare(folder, plan, stack))
-            if json_object(folder / _PLAN) != plan:
-                raise ValueError(f"{folder}: process {rank} has other inputs than the first")
+            if not plan:
+                plan.update(_plan(inputs, settings))
+                on_main(lambda: _prepare(folder, plan, stack))
+                if json_object(folder / _PLAN) != plan:
+                    raise ValueError(f"{folder}: process {rank} has other inputs than the first")
+            return hashed(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
         with bar(show=rank == 0) as progress:
             task = progress.add_task(what, total=None)
@@ -105,7 +106,11 @@ def kept_parts(
             yield Parts(folder, prepare, rank=rank, world=world, wait=wait, advance=advance)
         wait()  # the others have read what is removed now
         if plan and rank == 0 and folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            for file in (*_parts_of(folder), folder / _PLAN):
+                file.unlink(missing_ok=True)
+    if plan and rank == 0 and folder is not None:
+        with suppress(OSError):  # something else lies there
+            folder.rmdir()
 
 
 def _nothing() -> None:
@@ -147,9 +152,19 @@ def _prepare(folder: Path, plan: Mapping[str, Any], stack: ExitStack) -> None:
     """Makes the folder, or goes on in it. Its lock is held until the stack is closed."""
     from toolkit.training.lock import only_writer
 
-    stack.enter_context(only_writer(folder))
     file = folder / _PLAN
-    if file.is_file():
+    # What is hidden is a lock, or was left by a writer that was killed.
+    entries = [entry for entry in _entries(folder) if not entry.startswith(".")]
+    others = [entry for entry in entries if entry != _PLAN and not fnmatch(entry, _PARTS)]
+    is_planned = file.is_file() and json_object(file).keys() == plan.keys()
+    if folder.is_symlink() or others or (entries and not is_planned):
+        raise ValueError(
+            f"{folder} is no folder of the parts of a search, and nothing in it was changed; move "
+            "it away, or choose another --json"
+        )
+    stack.enter_context(only_writer(folder))
+    done = _parts_of(folder)
+    if done:
         before = json_object(file)
         if before != plan:
             differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
@@ -157,10 +172,20 @@ def _prepare(folder: Path, plan: Mapping[str, Any], stack: ExitStack) -> None:
                 f"{folder} has parts of another search ({differ} differ); remove that folder, or "
                 "choose another --json"
             )
-        done = len(list(folder.glob(_PARTS)))
-        console.print(f"going on in {folder}: {done} finished parts are there")
+        console.print(f"going on in {folder}: {len(done)} finished parts are there")
         return
-    for part in folder.glob(_PARTS):  # without a plan nobody knows of what they are
-        part.unlink()
     with atomic_path(file) as temporary:
         temporary.write_text(json.dumps(plan) + "\n", encoding="utf-8")
+
+
+def _entries(folder: Path) -> list[str]:
+    """The names of what lies in a folder; none where there is no such folder."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _parts_of(folder: Path) -> list[Path]:
+    """The finished parts in a folder."""
+    return [path for path in folder.glob(_PARTS) if path.is_file() and not path.is_symlink()]

@@ -25,6 +25,7 @@ files its manifest names.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -39,7 +40,7 @@ from numpy.typing import NDArray
 
 from eval.formats import kaldi, npz, tables
 from eval.formats.files import atomic_path, refuse_device
-from eval.formats.stored import StoredRows
+from eval.formats.stored import StoredRows, state_of
 from eval.types import Embeddings, name_first
 
 # A compressed file may expand to EXPANSION times its size, or to 1 GiB if that is more.
@@ -356,9 +357,21 @@ def _located_rows(
         start = info.header_offset + 30 + name_bytes + extra_bytes
         file.seek(start)
         head = file.read(info.file_size - math.prod(shape) * dtype.itemsize)
-    if b"'fortran_order': False" not in head:
+        state = state_of(file)
+    if _is_in_columns(head):
         return None
-    return StoredRows(path, start + len(head), dtype, shape, zlib.crc32(head), info.CRC)
+    return StoredRows(path, start + len(head), dtype, shape, zlib.crc32(head), info.CRC, state)
+
+
+def _is_in_columns(head: bytes) -> bool:
+    """Whether the header of a .npy array says that its numbers lie column by column."""
+    stream = io.BytesIO(head)
+    version = np.lib.format.read_magic(stream)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(version)
+    return read is None or bool(read(stream)[1])
 
 
 def _meta(path: Path, text: str) -> dict[str, str]:

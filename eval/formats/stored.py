@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,12 @@ from numpy.typing import NDArray
 from eval.types import Floats32, name_first
 
 _BLOCK = 1 << 22  # bytes
+
+
+def state_of(file: IO[bytes]) -> tuple[int, ...]:
+    """Returns what differs between a file and one that has taken its place or was written to."""
+    state = os.fstat(file.fileno())
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class StoredRows:
         shape: (N, D).
         head_crc: The CRC-32 of the bytes of the array before its rows.
         full_crc: The CRC-32 that the file states for these and all rows.
+        state: What shows that the file is still the one that was checked (see `state_of`).
     """
 
     path: Path
@@ -37,6 +45,7 @@ class StoredRows:
     shape: tuple[int, ...]
     head_crc: int
     full_crc: int
+    state: tuple[int, ...]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -45,7 +54,7 @@ class StoredRows:
         """The rows of these numbers as float32. Neighbours are read together.
 
         Raises:
-            ValueError: The file has become shorter.
+            ValueError: The file has changed since it was opened first.
         """
         numbers = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
         return self._stored(numbers).astype(np.float32, copy=False)
@@ -57,6 +66,10 @@ class StoredRows:
         row_bytes = self.shape[1] * self.dtype.itemsize
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         with self.path.open("rb", buffering=0) as file:
+            if state_of(file) != self.state:
+                raise ValueError(
+                    f"{self.path}: the file was changed while it was read; start again"
+                )
             begins, ends = np.append(0, breaks), np.append(breaks, numbers.size)
             for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
                 if begin == end:

@@ -247,11 +247,18 @@ def _loaded(
     from likeness import extract
     from likeness.models import load
     from toolkit.data.item_lists import read_items
+    from toolkit.data.items import Items
 
-    items = [] if source.items is None else read_items(source.items, source.root)
+    items: Sequence[Item] = [] if source.items is None else read_items(source.items, source.root)
     if items:
         embeddings.check_ids(out, [item.id for item in items])
         refuse_missing_files([item.path for item in items], allow_some=skips_bad)
+        if isinstance(items, Items) and {"start", "end"} & items.further.keys():
+            say(
+                f"warning: {source.items}: the columns start and end are not used; every file is "
+                "embedded whole",
+                error=True,
+            )
     # The faces of IJB are aligned by its landmarks, not by a detector.
     detector: Path | Literal[False] | None = False if source.ijb is not None else reading.detector
     loaded = load.in_parts(

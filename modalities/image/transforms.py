@@ -24,7 +24,7 @@ from toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
 Range = tuple[float, float]
 
 
-@takes(dtype="uint8")
+@takes(dtype="uint8", opened=True)
 def crop_view(
     image: Array | EncodedImage,
     rng: np.random.Generator,

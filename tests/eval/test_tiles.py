@@ -142,3 +142,27 @@ def test_borders_cut_no_group(sizes: list[int], tile: int) -> None:
     assert cuts == sorted(set(cuts))
     for begin, end in pairwise(cuts):
         assert sum(sizes[begin:end]) <= tile + max(sizes)
+
+
+def test_templates_that_differ_in_length_alone_tie_in_tiles() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((15, 7)).astype(np.float32)
+    rows[:, 0] = 0.0
+    longer = 2 * rows
+    longer[:, 0] = -0.0
+    probes = rows + 0.1 * rng.standard_normal(rows.shape).astype(np.float32)
+    with in_tiles(13):
+        found = search_embeddings(
+            probes, np.concatenate([rows, longer]), np.arange(30), np.arange(15)
+        )
+    assert found.tied.tolist() == [1] * 15
+    assert not found.first.any()
+
+
+def test_equal_probes_score_alike_in_a_block_of_one_row() -> None:
+    rng = np.random.default_rng(0)
+    probes = np.tile(rng.standard_normal(128, dtype=np.float32), (4, 1))  # blocks of 3 and of 1
+    gallery = rng.standard_normal((400, 128), dtype=np.float32)
+    with in_tiles(200):
+        found = search_embeddings(probes, gallery, np.arange(400), np.full(4, 1000))
+    assert np.unique(found.rival).size == 1

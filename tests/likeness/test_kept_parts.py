@@ -264,3 +264,53 @@ def test_approximate_self_retrieval_leaves_the_query_out(folder: Path, tmp_path:
     assert exact
     values = [result["value"] for result in results(tmp_path / "exact.json")[:4]]
     assert [result["value"] for result in results(out)] == pytest.approx(values)
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_what_is_no_folder_of_parts_stays_as_it_is(folder: Path, tmp_path: Path) -> None:
+    out, parts = tmp_path / "out.json", tmp_path / "out.json.parts"
+    parts.mkdir()
+    (parts / "gallery-000001.npz").write_text("mine")
+    with pytest.raises(ValueError, match="move"):
+        work(folder, "identify", out)
+    (parts / "plan.json").write_text('{"mine": 1}')
+    with pytest.raises(ValueError, match="move"):
+        work(folder, "identify", out)
+    assert (parts / "gallery-000001.npz").read_text() == "mine"
+    shutil.move(parts, tmp_path / "elsewhere")
+    parts.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="move"):
+        work(folder, "identify", out)
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == [
+        "gallery-000001.npz",
+        "plan.json",
+    ]
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_parts_that_are_exchanged_are_made_again(folder: Path, tmp_path: Path) -> None:
+    out, parts = tmp_path / "out.json", tmp_path / "out.json.parts"
+    with stopped_after(3):
+        work(folder, "identify", out)
+    first, second, third = sorted(parts.glob("*.npz"))[:3]
+    shutil.copy(second, first)
+    third.unlink()
+    os.mkfifo(third)
+    with pytest.raises(ValueError, match="remove"):
+        work(folder, "identify", out)
+    third.unlink()
+    work(folder, "identify", out)
+    work(folder, "identify", tmp_path / "whole.json")
+    assert out.read_bytes() == (tmp_path / "whole.json").read_bytes()
+    assert not parts.exists()
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_a_plan_without_parts_binds_nobody(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    with stopped_after(1):
+        work(folder, "identify", out)
+    for part in (tmp_path / "out.json.parts").glob("*.npz"):
+        part.unlink()
+    work(folder, "retrieve", out)
+    assert not (tmp_path / "out.json.parts").exists()

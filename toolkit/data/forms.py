@@ -16,18 +16,20 @@ from typing import Any, Literal, TypeVar, get_args
 
 DType = Literal["float32", "uint8"]  # of images, as they are read
 
-_TAKES = "takes"
+_TAKES, _OPENED = "takes", "takes_opened"
 # Batches of uint8 become float32 on the device, with the same values.
 _WITHOUT_AUGMENTATION = {"dtype": "uint8"}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def takes(**settings: Any) -> Callable[[F], F]:
+def takes(*, opened: bool = False, **settings: Any) -> Callable[[F], F]:
     """Marks an augmentation that takes what `read` gives with these settings.
 
     Its views must be the same as without them.
 
     Args:
+        opened: Whether it also takes files that are opened and not decoded, where a recipe asks for
+            them by decoded=False, and its views differ.
         settings: Settings of `read`; those that it does not have are passed over.
 
     Example:
@@ -38,6 +40,7 @@ def takes(**settings: Any) -> Callable[[F], F]:
 
     def mark(augment: F) -> F:
         setattr(augment, _TAKES, settings)
+        setattr(augment, _OPENED, opened or settings.get("decoded") is False)
         return augment
 
     return mark
@@ -53,6 +56,9 @@ def reading_for(
         augment: What gets the input; None where a batch does.
         kept: Whether what is read is kept for later epochs. Then it is decoded whole, once.
 
+    Raises:
+        ValueError: The recipe leaves decoding to an augmentation that takes decoded inputs only.
+
     Example:
         >>> def read(item, *, dtype="float32"):
         ...     return dtype
@@ -64,6 +70,12 @@ def reading_for(
     function = augment.func if isinstance(augment, partial) else augment
     taken = _WITHOUT_AUGMENTATION if function is None else getattr(function, _TAKES, {})
     stated = read.keywords if isinstance(read, partial) else {}
+    if stated.get("decoded") is False and not getattr(function, _OPENED, False):
+        name = getattr(function, "__name__", "None")
+        raise ValueError(
+            f"read: decoded=False leaves decoding to the augmentation, and {name} takes decoded "
+            "inputs; set it in train_read, with an augmentation such as crop_view"
+        )
     try:
         known = inspect.signature(read).parameters
     except (ValueError, TypeError):  # a callable without a signature

@@ -67,6 +67,12 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
         return dataclasses.replace(
             owner, **{head: assign(current, rest, text, name) if rest else _parse(text, hint, name)}
         )
+    if owner is None:
+        part = name.removesuffix("." + ".".join(path))
+        raise ValueError(
+            f"override {name}: the recipe's {part} is None, so that nothing can be set inside it; "
+            "choose a variant that has it, or copy the recipe and add it (likeness recipes --copy)"
+        )
     raise ValueError(f"override {name}: {'.'.join(path)!r} cannot be set inside {owner!r}")
 
 

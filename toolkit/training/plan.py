@@ -14,6 +14,7 @@ import numpy as np
 from eval.similarity import check_similarity
 from eval.types import Trials, name_first
 from toolkit.data.batch import Draw, Views
+from toolkit.data.forms import reading_for
 from toolkit.data.item_checks import (
     check_unique,
     distinct_labels,
@@ -121,6 +122,7 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
         _check_trials(trials, classes)
     for settings in measure.settings_of(recipe):
         measure.check_items(settings, data, classes)
+    reading_for(recipe.read)
     views = views_of(recipe, items, labels, seed=recipe.seed)
     views[Draw(0, 0, 0)]  # an augmentation may refuse its settings: a missing folder of noise, say
     summed = fingerprint(items)

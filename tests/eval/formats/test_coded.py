@@ -215,3 +215,19 @@ def test_a_parquet_file_that_expands_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(coded, "_FREE_EXPANSION", 1 << 10)
     with pytest.raises(ValueError, match="at most"):
         read_trials(tmp_path / "list.parquet")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_ids_are_numbered_as_those_of_text(tmp_path, suffix):
+    """The order of the numbers decides which subjects the bootstrap draws."""
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    ids, rng = tuple(f"s{k}" for k in range(9)), np.random.default_rng(0)
+    trials = Trials(ids, ids, *rng.integers(9, size=(2, 30)))
+    read = []
+    for name in ("list.txt", f"list{suffix}"):
+        write_trials(tmp_path / name, trials)
+        read.append(read_trials(tmp_path / name))
+    assert read[0].enrol_ids == read[1].enrol_ids
+    assert read[0].probe_ids == read[1].probe_ids
+    assert read[0].enrol.tolist() == read[1].enrol.tolist()

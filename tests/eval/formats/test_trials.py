@@ -762,3 +762,28 @@ def test_line_numbers_count_every_line(put):
         lambda fields: "ep" if fields[0] == b"enrol" else None,
     )
     assert table.lines[:].tolist() == [4, 7]
+
+
+def test_a_carriage_return_alone_ends_no_line(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(files, "_QUICK_FROM", 1)
+    monkeypatch.setattr(files, "_BLOCK", 200)
+    lines = [b"a%d x%d 0.5 1\n" % (k, k) for k in range(100)]
+    lines[80] = b"a x 0.5 1\rghost y 0.9 1\n"
+    (tmp_path / "s.txt").write_bytes(b"".join(lines))
+    with pytest.raises(ValueError, match="line 81"):
+        read_scores(tmp_path / "s.txt")
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="this system names no open files")
+def test_lists_come_from_pipes():
+    read, write = os.pipe()
+    with os.fdopen(read), os.fdopen(write, "wb") as pipe:
+        pipe.write(b"1 a b\n0 a c\n")
+        pipe.close()
+        assert read_trials(f"/dev/fd/{read}").probe_ids == ("b", "c")
+
+
+def test_an_empty_archive_has_no_lines(tmp_path):
+    (tmp_path / "t.gz").write_bytes(gzip.compress(b""))
+    assert files.estimated_lines(tmp_path / "t.gz") == 0

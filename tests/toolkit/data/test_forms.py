@@ -153,3 +153,9 @@ def test_a_recipe_is_read_in_the_form_of_its_augmentation() -> None:
     views = views_of(recipe, [], np.zeros(0, np.int64), seed=0)
     assert settings_of(views.read) == {"dtype": "uint8"}
     assert settings_of(recipe.read) == {"crop": 224}
+
+
+@pytest.mark.parametrize("augment", [None, lambda image, rng, batch_rng: image])
+def test_decoding_is_left_only_to_what_decodes(augment: Any) -> None:
+    with pytest.raises(ValueError, match="crop_view"):
+        reading_for(partial(images.read, decoded=False), augment)
