@@ -50,7 +50,7 @@ _ROWS = 1 << 20  # read at a time
 _ROWS_OF_GROUP = 1 << 22  # each row group of a .parquet repeats the ids
 _ROW_BYTES = 17  # of a trial with a label and a score in memory
 _MAX_COLUMNS = 1_000
-_CAST = "cast it to text"
+_CAST = "cast it to "
 _MAX_TYPE = 1_000  # characters of the names of columns and of their types
 _TEXT = r"(large_)?string|dictionary<values=(large_)?string, indices=u?int\d+, ordered=[01]>"
 _WHOLE = r"u?int\d+"
@@ -61,6 +61,13 @@ _TYPES = {
     "l": f"{_TEXT}|{_WHOLE}|bool|{_FLOAT}",
     "s": f"{_FLOAT}|{_WHOLE}",
 }
+_ALLOWED = {
+    "e": "string or int64",
+    "p": "string or int64",
+    "l": "bool, string or int64",
+    "s": "double",
+}
+_ROWS_A_SECOND = 1e5  # of rows whose ids are all different, five times as many are read
 _ARRAYS = {
     "enrol_ids": "U",
     "probe_ids": "U",
@@ -87,7 +94,12 @@ def check_written(path: str | Path) -> None:
 
     Raises:
         ImportError: It is a .parquet file, and pyarrow is not installed.
+        ValueError: It is to be compressed by gzip, which is for text.
     """
+    if Path(path).name.lower().endswith(tuple(f"{suffix}.gz" for suffix in SUFFIXES)):
+        raise ValueError(
+            f"{path}: arrays are not compressed by gzip; leave out .gz, or write .txt.gz"
+        )
     if is_coded(path):
         check_installed(Path(path), Path(path).suffix.lower())
 
@@ -150,17 +162,21 @@ def _limit(path: Path) -> int:
     return max(_FREE_EXPANSION, EXPANSION * path.stat().st_size)
 
 
-def _limits(path: Path) -> Limits:
-    """What the answers of a process that reads a file may cost."""
+def _limits(path: Path, num_rows: int = 0) -> Limits:
+    """What the answers of a process that reads a file may cost.
+
+    Ids that compress well make a small file of many rows. As many rows as memory holds count.
+    """
     size, limit = path.stat().st_size, _limit(path)
-    return Limits(seconds=10.0 + size / 1e7, memory=_SPARE + 3 * limit, answer=limit)
+    seconds = 10.0 + size / 1e7 + min(num_rows, limit // _ROW_BYTES) / _ROWS_A_SECOND
+    return Limits(seconds=seconds, memory=_SPARE + 3 * limit, answer=limit)
 
 
 def write(path: Path, trials: Trials, values: Floats | None) -> None:
     """Writes trials, and scores unless they are None, whole or not at all.
 
     Args:
-        path: A .npz or .parquet file.
+        path: A .npz or .parquet file, as `check_written` allows.
         trials: P trials.
         values: (P,) scores.
 
@@ -168,7 +184,6 @@ def write(path: Path, trials: Trials, values: Floats | None) -> None:
         ValueError: An id is empty, or the format could not give it back.
         ImportError: pyarrow is not installed.
     """
-    check_written(path)
     sides = [
         _occurring([name.encode("utf-8", "surrogatepass") for name in ids], codes)
         for ids, codes in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
@@ -200,6 +215,7 @@ def write(path: Path, trials: Trials, values: Floats | None) -> None:
             row_group_size=_ROWS_OF_GROUP,
             use_dictionary=["enrol", "probe"],
             dictionary_pagesize_limit=1 << 30,
+            write_page_checksum=True,
         )
 
 
@@ -291,7 +307,7 @@ def _read_npz(path: Path, limit: int) -> tuple[str, list[Column | Floats]]:
 
 def _npz_side(path: Path, archive: npz.Npz, name: str) -> Column:
     """The ids of one side of an .npz file."""
-    ids, codes = archive.read(f"{name}_ids").tolist(), archive.read(name)
+    ids, codes = archive.read(f"{name}_ids"), archive.read(name)
     if codes.size and not (codes.min() >= 0 and codes.max() < len(ids)):
         outside = np.flatnonzero((codes < 0) | (codes >= len(ids)))
         raise ValueError(
@@ -299,7 +315,11 @@ def _npz_side(path: Path, archive: npz.Npz, name: str) -> Column:
             f"{name}_ids (first: {int(codes[outside[0]])} in row {int(outside[0]) + 1}); write the "
             "file again"
         )
-    return in_nfc(_occurring([key.encode("utf-8", "surrogatepass") for key in ids], codes))
+    # A file of a few kilobytes can hold millions of ids, so only those that occur become texts.
+    occurs = np.zeros(len(ids), dtype=np.bool_)
+    occurs[codes] = True
+    keys = [key.encode("utf-8", "surrogatepass") for key in ids[occurs].tolist()]
+    return in_nfc(_occurring(keys, (np.cumsum(occurs) - 1)[codes]))
 
 
 def _labels(values: NDArray[Any]) -> Column:
@@ -318,10 +338,17 @@ def _labels(values: NDArray[Any]) -> Column:
 def _read_parquet(path: Path, limit: int, roles: Roles) -> tuple[str, list[Column | Floats]]:
     """The layout and the columns of a .parquet file."""
     check_installed(path, ".parquet")
-    limits, place = _limits(path), str(path.absolute())
+    place = str(path.absolute())
     with _refused(path), Process(__name__, "pyarrow.parquet") as process:
-        (types, _), _ = process.ask(parquet_columns, place, about=path, limits=limits)
-        chosen = roles([name for name, _ in types])
+        (types, size), _ = process.ask(parquet_columns, place, about=path, limits=_limits(path))
+        present = [name for name, _ in types]
+        chosen = roles(present)
+        needed = present if chosen is None else chosen[1]
+        if twice := sorted({name for name in needed if needed.count(name) > 1}):
+            raise ValueError(
+                f"{path}: {len(twice)} columns are there twice ({name_first(twice)}); remove or "
+                "rename one of each"
+            )
         if chosen is None:
             listed = ", ".join(f"{name} {kind}" for name, kind in types)
             raise ValueError(
@@ -330,7 +357,7 @@ def _read_parquet(path: Path, limit: int, roles: Roles) -> tuple[str, list[Colum
             )
         layout, names = chosen
         forms, arrays = process.ask(
-            parquet_arrays, place, limit, names, layout, about=path, limits=limits
+            parquet_arrays, place, limit, names, layout, about=path, limits=_limits(path, size)
         )
     columns: list[Column | Floats] = []
     rest = iter(arrays)
@@ -373,7 +400,11 @@ def _open(file: BinaryIO, **options: Any) -> Any:
     import pyarrow.parquet
 
     return pyarrow.parquet.ParquetFile(
-        file, thrift_string_size_limit=1 << 24, thrift_container_size_limit=1 << 22, **options
+        file,
+        thrift_string_size_limit=1 << 24,
+        thrift_container_size_limit=1 << 22,
+        page_checksum_verification=True,
+        **options,
     )
 
 
@@ -417,7 +448,7 @@ def parquet_arrays(path: str, limit: int, names: Sequence[str], layout: str) -> 
         for name, role, kind in zip(names, layout, types, strict=True):
             if not re.fullmatch(_TYPES[role], kind):
                 raise ValueError(
-                    f"its column {name} is of type {kind[:_MAX_TYPE]}; {_CAST} or to numbers"
+                    f"its column {name} is of type {kind[:_MAX_TYPE]}; {_CAST}{_ALLOWED[role]}"
                 )
         texts = [name for name, kind in zip(names, types, strict=True) if "string" in kind]
         parquet = _open(file, read_dictionary=texts)

@@ -192,7 +192,12 @@ def _write_parquet(path: Path, embeddings: Embeddings, meta: str) -> None:
     # Compression and dictionaries would gain next to nothing for float32 vectors.
     with atomic_path(path) as temporary:
         parquet.write_table(
-            table, temporary, row_group_size=1 << 16, compression="none", use_dictionary=False
+            table,
+            temporary,
+            row_group_size=1 << 16,
+            compression="none",
+            use_dictionary=False,
+            write_page_checksum=True,
         )
 
 
@@ -201,7 +206,10 @@ def _read_parquet(path: Path, limit: int) -> Read:
     parquet = _package("pyarrow.parquet", path)
     with path.open("rb") as handle, _named(path, "Parquet file"):
         file = parquet.ParquetFile(
-            handle, thrift_string_size_limit=2 * MAX_META, thrift_container_size_limit=1 << 22
+            handle,
+            thrift_string_size_limit=2 * MAX_META,
+            thrift_container_size_limit=1 << 22,
+            page_checksum_verification=True,
         )
         groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
         _refuse_size(sum(group.total_byte_size for group in groups), limit)

@@ -196,7 +196,8 @@ def write_trials(path: str | Path, trials: Trials) -> None:
         trials: At least one trial.
 
     Raises:
-        ValueError: There are no trials, or no such file can hold some of the ids.
+        ValueError: There are no trials, no such file can hold some of the ids, or the path ends in
+            .npz.gz or .parquet.gz.
     """
     _write(path, trials, None)
 
@@ -483,6 +484,7 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     """Writes trials, with scores unless `values` is None."""
     if not len(trials):
         raise ValueError(f"{path}: there are no trials to write")
+    coded.check_written(path)
     if coded.is_coded(path):
         coded.write(Path(path), trials, values)
         return

@@ -309,10 +309,10 @@ def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             f"{path}: {len(bad)} lines are not `key offset`, two whole numbers (first: line "
             f"{bad[0] if bad else 1}); fetch the index again"
         )
+    if not text or text.isspace():
+        raise ValueError(f"{path}: the index is empty; fetch it again")
     table = np.fromstring(text, dtype=np.int64, sep=" ").reshape(-1, 2)
     del text  # it may have a gigabyte
-    if not table.size:
-        raise ValueError(f"{path}: the index is empty; fetch it again")
     if not (table[1:, 0] > table[:-1, 0]).all():
         table = table[np.argsort(table[:, 0], kind="stable")]
     keys, offsets = table.T

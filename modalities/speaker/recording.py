@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from modalities.speaker.audio import SILENCE_DBFS, Wave, mix, source_of, speed_of
+from modalities.speaker.audio import SILENCE_DBFS, BadAudio, Wave, mix, source_of, speed_of
 from toolkit.data.items import Item
 
 _FORMATS = ("WAV", "FLAC")
@@ -31,13 +31,17 @@ class Recording:
     """A recording that is decoded where it is sliced: recording[start:stop] is a Wave.
 
     Attributes:
+        name: What messages call it.
         source: The file, or the bytes of a span.
         num_samples: Its length.
+        layout: What its header said when it was opened.
         read_whole: Reads it whole, or refuses it.
     """
 
+    name: str
     source: Path | io.BytesIO
     num_samples: int
+    layout: tuple[object, ...]
     read_whole: Callable[[], Wave]
 
     def __len__(self) -> int:
@@ -47,13 +51,16 @@ class Recording:
         """Decode a part of consecutive samples.
 
         Raises:
-            BadAudio: The file is damaged there, or all of it is silent.
+            BadAudio: The file is damaged there, or all of it is silent, or it is another one than
+                when it was opened.
         """
         start, stop, _ = part.indices(self.num_samples)
         try:
             if isinstance(self.source, io.BytesIO):
                 self.source.seek(0)
             with soundfile.SoundFile(self.source) as file:
+                if _layout(file) != self.layout:
+                    raise self._replaced()
                 file.seek(start)
                 wave = mix(file.read(stop - start, dtype="float32", always_2d=True))
         except (soundfile.SoundFileError, OSError):
@@ -61,8 +68,17 @@ class Recording:
         is_silent = float(np.abs(wave).max(initial=0.0)) < 10 ** (SILENCE_DBFS / 20)
         if len(wave) < stop - start or is_silent:
             # Only the whole file shows whether it is to be refused.
-            return self.read_whole()[start:stop]
+            whole = self.read_whole()
+            if len(whole) != self.num_samples:
+                raise self._replaced()
+            return whole[start:stop]
         return wave
+
+    def _replaced(self) -> BadAudio:
+        return BadAudio(
+            f"{self.name}: the file was replaced after its {self.num_samples} samples were found; "
+            "start again when nothing writes to it"
+        )
 
 
 def open_recording(
@@ -104,9 +120,16 @@ def open_recording(
                 return None
             # A FLAC file that is cut short states more samples than it has.
             file.seek(frames - 1)
-            return Recording(source, frames, read_whole) if len(file.read(1)) else None
+            if not len(file.read(1)):
+                return None
+            return Recording(item.name, source, frames, _layout(file), read_whole)
     except (soundfile.SoundFileError, OSError):
         return None
+
+
+def _layout(file: soundfile.SoundFile) -> tuple[object, ...]:
+    """Return what the header of a file says about its samples."""
+    return file.format, file.subtype, file.samplerate, file.channels, int(file.frames)
 
 
 def _size(path: Path) -> int:

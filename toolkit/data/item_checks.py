@@ -112,9 +112,10 @@ def check_unique(items: Sequence[Item], where: str) -> None:
         alike = sorted({ascii(item.path.name) for item in items if item.id in doubtful})
         forms = ""
         if len(alike) > 1:
+            # They are in quotes already.
             forms = (
-                "; ids are compared in Unicode NFC, in which the names of these files are equal: "
-                f"{name_first(alike)}"
+                "; ids are compared in Unicode NFC, in which the ids of these files are equal: "
+                + ", ".join(alike[:3] + ["..."] * (len(alike) > 3))
             )
         raise ValueError(
             f"{where}: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.formats.files import atomic_path
+from eval.formats.files import at_lines, atomic_path
 from eval.types import name_first
 from toolkit.console import bar
 from toolkit.data.item_checks import check_unique
@@ -20,6 +20,7 @@ _MAX_LINE = 8192  # characters of a line
 _FIRST, _CHUNK = 2**12, 2**22  # characters that are read together, at first and later
 _LONG = 2**26  # bytes of a list that takes long enough for a bar
 FURTHER = ("start", "end", "sex", "age", "session")  # columns that Items carry along
+_READ = ("id", "path", "label")  # the other columns that are read
 _OTHER_BLANK = re.compile(r"[^\S \t\n]")
 # Path writes a path otherwise that has an empty part or a part that is a dot.
 _REWRITTEN = ("//", "/\n", "\n\n", "/.", "\n.")
@@ -30,8 +31,8 @@ def read_items(path: Path, root: Path | None = None) -> Items:
 
     Fields are separated by blanks, tabs or commas. Blank lines and # comments are skipped. The
     first line may be a header that names a column `path`, and perhaps `id` and `label`, as in a CSV
-    file. The columns start, end, sex, age and session are carried along (Items.column). Others are
-    skipped.
+    file, in small or large letters. The columns start, end, sex, age and session are carried along
+    (Items.column). Others are skipped.
 
     Args:
         path: The list.
@@ -41,8 +42,8 @@ def read_items(path: Path, root: Path | None = None) -> Items:
         The items. A path without an id is its own id.
 
     Raises:
-        ValueError: Lines are malformed or ids are repeated; they are counted, and the first are
-            named.
+        ValueError: Lines are malformed, ids or paths are empty, or ids are repeated; they are
+            counted, and the first are named. The header names a column twice.
     """
     rows = _Rows(path.parent if root is None else root)
     size = path.stat().st_size
@@ -58,6 +59,11 @@ def read_items(path: Path, root: Path | None = None) -> Items:
             "each must be "
             + ("as long as the header" if rows.header else "`path` or `id path [label]`")
             + ", and where a field contains blanks, all fields need tabs or commas between them"
+        )
+    if rows.empty:
+        raise ValueError(
+            f"{path}: {len(rows.empty)} lines have an empty id or path "
+            f"({at_lines(np.array(rows.empty))}); fill or remove them"
         )
     items = rows.built.build()
     if not items:
@@ -102,7 +108,10 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
             "are too long; rename their files"
         )
     with atomic_path(path) as temporary:
-        temporary.write_text("".join(f"{id}\t{place}\n" for id, place in rows), encoding="utf-8")
+        # Where the first line could be a header, a header comes before it.
+        header = "id\tpath\n" if rows and _is_header(rows[0]) else ""
+        lines = "".join(f"{id}\t{place}\n" for id, place in rows)
+        temporary.write_text(header + lines, encoding="utf-8")
 
 
 def _chunks(path: Path) -> Iterator[tuple[int, str]]:
@@ -130,6 +139,7 @@ class _Rows:
 
     def __init__(self, root: Path) -> None:
         self.built, self.header, self.malformed = ItemsBuilder(), list[str](), list[str]()
+        self.empty: list[int] = []  # the lines that lack an id or a path
         self._root, self._begun = root, False
         self._before = (root / "x").as_posix()[:-1]
 
@@ -146,9 +156,18 @@ class _Rows:
             if not fields:
                 continue
             if not self._begun and _is_header(fields):
-                self.header = fields
+                self.header = [field.lower() for field in fields]
+                twice = [name for name in _READ if self.header.count(name) > 1]
+                if twice:
+                    raise ValueError(
+                        f"{path}: the header in line {number} names {len(twice)} columns twice "
+                        f"({name_first(twice)}); rename one of each"
+                    )
             elif len(fields) == len(self.header) or (not self.header and len(fields) <= 3):
-                table.append(fields)
+                if any(fields[place] == "" for place in self._needed(len(fields))):
+                    self.empty.append(number)
+                else:
+                    table.append(fields)
             else:
                 self.malformed.append(f"line {number}")
             self._begun = True
@@ -191,15 +210,24 @@ class _Rows:
             or width != (len(self.header) or min(width, 3))
         ):
             return False
+        empty = np.flatnonzero(np.diff(marks, prepend=-1) == 1) % width
+        if empty.size and np.isin(empty, self._needed(width)).any():
+            return False  # so that the lines are counted
         fields = text[:-1].replace("\n", separator).split(separator)
         self._add([fields[place::width] for place in range(width)])
         return True
 
+    def _names(self, width: int) -> Sequence[str]:
+        """The names of the columns of rows of this width."""
+        return self.header or (["path"], ["id", "path"], ["id", "path", "label"])[width - 1]
+
+    def _needed(self, width: int) -> list[int]:
+        """The places of the id and the path in rows of this width, which may not be empty."""
+        return [k for k, name in enumerate(self._names(width)) if name in ("id", "path")]
+
     def _add(self, columns: Sequence[Sequence[str]]) -> None:
         """Adds the columns of rows of one width."""
-        width = len(columns)
-        names = self.header or (["path"], ["id", "path"], ["id", "path", "label"])[width - 1]
-        column = dict(zip(names, columns, strict=True))
+        column = dict(zip(self._names(len(columns)), columns, strict=True))
         places = column["path"]
         lines = "\n".join(["", *places, ""])
         if os.sep != "/" or any(mark in lines for mark in _REWRITTEN):
@@ -218,10 +246,8 @@ class _Rows:
 
 def _is_header(fields: Sequence[str]) -> bool:
     """Whether the fields are names of columns, of which one is `path`, and not a path."""
-    return (
-        len(fields) > 1
-        and "path" in fields
-        and not any("." in field or "/" in field for field in fields)
+    return "path" in map(str.lower, fields) and not any(
+        "." in field or "/" in field for field in fields
     )
 
 

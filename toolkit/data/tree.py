@@ -72,27 +72,37 @@ def _walk(folder: str, below: str, suffixes: Collection[str], *, hidden: bool) -
 
     below: the folder's path below the root. hidden: whether hidden folders are gone into.
     """
+    names: list[str] = []
+    # A list and no recursion, because a tree may be deeper than Python's calls.
+    open_folders = [(below, _entries(folder))]
+    while open_folders:
+        below, entries = open_folders[-1]
+        for entry in entries:
+            name = entry.name
+            fits = name[name.rfind(".") :].lower() in suffixes and name[0] != "."
+            if fits and entry.is_file(follow_symlinks=False):
+                names.append(name)
+            elif entry.is_dir(follow_symlinks=False):
+                if hidden or name[0] != ".":
+                    open_folders.append((f"{below}{name}/", _entries(entry.path)))
+                    break
+            elif fits and entry.is_symlink() and os.path.isfile(entry.path):
+                names.append(name)
+        else:
+            open_folders.pop()
+        if names:
+            yield below, names
+            names = []
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    """The entries of a folder, sorted by name; none of one that may not be read."""
     try:
         with os.scandir(folder) as inside:
             entries = {entry.name: entry for entry in inside}
     except PermissionError:
-        return
-    names: list[str] = []
-    for name in sorted(entries, key=_AS_SORTED):
-        entry = entries[name]
-        fits = name[name.rfind(".") :].lower() in suffixes and name[0] != "."
-        if fits and entry.is_file(follow_symlinks=False):
-            names.append(name)
-        elif entry.is_dir(follow_symlinks=False):
-            if hidden or name[0] != ".":
-                if names:
-                    yield below, names
-                    names = []
-                yield from _walk(entry.path, f"{below}{name}/", suffixes, hidden=hidden)
-        elif fits and entry.is_symlink() and os.path.isfile(entry.path):
-            names.append(name)
-    if names:
-        yield below, names
+        entries = {}
+    return iter([entries[name] for name in sorted(entries, key=_AS_SORTED)])
 
 
 def _items(root: Path, runs: Iterator[_Run]) -> Items:

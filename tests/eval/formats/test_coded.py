@@ -2,6 +2,7 @@
 refused.
 """
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -231,3 +232,79 @@ def test_ids_are_numbered_as_those_of_text(tmp_path, suffix):
     assert read[0].enrol_ids == read[1].enrol_ids
     assert read[0].probe_ids == read[1].probe_ids
     assert read[0].enrol.tolist() == read[1].enrol.tolist()
+
+
+def test_a_flipped_bit_of_a_parquet_file_is_no_other_score(tmp_path):
+    pytest.importorskip("pyarrow")
+    path, scores = tmp_path / "list.parquet", np.random.default_rng(0).standard_normal(50)
+    trials = Trials(("a",), tuple(f"id {i}" for i in range(50)), np.zeros(50, int), np.arange(50))
+    write_scores(path, trials, scores)
+    content = path.read_bytes()
+    pages = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    num_refused = 0
+    for place in range(4, pages, 40):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        try:
+            back, values = read_scores(path)
+        except ValueError:
+            num_refused += 1
+        else:
+            assert rows(back) == rows(trials)
+            assert values.tobytes() == scores.tobytes()
+    assert num_refused > 10
+
+
+def test_ids_that_do_not_occur_become_no_texts(tmp_path):
+    path = npz(tmp_path, enrol_ids=np.full(1_000_000, "a"), enrol=[999_999, 3], target=None)
+    tracemalloc.start()
+    trials = read_trials(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert trials.enrol_ids == ("a",)
+    assert trials.enrol.tolist() == [0, 0]
+    assert peak < 30_000_000  # the texts alone would take over 40 MB
+
+
+@pytest.mark.parametrize("suffix", [*SUFFIXES, ".Npz"])
+def test_arrays_are_not_compressed_by_gzip(tmp_path, suffix):
+    path = tmp_path / f"list{suffix}.gz"
+    trials = Trials(("a",), ("x",), [0], [0])
+    for write in (
+        lambda: write_trials(path, trials),
+        lambda: write_scores(path, trials, np.ones(1)),
+        lambda: coded.check_written(path),
+    ):
+        with pytest.raises(ValueError, match="gzip"):
+            write()
+    assert not list(tmp_path.iterdir())
+
+
+def test_many_rows_in_a_small_file_may_take_longer(tmp_path):
+    (tmp_path / "list.parquet").write_bytes(b"small")
+    seconds = [coded._limits(tmp_path / "list.parquet", n).seconds for n in (0, 6_000_000, 10**15)]
+    assert seconds[0] < 11
+    assert seconds[1] > 60
+    assert seconds[2] < 1000
+
+
+@pytest.mark.parametrize("names", [["a", "a", "score"], ["enrol", "enrol", "probe"]])
+def test_columns_of_one_name_are_refused(tmp_path, names):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = [arrow.array(["x"]) if name != "score" else arrow.array([0.5]) for name in names]
+    table = arrow.Table.from_arrays(columns, names=names)
+    parquet.write_table(table, tmp_path / "list.parquet")
+    with pytest.raises(ValueError, match=f"1 columns are there twice .'{names[0]}'"):
+        read_scores(tmp_path / "list.parquet")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [("string_view", ["a"]), ("binary", [b"a"]), ("float64", [1.0]), ("decimal128", [1])],
+)
+def test_ids_of_other_types_are_to_be_cast(parquet, kind, values):
+    arrow = pytest.importorskip("pyarrow")
+    made = arrow.decimal128(3) if kind == "decimal128" else getattr(arrow, kind)()
+    path = parquet(enrol=arrow.array(values, made), probe=["x"])
+    with pytest.raises(ValueError, match="cast it to string or int64") as caught:
+        read_trials(path)
+    assert "damaged" not in str(caught.value)

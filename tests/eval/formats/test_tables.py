@@ -232,6 +232,17 @@ def test_parquet_of_others(tmp_path):
         assert str(path) in str(caught.value)
 
 
+def test_a_flipped_bit_of_a_parquet_file_is_refused(tmp_path):
+    path = tmp_path / "e.parquet"
+    write(path, SMALL)
+    content = path.read_bytes()
+    for part in (b"b:2", SMALL.matrix.tobytes()):
+        place = content.index(part)
+        path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        with pytest.raises(ValueError, match="damaged"):
+            read(path)
+
+
 def test_a_parquet_file_is_read_without_pandas(tmp_path):
     """Importing it takes ten times as long as reading, in every process that reads such a file."""
     pytest.importorskip("pyarrow")

@@ -187,6 +187,7 @@ def test_damage_is_counted_and_named(tmp_path: Path) -> None:
     for text, reason in [
         ("1\tx\n2 3\n", "1 lines are not"),
         ("", "empty"),
+        ("\n \n", "train.idx: the index is empty"),
         ("1\t0\n1\t4\n", "1 keys are listed twice"),
         ("1\t4\n", "magic number"),
         ("1\t2\n", "magic"),

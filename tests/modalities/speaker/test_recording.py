@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -128,3 +129,32 @@ def test_damage_is_found_where_a_crop_meets_it(tmp_path: Path) -> None:
     item.path.write_bytes(b"RIFF")
     with pytest.raises(BadAudio, match="unreadable"):
         recording[:16_000]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "channels", "subtype", "rate_hz"),
+    [
+        (SECONDS, 1, "PCM_16", 8_000),
+        (SECONDS, 1, "FLOAT", 16_000),
+        (SECONDS, 2, "PCM_16", 16_000),
+        (SECONDS + 1, 1, "PCM_16", 16_000),
+        (SECONDS - 1, 1, "PCM_16", 16_000),
+    ],
+)
+def test_a_file_that_was_replaced_is_refused(
+    tmp_path: Path, seconds: float, channels: int, subtype: str, rate_hz: int
+) -> None:
+    recording = open_item(written(tmp_path / "a.wav", sound()))
+    assert isinstance(recording, Recording)
+    written(tmp_path / "a.wav", sound(channels, seconds), subtype, rate_hz)
+    with pytest.raises(BadAudio, match=r"a\.wav.*replaced"):
+        recording[:16_000]
+
+
+def test_as_many_samples_come_as_were_asked_for(tmp_path: Path) -> None:
+    item = written(tmp_path / "a.wav", sound())
+    other = audio.read(written(tmp_path / "b.wav", sound(seconds=3)))
+    recording = replace(open_item(item), read_whole=lambda: other)
+    item.path.write_bytes(b"RIFF")
+    with pytest.raises(BadAudio, match="replaced"):
+        recording[:160_000]

@@ -73,7 +73,7 @@ def by_lines(path: Path) -> list[Item]:
     for line in path.read_text(encoding="utf-8-sig").split("\n"):
         fields = item_lists._line_fields(line)
         if fields and not items and not header and item_lists._is_header(fields):
-            header = fields
+            header = [field.lower() for field in fields]
         elif fields:
             names = header or [["path"], ["id", "path"], ["id", "path", "label"]][len(fields) - 1]
             row = dict(zip(names, fields, strict=True))
@@ -100,7 +100,7 @@ def test_plain_lines_are_read_as_lines_of_any_form(
 ) -> None:
     path = tmp_path_factory.mktemp("list") / "list.txt"
     names = [["path"], ["id", "path"], ["id", "path", "label"]][width - 1]
-    lines = [separator.join(names)] if has_header and width > 1 else []
+    lines = [separator.join(names)] if has_header else []
     # As many lines as are read one by one come first.
     for number in range(1200):
         lines.append(separator.join([f"{number}"] * width))
@@ -147,3 +147,54 @@ def test_further_columns_are_carried(tmp_path: Path) -> None:
     assert items[::-1].column("age")[499] == "a b"
     with pytest.raises(ValueError, match="codec"):
         items.column("codec")
+
+
+# So many lines are read together that those behind them are read the plain way.
+AHEAD = [f"{number},{number}.wav,x" for number in range(1200)]
+
+
+@pytest.mark.parametrize("header", ["ID,Path,Label", "id,PATH,label"])
+@pytest.mark.parametrize("ahead", [[], AHEAD])
+def test_a_header_may_have_large_letters(tmp_path: Path, header: str, ahead: list[str]) -> None:
+    (tmp_path / "list.csv").write_text("\n".join([header, *ahead, "a,b.wav,c"]) + "\n")
+    items = read_items(tmp_path / "list.csv")
+    assert len(items) == len(ahead) + 1
+    assert items[-1] == Item("a", tmp_path / "b.wav", "c")
+
+
+def test_a_header_may_be_path_alone(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("path\na.wav\nb.wav\n")
+    assert [item.id for item in read_items(tmp_path / "list.csv")] == ["a.wav", "b.wav"]
+
+
+@pytest.mark.parametrize("name", ["path", "Path"])
+def test_a_first_line_like_a_header_gets_one_above_it(tmp_path: Path, name: str) -> None:
+    files = [Item(name, tmp_path / "a"), Item("b", tmp_path / name)]
+    write_items(tmp_path / "list.txt", files, tmp_path)
+    assert read_items(tmp_path / "list.txt") == files
+
+
+@pytest.mark.parametrize("ahead", [[], AHEAD])
+@pytest.mark.parametrize("header", ["", "id,path,label", "label,path,id"])
+def test_empty_ids_and_paths_are_counted(tmp_path: Path, header: str, ahead: list[str]) -> None:
+    lines = [header] if header else []
+    lines += [line if header[:2] != "la" else ",".join(line.split(",")[::-1]) for line in ahead]
+    first = len(lines) + 1
+    lines += [",a.wav,x", "b,b.wav,y", "c,,x", "d,d.wav,"]
+    (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")
+    bad = [0, 2] if header[:2] != "la" else [2, 3]
+    expected = ", ".join(str(first + place) for place in bad)
+    with pytest.raises(ValueError, match=f"2 lines have an empty .*lines {expected}\\)"):
+        read_items(tmp_path / "list.csv")
+
+
+def test_an_empty_label_is_a_label(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("\n".join([*AHEAD, "a,a.wav,"]) + "\n")
+    assert read_items(tmp_path / "list.csv")[-1].label == ""
+
+
+@pytest.mark.parametrize("header", ["id,path,path", "ID,path,id", "label,id,path,Label"])
+def test_a_header_names_each_column_once(tmp_path: Path, header: str) -> None:
+    (tmp_path / "list.csv").write_text(f"{header}\n" + ",".join("abcd"[: header.count(",") + 1]))
+    with pytest.raises(ValueError, match="1 columns twice"):
+        read_items(tmp_path / "list.csv")

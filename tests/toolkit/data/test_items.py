@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
+import sys
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -285,3 +287,26 @@ def test_a_tree_is_listed_as_pathlib_lists_it(
     ]
     monkeypatch.chdir(folders)
     assert tree.in_folders(Path(), {".jpg"})[0] == Item(ids[0], Path(ids[0]), "a\u00e9")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="paths of this length are refused")
+def test_a_tree_may_be_deeper_than_calls(tmp_path: Path) -> None:
+    folder = tmp_path
+    for _ in range(300):
+        folder /= "a"
+        folder.mkdir()
+    (folder / "1.jpg").touch()
+    (tmp_path / "a" / "b.jpg").touch()
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 200)
+    try:
+        listed = tree.anywhere(tmp_path, {".jpg"})
+    finally:
+        sys.setrecursionlimit(before)
+    assert [item.path for item in listed] == [folder / "1.jpg", tmp_path / "a" / "b.jpg"]
+
+
+def test_ids_that_are_equal_in_nfc_are_named_in_plain_quotes() -> None:
+    twice = [Item("Zo\u0308", Path("1.wav")), Item("Z\u00f6", Path("2.wav"))]
+    with pytest.raises(ValueError, match=r"the ids of .*: '1\.wav', '2\.wav'$"):
+        check_unique(twice, "here")
