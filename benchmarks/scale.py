@@ -113,13 +113,13 @@ def exponent(measured: Sequence[Measured]) -> float:
     """
     if len(measured) < 3:
         return math.nan
-    before, last = (max(one.seconds - measured[0].seconds, 1e-3) for one in measured[-2:])
+    before, last = (max(point.seconds - measured[0].seconds, 1e-3) for point in measured[-2:])
     return math.log(last / before) / math.log(measured[-1].n / measured[-2].n)
 
 
 def limit(lines: Lines, names: Sequence[str], n: int) -> float | None:
     """The sum of the limits at n items; None where one of them was not measured."""
-    seconds = [one.seconds for name in names for one in lines.get(name, ()) if one.n == n]
+    seconds = [point.seconds for name in names for point in lines.get(name, ()) if point.n == n]
     return sum(seconds) if names and len(seconds) == len(names) else None
 
 
@@ -190,8 +190,8 @@ def draw(rows: Mapping[str, Sequence[Measured]]) -> None:
     ):
         for i, (name, measured) in enumerate(rows.items()):
             axes.loglog(
-                [one.n for one in measured],
-                [getattr(one, field) for one in measured],
+                [point.n for point in measured],
+                [getattr(point, field) for point in measured],
                 marker="o",
                 markersize=3,
                 linewidth=1.6,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -77,7 +78,8 @@ def search_lines(folder: Path, most: float) -> Iterator[Line]:
             if size == counts[-1]:
                 yield f"{name} --memory 512M", size, *command(*shared, "--memory", "512M")
                 gallery.unlink()
-        yield "product", size, least_cpu_seconds(lambda size=size: product(size), 1)[0], 0.0  # type: ignore[misc]
+        seconds, _ = least_cpu_seconds(partial(product, size), 1)
+        yield "product", size, seconds, 0.0
 
 
 def product(size: int) -> None:

@@ -235,7 +235,7 @@ def query_metrics(
             rows, codes, gallery_rows, gallery_codes, similarity=similarity, depth=depth
         )
         return _of_parts(large, ks, parts)
-    found: dict[str, list[tuple[Counts, Floats]]] = {}
+    by_metric: dict[str, list[tuple[Counts, Floats]]] = {}
     for numbers, ranks in rank_blocks(
         rows[:],
         codes,
@@ -248,8 +248,8 @@ def query_metrics(
     ):
         if compat == "rdml":
             ranks = _padded(ranks, codes.size, codes[numbers] == codes[-1])
-        _add(found, numbers, ranks, ks, compat)
-    return {name: concatenated(blocks, codes.size) for name, blocks in found.items()}
+        _add(by_metric, numbers, ranks, ks, compat)
+    return {name: concatenated(blocks, codes.size) for name, blocks in by_metric.items()}
 
 
 def _checked(name: str, rows: ArrayLike | StoredRows) -> Rows:
@@ -258,7 +258,7 @@ def _checked(name: str, rows: ArrayLike | StoredRows) -> Rows:
 
 
 def _add(
-    found: dict[str, list[tuple[Counts, Floats]]],
+    by_metric: dict[str, list[tuple[Counts, Floats]]],
     numbers: Counts,
     ranks: Ranks,
     ks: Sequence[int],
@@ -267,18 +267,19 @@ def _add(
     """Adds the values of some queries to those of all."""
     values = _values(ranks, ks, compat) | {"relevant": ranks.relevant.astype(np.float64)}
     for name, of_queries in values.items():
-        found.setdefault(name, []).append((numbers, of_queries))
+        by_metric.setdefault(name, []).append((numbers, of_queries))
 
 
 def _of_parts(large: LargeSearch, ks: Sequence[int], parts: Parts) -> dict[str, Floats]:
     """The values of all queries of a large gallery, part by part."""
 
     def compute(part: slice, advance: Callable[[int], object]) -> Arrays:
-        found: dict[str, list[tuple[Counts, Floats]]] = {}
+        by_metric: dict[str, list[tuple[Counts, Floats]]] = {}
         for numbers, ranks in large.ranks(part, advance):
-            _add(found, numbers, ranks, ks, None)
+            _add(by_metric, numbers, ranks, ks, None)
         return {
-            name: np.concatenate([values for _, values in blocks]) for name, blocks in found.items()
+            name: np.concatenate([values for _, values in blocks])
+            for name, blocks in by_metric.items()
         }
 
     slices, size = large.parts, large.order.size

@@ -16,7 +16,7 @@ from eval.formats.files import at_lines
 from eval.types import Ints
 
 _WORD = 8  # digits that fit into one 64-bit number
-_MAX_DIGITS = 18  # of a number that surely fits into int64
+MAX_DIGITS = 18  # of a number that surely fits into int64
 _ZEROS = np.uint64(0x3030303030303030)  # the digit 0 in every byte
 # With these added, a byte of 10 and more has its highest bit set.
 _OVER_NINE, _HIGHEST_BITS = np.uint64(0x7676767676767676), np.uint64(0x8080808080808080)
@@ -138,7 +138,7 @@ def careful_table(
     strange = np.flatnonzero(~digit & (data != 32) & (data != 9) & (data != 10) & (data != 13))
     wrong = (each != width) & (each != 0)
     wrong[np.searchsorted(newlines, strange)] = True
-    wrong[np.searchsorted(newlines, ends[lengths > _MAX_DIGITS])] = True
+    wrong[np.searchsorted(newlines, ends[lengths > MAX_DIGITS])] = True
     if wrong.any():
         lines = (np.flatnonzero(wrong) + first_line).astype(np.int32)
         raise ValueError(

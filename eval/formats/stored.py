@@ -61,8 +61,8 @@ class StoredRows:
 
     def _stored(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """The rows of these numbers as they are stored."""
-        found = np.empty((numbers.size, self.shape[1]), dtype=self.dtype)
-        content = found.data.cast("B") if found.size else memoryview(b"")
+        stored_rows = np.empty((numbers.size, self.shape[1]), dtype=self.dtype)
+        content = stored_rows.data.cast("B") if stored_rows.size else memoryview(b"")
         row_bytes = self.shape[1] * self.dtype.itemsize
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         with self.path.open("rb", buffering=0) as file:
@@ -83,7 +83,7 @@ class StoredRows:
                             f"{self.path}: the file has become shorter; write it again"
                         )
                     part = part[size:]
-        return found
+        return stored_rows
 
     def check(self, ids: Sequence[str]) -> None:
         """Refuses a damaged file, and rows with NaN or infinity. ids: of the rows, for messages.

@@ -383,12 +383,12 @@ def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bool
     marked *= 2
     marked += target
     marked.sort()
-    found = []
+    contradictory = []
     for start in range(0, marked.size, _CHUNK):
         part = marked[start : start + _CHUNK + 1]
-        found.append(part[:-1][(part[1:] - part[:-1] == 1) & (part[:-1] & 1 == 0)] >> 1)
+        contradictory.append(part[:-1][(part[1:] - part[:-1] == 1) & (part[:-1] & 1 == 0)] >> 1)
     del marked
-    both = np.unique(np.concatenate(found))
+    both = np.unique(np.concatenate(contradictory))
     if both.size:
         pair = _pairs(enrol.codes, probe.codes, len(probe.keys))
         rows = np.flatnonzero(np.isin(pair, both))

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.formats.files import MAX_LINE, at_lines, text_lines
-from eval.formats.integers import careful_table, numbers_at, plain_table
+from eval.formats.integers import MAX_DIGITS, careful_table, numbers_at, plain_table
 from eval.memory import keep_freed_memory
 from eval.types import Bools, Floats, Ints, Trials, name_first, nfc
 
 _BLOCK = 1 << 20  # bytes of a file that are read together, few enough to stay in the cache
 _CELLS = 1 << 17  # numbers that are looked up together
-_MAX_DIGITS = 18  # of a number that surely fits into int64
 _FACES = "_face_tid_mid.txt"
 
 
@@ -343,7 +342,7 @@ def _careful_side(path: str | Path) -> Side:
 
 def _is_number(field: str) -> bool:
     """Whether a field is a non-negative integer that int64 surely contains."""
-    return field.isascii() and field.isdecimal() and len(field) <= _MAX_DIGITS
+    return field.isascii() and field.isdecimal() and len(field) <= MAX_DIGITS
 
 
 def _refuse(path: str | Path, bad: list[int], form: str, good: int) -> None:
@@ -425,15 +424,15 @@ def _maybe_contradictory(rows: list[Ints], labels: Bools, num_columns: int) -> N
     last_bits = (1 << (16 * lines.size + 16).bit_length()) - 1
     marked = np.zeros(last_bits + 1, dtype=np.bool_)
     marked[(rows[0][lines].astype(np.int64) * num_columns + rows[1][lines]) & last_bits] = True
-    found = []
+    marked_rows = []
     for start in range(0, labels.size, _CELLS):
         part = slice(start, start + _CELLS)
         places = rows[0][part].astype(np.int64)
         places *= num_columns
         places += rows[1][part]
         places &= last_bits
-        found.append(np.flatnonzero(marked.take(places)) + start)
-    return np.concatenate(found)
+        marked_rows.append(np.flatnonzero(marked.take(places)) + start)
+    return np.concatenate(marked_rows)
 
 
 def _distinct(column: NDArray[Any]) -> tuple[NDArray[np.int64], Ints]:

@@ -119,10 +119,10 @@ def read(
     if grey and pixels.ndim == 3:
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))
     height, width = pixels.shape[:2]
-    wanted = _resized(item, (height, width), short_edge, size)
-    if wanted != (height, width):
+    resized = _resized(item, (height, width), short_edge, size)
+    if resized != (height, width):
         method = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
-        pixels = np.asarray(Image.fromarray(pixels).resize(wanted[::-1], method))
+        pixels = np.asarray(Image.fromarray(pixels).resize(resized[::-1], method))
     return as_input(centre_crop(pixels, crop, item.name) if crop else pixels, dtype)
 
 

@@ -71,10 +71,10 @@ def approximate_recall(
         alone = gallery is None
         most = min(max(ks) + alone, y.shape[0])
         index, text = _index(faiss, kind, y, similarity)
-        found = np.empty((codes.size, most), dtype=np.int64)
+        neighbours = np.empty((codes.size, most), dtype=np.int64)
         for start in range(0, codes.size, _SEARCHED):
             part = slice(start, start + _SEARCHED)
-            found[part] = index.search(prepared(x[part], slice(None), similarity), most)[1]
+            neighbours[part] = index.search(prepared(x[part], slice(None), similarity), most)[1]
             advance(min(start + _SEARCHED, codes.size), codes.size)
         drawn = np.random.default_rng(seed).permutation(codes.size)[:sample]
         drawn.sort()
@@ -86,15 +86,15 @@ def approximate_recall(
         counted = relevant[drawn] > 0
         for k in ks:
             name = f"recall@{k}"
-            hits = _hits(found, everything, codes, of_gallery, k, alone)
+            hits = _hits(neighbours, everything, codes, of_gallery, k, alone)
             values[name] = np.where(relevant > 0, hits, np.nan)
             exactly = _hits(exact, drawn, codes[drawn], of_gallery, k, alone)
             of_metric[name] = {
                 "on_sample": float(hits[drawn][counted].mean()) if counted.any() else 0.0,
                 "exact_on_sample": float(exactly[counted].mean()) if counted.any() else 0.0,
             }
-        said: Conventions = {"approximate": text, "sample": int(np.count_nonzero(counted))}
-        return values, said | {"ties": "in the order of the index"}, of_metric
+        conventions: Conventions = {"approximate": text, "sample": int(np.count_nonzero(counted))}
+        return values, conventions | {"ties": "in the order of the index"}, of_metric
 
     return recall
 
@@ -136,12 +136,12 @@ def _exact(queries: Floats32, rows: Rows, most: int, similarity: str) -> Numbers
 
 
 def _hits(
-    found: Numbers, queries: Numbers, codes: Numbers, of_gallery: Numbers, k: int, alone: bool
+    neighbours: Numbers, queries: Numbers, codes: Numbers, of_gallery: Numbers, k: int, alone: bool
 ) -> Floats:
     """(Q,) 1 where one of the first k neighbours, the query itself left out, is of its class."""
-    right = (of_gallery[found] == codes[:, None]) & (found >= 0)
+    right = (of_gallery[neighbours] == codes[:, None]) & (neighbours >= 0)
     if alone:
-        itself = found == queries[:, None]
+        itself = neighbours == queries[:, None]
         place = np.cumsum(~itself, axis=1)  # from 1, among the others
         right &= ~itself & (place <= k)
     hits: Floats = right[:, : None if alone else k].any(axis=1).astype(np.float64)
