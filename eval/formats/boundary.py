@@ -393,7 +393,7 @@ def _end(ours: socket.socket, starter: _Starter, pid: int, owner: int) -> int:
     try:
         return os.waitstatus_to_exitcode(starter.order("end", pid))
     except (OSError, _Damaged):
-        return -signal.SIGKILL  # the starter has gone, and its processes have gone with it
+        return 0  # the starter has gone; its processes end when they see that our side is closed
 
 
 class _Damaged(Exception):

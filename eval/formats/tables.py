@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.formats.boundary import Answer, Ended, Limits, Process
+from eval.formats.boundary import Answer, Limits, Process
 from eval.formats.files import EXPANSION, atomic_path
 from eval.formats.kaldi import MAX_DIM, MAX_META
 from eval.formats.plain import numbers
@@ -477,15 +477,18 @@ def _read_apart(path: Path, limit: int) -> Read:
         memory=_SPARE + 2 * limit,
         answer=limit + 2 * MAX_META,
     )
+    arguments = read_here, str(path.absolute()), limit
     with ExitStack() as stack:
         if kind == ".lance":
             process = _lance_process()
         else:
             process = stack.enter_context(Process(*_PRELOADED[kind]))
-        arguments = read_here, str(path.absolute()), limit
         try:
             arrays = process.ask(*arguments, about=path, limits=limits)[1]
-        except Ended:  # the table of another thread ended it
+        except ValueError:
+            if process.usable or kind != ".lance":
+                raise
+            # The process may have died of another table, so this one is read in a new process.
             process = stack.enter_context(Process(__name__))
             arrays = process.ask(*arguments, about=path, limits=limits)[1]
         ids, lengths, matrix, meta = arrays

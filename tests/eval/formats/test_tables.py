@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from eval.formats import embeddings as module
+from eval.formats import tables
 from eval.formats.embeddings import check_suffix, read, write
 from eval.types import Embeddings
 from likeness.commands.score import score_files
@@ -440,6 +441,14 @@ def test_a_killed_writer_leaves_a_whole_table(tmp_path, seconds):
     assert (loaded.matrix == number).all()
     write(path, SMALL)
     assert equal(read(path), SMALL)
+
+
+def test_a_process_that_dies_of_one_table_does_not_cost_the_next_one(tmp_path):
+    pytest.importorskip("lancedb")
+    write(tmp_path / "t.lance", SMALL)
+    assert equal(read(tmp_path / "t.lance"), SMALL)
+    os.kill(tables._lance[0]._pid, signal.SIGKILL)
+    assert equal(read(tmp_path / "t.lance"), SMALL)
 
 
 def test_a_missing_package_is_named_before_long_work(monkeypatch):
