@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from eval.progress import report
 from eval.types import Bools, Floats, Scores, SplitScores
@@ -323,6 +322,8 @@ class Cells:
     def _pairs(self, low: int, high: int) -> tuple[Subjects, Any]:
         """The pairs of subjects of the nontargets from `low` to `high`."""
         if (low, high) not in self.pairs_of:
+            from scipy.sparse import csr_array  # imported here, as it takes 80 ms
+
             enrol, probe, n = self.trials.of_enrol, self.trials.of_probe, self.trials.n
             assert probe is not None
             pairs = csr_array(
@@ -340,6 +341,8 @@ class Cells:
                 float64, whose products are the fastest.
             cells: Their numbers (M,).
         """
+        from scipy.sparse import csr_array
+
         n, sizes = self.trials.n, np.diff(self.at_target)[cells]
         rows = np.arange(sizes.sum()) + np.repeat(
             self.at_target[cells] - (np.cumsum(sizes) - sizes), sizes
