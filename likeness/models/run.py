@@ -27,6 +27,7 @@ from toolkit.models.checkpoint import (
     without_weights,
 )
 from toolkit.models.embed import TorchEmbedder
+from toolkit.models.foreign import parts_in
 from toolkit.models.parts import Part
 
 _MAX_NAME = 256  # characters
@@ -78,7 +79,7 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
             f"{path}: its description cannot be built ({type(error).__name__}: "
             f"{str(error)[:200]}); it is damaged, copy it again"
         ) from None
-    put(embedder, without_loss(tensors), str(path), _DAMAGED)
+    put(embedder, without_loss(tensors), str(path), _remedy([description[name] for name in names]))
     reading = restore(
         description["read"], f"{path}: read", kind="read", untrusted=True, trusted=trusted
     )
@@ -93,6 +94,14 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
         step,
         norm_is_quality=quality,
     )
+
+
+def _remedy(descriptions: Sequence[Any]) -> str:
+    """Return what is to be done about weights that do not fit the parts that are described."""
+    versions = {f"{part['package']} {part['version']}" for part in parts_in(descriptions)}
+    if not versions:
+        return _DAMAGED
+    return f"take its packages as they were when it was trained: {', '.join(sorted(versions))}"
 
 
 def _refuse_description(description: dict[str, Any], num_weights: int, path: Path) -> None:

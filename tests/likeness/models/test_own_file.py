@@ -228,6 +228,7 @@ def test_a_file_without_a_network(own: Path, tmp_path: Path) -> None:
         likeness.load(own)
 
 
+@pytest.mark.slow  # an export
 def test_embed_verify_and_export(own: Path, crops: Path, tmp_path: Path) -> None:
     def call(*arguments: object) -> None:
         with pytest.raises(SystemExit) as ended:
