@@ -19,10 +19,10 @@
 
 The weights that InsightFace publishes are for non-commercial research only. Loading them prints
 that. Nothing in these files is executed but own.py, which is the user's. Parts of other packages in
-a checkpoint are imported where `trust` names the package (likeness/models/trust.py). SpeechBrain runs its YAML as code (HyperPyYAML's !new: and
-!apply:); here it is read as plain data, and state dicts are read by toolkit.backbones.pickled.
-Front-ends come from the modality by name, as with a checkpoint. Models of other projects are scored
-by the cosine.
+a checkpoint are imported where `trust` names the package (likeness/models/trust.py). SpeechBrain
+runs its YAML as code (HyperPyYAML's !new: and !apply:); here it is read as plain data, and state
+dicts are read by toolkit.backbones.pickled. Front-ends come from the modality by name, as with a
+checkpoint. Models of other projects are scored by the cosine.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
     if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
         raise ValueError(
             f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, insightface:PATH, FILE.onnx, FILE.py, a checkpoint or a run directory"
+            "wespeaker:FILE.pt, insightface:PATH, FILE.onnx, FILE.py, a checkpoint or a run "
+            "directory"
         )
     if Path(model).suffix.lower() == ".onnx":
         return exported.load(Path(model), trust=trust) or _load_onnx(Path(model), frontend)

@@ -92,7 +92,7 @@ def write(path="written", text="x") -> None:
     with open(path, "w") as file:
         file.write(text)
 '''
-BESIDE = '''from petnets.nets import MeanNet
+BESIDE = """from petnets.nets import MeanNet
 from modalities.speaker import audio, folders
 
 
@@ -107,8 +107,8 @@ def loud(item, *, gain=1.0):
 def first(data, *, number=6):
     items = folders.items(data, split="train")
     return [item for item in items if int(item.id[-7:-5]) < number]
-'''
-RECIPE = '''from functools import partial
+"""
+RECIPE = """from functools import partial
 
 import nearby_net
 from petnets.nets import Levels, MeanNet, Scaled, gap
@@ -143,7 +143,7 @@ RECIPES = {
     "beside": build(partial(nearby_net.OwnNet, dim=8)),
     "package": build(partial(MeanNet, dim=8, widths=(1, 2))),
 }
-'''
+"""
 
 
 @pytest.fixture
@@ -251,9 +251,7 @@ def test_a_run_goes_on_and_gives_the_model_that_it_trained(pets: Path, voices: P
     forget()
     (pets / "nearby_net.py").write_text(BESIDE + "\n# another file\n")
     with pytest.raises(ValueError, match="differ"):
-        likeness.train(
-            pets / "pet_recipe.py", voices, pets / "run", settings=settings, resume=True
-        )
+        likeness.train(pets / "pet_recipe.py", voices, pets / "run", settings=settings, resume=True)
 
 
 def call(*arguments: object) -> None:
@@ -309,11 +307,10 @@ def test_spawned_workers_find_the_functions_of_the_recipe(pets: Path, voices: Pa
     program = pets.parent / "program.py"
     program.write_text(SPAWN)
     environment = {"PYTHONPATH": f"{pets.parent / 'site'}:{ROOT}", "OMP_NUM_THREADS": "1"}
-    for arguments in (
-        ["train", "mine/pet_recipe.py", "workers=1", "--data", str(voices), "--out", "run"],
-        ["embed", "--model", "run", "--items", "mine/list.txt", "--root", "/", "--out", "a.npz"]
-        + ["--workers", "1", "--trust", "petnets", "--trust", "mine/nearby_net.py"],
-    ):
+    train = ["train", "mine/pet_recipe.py", "workers=1", "--data", str(voices), "--out", "run"]
+    embed = ["embed", "--model", "run", "--items", "mine/list.txt", "--root", "/", "--out", "a.npz"]
+    trust = ["--trust", "petnets", "--trust", "mine/nearby_net.py"]
+    for arguments in (train, [*embed, "--workers", "1", *trust]):
         ended = subprocess.run(
             [sys.executable, str(program), *arguments],
             cwd=pets.parent,
@@ -462,8 +459,10 @@ def test_weights_of_another_version_that_do_not_fit_are_counted(pets: Path, voic
     nets.write_text(PACKAGE.replace("nn.Linear(16, dim))", "nn.Linear(16, dim), nn.Identity(), )"))
     load_model(run, trust=["petnets", str(pets / "nearby_net.py")])
     forget()
-    nets.write_text(PACKAGE.replace("nn.Linear(in_dim, 16)", "nn.Identity(), nn.Linear(in_dim, 16)"))
-    with pytest.raises(ValueError, match="4 missing .*4 unknown.*nearby_net .*, petnets 1.2"):
+    nets.write_text(
+        PACKAGE.replace("nn.Linear(in_dim, 16)", "nn.Identity(), nn.Linear(in_dim, 16)")
+    )
+    with pytest.raises(ValueError, match=r"4 missing .*4 unknown.*nearby_net .*, petnets 1\.2"):
         load_model(run, trust=["petnets", str(pets / "nearby_net.py")])
 
 
@@ -482,7 +481,8 @@ def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
     variant: str, change: str, keyword: str, pets: Path, voices: Path
 ) -> None:
     text = RECIPE.replace("MeanNet, Scaled", "MeanNet, Scaled, make_anything").replace(
-        "def build", "def make_closure():\n    def inner(dim):\n        return None\n    return "
+        "def build",
+        "def make_closure():\n    def inner(dim):\n        return None\n    return "
         "inner\n\n\ndef build",
     )
     text += f"from dataclasses import replace\nRECIPES['x'] = replace(RECIPES['package'], {change})"

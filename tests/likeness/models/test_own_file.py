@@ -250,7 +250,7 @@ def test_embed_verify_and_export(own: Path, crops: Path, tmp_path: Path) -> None
     assert a.meta["model"] == b.meta["model"]
 
 
-TUNE = '''from functools import partial
+TUNE = """from functools import partial
 
 from eval.verification import eer
 from face_net import Net
@@ -276,7 +276,7 @@ RECIPES = {
         compute=Compute(threads=1),
     )
 }
-'''
+"""
 
 
 def test_it_is_fine_tuned(own: Path, crops: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 
 import toolkit.backbones
 
+
 class _MeanOfFrames(nn.Module):
     """A network of somebody else: it takes lengths as numbers of frames, and has no `dim`."""
 

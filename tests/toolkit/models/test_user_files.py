@@ -33,7 +33,9 @@ def write(folder: Path, **texts: str) -> Path:
 
 
 def test_a_file_and_what_lies_beside_it_are_modules(tmp_path: Path) -> None:
-    folder = write(tmp_path / "a", uf_main="import uf_nets\nvalue = uf_nets.value", uf_nets="value = 1")
+    folder = write(
+        tmp_path / "a", uf_main="import uf_nets\nvalue = uf_nets.value", uf_nets="value = 1"
+    )
     module = user_files.run(folder / "uf_main.py")
     assert module.value == 1
     assert sys.modules["uf_main"] is module
@@ -62,9 +64,7 @@ def test_a_file_with_the_name_of_another_module_is_run_but_gives_no_parts(
 
 def test_files_of_the_same_name_in_two_folders(tmp_path: Path) -> None:
     text = "import uf_nets\nvalue = uf_nets.value"
-    folders = [
-        write(tmp_path / str(i), uf_main=text, uf_nets=f"value = {i}") for i in range(2)
-    ]
+    folders = [write(tmp_path / str(i), uf_main=text, uf_nets=f"value = {i}") for i in range(2)]
     for i in (0, 1, 0):
         assert user_files.run(folders[i] / "uf_main.py").value == i
         assert Path(str(sys.modules["uf_nets"].__file__)).parent == folders[i]
