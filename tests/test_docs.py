@@ -139,7 +139,9 @@ def ran(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with contextlib.chdir(folder):
+        with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+            # As in a session of Python that was started in this folder.
+            patch.syspath_prepend(str(folder))
             asked = [
                 item.callspec.params["block"]
                 for item in request.session.items

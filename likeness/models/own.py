@@ -146,11 +146,11 @@ def _embedder(
         file = folder / network.weights
         tensors = _fitting(read_weights(file, key=network.key), network, backbone.network)
         put(backbone.network, tensors, f"{where}: {file}", _REMEDY)
-        summed = sha256(file)
-        try:
-            backbone.try_out(shape)
-        except ValueError as error:
-            raise ValueError(f"{where} with {file}: {_plain(error)}") from None
+        summed, where = sha256(file), f"{where} with {file}"
+    try:
+        backbone.try_out(shape)
+    except ValueError as error:
+        raise ValueError(f"{where}: {_plain(error)}") from None
     return TorchEmbedder(frontend, backbone), summed
 
 

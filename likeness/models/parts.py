@@ -135,10 +135,12 @@ def _foreign_target(
         raise ValueError(f"{name}: {call[:80]!r} is no name of a class or function")
     try:
         target = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # the package runs as it is imported, and may raise anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise ValueError(
-            f"{name}: {call!r} cannot be imported ({error}); the model was made with "
-            f"{package} {version}, and {foreign.version_of(package) or 'no version'} is here"
+            f"{name}: {call[:80]!r} cannot be imported ({reason}); the model was made with "
+            f"{package} {version}, and {foreign.version_of(module_name) or 'no such module'} is "
+            "here"
         ) from None
     # A module also has the names of what it imports, and trust in it is no trust in these.
     home = str(getattr(target, "__module__", "")).partition(".")[0]

@@ -98,6 +98,7 @@ def _package(part: Mapping[str, Any], where: str) -> str:
         or not isinstance(version, str)
         or max(len(package), len(version)) > _MAX_TEXT
         or len(words) < 2
+        or max(map(len, words)) > _MAX_TEXT
         or not all(word.isidentifier() and not word.startswith("__") for word in words)
         or words[0] != package
         or package in OURS

@@ -138,8 +138,8 @@ def read_weights(path: str | Path, *, key: str = "") -> dict[str, Tensor]:
         ) from None
     if key:
         raise ValueError(
-            f"weights {str(path)!r}: it holds no mapping of names to tensors under the key {key!r}; "
-            "correct the key, or leave it out"
+            f"weights {str(path)!r}: it holds no mapping of names to tensors under the key "
+            f"{key!r}; correct the key, or leave it out"
         )
     raise ValueError(
         f"weights {str(path)!r}: it holds a {type(content).__name__} that is no mapping of names "

@@ -59,8 +59,8 @@ def version_of(module: str) -> str:
         module's file where no distribution has it. "" for a module that does not exist.
     """
     package = module.partition(".")[0]
-    distributions = [] if user_files.is_beside(package) else _distributions().get(package, [])
-    return version(distributions[0]) if distributions else user_files.summed(module)[:SUM_DIGITS]
+    names = [] if user_files.is_beside(package) else sorted(_distributions().get(package, []))
+    return version(names[0]) if names else user_files.summed(module)[:SUM_DIGITS]
 
 
 def is_network(target: Any) -> bool:
