@@ -234,6 +234,7 @@ def problem(arguments: list[str], folder: Path) -> str:
     if file:
         try:
             path = located(file) if not file.startswith("recipes/") else str(ROOT / file)
+            path = str(folder / file) if (folder / file).is_file() else path  # of the page
             chosen = str(inputs.get("variants") or "").split(",")
             for argument in (".".join(part for part in (variant, name) if part) for name in chosen):
                 loaded, _ = recipes.load(path + (f":{argument}" if argument else ""))

@@ -116,6 +116,7 @@ from petnets.nets import Levels, MeanNet, Scaled, gap
 from modalities.speaker import folders
 from toolkit.data.sampling import Sampling
 from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from toolkit.training.tune import Choice
 
 
 def half(wave, rng, batch_rng):
@@ -143,6 +144,7 @@ RECIPES = {
     "beside": build(partial(nearby_net.OwnNet, dim=8)),
     "package": build(partial(MeanNet, dim=8, widths=(1, 2))),
 }
+RANGES = {name: {"backbone.dim": Choice((4, 8))} for name in RECIPES}
 """
 
 
@@ -261,12 +263,11 @@ def call(*arguments: object) -> None:
     assert ended.value.code == 0
 
 
-def test_compare_and_embed(pets: Path, voices: Path) -> None:
+def test_tune_compare_and_embed(pets: Path, voices: Path) -> None:
+    pytest.importorskip("optuna")
     out = pets / "compared"
-    call(
-        *("compare", pets / "pet_recipe.py", "--seeds", 1, "--data", voices, "--out", out),
-        *("schedule.steps=2",),
-    )
+    settings = ("--seeds", 1, "--tune", 2, "--data", voices, "--out", out, "schedule.steps=2")
+    call("compare", pets / "pet_recipe.py", *settings)
     run = next(path.parent for path in sorted(out.rglob("last.safetensors")))
     forget()
     (pets / "list.txt").write_text("".join(f"{path}\n" for path in sorted(voices.rglob("*.flac"))))
