@@ -82,6 +82,13 @@ def restore(
             f"{name}: it names {' and '.join(files)} files, and no model chooses a file to be "
             "opened; give them by --detector or --ijb instead"
         )
+    if untrusted and is_foreign:
+        if files := foreign.files_in(arguments):
+            raise ValueError(
+                f"{name}: {' and '.join(files)} names a file, and no model chooses a file to be "
+                "opened"
+            )
+        arguments = foreign.without_weights(target, arguments)
     part = partial(target, **arguments)
     parameters = inspect.signature(target).parameters
     takes_any = any(value.kind is value.VAR_KEYWORD for value in parameters.values())
@@ -154,6 +161,6 @@ def _foreign_target(
             f"{name}: {call!r} is neither a network module nor a function that is annotated to "
             "return one"
         )
-    if kind == "read" and not inspect.isfunction(target):
-        raise ValueError(f"{name}: {call!r} is no function that reads items")
+    if kind == "read" and not foreign.is_reading(target):
+        raise ValueError(f"{name}: {call!r} is no function whose first argument is called item")
     return target

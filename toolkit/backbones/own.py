@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -144,7 +144,7 @@ class Own(nn.Module):
     def _tried(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """Call the network as `forward` does; what it raises becomes one sentence."""
         try:
-            return self(x, lengths)
+            return cast(Tensor, self(x, lengths))
         except ValueError:
             raise
         except Exception as error:  # a network of others may raise anything

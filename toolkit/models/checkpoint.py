@@ -11,7 +11,6 @@ go on as if it had not stopped, is in the run's folder resume/ (toolkit/training
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 from toolkit.backbones.weights import first_names
 from toolkit.data.batch import Read
+from toolkit.models import foreign
 from toolkit.models.embed import ReadParts, TorchEmbedder
 from toolkit.models.parts import HOMES, Part, Parts, describe
 
@@ -167,12 +167,7 @@ def without_weights(part: Part) -> Part:
         return part
     if part.func.__module__.partition(".")[0] in HOMES:
         return partial(part, weights="")
-    parameter = inspect.signature(part.func).parameters.get("weights")
-    if parameter is None or parameter.default is parameter.empty:
-        return part
-    return partial(
-        part.func, **{key: value for key, value in part.keywords.items() if key != "weights"}
-    )
+    return partial(part.func, **foreign.without_weights(part.func, part.keywords))
 
 
 def norm_is_quality(description: Mapping[str, Any]) -> bool:

@@ -7,11 +7,13 @@ the user names it (likeness/models/trust.py).
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import packages_distributions, version
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -22,12 +24,15 @@ FIELDS = {"call", "args", "package", "version"}  # the keys of a description of 
 SUM_DIGITS = 12  # of a file's SHA-256, which is the version of a file that no distribution has
 
 
-def origin(target: Callable[..., Any], name: str) -> dict[str, str]:
+def origin(
+    target: Callable[..., Any], name: str, arguments: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, str]:
     """Return the package and the version of a class or function that is not of Likeness.
 
     Args:
         target: The class or function.
         name: What an error calls it: the field of the recipe, and what is inside it after a dot.
+        arguments: What is given to it.
 
     Returns:
         {"package": the module's first name, "version": ...}. The version is that of the
@@ -43,7 +48,7 @@ def origin(target: Callable[..., Any], name: str) -> dict[str, str]:
     """
     module, qualname = getattr(target, "__module__", None) or "", _qualname(target)
     package = module.partition(".")[0]
-    if reason := _reason(target, module, qualname, name):
+    if reason := _reason(target, module, qualname, name, arguments):
         raise ValueError(f"{name}: {module}.{qualname} cannot be stored in a checkpoint: {reason}")
     return {"package": package, "version": version_of(module)}
 
@@ -80,6 +85,55 @@ def is_network(target: Any) -> bool:
     return inspect.isclass(target) and issubclass(target, nn.Module)
 
 
+def is_reading(target: Any) -> bool:
+    """Say whether this is a function whose first argument is called `item`, as of all readings.
+
+    Example:
+        >>> is_reading(lambda item, rate_hz=16_000: None), is_reading(lambda path: None)
+        (True, False)
+    """
+    return inspect.isfunction(target) and next(iter(inspect.signature(target).parameters), "") == (
+        "item"
+    )
+
+
+def files_in(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the names of the arguments of a foreign part that name a file of this machine.
+
+    `weights` is not among them: a part that is loaded takes its own default in place of it.
+    """
+    return [
+        name
+        for name, value in arguments.items()
+        if name != "weights" and _is_path(value) and os.path.isfile(value)
+    ]
+
+
+def without_weights(target: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a foreign part without the path of a file of weights.
+
+    The part then takes its own default for `weights`. A word that is no path stays.
+
+    Example:
+        >>> def make(width: int, weights: str = "") -> nn.Module:
+        ...     return nn.Linear(width, width)
+        >>> without_weights(make, {"width": 3, "weights": "runs/net.pt"})
+        {'width': 3}
+    """
+    parameter = inspect.signature(target).parameters.get("weights")
+    opens = parameter is not None and parameter.default is not parameter.empty
+    return {
+        name: value
+        for name, value in arguments.items()
+        if not (opens and name == "weights" and _is_path(value))
+    }
+
+
+def _is_path(value: Any) -> bool:
+    """Say whether a value may name a file."""
+    return isinstance(value, str) and any(mark in value for mark in "./\\") and "\0" not in value
+
+
 def parts_in(description: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the descriptions of foreign parts in JSON values, at any depth.
 
@@ -99,7 +153,9 @@ def parts_in(description: Any) -> Iterator[Mapping[str, Any]]:
             values += value
 
 
-def _reason(target: Any, module: str, qualname: str, name: str) -> str:
+def _reason(
+    target: Any, module: str, qualname: str, name: str, arguments: Mapping[str, Any]
+) -> str:
     """Return why a checkpoint cannot name this part, and what to do; "" where it can."""
     field = name.partition(".")[0]
     if not (inspect.isclass(target) or inspect.isroutine(target)):
@@ -129,8 +185,13 @@ def _reason(target: Any, module: str, qualname: str, name: str) -> str:
             "parts of a network are classes of torch.nn.Module, or functions that are annotated to "
             "return one (def make(...) -> nn.Module); annotate it, or make it a class"
         )
-    if field == "read" and not inspect.isfunction(target):
-        return "read is a function, read(item) -> array; write one with def"
+    if field == "read" and not is_reading(target):
+        return "a reading is a function whose first argument is called item: def read(item)"
+    if field in ("frontend", "backbone", "read") and (files := files_in(arguments)):
+        return (
+            f"{' and '.join(files)} names a file, and no model chooses a file to be opened; give "
+            "weights by init=, and name other files inside the function or class"
+        )
     return ""
 
 

@@ -82,7 +82,7 @@ def describe(value: Any, name: str = "recipe") -> Any:
     arguments = {key: describe(inner, f"{name}.{key}") for key, inner in keywords.items()}
     if module.partition(".")[0] in HOMES and "<" not in qualname:
         return {"call": f"{module}.{qualname}", "args": arguments}
-    stated = foreign.origin(func, name)
+    stated = foreign.origin(func, name, keywords)
     return {"call": f"{module}.{qualname}", "args": arguments, **stated}
 
 

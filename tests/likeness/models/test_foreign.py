@@ -59,13 +59,18 @@ class Levels(nn.Module):
 class MeanNet(nn.Module):
     pads_exactly = False
 
-    def __init__(self, in_dim, dim=8, act=nn.ReLU, widths=(), **others):
+    def __init__(self, in_dim, dim=8, act=nn.ReLU, widths=(), weights="", **others):
         super().__init__()
         self.dim, self.widths = dim, widths
         self.layers = nn.Sequential(nn.Linear(in_dim, 16), act(), nn.Linear(16, dim))
 
     def forward(self, features, lengths=None):
         return self.layers(features.mean(dim=1))
+
+
+class Own(nn.Module):
+    def __init__(self, path="", weights=""):
+        raise RuntimeError
 
 
 class Scaled(ArcFace):
@@ -375,14 +380,35 @@ def test_functions_that_return_a_module_are_parts(pets: Path) -> None:
 def test_trust_in_a_package_opens_no_other(
     call: str, kind: Any, pets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kind == "read" and call.rpartition(".")[2] in (
-        *("write", "make_anything", "annotated_by_what_is_not_there", "gap"),
-    ):
-        pytest.skip("functions of a trusted package may read items")
     monkeypatch.chdir(pets)
     with pytest.raises(ValueError, match="backbone"):
         restore(part(call), "backbone", kind=kind, untrusted=True, trusted=["petnets"])
     assert not (pets / "written").exists()
+
+
+def test_no_model_chooses_a_file_to_be_opened(pets: Path, voices: Path) -> None:
+    (pets / "w.txt").write_text("x")
+    given: dict[str, Any] = {"network": part("petnets.nets.MeanNet", weights=str(pets / "w.txt"))}
+    with pytest.raises(ValueError, match="path names a file"):
+        restore(
+            part("petnets.nets.MeanNet", in_dim=part("petnets.nets.Own", path=str(pets / "w.txt"))),
+            "backbone",
+            kind="module",
+            untrusted=True,
+            trusted=["petnets"],
+        )
+    nested = {"call": "toolkit.backbones.own.Own", "args": {**given, "dim": 8}}
+    made: Any = restore(nested, "backbone", kind="module", untrusted=True, trusted=["petnets"])
+    assert made.keywords["network"].keywords == {}
+    given["network"]["args"]["weights"] = "distance"  # a word, not a path
+    made = restore(nested, "backbone", kind="module", untrusted=True, trusted=["petnets"])
+    assert made.keywords["network"].keywords == {"weights": "distance"}
+    text = RECIPE.replace("widths=(1, 2)", f"path={str(pets / 'w.txt')!r}")
+    (pets / "pet_recipe.py").write_text(text)
+    recipe, _ = recipes.load(f"{pets / 'pet_recipe.py'}:package")
+    with pytest.raises(ValueError, match="path names a file"):
+        fit(recipe, data=voices, out=pets / "refused")
+    assert not (pets / "refused").exists()
 
 
 @pytest.mark.parametrize(
@@ -475,7 +501,8 @@ def test_weights_of_another_version_that_do_not_fit_are_counted(pets: Path, voic
         ("untyped", "backbone=make_anything", "annotated"),
         ("value", "backbone=partial(MeanNet, dim=8, act=object())", "object"),
         ("method", "backbone=MeanNet.forward", "top"),
-        ("reading", "read=Levels", "read"),
+        ("reading", "read=Levels", "item"),
+        ("other", "read=gap", "item"),
     ],
 )
 def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
