@@ -115,9 +115,10 @@ def _reading(network: Network) -> Any:
         return network.read
     if network.modality == "speaker":
         return partial(audio.read, rate_hz=network.rate_hz)
+    height, width = network.size
     if network.modality == "face":
-        return partial(faces.read, size=tuple(network.size))
-    return partial(images.read, size=tuple(network.size))
+        return partial(faces.read, size=(height, width))
+    return partial(images.read, size=(height, width))
 
 
 def _embedder(
