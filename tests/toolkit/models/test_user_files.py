@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_a_file_and_what_lies_beside_it_are_modules(tmp_path: Path) -> None:
     module = user_files.run(folder / "uf_main.py")
     assert module.value == 1
     assert sys.modules["uf_main"] is module
-    assert sys.path[-1] == str(folder)
+    assert sys.path.index(str(folder)) > sys.path.index(sysconfig.get_path("purelib"))
     assert user_files.is_beside("uf_nets")
 
 
