@@ -39,6 +39,7 @@ SCRIPTS = [
     "face",
     "image",
     "losses",
+    "scale",
     "speaker",
     "train",
     "use",
@@ -77,6 +78,7 @@ is not in a table was not measured.
 | [face](#face) | alignment and augmentation of faces, RecordIO, the tables of IJB-C |
 | [image](#image) | training views, decoding, steps on MNIST, a test of retrieval |
 | [losses](#losses) | every loss, forward and backward |
+| [scale](#scale) | time and memory from ten thousand to ten million; takes half an hour |
 | [speaker](#speaker) | embeddings of recordings, the loader, embeddings to EER |
 | [train](#train) | a training step beside the bare network |
 | [use](#use) | torch against ONNX Runtime, and the start of the command line |

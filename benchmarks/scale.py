@@ -99,6 +99,7 @@ def measure(part: str, most: float) -> Lines:
         text=True,
         env=environment_of_one_thread(),
     )
+    print(process.stdout, file=sys.stderr, flush=True)  # what is measured is worth keeping
     lines: Lines = {}
     for name, n, seconds, megabytes in csv.reader(process.stdout.splitlines()):
         lines.setdefault(name, []).append(Measured(int(n), float(seconds), float(megabytes)))
@@ -106,14 +107,15 @@ def measure(part: str, most: float) -> Lines:
 
 
 def exponent(measured: Sequence[Measured]) -> float:
-    """The exponent of the time between the two largest sizes; NaN where there are no three.
+    """The exponent of the time between the two largest sizes; NaN where it cannot be told.
 
     What a process needs before it begins counts in small sizes only, so the time of the smallest
-    size is taken off the others.
+    size is taken off the others. That needs three sizes, and a second largest one that takes half
+    as long again as the smallest.
     """
-    if len(measured) < 3:
+    if len(measured) < 3 or measured[-2].seconds < 1.5 * measured[0].seconds:
         return math.nan
-    before, last = (max(point.seconds - measured[0].seconds, 1e-3) for point in measured[-2:])
+    before, last = (point.seconds - measured[0].seconds for point in measured[-2:])
     return math.log(last / before) / math.log(measured[-1].n / measured[-2].n)
 
 

@@ -15,10 +15,12 @@ to the last digit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,8 @@ from eval.verification import AnyFloats
 from eval.weighted import Block, CellSums, Counts, Metric, Order, Weighted, repeated, weighted
 
 Subjects = NDArray[np.integer[Any]]
+T = TypeVar("T")
+V = TypeVar("V")
 
 _BLOCK = 1 << 18  # weights of trials that are held at once: a few MB, which stay in the cache
 _THINNED_FROM = 1 << 15  # trials; of fewer all are weighed, which is as quick
@@ -150,10 +154,14 @@ def resampled(
             counts.append(drawn)
             num_redrawn += redrawn
         c = np.concatenate(counts)
-        for block in _blocks(trials, c, cells, known):
-            for name, function in functions.items():
-                values[name].append(function(block))
-            done += len(block.target)
+        thinned = cells and cells.thinned(c, known)
+        for num_rows, of_block in in_threads(
+            partial(_values, functions, thinned or Thinned.none(trials), c),
+            _rows(len(c), thinned or Thinned.none(trials)),
+        ):
+            for name, value in of_block.items():
+                values[name].append(value)
+            done += num_rows
             report("resampling", done, num_resamples)
     return {name: np.concatenate(parts) for name, parts in values.items()}, num_redrawn
 
@@ -176,17 +184,40 @@ def _draw(trials: Ranked, rows: int, rng: np.random.Generator) -> tuple[Counts, 
     )
 
 
-def _blocks(
-    trials: Ranked, c: Counts, cells: Cells | None, metrics: list[Weighted]
-) -> Iterator[Block]:
-    """The weights of the trials in resamples c (B, n), in blocks of bounded memory."""
-    thinned = None if cells is None else cells.thinned(c, metrics)
-    if thinned is None:
-        thinned = Thinned.none(trials)
+def in_threads(work: Callable[[T], V], values: Iterable[T]) -> Iterator[V]:
+    """Yield work(value) for each value, in their order, from as many threads as there are cores.
+
+    NumPy and SciPy let other threads run while they compute. With OMP_NUM_THREADS=1 there is one
+    thread, as in all other work.
+    """
+    num_threads = min(_cores(), int(os.environ.get("OMP_NUM_THREADS") or _cores()))
+    if num_threads < 2:
+        yield from map(work, values)
+        return
+    with ThreadPoolExecutor(num_threads) as pool:
+        yield from pool.map(work, values)
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _rows(num_resamples: int, thinned: Thinned) -> list[slice]:
+    """Rows of resamples whose weights are held at once."""
     num_weights = thinned.order.target.size + thinned.order.nontarget.size
-    rows = max(1, _BLOCK // num_weights)
-    for start in range(0, len(c), rows):
-        yield thinned.block(c[start : start + rows], slice(start, start + rows))
+    height = max(1, _BLOCK // num_weights)
+    return [slice(start, start + height) for start in range(0, num_resamples, height)]
+
+
+def _values(
+    functions: Mapping[str, Callable[[Block], Floats]], thinned: Thinned, c: Counts, rows: slice
+) -> tuple[int, dict[str, Floats]]:
+    """How many resamples some rows of c (B, n) are, and each metric on them."""
+    block = thinned.block(c[rows], rows)
+    return len(block.target), {name: function(block) for name, function in functions.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,11 +350,15 @@ class Cells:
         )
         target = (targets @ draws).T
         nontarget = np.zeros((draws.shape[1], cells.size))
-        for i, k in enumerate(cells.tolist()):
-            low, high = int(self.at_nontarget[k]), int(self.at_nontarget[k + 1])
+
+        def weigh(i: int) -> None:
+            low, high = (int(self.at_nontarget[cells[i] + end]) for end in (0, 1))
             if low < high:
                 enrolled, pairs = self._pairs(low, high)
                 nontarget[:, i] = np.einsum("ab,ab->b", pairs @ draws, draws[enrolled])
+
+        for _ in in_threads(weigh, range(cells.size)):
+            pass
         return target.astype(np.int64), nontarget.astype(np.int64)
 
     def _matter(self, target: Counts, nontarget: Counts, metrics: list[Weighted]) -> Bools:

@@ -20,14 +20,12 @@ from eval.memory import keep_freed_memory
 from eval.parts import ALONE, Arrays, Parts
 from eval.ranks import prepared
 from eval.similarity import matrix, single
-from eval.tiles import TILE, Rows, as_rows, borders, repeated, scorer
+from eval.tiles import CELLS, PART_CELLS, TILE, Rows, as_rows, borders, repeated, scorer
 from eval.types import Floats
 
 Counts = NDArray[np.int64]
 
 MANY_PROBES = 1 << 17  # more are never all in memory at once
-_CELLS = 1 << 23  # scores held at once: 32 MB in float32
-_PART_CELLS = 1 << 32  # scores of a part that is finished and kept: a minute of a core
 _OWN_ROWS = 4096  # templates of mates that are read together
 
 
@@ -327,8 +325,8 @@ def _distinct(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], Counts]:
 def _search(task: _Task, num_templates: int, keep: int, parts: Parts) -> Searched:
     """Searches all probes, part by part; the borders of parts follow from the task alone."""
     num_probes = task.sequence.size
-    step = max(1, _CELLS // (num_templates if len(task.tiles) == 1 else TILE))
-    height = step * max(1, _PART_CELLS // (step * num_templates))
+    step = max(1, CELLS // (num_templates if len(task.tiles) == 1 else TILE))
+    height = step * max(1, PART_CELLS // (step * num_templates))
     slices = [slice(k, min(k + height, num_probes)) for k in range(0, num_probes, height)]
     done = parts.run(
         slices,

@@ -13,11 +13,9 @@ from itertools import pairwise
 import numpy as np
 
 from eval.ranks import Counts, Ranks, prepared, ranks_among
-from eval.tiles import TILE, Rows, borders, repeated, scorer
+from eval.tiles import CELLS, PART_CELLS, TILE, Rows, borders, repeated, scorer
 from eval.types import Bools, Floats32
 
-_CELLS = 1 << 23  # scores held at once: 32 MB
-_PART_CELLS = 1 << 32  # scores of a part that is finished and kept: a minute of a core
 _KEPT = 1 << 24  # highest and relevant scores of a part: 64 MB each
 _ROOM = 4  # so many times the scores that are needed are kept, before the lowest are cut
 _SAMPLED = 16  # one of so many scores is enough to see where the highest begin
@@ -53,8 +51,8 @@ class LargeSearch:
     def parts(self) -> list[slice]:
         """The parts of the sequence; they follow from the sizes alone."""
         most_relevant = max(1, int((self.end - self.begin).max()))
-        step = _CELLS // TILE
-        height = step * max(1, _PART_CELLS // (step * self.order.size))
+        step = CELLS // TILE
+        height = step * max(1, PART_CELLS // (step * self.order.size))
         height = max(1, min(height, _KEPT // (_ROOM * self.depth), _KEPT // most_relevant))
         size = self.numbers.size
         return [slice(k, min(k + height, size)) for k in range(0, size, height)]
@@ -64,7 +62,7 @@ class LargeSearch:
     ) -> Iterator[tuple[Counts, Ranks]]:
         """The ranks of a part, block by block, as `eval.ranks.rank_blocks`."""
         source = self.queries if self.gallery is None else self.gallery
-        numbers, step = self.numbers[part], _CELLS // TILE
+        numbers, step = self.numbers[part], CELLS // TILE
         x = prepared(self.queries[numbers], slice(None), self.similarity)
         blocks = [slice(k, min(k + step, numbers.size)) for k in range(0, numbers.size, step)]
         best = [_Best(b.stop - b.start, min(self.depth, self.order.size)) for b in blocks]

@@ -18,6 +18,8 @@ from eval.similarity import against, single
 from eval.types import Bools, Floats32
 
 TILE = 1 << 14  # rows of the gallery
+CELLS = 1 << 23  # scores held at once: 32 MB in float32
+PART_CELLS = 1 << 32  # scores of a part that is finished and kept: a minute of a core
 _ROWS = 4096  # checked at a time
 
 Counts = NDArray[np.int64]

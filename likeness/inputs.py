@@ -74,7 +74,7 @@ def items_of(
 def suffixes_of(modality: str) -> tuple[str, ...]:
     """The endings of the files that a modality reads, in lower case."""
     if modality == "speaker":
-        from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
+        from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 
         return SUFFIXES + AV_SUFFIXES
     from toolkit.data.images import SUFFIXES as IMAGES

@@ -277,7 +277,7 @@ def read_table(
     lines = LineNumbers()
     tally: dict[int, tuple[int, int]] = {}
     above = 0  # the number of lines in the blocks before
-    for block in _text_blocks(path):
+    for block in text_blocks(path):
         num_plain = columns.add_plain(block) if columns is not None and len(tally) == 1 else 0
         if num_plain:
             ((width, (num_lines, first)),) = tally.items()
@@ -659,7 +659,7 @@ def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
 def _line_blocks(path: Path) -> Iterator[tuple[bytes, _Lines]]:
     """The blocks of a file, and where the lines of each begin."""
     above = 0  # the number of lines in the blocks before
-    for block in _text_blocks(path):
+    for block in text_blocks(path):
         part = _Lines(block, above, path)
         yield block, part
         above += part.data.size
@@ -683,7 +683,7 @@ def estimated_lines(path: Path) -> int:
     """
     if not path.is_file():
         return 0
-    block = next(_text_blocks(path), b"")
+    block = next(text_blocks(path), b"")
     with path.open("rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
     if not block:
@@ -693,10 +693,17 @@ def estimated_lines(path: Path) -> int:
     return int(block.count(b"\n") * max(1.0, path.stat().st_size / max(1.0, share * len(block))))
 
 
-def _text_blocks(path: Path) -> Iterator[bytes]:
-    """Blocks of whole lines, about 16 MB, each of which ends in a newline.
+def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
+    """Yield blocks of whole lines of a text file, each of which ends in a newline.
 
-    Gzip is known by its first bytes, not by its name.
+    Gzip is known by its first bytes, not by its name. A byte order mark is left out.
+
+    Args:
+        path: The file.
+        block_size: The bytes that are read at once; 0 means 16 MB.
+
+    Raises:
+        ValueError: The file is a damaged gzip file, expands to too much, or has too long a line.
     """
     with path.open("rb") as raw:
         zipped = raw.peek(2)[:2] == b"\x1f\x8b"
@@ -706,7 +713,7 @@ def _text_blocks(path: Path) -> Iterator[bytes]:
         total, rest = 0, b""
         while True:
             try:
-                block = stream.read(_BLOCK)
+                block = stream.read(block_size or _BLOCK)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ValueError(
                     f"{path}: this is a damaged or truncated gzip file ({error}); fetch it again"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.formats.files import MAX_LINE, at_lines, text_lines
+from eval.formats.files import MAX_LINE, at_lines, text_blocks, text_lines
 from eval.formats.integers import MAX_DIGITS, careful_table, numbers_at, plain_table
 from eval.memory import keep_freed_memory
 from eval.types import Bools, Floats, Ints, Trials, name_first, nfc
@@ -272,7 +272,7 @@ def _plain_side(path: Path) -> Side | None:
     digits, each with a comma or the line's end behind it. Everything is printable ASCII.
     """
     templates, subjects = [], []
-    for number, text in enumerate(_whole_lines(path)):
+    for number, text in enumerate(text_blocks(path, _BLOCK)):
         lines = text
         if not number:
             header, _, lines = text.partition(b"\n")
@@ -471,7 +471,7 @@ def _columns(
     read such a file line by line and count what is wrong with it.
     """
     blocks = []
-    for text in _whole_lines(Path(path)):
+    for text in text_blocks(Path(path), _BLOCK):
         fields = _fields(text.replace(b"\r\n", b"\n"), width, texts, numbers)
         if fields is None:
             return None
@@ -482,27 +482,6 @@ def _columns(
         [list(chain(*parts)) for parts in zip(*(block.texts for block in blocks), strict=True)],
         [np.concatenate(parts) for parts in zip(*(block.numbers for block in blocks), strict=True)],
     )
-
-
-def _whole_lines(path: Path) -> Iterator[bytes]:
-    """Blocks of whole lines, each of which ends with a newline.
-
-    Raises:
-        ValueError: A line is too long for a text.
-    """
-    rest = b""
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            end = block.rfind(b"\n") + 1
-            if end:
-                yield rest + block[:end]
-                rest = block[end:]
-            else:
-                rest += block
-            if len(rest) > MAX_LINE:
-                raise ValueError(f"{path}: a line has over {MAX_LINE} bytes; is this a text file?")
-    if rest.strip():
-        yield rest + b"\n"
 
 
 def _fields(
@@ -548,7 +527,7 @@ def _integer_blocks(
         The number of the first line, the text and its columns, `width` times (lines,).
     """
     line = 1
-    for text in _whole_lines(path):
+    for text in text_blocks(path, _BLOCK):
         columns = plain_table(text, width)
         if columns is None:
             yield line, text, list(careful_table(path, text, width, line)[1].T)

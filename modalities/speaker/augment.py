@@ -18,8 +18,9 @@ from functools import partial
 import numpy as np
 
 from modalities.speaker import noise
-from modalities.speaker.audio import Wave, crop
+from modalities.speaker.audio import crop
 from modalities.speaker.codec import Codec, transmit
+from modalities.speaker.decoding import Wave
 from modalities.speaker.recording import Recording
 from toolkit.data.forms import takes
 

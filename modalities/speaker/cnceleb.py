@@ -27,7 +27,7 @@ from eval.formats.files import atomic_path, text_lines
 from eval.formats.trials import read_trials, write_trials
 from eval.scoring.templates import read_enrolment
 from eval.types import Trials, name_first
-from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
+from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from modalities.speaker.lists import find, matched, stem
 from toolkit.data.item_lists import write_items
 from toolkit.data.items import Item, Items

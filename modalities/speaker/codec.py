@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 import soundfile
 
-from modalities.speaker.audio import Wave, resample
+from modalities.speaker.audio import resample
+from modalities.speaker.decoding import Wave
 
 Codec = Literal["mulaw", "alaw", "mp3", "vorbis", "opus"]
 

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from eval.types import Trials, name_first
-from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
+from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from toolkit.data import shards, tree
 from toolkit.data.item_checks import label_numbers
 from toolkit.data.items import Items

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from eval.formats.files import MAX_LINE
 from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
-from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
+from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from toolkit.data.columns import BLOCK
 from toolkit.data.item_checks import check_unique
 from toolkit.data.item_lists import FURTHER

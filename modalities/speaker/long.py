@@ -14,8 +14,8 @@ import numpy as np
 import soundfile
 import soxr
 
-from modalities.speaker import audio, vad
-from modalities.speaker.audio import AV_SUFFIXES, SILENCE_DBFS, BadAudio, Wave
+from modalities.speaker import audio, decoding, vad
+from modalities.speaker.decoding import AV_SUFFIXES, SILENCE_DBFS, BadAudio, Wave
 from toolkit.data.items import Item
 
 MAX_SECONDS = 86_400.0  # the longest duration that a header may claim in chunks: a day
@@ -75,7 +75,7 @@ def read(
         limits = max_seconds or MAX_SECONDS, max_values or MAX_VALUES
         parts = _stream(item, chunk_seconds, rate_hz, *limits)
     else:
-        limits = max_seconds or audio.MAX_SECONDS, max_values or audio.MAX_VALUES
+        limits = max_seconds or decoding.MAX_SECONDS, max_values or decoding.MAX_VALUES
         parts = _whole(item, rate_hz, min_seconds, *limits)
     if only_speech:
         parts = (vad.trim(part, rate_hz) for part in parts)
@@ -176,7 +176,7 @@ def _stream(
     try:
         with soundfile.SoundFile(item.path) as file:
             _check_header(item, file, max_seconds, max_values)
-            speed = audio.speed_of(item.id)
+            speed = decoding.speed_of(item.id)
             total = int(file.frames) / int(file.samplerate) / speed * rate_hz
             size = math.ceil(total / math.ceil(total / (chunk_seconds * rate_hz)))
             pending: list[Wave] = []
@@ -193,8 +193,8 @@ def _stream(
     except (soundfile.SoundFileError, OSError) as error:
         reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
         raise BadAudio(
-            f"{item.name}: unreadable, {reason.rstrip('. ')}; {', '.join(audio.SUFFIXES)} are read "
-            "in chunks"
+            f"{item.name}: unreadable, {reason.rstrip('. ')}; {', '.join(decoding.SUFFIXES)} "
+            "are read in chunks"
         ) from error
 
 
@@ -232,7 +232,7 @@ def _blocks(
     to_rate = None
     if file_hz * speed != rate_hz:
         to_rate = soxr.ResampleStream(file_hz * speed, rate_hz, 1, dtype="float32", quality="HQ")
-    size = min(int(_BLOCK_SECONDS * file_hz), audio.block_frames(int(file.channels)))
+    size = min(int(_BLOCK_SECONDS * file_hz), decoding.block_frames(int(file.channels)))
     place = 0
     last = False
     while not last:
@@ -245,7 +245,7 @@ def _blocks(
                 "all must be finite; write the file again"
             )
         place += len(raw)
-        wave = audio.mix(raw)
-        audio.refuse_level(item.name, float(np.abs(wave).max(initial=0.0)))
+        wave = decoding.mix(raw)
+        decoding.refuse_level(item.name, float(np.abs(wave).max(initial=0.0)))
         yield (wave if to_rate is None else to_rate.resample_chunk(wave, last=last)), last
-    audio.check_whole(item, file.format, place, int(file.frames), file_hz)
+    decoding.check_whole(item, file.format, place, int(file.frames), file_hz)

@@ -23,7 +23,8 @@ from typing import Literal
 import numpy as np
 import soundfile
 
-from modalities.speaker.audio import SILENCE_DBFS, SUFFIXES, BadAudio, Wave, resample
+from modalities.speaker.audio import resample
+from modalities.speaker.decoding import SILENCE_DBFS, SUFFIXES, BadAudio, Wave
 
 Corruption = Literal["reverb", "any", "noise", "music", "speech", "babble", "reverb+any"]
 Range = tuple[float, float]

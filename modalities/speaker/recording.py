@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from modalities.speaker.audio import SILENCE_DBFS, BadAudio, Wave, mix, source_of, speed_of
+from modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave, mix, source_of, speed_of
 from toolkit.data.items import Item
 
 _FORMATS = ("WAV", "FLAC")

@@ -36,7 +36,8 @@ from numpy.typing import NDArray
 
 from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
-from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES, speed_copies
+from modalities.speaker.audio import speed_copies
+from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from modalities.speaker.lists import find, matched
 from toolkit.data.columns import Growing
 from toolkit.data.item_checks import distinct_labels

@@ -4,6 +4,7 @@ of the draws, coverage, refusals.
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import numpy as np
@@ -95,6 +96,27 @@ def test_trials_that_cannot_matter_are_weighed_in_cells(num_subjects, targets_ea
             thinned = resample({name: FAST[name]}, scores, subjects, num_resamples=30, seed=seed)
         assert thinned.num_redrawn == plain.num_redrawn
         assert thinned.values[name].tolist() == plain.values[name].tolist(), name
+
+
+def test_threads_change_no_number(monkeypatch):
+    scores, subjects = all_pairs(60, 4, np.random.default_rng(5), decimals=2)
+    monkeypatch.setattr(resampling, "_THINNED_FROM", 0)
+    monkeypatch.setattr(resampling, "_BLOCK", 1 << 12)
+    values, threads = [], set()
+    weigh = resampling.Thinned.block
+
+    def noted(*arguments):
+        threads.add(threading.get_ident())
+        return weigh(*arguments)
+
+    monkeypatch.setattr(resampling.Thinned, "block", noted)
+    for number in (1, 4):
+        monkeypatch.setattr(resampling, "_cores", lambda number=number: number)
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        values.append(resample(FAST, scores, subjects, num_resamples=200).values)
+        assert (threads == {threading.get_ident()}) is (number == 1)
+    for name in FAST:
+        np.testing.assert_array_equal(values[0][name], values[1][name])
 
 
 def test_other_metrics_and_switches_take_the_slow_path():

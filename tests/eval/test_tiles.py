@@ -26,8 +26,8 @@ def in_tiles(tile: int, depth: int = 1000, room: int = 4) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (searching, tiled_ranks):
             patch.setattr(module, "TILE", tile)
-            patch.setattr(module, "_CELLS", 3 * tile)
-            patch.setattr(module, "_PART_CELLS", 400)
+            patch.setattr(module, "CELLS", 3 * tile)
+            patch.setattr(module, "PART_CELLS", 400)
         patch.setattr(searching, "_OWN_ROWS", 4)
         patch.setattr(tiled_ranks, "_ROOM", room)
         patch.setattr(tiled_ranks, "_SAMPLED", 2)

@@ -30,7 +30,7 @@ def counted(self: Parts, *arguments: Any) -> None:
 if __name__ == "__main__":
     searching.TILE = tiled_ranks.TILE = 64
     retrieval.LARGE = 64
-    searching._CELLS = tiled_ranks._CELLS = 64 * 16
-    searching._PART_CELLS = tiled_ranks._PART_CELLS = 300 * 32
+    searching.CELLS = tiled_ranks.CELLS = 64 * 16
+    searching.PART_CELLS = tiled_ranks.PART_CELLS = 300 * 32
     Parts._write = counted  # type: ignore[method-assign]
     main(sys.argv[2:])

@@ -118,8 +118,8 @@ def test_a_killed_search_goes_on(folder: Path, tmp_path: Path, what: str) -> Non
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (searching, tiled_ranks):
         monkeypatch.setattr(module, "TILE", 64)
-        monkeypatch.setattr(module, "_CELLS", 64 * 16)
-        monkeypatch.setattr(module, "_PART_CELLS", 300 * 32)
+        monkeypatch.setattr(module, "CELLS", 64 * 16)
+        monkeypatch.setattr(module, "PART_CELLS", 300 * 32)
     monkeypatch.setattr(retrieval, "LARGE", 64)
 
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from scipy.signal import fftconvolve
 
 from modalities.speaker import noise
-from modalities.speaker.audio import BadAudio, Wave
 from modalities.speaker.augment import (
     THREED_SPEAKER_VIEW,
     VOXCELEB_TRAINER_VIEW,
     WESPEAKER_VIEW,
     train_view,
 )
+from modalities.speaker.decoding import BadAudio, Wave
 from modalities.speaker.noise import (
     corrupt,
     impulse_response,

@@ -11,15 +11,15 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modalities.speaker import audio, long, vad
-from modalities.speaker.audio import BadAudio
+from modalities.speaker import audio, decoding, long, vad
+from modalities.speaker.decoding import BadAudio
 from toolkit.data.items import Item
 
 RATE = 16_000
 
 
-def noise(seconds: float, rate_hz: int = RATE, seed: int = 0) -> audio.Wave:
-    wave: audio.Wave = (
+def noise(seconds: float, rate_hz: int = RATE, seed: int = 0) -> decoding.Wave:
+    wave: decoding.Wave = (
         np.random.default_rng(seed).standard_normal(round(seconds * rate_hz)) * 0.1
     ).astype(np.float32)
     return wave

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from modalities.speaker import audio
-from modalities.speaker.audio import BadAudio
+from modalities.speaker import audio, decoding
 from modalities.speaker.augment import train_view
+from modalities.speaker.decoding import BadAudio
 from modalities.speaker.recording import Recording
 from toolkit.data import shards
 from toolkit.data.items import Item
@@ -67,7 +67,7 @@ def test_views_are_those_of_the_whole_wave(
 def test_recordings_in_shards_and_after_pickling(tmp_path: Path) -> None:
     item = written(tmp_path / "a.flac", sound(seconds=30))._replace(label="x")
     shards.write([item], tmp_path / "tar")
-    (packed,) = shards.items(tmp_path / "tar", suffixes=audio.SUFFIXES)
+    (packed,) = shards.items(tmp_path / "tar", suffixes=decoding.SUFFIXES)
     recording, wave = open_item(packed), audio.read(item)
     assert isinstance(recording, Recording)
     again = pickle.loads(pickle.dumps(recording))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from modalities.speaker import audio, folders
+from modalities.speaker import audio, decoding, folders
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
@@ -167,7 +167,7 @@ def in_halves(item: Item) -> Iterator[np.ndarray]:
     wave = audio.read(item)
     yield wave[:4000]
     if item.id.endswith("0"):
-        raise audio.BadAudio(f"{item.name}: damaged behind 4000 samples")
+        raise decoding.BadAudio(f"{item.name}: damaged behind 4000 samples")
     yield wave[4000:]
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from eval.formats import embeddings as files
 from likeness import extract
 from likeness.cli import main
-from modalities.speaker import audio, folders, long
+from modalities.speaker import audio, decoding, folders, long
 from tests import tiny
 from toolkit.data.items import Item
 from toolkit.models import checkpoint
@@ -155,9 +155,9 @@ def test_absurd_levels_are_refused(level: float, channels: int, tmp_path: Path) 
     made = np.full((9600, channels), 0.1, np.float32)
     made[5000] = level
     soundfile.write(path, made, 16_000, subtype="FLOAT")
-    with pytest.raises(audio.BadAudio, match="absurd"):
+    with pytest.raises(decoding.BadAudio, match="absurd"):
         audio.read(Item("a", path))
-    with pytest.raises(audio.BadAudio, match="absurd"):
+    with pytest.raises(decoding.BadAudio, match="absurd"):
         list(long.read(Item("a", path), chunk_seconds=0.3))
 
 
