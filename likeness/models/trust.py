@@ -120,11 +120,11 @@ def _refuse(
     wanted = [f"{name}.py" if _is_of_file(packages[name]) else name for name in others]
     options = " ".join(f"--trust {name}" for name in wanted)
     listed = ", ".join(f'"{name}"' for name in [*trust, *wanted])
+    several = len(others) > 1
     raise ValueError(
-        f"{where}: parts of it are of {len(others)} "
-        f"package{'s' if len(others) > 1 else ''} that nothing is imported from unless you trust "
-        f"{'them' if len(others) > 1 else 'it'} ({named}); if you do, add {options}, in Python "
-        f"trust=[{listed}]"
+        f"{where}: it has parts of {len(others)} package{'s' if several else ''} of others "
+        f"({named}), which {'are' if several else 'is'} imported only if you trust "
+        f"{'them' if several else 'it'}; if you do, add {options}, in Python trust=[{listed}]"
         + (", with the path of the file" if any(name.endswith(".py") for name in wanted) else "")
     )
 
