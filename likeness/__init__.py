@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from likeness.embeddings import Embeddings, read_embeddings
     from likeness.evaluation import Evaluation, evaluate
     from likeness.model import Model, load, train
+    from likeness.network import Network
     from likeness.scoring import calibrate, score
     from likeness.searching import identify, retrieve
     from likeness.verification import Verification
@@ -50,6 +51,7 @@ __all__ = [
     "IdentificationSettings",
     "Item",
     "Model",
+    "Network",
     "RetrievalSettings",
     "Scored",
     "Scores",
@@ -85,6 +87,7 @@ _HOMES = {
     "IdentificationSettings": "eval.protocols.identification",
     "Item": "toolkit.data.items",
     "Model": "likeness.model",
+    "Network": "likeness.network",
     "RetrievalSettings": "eval.protocols.retrieval",
     "Scored": "eval.scoring.score",
     "Scores": "eval.types",

@@ -1,7 +1,8 @@
 """Every backbone, in one flat list: `from likeness.backbones import ECAPA, IResNet`.
 
 A backbone is a torch module that gives raw embeddings (B, dim), from features (B, T, F) or from
-images (B, C, H, W). docs/backbones.md lists them with their sizes.
+images (B, C, H, W). docs/backbones.md lists them with their sizes. `Own` takes a network of another
+project.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.mobileface import MobileFaceNet
+from toolkit.backbones.own import Own
 from toolkit.backbones.resnet import ResNet, ResNet34
 from toolkit.backbones.sfnet import SFNet
 from toolkit.backbones.small import SmallCNN
@@ -33,6 +35,7 @@ __all__ = [
     "ImageResNet",
     "MobileFaceNet",
     "OrderStatistics",
+    "Own",
     "ResNet",
     "ResNet34",
     "SFNet",

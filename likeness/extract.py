@@ -21,7 +21,7 @@ from eval.formats import embeddings as files
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
 from eval.types import Embeddings
-from likeness.models.load import aligned_size
+from likeness.models.load import aligned_size, refuse_other_reading
 from modalities.face import ijb
 from toolkit.console import console
 from toolkit.data.batch import Bad
@@ -204,6 +204,7 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
         raise ValueError(
             f"--ijb is for models of faces; this is one of modality {model.modality!r}"
         )
+    refuse_other_reading(model, "--ijb")
     height, width = aligned_size(model)
     pack = ijb.pack(root)
     read = partial(ijb.read, landmarks=str(pack.landmarks), size=height, width=width)

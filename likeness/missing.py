@@ -55,8 +55,10 @@ def refuse_missing_model(model: str) -> None:
             ...
         FileNotFoundError: model 'runs/nothing' does not exist; give the folder of a run, ...
     """
-    if not model or (":" not in model and not Path(model).exists()):
+    path, colon, _ = model.rpartition(":")
+    path = path if colon and path.endswith(".py") else model  # own.py:NAME
+    if not model or ((":" not in model or path != model) and not Path(path).exists()):
         raise FileNotFoundError(
-            f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
-            "file, speechbrain:SOURCE, wespeaker:FILE.pt or insightface:PATH"
+            f"model {model!r} does not exist; give the folder of a run, a .safetensors, .onnx or "
+            ".py file, speechbrain:SOURCE, wespeaker:FILE.pt or insightface:PATH"
         )

@@ -333,12 +333,14 @@ def load(
     calibration: str | Path | Calibration | Literal[False] | None = None,
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
     device: str | None = None,
+    trust: str | Path | Sequence[str | Path] = (),
 ) -> Model:
     """Load a trained model.
 
     Args:
         model: the folder of a run, a .safetensors checkpoint, an .onnx file,
-            "speechbrain:SOURCE", "wespeaker:FILE.pt" or "insightface:PATH".
+            "speechbrain:SOURCE", "wespeaker:FILE.pt", "insightface:PATH", or a Python file of
+            yours, "own.py" or "own.py:NAME", which is run (`likeness.Network`).
         detector: for faces, an SCRFD .onnx file with landmarks. Inputs are then photographs, in
             which the face is found and aligned. By default the detector of insightface:FOLDER is
             taken, and other models read aligned crops. False takes aligned crops always.
@@ -347,6 +349,8 @@ def load(
             False takes none.
         frontend: the filterbanks that an .onnx or wespeaker: network was trained with.
         device: where the network runs; by default a GPU, if there is one.
+        trust: packages of others, and Python files, that may be imported because parts of the model
+            are of them. Nothing else of others is imported.
 
     Returns:
         The model.
@@ -379,6 +383,7 @@ def load(
         name,
         detector=Path(detector) if isinstance(detector, str | PathLike) else detector,
         frontend=frontend,
+        trust=[str(entry) for entry in ([trust] if isinstance(trust, str | Path) else trust)],
     )
     made = Model(loaded, fitted, calibration_is_named=calibration is not None)
     return made.to(device or str(pick_device()))
@@ -417,6 +422,8 @@ def train(
     """
     from likeness.commands.recipes import located
     from likeness.models.initial import read_initial
+    from likeness.models.trust import packages_of
+    from toolkit.models.parts import describe
     from toolkit.training.recipe import Recipe, override
     from toolkit.training.recipe import load as load_recipe
     from toolkit.training.train import fit
@@ -425,4 +432,6 @@ def train(
     changes = [settings] if isinstance(settings, str) else list(settings)
     changed = override(loaded, changes)
     fit(changed, data=Path(data), out=Path(out), resume=resume, read_initial=read_initial)
-    return load(out)
+    parts = {"frontend": changed.frontend, "backbone": changed.backbone, "read": changed.read}
+    # Whose recipe was run trusts its packages.
+    return load(out, trust=packages_of(*(describe(part, name) for name, part in parts.items())))

@@ -193,6 +193,7 @@ def load_to_compare(
     calibration: Path | None,
     threshold: float | None,
     warn: Callable[[str], object],
+    trust: Sequence[str] = (),
 ) -> tuple[Loaded, Calibration | None]:
     """Load a model, onto a GPU if there is one, and the calibration that serves its scores.
 
@@ -204,13 +205,14 @@ def load_to_compare(
             taken, unless it does not fit and the threshold decides.
         threshold: What decides, or None.
         warn: As for `unless_misfit`.
+        trust: As for `load_to_embed`.
 
     Raises:
         ValueError: A file is damaged or of another kind; and as `load_to_embed`.
         ImportError: As `load_to_embed`.
     """
     fitted = find_calibration(model, calibration)
-    loaded = load_to_embed(model, detector=detector, frontend=frontend)
+    loaded = load_to_embed(model, detector=detector, frontend=frontend, trust=trust)
     loaded.embedder.to(pick_device())
     if calibration is None:
         fitted = unless_misfit(loaded, fitted, threshold=threshold, warn=warn)

@@ -1,10 +1,10 @@
 """Generated pages are up to date; the commands of README.md and docs/*.md run, or at least name
 recipes, settings and options that exist.
 
-Blocks marked `sh` and `python` in README.md, docs/own_data.md, docs/deployment.md and
-docs/protocols.md are run as they stand, in one folder of small synthetic voices, faces and images;
-`likeness train` gets four steps of small batches and one thread besides. Commands in all other
-blocks are parsed by the command line itself, without being run.
+Blocks marked `sh` and `python` in README.md and the pages of RUN are run as they stand, in one
+folder of small synthetic voices, faces and images; `likeness train` gets four steps of small
+batches and one thread besides. A `python` block that begins with `# NAME.py` is written to that
+file instead. Commands in all other blocks are parsed by the command line itself, without being run.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ RUN = (
     "docs/limits.md",
     "docs/losses.md",
     "docs/backbones.md",
+    "docs/own_networks.md",
     "docs/deployment.md",
     "docs/protocols.md",
 )
@@ -73,6 +74,12 @@ def blocks(page: Path) -> list[Block]:
         )
         for match in matched
     ]
+
+
+def file_of(block: Block) -> str:
+    """The name of the file that a block is; "" where it is run."""
+    named = re.match(r"# (\w+\.py)\n", block.text)
+    return named[1] if named and block.kind == "python" else ""
 
 
 def lines(block: Block) -> list[str]:
@@ -132,7 +139,9 @@ def ran(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with contextlib.chdir(folder):
+        with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+            # As in a session of Python that was started in this folder.
+            patch.syspath_prepend(str(folder))
             asked = [
                 item.callspec.params["block"]
                 for item in request.session.items
@@ -145,6 +154,9 @@ def ran(
 
 
 def run(block: Block) -> str:
+    if file_of(block):
+        Path(file_of(block)).write_text(block.text, encoding="utf-8")
+        return ""
     output = io.StringIO()
     steps = [block.text] if block.kind == "python" else lines(block)
     for step in steps:
@@ -222,6 +234,7 @@ def problem(arguments: list[str], folder: Path) -> str:
     if file:
         try:
             path = located(file) if not file.startswith("recipes/") else str(ROOT / file)
+            path = str(folder / file) if (folder / file).is_file() else path  # of the page
             chosen = str(inputs.get("variants") or "").split(",")
             for argument in (".".join(part for part in (variant, name) if part) for name in chosen):
                 loaded, _ = recipes.load(path + (f":{argument}" if argument else ""))
@@ -242,6 +255,8 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         name, arguments = "likeness", arguments[arguments.index("likeness") + 1 :]
     if name == "likeness":
         (tmp_path / "clone").mkdir()
+        for file in (entry for entry in BLOCKS if entry.page == block.page and file_of(entry)):
+            (tmp_path / "clone" / file_of(file)).write_text(file.text, encoding="utf-8")
         assert not problem(arguments, tmp_path / "clone")
     elif name == "python":
         source = (ROOT / arguments[0]).read_text(encoding="utf-8")

@@ -39,6 +39,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save_file
 from scipy.io import savemat
+from torch import nn
 
 from eval import per_item
 from eval.calibration import Calibration, load_calibration
@@ -54,16 +55,19 @@ from likeness.models.run import load_model
 from likeness.prepare import archives
 from modalities.face import folders as face_folders
 from modalities.face import ijb, pairs, pickled, recordio, recordio_writer
+from modalities.face import images as face_images
 from modalities.image import cars, cifar, cub, lists, mnist, omniglot, sop
 from modalities.speaker import audio, cnceleb, folders, long, noise, voxceleb
 from modalities.speaker import lists as speaker_lists
 from modalities.speaker.features import KaldiFbank
+from toolkit.backbones.own import Own
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.weights import read_weights
 from toolkit.data import images as decoded
 from toolkit.data import shards
 from toolkit.data.item_lists import read_items
 from toolkit.data.items import Item
+from toolkit.data.pixels import PixelScale
 from toolkit.gallery import store as gallery_store
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.lance import LanceGallery
@@ -431,14 +435,39 @@ def model_file() -> bytes:
     )
 
 
-def model_state() -> bytes:
-    raw = model_file()
+@cache
+def foreign_file() -> bytes:
+    """A model whose network is of another package, which the reader trusts."""
+    recipe = Recipe(
+        modality="face",
+        frontend=PixelScale,
+        backbone=partial(
+            Own,
+            network=partial(nn.Conv2d, in_channels=1, out_channels=3, kernel_size=4),
+            input_shape=(1, 4, 4),
+        ),
+        loss=partial(ArcFace),
+        items=partial(folders.items),
+        read=face_images.read,
+        measure=None,
+    )
+    embedder = TorchEmbedder(recipe.frontend(), recipe.backbone(1))
+    return written(
+        lambda path: checkpoint.save_model(
+            path, embedder, recipe, similarity="cosine", step=1, metrics={}
+        ),
+        "m.safetensors",
+    )
+
+
+def model_state(file: Callable[[], bytes] = model_file) -> bytes:
+    raw = file()
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     return str(header["__metadata__"]["state"]).encode()
 
 
-def place_state(folder: Path, payload: bytes) -> Path:
-    raw = model_file()
+def place_state(folder: Path, payload: bytes, file: Callable[[], bytes] = model_file) -> Path:
+    raw = file()
     end = 8 + int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8:end])
     header["__metadata__"]["state"] = payload.decode("utf-8", "replace")
@@ -1140,6 +1169,12 @@ CASES = {
         lambda: header_of(model_file()), partial(place_header, model_file), load_model, json=True
     ),
     "checkpoint state": Case(model_state, place_state, load_model, json=True),
+    "foreign checkpoint state": Case(
+        partial(model_state, foreign_file),
+        partial(place_state, file=foreign_file),
+        partial(load_model, trust=["torch"]),
+        json=True,
+    ),
     "tar": Case(partial(tar_shard, "t-000000.tar"), partial(plain, "t-000000.tar"), read_shard),
     "tar index": Case(partial(tar_shard, "t-000000.tar.index"), place_index, read_shard),
     "weights safetensors": Case(

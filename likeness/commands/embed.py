@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from likeness.commands.options import EXISTING, PACK, Frontend, placed
+from likeness.commands.options import EXISTING, PACK, Frontend, Trust, placed
 from likeness.missing import refuse_missing_files, refuse_missing_model
 from toolkit.printing import one_line, say
 
@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Reading:
-    """How the model reads an item. Every attribute is an option of the same name."""
+    """How the model is loaded, and reads an item. Attributes are options of the same names."""
 
     frontend: Literal["wespeaker", "3dspeaker"]
     detector: Path | None
@@ -50,6 +50,7 @@ class Reading:
     crop_seconds: float
     chunk_seconds: float
     only_speech: bool
+    trust: Sequence[str] = ()
 
 
 @app.command(
@@ -63,7 +64,7 @@ def embed(
         str,
         typer.Option(
             help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, insightface:PATH or an .onnx file."
+            "wespeaker:FILE.pt, insightface:PATH, own.py[:NAME] or an .onnx file."
         ),
     ],
     out: Annotated[
@@ -144,6 +145,7 @@ def embed(
             "--only-speech", help="For speech: leave out pauses, which are found by their energy."
         ),
     ] = False,
+    trust: Trust = None,
 ) -> None:
     """Embed every item of a list, and write raw vectors with their norms.
 
@@ -154,11 +156,12 @@ def embed(
     source = Source(items, root, ijb)
     _refuse_early(source, out, detector, bad_items)
     refuse_missing_model(model)
+    pieces = (crops, crop_seconds, chunk_seconds, only_speech)
     embed_files(
         model,
         source,
         out,
-        Reading(frontend, detector, flip, crops, crop_seconds, chunk_seconds, only_speech),
+        Reading(frontend, detector, flip, *pieces, trust=trust or ()),
         skips_bad=bad_items == "skip",
         batch_size=batch_size,
         workers=workers,
@@ -262,7 +265,9 @@ def _loaded(
     # The faces of IJB are aligned by its landmarks, not by a detector.
     detector: Path | Literal[False] | None = False if source.ijb is not None else reading.detector
     loaded = load.in_parts(
-        load.load_to_embed(model, detector=detector, frontend=reading.frontend),
+        load.load_to_embed(
+            model, detector=detector, frontend=reading.frontend, trust=reading.trust
+        ),
         crops=reading.crops,
         crop_seconds=reading.crop_seconds,
         chunk_seconds=reading.chunk_seconds,

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from likeness.commands.options import Trust
 from likeness.missing import refuse_missing_model
 from toolkit.printing import say
 
@@ -18,8 +19,8 @@ def export(
     model: Annotated[
         str,
         typer.Argument(
-            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE or "
-            "wespeaker:FILE.pt."
+            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
+            "wespeaker:FILE.pt or own.py[:NAME]."
         ),
     ],
     onnx: Annotated[
@@ -39,6 +40,7 @@ def export(
         Literal["wespeaker", "3dspeaker"],
         typer.Option(help="The filterbanks that a wespeaker: model was trained with."),
     ] = "wespeaker",
+    trust: Trust = None,
 ) -> None:
     """Write front-end and network as one ONNX file.
 
@@ -52,7 +54,7 @@ def export(
     from likeness.models import load
     from toolkit.models import export as exporting
 
-    loaded = load.load(model, frontend=frontend)
+    loaded = load.load(model, frontend=frontend, trust=trust or ())
     parity = exporting.export(loaded, onnx, size=height_width)
     say(
         f"ONNX model of {loaded.embedder.dim} dimensions in {onnx}; on {parity.num_items} inputs "

@@ -18,6 +18,14 @@ Frontend = Annotated[
     Literal["wespeaker", "3dspeaker"],
     typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
 ]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PACKAGE_OR_FILE",
+        help="A package of others, or a Python file, that may be imported because parts of the "
+        "model are of it. It may be given several times.",
+    ),
+]
 ModelCalibration = Annotated[
     Path | None,
     typer.Option(

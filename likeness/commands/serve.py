@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands.options import EXISTING, Frontend, ModelCalibration, warn
+from likeness.commands.options import EXISTING, Frontend, ModelCalibration, Trust, warn
 from likeness.missing import refuse_missing_model
 from toolkit.printing import say
 
@@ -61,6 +61,7 @@ def serve(
         ),
     ] = None,
     frontend: Frontend = "wespeaker",
+    trust: Trust = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -107,6 +108,7 @@ def serve(
         calibration=calibration,
         threshold=threshold,
         warn=warn,
+        trust=trust or (),
     )
     serving.serve(
         loaded,

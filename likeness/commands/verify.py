@@ -12,6 +12,7 @@ from likeness.commands.options import (
     EXISTING,
     Frontend,
     ModelCalibration,
+    Trust,
     refuse_input_as_output,
     warn,
 )
@@ -39,9 +40,9 @@ def verify(
         str,
         typer.Option(
             help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, an .onnx file, or insightface:PATH, which is a recognition .onnx "
-            "file or the folder of a pack such as buffalo_l. InsightFace's own weights are for "
-            "non-commercial research only."
+            "wespeaker:FILE.pt, an .onnx file, own.py[:NAME], or insightface:PATH, which is a "
+            "recognition .onnx file or the folder of a pack such as buffalo_l. InsightFace's own "
+            "weights are for non-commercial research only."
         ),
     ],
     detector: Annotated[
@@ -59,6 +60,7 @@ def verify(
     ] = None,
     calibration: ModelCalibration = None,
     frontend: Frontend = "wespeaker",
+    trust: Trust = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the result into this JSON file.")
     ] = None,
@@ -82,6 +84,7 @@ def verify(
         calibration=calibration,
         threshold=threshold,
         warn=warn,
+        trust=trust or (),
     )
     verified = verification.verify(loaded, first, second, threshold=threshold, calibration=fitted)
     if json_file:

@@ -14,7 +14,8 @@ def read_initial(init: str) -> Initial:
 
     Args:
         init: A run's folder or model file, or any other form that `likeness.models.load.load` takes
-            and that gives a network of torch: `speechbrain:SOURCE`, `wespeaker:FILE.pt`.
+            and that gives a network of torch: `speechbrain:SOURCE`, `wespeaker:FILE.pt`,
+            `own.py[:NAME]`.
 
     Returns:
         Its weights, which a run takes if its own network has the same tensors.
@@ -23,7 +24,9 @@ def read_initial(init: str) -> Initial:
         ValueError: There is no such model, or it cannot be trained on.
         ImportError: A package is missing; the message names the extra to install.
     """
-    if Path(init).exists() or ":" not in init:
+    from likeness.models import own
+
+    if own.named(init) is None and (Path(init).exists() or ":" not in init):
         return start.read_initial(init)
     from likeness.models.load import load
 
@@ -31,6 +34,6 @@ def read_initial(init: str) -> Initial:
     if not isinstance(loaded.embedder, TorchEmbedder):
         raise ValueError(
             f"init={init!r} is a model that cannot be trained on; give a run's folder, a "
-            "checkpoint, speechbrain:SOURCE or wespeaker:FILE.pt"
+            "checkpoint, speechbrain:SOURCE, wespeaker:FILE.pt or own.py"
         )
     return Initial(loaded.embedder.state_dict(), f"{init} ({loaded.digest[:12]})")

@@ -11,20 +11,24 @@
     load("insightface:FILE_OR_FOLDER")
         a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as
         buffalo_l
+    load("own.py"), load("own.py:NAME")
+        a network that a Python file of the user defines (likeness/models/own.py); the file is run
     load("model.onnx")
         a file of `likeness export`, of any modality; otherwise a speaker network that takes
         filterbanks (B, T, F) or waves (B, S) and gives (B, dim)
 
 The weights that InsightFace publishes are for non-commercial research only. Loading them prints
-that. Nothing in these files is executed. SpeechBrain runs its YAML as code (HyperPyYAML's !new: and
-!apply:); here it is read as plain data, and state dicts are read by toolkit.backbones.pickled.
-Front-ends come from the modality by name, as with a checkpoint. Models of other projects are scored
-by the cosine.
+that. Nothing in these files is executed but own.py, which is the user's. Parts of other packages in
+a checkpoint are imported where `trust` names the package (likeness/models/trust.py). SpeechBrain
+runs its YAML as code (HyperPyYAML's !new: and !apply:); here it is read as plain data, and state
+dicts are read by toolkit.backbones.pickled. Front-ends come from the modality by name, as with a
+checkpoint. Models of other projects are scored by the cosine.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +40,7 @@ from torch import Tensor, nn
 
 from eval.formats.provenance import digest, sha256
 from eval.types import check_counts
-from likeness.models import insightface, speechbrain, wespeaker
+from likeness.models import insightface, own, speechbrain, wespeaker
 from likeness.models import onnx as exported
 from likeness.models.run import load_model
 from modalities.face import align, images
@@ -58,7 +62,7 @@ _KALDI: dict[str, dict[str, Any]] = {
 }
 
 
-def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
+def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] = ()) -> Loaded:
     """Load the model that a text names, with its reading, modality, similarity and digest.
 
     A face model reads aligned crops; `load_to_embed` and `with_detector` make it read photographs.
@@ -68,6 +72,8 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
         frontend: What an .onnx network over filterbanks or a `wespeaker:` state dict was trained
             with: "wespeaker" (Hamming window, int16 scale) or "3dspeaker" (Povey window, [-1, 1]).
             Neither file states it. Other kinds of models know their front-end.
+        trust: The packages and Python files of others that may be imported for parts of a
+            checkpoint or an exported model.
 
     Raises:
         ValueError: The file is of another kind, its sizes contradict its weights, or its
@@ -76,6 +82,8 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
     """
     if frontend not in get_args(Frontend):
         raise ValueError(f"front-end {frontend!r}: must be one of {', '.join(get_args(Frontend))}")
+    if named := own.named(model):
+        return own.load(*named)
     kind, colon, source = model.partition(":")
     if colon and kind == "speechbrain":
         return _load_speechbrain(source)
@@ -86,11 +94,12 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
     if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
         raise ValueError(
             f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, insightface:PATH, FILE.onnx, a checkpoint or a run directory"
+            "wespeaker:FILE.pt, insightface:PATH, FILE.onnx, FILE.py, a checkpoint or a run "
+            "directory"
         )
     if Path(model).suffix.lower() == ".onnx":
-        return exported.load(Path(model)) or _load_onnx(Path(model), frontend)
-    return load_model(Path(model))
+        return exported.load(Path(model), trust=trust) or _load_onnx(Path(model), frontend)
+    return load_model(Path(model), trust=trust)
 
 
 def load_to_embed(
@@ -98,6 +107,7 @@ def load_to_embed(
     *,
     detector: Path | Literal[False] | None = None,
     frontend: Frontend = "wespeaker",
+    trust: Sequence[str] = (),
 ) -> Loaded:
     """Load the model that a text names, reading what people have: recordings, images, photographs.
 
@@ -108,12 +118,13 @@ def load_to_embed(
         model: One of the forms at the top of this file.
         detector: An SCRFD .onnx file. None takes that of the pack; False takes none.
         frontend: As for `load`.
+        trust: As for `load`.
 
     Raises:
         ValueError: As `load` and `with_detector`.
         ImportError: As `load`.
     """
-    loaded = load(model, frontend=frontend)
+    loaded = load(model, frontend=frontend, trust=trust)
     if detector is False:
         return loaded
     return with_detector(loaded, find_detector(model) if detector is None else detector)
@@ -150,6 +161,7 @@ def in_parts(
             "crops, chunks and only_speech are for speech; this is a model of modality "
             f"{model.modality!r}: leave them out"
         )
+    refuse_other_reading(model, "crops, chunks and only_speech")
     if crops and chunk_seconds:
         raise ValueError(
             f"crops {crops} and chunk_seconds {chunk_seconds:g} exclude each other; choose one of "
@@ -233,11 +245,33 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
             f"--detector {detector} finds faces, but this is a model of modality "
             f"{model.modality!r}: leave it out"
         )
+    refuse_other_reading(model, f"--detector {detector}")
     insightface.check_detector(detector)
     height, width = aligned_size(model)
     read = partial(align.read, detector=str(detector), size=height, width=width, choose="central")
     faces = f"central, aligned to {height} x {width}, detector {sha256(detector)[:16]}"
     return replace(model, read=read, settings={**model.settings, "faces": faces})
+
+
+def refuse_other_reading(model: Loaded, option: str) -> None:
+    """Refuse an option that would replace a reading which is not of a modality.
+
+    What the option reads would not be what the network was trained on, and nobody would see it.
+
+    Args:
+        model: The model.
+        option: What the error calls the option.
+
+    Raises:
+        ValueError: The model has such a reading; the function is named.
+    """
+    function = model.read.func if isinstance(model.read, partial) else model.read
+    module = str(getattr(function, "__module__", ""))
+    if module.partition(".")[0] != "modalities":
+        raise ValueError(
+            f"{option}: the model reads its items by {module}.{getattr(function, '__name__', '')}, "
+            "which this option would replace; leave it out, or do its work in that function"
+        )
 
 
 def _speaker(

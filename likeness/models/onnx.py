@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 from likeness.models.parts import restore
+from likeness.models.trust import check_trusted
 from toolkit.data.batch import Read
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.onnx import read
 
 
-def load(path: Path) -> Loaded | None:
+def load(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
     """Load an .onnx file of `likeness export`; return None for an .onnx file from elsewhere.
 
+    Front-end and network are in the graph. Only the reading of a model may be of another package.
+
+    Args:
+        path: The file.
+        trust: The packages and Python files of others that may be imported for its reading.
+
     Raises:
-        ValueError: As toolkit.models.onnx.read, and for a reading that does not exist.
+        ValueError: As toolkit.models.onnx.read, and for a reading that does not exist or is of a
+            package that is not trusted.
         ImportError: A package is missing; the message names the extra to install.
     """
     contents = read(path)
     if contents is None:
         return None
     embedder, stated = contents
-    reading = cast(Read, restore(stated.get("read"), f"{path}: read", kind="read", untrusted=True))
+    trusted = check_trusted(stated.get("read"), trust, str(path))
+    reading = restore(
+        stated.get("read"), f"{path}: read", kind="read", untrusted=True, trusted=trusted
+    )
     quality = stated.get("norm_is_quality") is True
     return Loaded(
         embedder,
-        reading,
+        cast(Read, reading),
         stated["modality"],
         stated["similarity"],
         stated["digest"],

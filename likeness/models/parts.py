@@ -1,6 +1,7 @@
 """Restore the parts of a checkpoint from the names that it stores.
 
-This is the only place that imports what a file names.
+This is the only place that imports what a file names. Parts of other packages are imported only if
+the user trusts these packages (likeness/models/trust.py).
 """
 
 from __future__ import annotations
@@ -8,29 +9,42 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Literal
 
 from torch import nn
 
+from likeness.models.trust import OURS
+from toolkit.models import foreign
 from toolkit.models.described import check_arguments
 from toolkit.models.parts import HOMES, Part, renamed
 
 
 def restore(
-    description: Any, name: str, *, kind: Literal["module", "read"], untrusted: bool = False
+    description: Any,
+    name: str,
+    *,
+    kind: Literal["module", "read"],
+    untrusted: bool = False,
+    trusted: Collection[str] = (),
 ) -> Part:
-    """Return a part from its description: a network module, or a modality's function `read`.
+    """Return a part from its description: a network module, or a function that reads items.
 
-    Descriptions come with checkpoints from anywhere. Only names inside toolkit and modalities are
-    imported, and only these two kinds are returned.
+    Descriptions come with checkpoints from anywhere. Only names inside toolkit and modalities, and
+    inside the packages that the user trusts, are imported, and only these two kinds are returned.
 
     Args:
-        description: {"call": "package.module.Name", "args": {...}}.
+        description: {"call": "package.module.Name", "args": {...}}, and for a part of another
+            package "package" and "version".
         name: What an error calls the part.
-        kind: "module" for a class of nn.Module, "read" for a modality's function of that name.
+        kind: "module" for a class of nn.Module, or of another package for a function that is
+            annotated to return one. "read" for a modality's function of that name, or for any
+            function of another package.
         untrusted: Whether the description comes from a file. Such a description may not choose
             another file to be opened, and its arguments are checked (toolkit/models/described.py).
+            The arguments of parts of other packages have any type, and these packages check them.
+        trusted: The packages of others that may be imported (`check_trusted`).
 
     Raises:
         ValueError: The description is of another form or names anything else.
@@ -38,19 +52,29 @@ def restore(
     description = renamed(description)
     if (
         not isinstance(description, dict)
-        or set(description) != {"call", "args"}
+        or set(description) not in ({"call", "args"}, foreign.FIELDS)
         or not isinstance(description["args"], dict)
     ):
         raise ValueError(
             f"{name}: a part must be described as {{'call': ..., 'args': ...}}, but is "
             f"{json.dumps(description)[:80]}"
         )
-    target = _target(description["call"], name, kind)
+    is_foreign = "package" in description
+    target = (
+        _foreign_target(description, name, kind, trusted)
+        if is_foreign
+        else _target(description["call"], name, kind)
+    )
+
+    def restored(value: Any, key: str) -> Any:
+        if isinstance(value, dict) and "call" in value:
+            return restore(value, key, kind="module", untrusted=untrusted, trusted=trusted)
+        if isinstance(value, list):
+            return tuple(restored(element, key) for element in value)
+        return value
+
     arguments: dict[str, Any] = {
-        key: restore(value, f"{name}.{key}", kind="module", untrusted=untrusted)
-        if isinstance(value, dict) and "call" in value
-        else _tuples(value)
-        for key, value in description["args"].items()
+        key: restored(value, f"{name}.{key}") for key, value in description["args"].items()
     }
     files = sorted({"detector", "landmarks"} & arguments.keys())
     if untrusted and files:
@@ -58,14 +82,24 @@ def restore(
             f"{name}: it names {' and '.join(files)} files, and no model chooses a file to be "
             "opened; give them by --detector or --ijb instead"
         )
+    if untrusted and is_foreign:
+        if files := foreign.files_in(arguments):
+            raise ValueError(
+                f"{name}: {' and '.join(files)} names a file, and no model chooses a file to be "
+                "opened"
+            )
+        arguments = foreign.without_weights(target, arguments)
     part = partial(target, **arguments)
-    unknown = set(arguments) - set(inspect.signature(target).parameters)
-    if unknown:
+    parameters = inspect.signature(target).parameters
+    takes_any = any(value.kind is value.VAR_KEYWORD for value in parameters.values())
+    unknown = set(arguments) - set(parameters)
+    if unknown and not takes_any:
         attribute = str(description["call"]).rpartition(".")[2]
+        version = f"{description['package']}" if is_foreign else "Likeness"
         raise ValueError(
-            f"{name}: {attribute} does not accept {sorted(unknown)} in this version of Likeness"
+            f"{name}: {attribute} does not accept {sorted(unknown)} in this version of {version}"
         )
-    if untrusted:
+    if untrusted and not is_foreign:
         check_arguments(target, arguments, name)
     return part
 
@@ -90,6 +124,43 @@ def _target(call: Any, name: str, kind: Literal["module", "read"]) -> Any:
     return target
 
 
-def _tuples(value: Any) -> Any:
-    """Return lists of JSON as the tuples that they were, at any depth."""
-    return tuple(_tuples(element) for element in value) if isinstance(value, list) else value
+def _foreign_target(
+    description: dict[str, Any],
+    name: str,
+    kind: Literal["module", "read"],
+    trusted: Collection[str],
+) -> Any:
+    """Import the class or function of a trusted package; refuse any of another package or kind."""
+    call, package, version = (str(description[key]) for key in ("call", "package", "version"))
+    module_name, _, attribute = call.rpartition(".")
+    if package not in trusted or package in OURS or module_name.partition(".")[0] != package:
+        raise ValueError(
+            f"{name}: {call[:80]!r} is of a package that is not trusted; add --trust {package[:80]}"
+        )
+    words = call.split(".")
+    if not all(word.isidentifier() and not word.startswith("__") for word in words):
+        raise ValueError(f"{name}: {call[:80]!r} is no name of a class or function")
+    try:
+        target = getattr(importlib.import_module(module_name), attribute)
+    except Exception as error:  # the package runs as it is imported, and may raise anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise ValueError(
+            f"{name}: {call[:80]!r} cannot be imported ({reason}); the model was made with "
+            f"{package} {version}, and {foreign.version_of(module_name) or 'no such module'} is "
+            "here"
+        ) from None
+    # A module also has the names of what it imports, and trust in it is no trust in these.
+    home = str(getattr(target, "__module__", "")).partition(".")[0]
+    if home not in trusted:
+        raise ValueError(
+            f"{name}: {call!r} was not defined in the package {package}, but in {home or 'none'}; "
+            "only what a trusted package defines itself is used"
+        )
+    if kind == "module" and not foreign.is_network(target):
+        raise ValueError(
+            f"{name}: {call!r} is neither a network module nor a function that is annotated to "
+            "return one"
+        )
+    if kind == "read" and not foreign.is_reading(target):
+        raise ValueError(f"{name}: {call!r} is no function whose first argument is called item")
+    return target

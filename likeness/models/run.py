@@ -5,9 +5,8 @@ What the checkpoint states about itself is enough.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from likeness.models.parts import restore
+from likeness.models.trust import check_trusted
 from toolkit.models.checkpoint import (
     FORMAT,
     Loaded,
@@ -23,8 +23,10 @@ from toolkit.models.checkpoint import (
     put,
     read,
     without_loss,
+    without_weights,
 )
 from toolkit.models.embed import TorchEmbedder
+from toolkit.models.foreign import parts_in
 from toolkit.models.parts import Part
 
 _MAX_NAME = 256  # characters
@@ -32,23 +34,29 @@ _FREE_SIZE = 2**18  # sampling rates, lengths of windows and the like are smalle
 _DAMAGED = "they are not those of its own description: copy or train it again"
 
 
-def load_model(path: Path) -> Loaded:
+def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
     """Return the model of a checkpoint file or of the folder of a run.
 
     Of a run's folder it is the best checkpoint where the run kept one, otherwise the last. Nothing
     in the file is executed.
 
+    Args:
+        path: The file or the folder.
+        trust: The packages and Python files of others that may be imported for its parts.
+
     Raises:
-        ValueError: The file is of another kind or version, or its weights do not fit its
-            description.
+        ValueError: The file is of another kind or version, its weights do not fit its description,
+            or a part of it is of a package that is not trusted or not installed.
     """
     path = find_model(path)
     tensors, description, digest = read(path, FORMAT)
     _refuse_description(description, sum(x.numel() for x in tensors.values()), path)
+    names = ("frontend", "backbone", "read")
+    trusted = check_trusted([description[name] for name in names], trust, str(path))
     try:
         parts = [
-            restore(description[name], name, kind="module", untrusted=True)
-            for name in ("frontend", "backbone")
+            restore(description[name], name, kind="module", untrusted=True, trusted=trusted)
+            for name in names[:2]
         ]
     except ValueError as error:
         raise ValueError(
@@ -57,10 +65,7 @@ def load_model(path: Path) -> Loaded:
         ) from None
     # `weights` is the file that training started from. What became of it is in this checkpoint,
     # and no checkpoint chooses a file to be opened.
-    frontend_part, network = (
-        partial(part, weights="") if "weights" in getattr(part, "keywords", {}) else part
-        for part in parts
-    )
+    frontend_part, network = map(without_weights, parts)
     try:
         frontend = frontend_part()
         _refuse_larger(network, frontend.dim, tensors, path)
@@ -73,8 +78,10 @@ def load_model(path: Path) -> Loaded:
             f"{path}: its description cannot be built ({type(error).__name__}: "
             f"{str(error)[:200]}); it is damaged, copy it again"
         ) from None
-    put(embedder, without_loss(tensors), str(path), _DAMAGED)
-    reading = restore(description["read"], f"{path}: read", kind="read", untrusted=True)
+    put(embedder, without_loss(tensors), str(path), _remedy([description[name] for name in names]))
+    reading = restore(
+        description["read"], f"{path}: read", kind="read", untrusted=True, trusted=trusted
+    )
     step = int(description["step"])
     quality = norm_is_quality(description)
     return Loaded(
@@ -86,6 +93,14 @@ def load_model(path: Path) -> Loaded:
         step,
         norm_is_quality=quality,
     )
+
+
+def _remedy(descriptions: Sequence[Any]) -> str:
+    """Return what is to be done about weights that do not fit the parts that are described."""
+    versions = {f"{part['package']} {part['version']}" for part in parts_in(descriptions)}
+    if not versions:
+        return _DAMAGED
+    return f"take its packages as they were when it was trained: {', '.join(sorted(versions))}"
 
 
 def _refuse_description(description: dict[str, Any], num_weights: int, path: Path) -> None:

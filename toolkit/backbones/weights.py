@@ -95,12 +95,17 @@ def load_published(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
     return dropped
 
 
-def read_weights(path: str | Path) -> dict[str, Tensor]:
+def read_weights(path: str | Path, *, key: str = "") -> dict[str, Tensor]:
     """Read the tensors of a local .safetensors file or of one by torch.save, executing nothing.
 
     At most 4 GiB are read. A state dict inside a checkpoint is found under the names that the
     releases give it: state_dict, state_dict_backbone (arcface_torch), teacher (DINO), model, and
     backbone (OpenSphere's model_STEP.pth; inside model in its ckpt_STEP.pth).
+
+    Args:
+        path: The file.
+        key: Where in a file by torch.save the state dict lies, with dots between several keys; ""
+            looks under the names above.
 
     Raises:
         ValueError: The file is absent, too large, broken, of another kind, or cannot be read
@@ -122,9 +127,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
         content, read = open_pickled(path)
-        for name in _INSIDE:
-            if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
-                content = content[name]
+        content = _inside(content, key)
         if _is_state_dict(content):
             return read(content)
     except Exception as error:  # a broken or hostile file makes the parsers raise any type
@@ -133,10 +136,28 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             f"weights {str(path)!r} cannot be read without running code ({reason}), so it is no "
             "state dict; save one by torch.save(state_dict)"
         ) from None
+    if key:
+        raise ValueError(
+            f"weights {str(path)!r}: it holds no mapping of names to tensors under the key "
+            f"{key!r}; correct the key, or leave it out"
+        )
     raise ValueError(
         f"weights {str(path)!r}: it holds a {type(content).__name__} that is no mapping of names "
         "to tensors; save it by torch.save(state_dict)"
     )
+
+
+def _inside(content: Any, key: str) -> Any:
+    """Return what lies under a key, or under the names that the releases give a state dict.
+
+    None where nothing lies under the key.
+    """
+    for name in key.split(".") if key else _INSIDE:
+        if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
+            content = content[name]
+        elif key:
+            return None
+    return content
 
 
 def _is_state_dict(content: Any) -> bool:

@@ -39,11 +39,11 @@ def unknown_settings(part: Callable[..., Any], settings: Mapping[str, Any]) -> l
         ["grad='none' must be one of exact, detached"]
     """
     target = inspect.unwrap(part.__init__ if inspect.isclass(part) else part)
-    allowed = {
-        name: _listed(hint)
-        for name, hint in typing.get_type_hints(target).items()
-        if name in settings
-    }
+    try:
+        hints = typing.get_type_hints(target)
+    except Exception:  # parts of other projects may name what only type checkers import
+        return []
+    allowed = {name: _listed(hint) for name, hint in hints.items() if name in settings}
     return [
         f"{name}={settings[name]!r} must be one of {', '.join(map(str, values))}"
         for name, values in allowed.items()

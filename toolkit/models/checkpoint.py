@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,8 +28,9 @@ from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 from toolkit.backbones.weights import first_names
 from toolkit.data.batch import Read
+from toolkit.models import foreign
 from toolkit.models.embed import ReadParts, TorchEmbedder
-from toolkit.models.parts import Part, Parts, describe
+from toolkit.models.parts import HOMES, Part, Parts, describe
 
 FORMAT = "likeness.checkpoint/1"
 BEST, LAST = "best.safetensors", "last.safetensors"
@@ -148,6 +150,24 @@ def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
 def without_loss(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a model file that belong to the embedder."""
     return {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
+
+
+def without_weights(part: Part) -> Part:
+    """Return a part that opens no file of weights when it is called.
+
+    Of ours, `weights` is the file that training started from, and "" opens none. A part of another
+    package takes its own default.
+
+    Example:
+        >>> from toolkit.backbones.vit import ViT
+        >>> without_weights(partial(ViT, weights="dino.pth")).keywords
+        {'weights': ''}
+    """
+    if not isinstance(part, partial) or "weights" not in part.keywords:
+        return part
+    if part.func.__module__.partition(".")[0] in HOMES:
+        return partial(part, weights="")
+    return partial(part.func, **foreign.without_weights(part.func, part.keywords))
 
 
 def norm_is_quality(description: Mapping[str, Any]) -> bool:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-# A class or function of toolkit, modalities or eval, usually in functools.partial.
+from toolkit.models import foreign
+
+# A class or function, usually in functools.partial.
 Part = Callable[..., Any]
-HOMES = ("toolkit", "modalities", "eval")  # the packages that a description may name
+HOMES = ("toolkit", "modalities", "eval")  # the packages whose parts need no version
 # Version 0.1 gave these modules other names. Its checkpoints are read through this table.
 RENAMED = {
     "eval.lfw": "eval.protocols.lfw",
@@ -42,15 +44,16 @@ class Parts(Protocol):
 def describe(value: Any, name: str = "recipe") -> Any:
     """Return a recipe or a part as JSON values.
 
-    A part becomes {"call": "toolkit.module.Name", "args": {...}}.
+    A part becomes {"call": "toolkit.module.Name", "args": {...}}. For a part of another package, or
+    of a file in the recipe's folder, "package" and "version" say which (toolkit/models/foreign.py).
 
     Args:
         value: A recipe, a part, or a value in one.
         name: What an error calls the value.
 
     Raises:
-        ValueError: The value contains a lambda, a function that is defined in the recipe's file, or
-            a part with positional arguments.
+        ValueError: The value contains a lambda, a function that is defined in another one, a part
+            with positional arguments, or a part that a checkpoint could not be loaded with.
 
     Example:
         >>> from toolkit.data.pixels import PixelScale
@@ -74,17 +77,13 @@ def describe(value: Any, name: str = "recipe") -> Any:
             f"{name}: {func.__qualname__} is given positional arguments; name them, so that they "
             "can be described"
         )
-    module, qualname = getattr(func, "__module__", ""), getattr(func, "__qualname__", repr(func))
-    if module.partition(".")[0] not in HOMES or "<" in qualname:
-        raise ValueError(
-            f"{name}: {module}.{qualname} cannot be stored in a checkpoint; only classes and "
-            "functions of toolkit, modalities and eval can "
-            "(no lambdas, nothing defined in the recipe file): move it there and name it"
-        )
-    return {
-        "call": f"{module}.{qualname}",
-        "args": {key: describe(inner, f"{name}.{key}") for key, inner in keywords.items()},
-    }
+    module = getattr(func, "__module__", None) or ""
+    qualname = getattr(func, "__qualname__", "<")
+    arguments = {key: describe(inner, f"{name}.{key}") for key, inner in keywords.items()}
+    if module.partition(".")[0] in HOMES and "<" not in qualname:
+        return {"call": f"{module}.{qualname}", "args": arguments}
+    stated = foreign.origin(func, name, keywords)
+    return {"call": f"{module}.{qualname}", "args": arguments, **stated}
 
 
 def renamed(description: Any, names: Mapping[str, str] = RENAMED) -> Any:

@@ -50,11 +50,8 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
                     head: assign(known.get(head, parameters[head].default), rest, text, name),
                 },
             )
-        target = inspect.unwrap(func.__init__ if inspect.isclass(func) else func)
-        return partial(
-            func,
-            **{**known, head: _parse(text, typing.get_type_hints(target).get(head, Any), name)},
-        )
+        hint = _hint(func, head, parameters[head].default)
+        return partial(func, **{**known, head: _parse(text, hint, name)})
     if dataclasses.is_dataclass(owner) and not isinstance(owner, type):
         fields = {field.name for field in dataclasses.fields(owner)}
         if head not in fields:
@@ -74,6 +71,17 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
             "choose a variant that has it, or copy the recipe and add it (likeness recipes --copy)"
         )
     raise ValueError(f"override {name}: {'.'.join(path)!r} cannot be set inside {owner!r}")
+
+
+def _hint(func: Any, name: str, default: Any) -> Any:
+    """Return the type of a setting: its annotation's, or its default's where it has none."""
+    target = inspect.unwrap(func.__init__ if inspect.isclass(func) else func)
+    try:
+        hints = typing.get_type_hints(target)
+    except Exception:  # parts of other projects may name what only type checkers import
+        hints = {}
+    is_plain = isinstance(default, bool | int | float | str)
+    return hints.get(name, type(default) if is_plain else Any)
 
 
 def _parse(text: str, hint: Any, name: str) -> Any:

@@ -5,7 +5,6 @@ by item (eval.per_item).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -92,10 +91,8 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
     """
     path = checkpoint.find_model(path)
     tensors, stated, digest = checkpoint.read(path, checkpoint.FORMAT)
-    backbone = recipe.backbone
-    # training started from that file; what became of it is in the checkpoint
-    if "weights" in getattr(backbone, "keywords", {}):
-        backbone = partial(backbone, weights="")
+    # training started from a file of weights; what became of it is in the checkpoint
+    backbone = checkpoint.without_weights(recipe.backbone)
     frontend = recipe.frontend()
     embedder = TorchEmbedder(frontend, backbone(frontend.dim), features=stated["features"])
     checkpoint.put(embedder, checkpoint.without_loss(tensors), str(path))

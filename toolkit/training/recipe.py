@@ -5,14 +5,10 @@ line.
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import importlib.util
 import inspect
 import json
-import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from toolkit.data.sampling import Sampling
 from toolkit.losses.common import unknown_settings
+from toolkit.models import user_files
 from toolkit.models.parts import Part, describe
 from toolkit.training.assign import assign, suggest
 from toolkit.training.memory import Memory
@@ -201,8 +198,8 @@ Measure = Verification | Classification | Retrieval
 class Recipe:
     """One training run: what a paper would print of it, and three groups of settings.
 
-    A part is a class or function of toolkit, modalities or eval, with its settings in
-    functools.partial.
+    A part is a class or function with its settings in functools.partial. It may be of toolkit,
+    modalities or eval, of another package, or of a file in the recipe file's own folder.
 
     Attributes:
         modality: "speaker", "face" or "image".
@@ -282,7 +279,8 @@ def load(spec: str) -> tuple[Recipe, str]:
 def read(file: str) -> dict[str, Any]:
     """What a recipe file defines.
 
-    The file is the user's own code and is run; it must define RECIPES: dict[str, Recipe].
+    The file is the user's own code and is run; it must define RECIPES: dict[str, Recipe]. It may
+    import the files beside it (toolkit/models/user_files.py).
     """
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
@@ -291,12 +289,7 @@ def read(file: str) -> dict[str, Any]:
             "RECIPE.py:VARIANT, or the name of a recipe such as speaker/an4:simple "
             "(`likeness recipes` lists them)"
         )
-    module_spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    with _shared_by(path):
-        module_spec.loader.exec_module(module)
+    module = user_files.run(path)
     recipes = getattr(module, "RECIPES", None)
     if not isinstance(recipes, dict) or not recipes:
         raise ValueError(
@@ -304,31 +297,6 @@ def read(file: str) -> dict[str, Any]:
             "...}"
         )
     return vars(module)
-
-
-@contextmanager
-def _shared_by(path: Path) -> Iterator[None]:
-    """Within the block `from _shared import ...` means the _shared.py beside `path`.
-
-    Each folder of recipes may have one. It is not put on sys.path, where other files of the folder
-    would hide modules of the same name.
-    """
-    shared = path.with_name("_shared.py")
-    if "from _shared import" not in path.read_text(encoding="utf-8") or not shared.is_file():
-        yield
-        return
-    spec = importlib.util.spec_from_file_location("_shared", shared)
-    assert spec is not None
-    assert spec.loader is not None
-    before = sys.modules.get("_shared")
-    module = sys.modules["_shared"] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        yield
-    finally:
-        del sys.modules["_shared"]
-        if before is not None:
-            sys.modules["_shared"] = before
 
 
 def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Recipe, str]:
@@ -384,7 +352,10 @@ def check(recipe: Recipe) -> None:
         )
     for name, value in _parts(recipe):
         if isinstance(value, partial):
-            accepted = inspect.signature(value.func).parameters
+            try:
+                accepted = inspect.signature(value.func).parameters
+            except (ValueError, TypeError):  # of a class or function that is written in C
+                continue
             kinds = {parameter.kind for parameter in accepted.values()}
             if inspect.Parameter.VAR_KEYWORD in kinds:
                 continue

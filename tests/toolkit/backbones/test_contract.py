@@ -16,6 +16,20 @@ from torch import nn
 
 import toolkit.backbones
 
+
+class _MeanOfFrames(nn.Module):
+    """A network of somebody else: it takes lengths as numbers of frames, and has no `dim`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(20, 16)
+
+    def forward(self, frames: torch.Tensor, num_frames: torch.Tensor) -> torch.Tensor:
+        mask = torch.arange(frames.shape[1]) < num_frames[:, None]
+        mean = torch.where(mask[:, :, None], frames, 0).sum(dim=1) / num_frames[:, None]
+        return torch.as_tensor(self.linear(mean.to(frames.dtype)))
+
+
 _ERES2NET = {"width": 8, "blocks": (1, 1, 1, 1), "dim": 16}
 SMALL: dict[str, dict[str, Any]] = {
     "ResNet": {"width": 4, "dim": 16, "depth": 50, "blocks": (1, 2, 1, 1)},
@@ -38,6 +52,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "CAMPPlus": {"channels": 16, "growth": 8, "layers": (2, 1, 1), "head_channels": 4, "dim": 16},
     "ERes2Net": _ERES2NET,
     "ERes2NetV2": _ERES2NET,
+    "Own": {"network": _MeanOfFrames, "dim": 16, "lengths": "counts"},
 }
 BACKBONES = sorted(
     {

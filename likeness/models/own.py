@@ -1,0 +1,196 @@
+"""A network that a Python file of the user defines: `own.py`, or `own.py:NAME`.
+
+The file is the user's own code and is run, as a recipe is. The weights that it names are read
+without running code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from eval.formats.provenance import digest, sha256
+from eval.similarity import check_similarity
+from likeness.network import Network
+from modalities.face import images as faces
+from modalities.image import images
+from modalities.speaker import audio
+from modalities.speaker.features import RawWave
+from toolkit.backbones.own import Own
+from toolkit.backbones.weights import read_weights
+from toolkit.data.pixels import PixelScale
+from toolkit.models import user_files
+from toolkit.models.checkpoint import Loaded, put
+from toolkit.models.embed import TorchEmbedder
+
+DEFAULT = "MODEL"
+_NAMED = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
+_MODALITIES = ("speaker", "face", "image")
+_REMEDY = "take the weights of this network, or set prefix or leave_out of the Network"
+
+
+def named(model: str) -> tuple[Path, str] | None:
+    """Return the file and the name that a MODEL means; None where it is of another kind.
+
+    Example:
+        >>> named("own.py:SMALL"), named("runs/voices")
+        ((PosixPath('own.py'), 'SMALL'), None)
+    """
+    match = _NAMED.fullmatch(model)
+    return None if match is None else (Path(match["file"]), match["name"] or DEFAULT)
+
+
+def load(path: Path, name: str = DEFAULT) -> Loaded:
+    """Run a Python file and load the network that it defines.
+
+    The digest is of the file's text and of the weights.
+
+    Args:
+        path: The Python file.
+        name: The name of a `likeness.Network` in it.
+
+    Raises:
+        ValueError: There is no such file or name, the weights do not fit, or the network does not
+            give finite embeddings (B, D).
+    """
+    if not path.is_file():
+        raise ValueError(
+            f"model {str(path)!r}: there is no such file; give a Python file that defines {DEFAULT}"
+        )
+    text = sha256(path)
+    defined = vars(user_files.run(path, anew=False))
+    network = _network(defined, path, name)
+    where = str(path) if name == DEFAULT else f"{path}:{name}"
+    frontend = _frontend(network)
+    embedder, weights = _embedder(network, frontend, path.parent, where)
+    return Loaded(
+        embedder.eval(),
+        _reading(network),
+        network.modality,
+        network.similarity,
+        digest([text, weights]),
+        0,
+    )
+
+
+def _network(defined: Mapping[str, Any], path: Path, name: str) -> Network:
+    """Return the network of this name among what a file defines, after checking its settings."""
+    network = defined.get(name)
+    if not isinstance(network, Network):
+        others = [key for key, value in defined.items() if isinstance(value, Network)]
+        listed = f"it defines {', '.join(others)}" if others else "it defines none"
+        raise ValueError(
+            f"{path} defines no network {name!r}: {listed}; write {name} = likeness.Network(...), "
+            "or name another with a colon after the file"
+        )
+    if network.modality not in _MODALITIES:
+        raise ValueError(
+            f"{path}: modality is {network.modality!r}; it must be one of {', '.join(_MODALITIES)}"
+        )
+    check_similarity(network.similarity)
+    return network
+
+
+def _frontend(network: Network) -> nn.Module:
+    if network.frontend is not None:
+        return cast(nn.Module, network.frontend())
+    if network.modality == "speaker":
+        return RawWave()
+    mean, std = (
+        (float(value),) * 3 if isinstance(value, int | float) else tuple(value)
+        for value in (network.mean, network.std)
+    )
+    return PixelScale(mean, std, scale=network.scale, bgr=network.bgr)
+
+
+def _reading(network: Network) -> Any:
+    if network.read is not None:
+        return network.read
+    if network.modality == "speaker":
+        return partial(audio.read, rate_hz=network.rate_hz)
+    height, width = network.size
+    if network.modality == "face":
+        return partial(faces.read, size=(height, width))
+    return partial(images.read, size=(height, width))
+
+
+def _embedder(
+    network: Network, frontend: nn.Module, folder: Path, where: str
+) -> tuple[TorchEmbedder, str]:
+    """Return the embedder with its weights, after trying it, and the digest of the weights."""
+    in_dim = cast(int, frontend.dim)
+    with torch.no_grad():
+        if network.modality == "speaker":
+            features, _ = frontend.eval()(torch.zeros(1, network.rate_hz), None)
+            shape = tuple(features.shape[1:]) if in_dim > 1 else (features.shape[1],)
+        else:
+            shape = (in_dim, *network.size)
+    try:
+        backbone = Own(
+            in_dim,
+            network=network.network,
+            input_shape=shape,
+            lengths=network.lengths,
+            output=network.output,
+        )
+    except ValueError as error:
+        raise ValueError(f"{where}: {_plain(error)}") from None
+    summed = _digest_of(backbone)
+    if network.weights:
+        file = folder / network.weights
+        tensors = _fitting(read_weights(file, key=network.key), network, backbone.network)
+        put(backbone.network, tensors, f"{where}: {file}", _REMEDY)
+        summed, where = sha256(file), f"{where} with {file}"
+    try:
+        backbone.try_out(shape)
+    except ValueError as error:
+        raise ValueError(f"{where}: {_plain(error)}") from None
+    return TorchEmbedder(frontend, backbone), summed
+
+
+def _fitting(
+    tensors: Mapping[str, Tensor], network: Network, module: nn.Module
+) -> dict[str, Tensor]:
+    """Return the tensors of a file by the names that the network has for them."""
+    kept = dict(tensors)
+    for start in ("module.", network.prefix):
+        if start and (start == network.prefix or all(name.startswith(start) for name in kept)):
+            kept = {
+                name.removeprefix(start): value
+                for name, value in kept.items()
+                if name.startswith(start)
+            }
+    out = network.leave_out
+    starts = (out,) if isinstance(out, str) else tuple(out)
+    kept = {name: value for name, value in kept.items() if not name.startswith(starts)}
+    # Files of old versions of torch have no counts of batches, and nothing is computed from them.
+    counts = {
+        name: value
+        for name, value in module.state_dict().items()
+        if name.endswith(".num_batches_tracked")
+    }
+    return counts | kept
+
+
+def _digest_of(module: nn.Module) -> str:
+    """Return the digest of a module's tensors, for weights that `network` loads by itself."""
+    return digest(
+        f"{name} {hashlib.sha256(_bytes(value)).hexdigest()}"
+        for name, value in module.state_dict().items()
+    )
+
+
+def _bytes(value: Tensor) -> bytes:
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _plain(error: ValueError) -> str:
+    """Return the text of an error of `Own`, which the user of a model file did not write."""
+    return str(error).removeprefix("Own: ")

@@ -1,0 +1,535 @@
+"""Parts of other packages and of files beside the recipe, from training to embedding; and what a
+model may import that names them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import likeness
+from eval.formats import embeddings as files
+from likeness.cli import main
+from likeness.models.load import in_parts
+from likeness.models.parts import restore
+from likeness.models.run import load_model
+from likeness.models.trust import check_trusted
+from toolkit.models import checkpoint, foreign
+from toolkit.training import recipe as recipes
+from toolkit.training.measure import load_embedder
+from toolkit.training.train import fit
+
+ROOT = Path(__file__).parents[3]
+PACKAGE = '''"""Networks of somebody else."""
+
+from __future__ import annotations
+
+import os
+from os import system as call_system
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import Linear
+
+from toolkit.losses.margin import ArcFace
+
+if TYPE_CHECKING:
+    from nowhere import Nothing
+
+
+class Levels(nn.Module):
+    def __init__(self, bands=8):
+        super().__init__()
+        self.dim = bands
+
+    def forward(self, wave, lengths=None):
+        return wave.unfold(1, 160, 160)[..., : self.dim].abs() * 10, lengths
+
+
+class MeanNet(nn.Module):
+    pads_exactly = False
+
+    def __init__(self, in_dim, dim=8, act=nn.ReLU, widths=(), weights="", **others):
+        super().__init__()
+        self.dim, self.widths = dim, widths
+        self.layers = nn.Sequential(nn.Linear(in_dim, 16), act(), nn.Linear(16, dim))
+
+    def forward(self, features, lengths=None):
+        return self.layers(features.mean(dim=1))
+
+
+class Own(nn.Module):
+    def __init__(self, path="", weights=""):
+        raise RuntimeError
+
+
+class Scaled(ArcFace):
+    pass
+
+
+def make_net(in_dim, dim: int = 8) -> nn.Module:
+    return MeanNet(in_dim, dim)
+
+
+def make_anything(in_dim, dim=8):
+    return MeanNet(in_dim, dim)
+
+
+def annotated_by_what_is_not_there(in_dim) -> Nothing:
+    return MeanNet(in_dim)
+
+
+def gap(target, nontarget):
+    return float(nontarget.mean() - target.mean())
+
+
+def write(path="written", text="x") -> None:
+    with open(path, "w") as file:
+        file.write(text)
+'''
+BESIDE = """from petnets.nets import MeanNet
+from modalities.speaker import audio, folders
+
+
+class OwnNet(MeanNet):
+    pass
+
+
+def loud(item, *, gain=1.0):
+    return audio.read(item) * gain
+
+
+def first(data, *, number=6):
+    items = folders.items(data, split="train")
+    return [item for item in items if int(item.id[-7:-5]) < number]
+"""
+RECIPE = """from functools import partial
+
+import nearby_net
+from petnets.nets import Levels, MeanNet, Scaled, gap
+
+from modalities.speaker import folders
+from toolkit.data.sampling import Sampling
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from toolkit.training.tune import Choice
+
+
+def half(wave, rng, batch_rng):
+    return wave[:8000] * 0.5
+
+
+def build(backbone):
+    return Recipe(
+        modality="speaker",
+        frontend=partial(Levels, bands=8),
+        backbone=backbone,
+        loss=partial(Scaled, scale=8.0),
+        items=partial(nearby_net.first, number=9),
+        read=partial(nearby_net.loud, gain=0.5),
+        augment=half,
+        measure=Verification(trials=partial(folders.trials, split="test"), metrics={"gap": gap}),
+        sampling=Sampling(batch_size=8),
+        optim=Optim(lr=0.01),
+        schedule=Schedule(steps=4, save_every=2),
+        compute=Compute(threads=1),
+    )
+
+
+RECIPES = {
+    "beside": build(partial(nearby_net.OwnNet, dim=8)),
+    "package": build(partial(MeanNet, dim=8, widths=(1, 2))),
+}
+RANGES = {name: {"backbone.dim": Choice((4, 8))} for name in RECIPES}
+"""
+
+
+@pytest.fixture
+def modules() -> Iterator[None]:
+    """What a test imports, and where it looks for modules, is forgotten afterwards."""
+    path, names = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - names:
+        if name.partition(".")[0] in ("petnets", "nearby_net", "pet_recipe", "otherpets"):
+            del sys.modules[name]
+
+
+def install(site: Path, name: str = "petnets", version: str = "1.2") -> Path:
+    """A package as pip leaves it."""
+    (site / name).mkdir(parents=True)
+    (site / name / "__init__.py").write_text("")
+    (site / name / "nets.py").write_text(PACKAGE)
+    (site / name / "shell.py").write_text("import os\n")
+    distribution = site / f"{name}-{version}.dist-info"
+    distribution.mkdir()
+    (distribution / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\n")
+    with (distribution / "METADATA").open("a") as file:
+        file.write(f"Version: {version}\n")
+    (distribution / "top_level.txt").write_text(f"{name}\n")
+    return site
+
+
+@pytest.fixture
+def pets(tmp_path: Path, modules: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a recipe, whose package is installed."""
+    monkeypatch.syspath_prepend(str(install(tmp_path / "site")))
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "nearby_net.py").write_text(BESIDE)
+    (folder / "pet_recipe.py").write_text(RECIPE)
+    return folder
+
+
+def trained(pets: Path, voices: Path, variant: str = "beside") -> Path:
+    recipe, _ = recipes.load(f"{pets / 'pet_recipe.py'}:{variant}")
+    fit(recipe, data=voices, out=pets / variant)
+    return pets / variant
+
+
+def forget() -> None:
+    """As a new process would: nothing of the user's is imported."""
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("petnets", "nearby_net", "pet_recipe"):
+            del sys.modules[name]
+
+
+# ---------------------------------------------------------------- from training to embedding
+
+
+def test_a_checkpoint_names_packages_and_versions(pets: Path, voices: Path) -> None:
+    _, stated = checkpoint.load(trained(pets, voices) / "last.safetensors", checkpoint.FORMAT)
+    assert stated["frontend"] == {
+        "call": "petnets.nets.Levels",
+        "args": {"bands": 8},
+        "package": "petnets",
+        "version": "1.2",
+    }
+    assert stated["backbone"]["package"] == stated["read"]["package"] == "nearby_net"
+    version = stated["backbone"]["version"]
+    assert len(version) == 12
+    assert foreign.user_files.summed("nearby_net").startswith(version)
+    assert stated["recipe"]["augment"]["call"] == "pet_recipe.half"
+    assert stated["recipe"]["loss"]["call"] == "petnets.nets.Scaled"
+    assert set(stated["recipe"]["measure"]["trials"]) == {"call", "args"}
+
+
+def test_loading_imports_nothing_unless_it_is_trusted(pets: Path, voices: Path) -> None:
+    run = trained(pets, voices)
+    expected = load_embedder(run, recipes.load(str(pets / "pet_recipe.py"))[0]).embedder
+    forget()
+    with pytest.raises(ValueError, match="--trust") as caught:
+        likeness.load(run)
+    assert "2 packages" in str(caught.value)
+    assert "petnets 1.2" in str(caught.value)
+    assert "--trust nearby_net.py --trust petnets" in str(caught.value)
+    with pytest.raises(ValueError, match="1 package ") as caught:
+        likeness.load(run, trust="petnets")
+    assert not {"petnets", "nearby_net"} & sys.modules.keys()
+    model = likeness.load(run, trust=["petnets", pets / "nearby_net.py"], device="cpu")
+    wave = torch.sin(torch.arange(16000.0))[None]
+    with torch.no_grad():
+        assert torch.equal(model.loaded.embedder(wave), expected(wave))
+    assert len(model.embed(voices).ids) == 32
+
+
+def test_a_run_goes_on_and_gives_the_model_that_it_trained(pets: Path, voices: Path) -> None:
+    model = likeness.train(pets / "pet_recipe.py", voices, pets / "run", settings="backbone.dim=4")
+    assert model.dim == 4  # without being asked for trust: the user ran the recipe
+    forget()
+    # As if it had been killed after the checkpoint of step 2.
+    (pets / "run" / "last.safetensors").unlink()
+    shutil.rmtree(pets / "run" / "resume" / "000000004")
+    settings = ["backbone.dim=4"]
+    again = likeness.train(
+        pets / "pet_recipe.py", voices, pets / "run", settings=settings, resume=True
+    )
+    assert again.loaded.step == 4
+    assert again.loaded.digest == model.loaded.digest
+    forget()
+    (pets / "nearby_net.py").write_text(BESIDE + "\n# another file\n")
+    with pytest.raises(ValueError, match="differ"):
+        likeness.train(pets / "pet_recipe.py", voices, pets / "run", settings=settings, resume=True)
+
+
+def call(*arguments: object) -> None:
+    """The command line, which has to end well."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert ended.value.code == 0
+
+
+def test_tune_compare_and_embed(pets: Path, voices: Path) -> None:
+    pytest.importorskip("optuna")
+    out = pets / "compared"
+    settings = ("--seeds", 1, "--tune", 2, "--data", voices, "--out", out, "schedule.steps=2")
+    call("compare", pets / "pet_recipe.py", *settings)
+    run = next(path.parent for path in sorted(out.rglob("last.safetensors")))
+    forget()
+    (pets / "list.txt").write_text("".join(f"{path}\n" for path in sorted(voices.rglob("*.flac"))))
+    items = ("--items", pets / "list.txt", "--root", "/")
+    trust = ("--trust", "petnets", "--trust", pets / "nearby_net.py")
+    call("embed", "--model", run, *items, "--out", pets / "a.npz", *trust)
+    assert len(files.read(pets / "a.npz").ids) == 32
+
+
+@pytest.mark.slow  # an export
+def test_an_exported_model_needs_trust_for_its_reading_alone(pets: Path, voices: Path) -> None:
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    run, nearby = trained(pets, voices), ("--trust", pets / "nearby_net.py")
+    a = likeness.load(run, trust=["petnets", pets / "nearby_net.py"], device="cpu").embed(voices)
+    call("export", run, "--onnx", pets / "model.onnx", "--trust", "petnets", *nearby)
+    forget()
+    with pytest.raises(ValueError, match=r"1 package .*nearby_net") as caught:
+        likeness.load(pets / "model.onnx")
+    assert "petnets" not in str(caught.value)
+    b = likeness.load(pets / "model.onnx", trust=pets / "nearby_net.py").embed(voices)
+    np.testing.assert_allclose(a.matrix, b.matrix, rtol=1e-4, atol=1e-5)
+    assert a.meta["model"] == b.meta["model"]
+
+
+SPAWN = """
+import multiprocessing, sys
+from likeness.cli import main
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow  # two commands, and the processes that they spawn, import torch
+def test_spawned_workers_find_the_functions_of_the_recipe(pets: Path, voices: Path) -> None:
+    (pets / "list.txt").write_text("".join(f"{path}\n" for path in sorted(voices.rglob("*.flac"))))
+    program = pets.parent / "program.py"
+    program.write_text(SPAWN)
+    environment = {"PYTHONPATH": f"{pets.parent / 'site'}:{ROOT}", "OMP_NUM_THREADS": "1"}
+    train = ["train", "mine/pet_recipe.py", "workers=1", "--data", str(voices), "--out", "run"]
+    embed = ["embed", "--model", "run", "--items", "mine/list.txt", "--root", "/", "--out", "a.npz"]
+    trust = ["--trust", "petnets", "--trust", "mine/nearby_net.py"]
+    for arguments in (train, [*embed, "--workers", "1", *trust]):
+        ended = subprocess.run(
+            [sys.executable, str(program), *arguments],
+            cwd=pets.parent,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 0, ended.stderr
+    assert len(files.read(pets.parent / "a.npz").ids) == 32
+
+
+def test_options_that_replace_the_reading_of_another_file_are_refused(
+    pets: Path, voices: Path
+) -> None:
+    loaded = load_model(trained(pets, voices), trust=["petnets", str(pets / "nearby_net.py")])
+    with pytest.raises(ValueError, match="loud"):
+        in_parts(loaded, crops=2)
+
+
+# ---------------------------------------------------------------- what may be imported
+
+
+def part(call: str, package: str = "petnets", **args: Any) -> dict[str, Any]:
+    return {"call": call, "args": args, "package": package, "version": "1.2"}
+
+
+def test_functions_that_return_a_module_are_parts(pets: Path) -> None:
+    made: Any = restore(part("petnets.nets.make_net"), "backbone", kind="module", trusted="petnets")
+    assert made(3).dim == 8
+    nested = part("petnets.nets.MeanNet", act=part("petnets.nets.Levels"), widths=[1, [2, 3]])
+    made = restore(nested, "backbone", kind="module", trusted=["petnets"])
+    assert made.keywords["act"].func.__name__ == "Levels"
+    assert made.keywords["widths"] == (1, (2, 3))
+    assert isinstance(made(3, extra=1).layers[1], sys.modules["petnets.nets"].Levels)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "petnets.nets.write",  # no network
+        "petnets.nets.make_anything",  # says nothing of what it returns
+        "petnets.nets.annotated_by_what_is_not_there",
+        "petnets.nets.gap",
+        "petnets.nets.Linear",  # of torch
+        "petnets.nets.call_system",  # of os
+        "petnets.nets.os.system",
+        "petnets.shell.os.system",
+        "petnets.nets.nn.Linear",
+        "petnets.nets.Nothing",
+        "petnets.absent.Net",
+        "petnets.__main__.main",
+        "petnets.nets.__builtins__",
+        "petnets.nets.Levels.__init__",
+        "petnets",
+        "otherpets.nets.MeanNet",
+        "os.system",
+        "torch.nn.modules.linear.Linear",
+    ],
+)
+@pytest.mark.parametrize("kind", ["module", "read"])
+def test_trust_in_a_package_opens_no_other(
+    call: str, kind: Any, pets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(pets)
+    with pytest.raises(ValueError, match="backbone"):
+        restore(part(call), "backbone", kind=kind, untrusted=True, trusted=["petnets"])
+    assert not (pets / "written").exists()
+
+
+def test_no_model_chooses_a_file_to_be_opened(pets: Path, voices: Path) -> None:
+    (pets / "w.txt").write_text("x")
+    given: dict[str, Any] = {"network": part("petnets.nets.MeanNet", weights=str(pets / "w.txt"))}
+    with pytest.raises(ValueError, match="path names a file"):
+        restore(
+            part("petnets.nets.MeanNet", in_dim=part("petnets.nets.Own", path=str(pets / "w.txt"))),
+            "backbone",
+            kind="module",
+            untrusted=True,
+            trusted=["petnets"],
+        )
+    nested = {"call": "toolkit.backbones.own.Own", "args": {**given, "dim": 8}}
+    made: Any = restore(nested, "backbone", kind="module", untrusted=True, trusted=["petnets"])
+    assert made.keywords["network"].keywords == {}
+    given["network"]["args"]["weights"] = "distance"  # a word, not a path
+    made = restore(nested, "backbone", kind="module", untrusted=True, trusted=["petnets"])
+    assert made.keywords["network"].keywords == {"weights": "distance"}
+    text = RECIPE.replace("widths=(1, 2)", f"path={str(pets / 'w.txt')!r}")
+    (pets / "pet_recipe.py").write_text(text)
+    recipe, _ = recipes.load(f"{pets / 'pet_recipe.py'}:package")
+    with pytest.raises(ValueError, match="path names a file"):
+        fit(recipe, data=voices, out=pets / "refused")
+    assert not (pets / "refused").exists()
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        {"call": "os.system", "args": {}, "package": "petnets", "version": "1.2"},
+        {"call": "os.system", "args": {}, "package": "os", "version": "3.11"},
+        {"call": "likeness.cli.main", "args": {}, "package": "likeness", "version": "1"},
+        {"call": "petnets.nets.Levels", "args": {}, "package": "petnets"},
+        {"call": "petnets.nets.Levels", "args": {}, "package": "petnets", "version": 1.2},
+        {"call": "petnets.nets.Levels", "args": {}, "package": ["petnets"], "version": "1.2"},
+        {"call": "petnets.nets.Levels", "args": {}, "package": "petnets", "version": "1" * 999},
+        {"call": "petnets." + "n" * 999, "args": {}, "package": "p" * 999, "version": "1"},
+        {"call": "petnets.__main__.X", "args": {}, "package": "petnets", "version": "1.2"},
+        {"call": "../petnets.nets", "args": {}, "package": "../petnets", "version": "1.2"},
+        {"call": 7, "args": {}, "package": "petnets", "version": "1.2"},
+    ],
+)
+def test_hostile_descriptions_are_one_short_sentence(
+    description: dict[str, Any], pets: Path
+) -> None:
+    deep: Any = description
+    for _ in range(20_000):
+        deep = [deep]
+    for value in (description, {"args": {"network": [description]}}, deep):
+        with pytest.raises(ValueError, match="m: ") as caught:
+            check_trusted(value, ["petnets"], "m")
+        assert len(str(caught.value)) < 500
+    assert "petnets" not in sys.modules
+
+
+@pytest.mark.parametrize("entry", ["os", "shutil", "likeness", "pet-nets", "petnets.nets", "", "."])
+def test_what_cannot_be_trusted(entry: str) -> None:
+    with pytest.raises(ValueError, match="trust"):
+        check_trusted({}, [entry], "m")
+
+
+def test_files_that_cannot_be_trusted(pets: Path) -> None:
+    with pytest.raises(ValueError, match="no such file"):
+        check_trusted({}, [str(pets / "absent.py")], "m")
+    (pets / "json.py").write_text("raise RuntimeError\n")
+    with pytest.raises(ValueError, match="rename"):
+        check_trusted({}, [str(pets / "json.py")], "m")
+    assert json.dumps({}) == "{}"
+
+
+def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path) -> None:
+    run = trained(pets, voices, "package")
+    trust = ["petnets", str(pets / "nearby_net.py")]
+    forget()
+    metadata = pets.parent / "site" / "petnets-1.2.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("1.2", "1.3"))
+    (pets / "nearby_net.py").write_text(BESIDE + "\n# changed\n")
+    with pytest.warns(UserWarning, match="made with") as caught:
+        load_model(run, trust=trust)
+    texts = sorted(str(entry.message) for entry in caught)
+    assert len(texts) == 2
+    assert [text.count("nearby_net") for text in texts] == [2, 0]
+    assert "petnets 1.2" in texts[1]
+    assert "petnets 1.3" in texts[1]
+    forget()
+    (pets.parent / "site" / "petnets").rename(pets.parent / "site" / "gone")
+    with pytest.raises(ValueError, match=r"petnets.*not installed.*1\.2"):
+        load_model(run, trust=trust)
+    (pets / "nearby_net.py").unlink()
+    (pets.parent / "site" / "gone").rename(pets.parent / "site" / "petnets")
+    with pytest.raises(ValueError, match=r"nearby_net.*not installed.*nearby_net\.py"):
+        load_model(run, trust=["petnets", "nearby_net"])
+
+
+def test_weights_of_another_version_that_do_not_fit_are_counted(pets: Path, voices: Path) -> None:
+    run = trained(pets, voices, "package")
+    forget()
+    nets = pets.parent / "site" / "petnets" / "nets.py"
+    nets.write_text(PACKAGE.replace("nn.Linear(16, dim))", "nn.Linear(16, dim), nn.Identity(), )"))
+    load_model(run, trust=["petnets", str(pets / "nearby_net.py")])
+    forget()
+    nets.write_text(
+        PACKAGE.replace("nn.Linear(in_dim, 16)", "nn.Identity(), nn.Linear(in_dim, 16)")
+    )
+    with pytest.raises(ValueError, match=r"4 missing .*4 unknown.*nearby_net .*, petnets 1\.2"):
+        load_model(run, trust=["petnets", str(pets / "nearby_net.py")])
+
+
+@pytest.mark.parametrize(
+    ("variant", "change", "keyword"),
+    [
+        ("lambda", "backbone=lambda dim: None", "lambda"),
+        ("closure", "backbone=make_closure()", "lambda"),
+        ("untyped", "backbone=make_anything", "annotated"),
+        ("value", "backbone=partial(MeanNet, dim=8, act=object())", "object"),
+        ("method", "backbone=MeanNet.forward", "top"),
+        ("reading", "read=Levels", "item"),
+        ("other", "read=gap", "item"),
+    ],
+)
+def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
+    variant: str, change: str, keyword: str, pets: Path, voices: Path
+) -> None:
+    text = RECIPE.replace("MeanNet, Scaled", "MeanNet, Scaled, make_anything").replace(
+        "def build",
+        "def make_closure():\n    def inner(dim):\n        return None\n    return "
+        "inner\n\n\ndef build",
+    )
+    text += f"from dataclasses import replace\nRECIPES['x'] = replace(RECIPES['package'], {change})"
+    (pets / "pet_recipe.py").write_text(text)
+    recipe, _ = recipes.load(f"{pets / 'pet_recipe.py'}:x")
+    with pytest.raises(ValueError, match="cannot be stored in a checkpoint") as caught:
+        fit(recipe, data=voices, out=pets / "refused")
+    assert keyword in str(caught.value)
+    assert not (pets / "refused").exists()
+
+
+@pytest.fixture
+def described(pets: Path) -> Callable[[str], Any]:
+    return lambda variant: recipes.load(f"{pets / 'pet_recipe.py'}:{variant}")[0]
+
+
+def test_our_own_parts_are_described_as_before(described: Callable[[str], Any]) -> None:
+    from toolkit.models.parts import describe
+
+    stated = describe(described("beside"))
+    assert set(stated["measure"]["trials"]) == {"call", "args"}
+    assert stated["schedule"]["decay"] == {"call": "toolkit.training.schedules.cosine", "args": {}}

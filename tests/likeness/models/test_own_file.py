@@ -1,0 +1,300 @@
+"""A network that a Python file of the user defines, wherever a MODEL is taken."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+import likeness
+from eval.formats import embeddings as files
+from likeness.cli import main
+from likeness.models import load as loading
+from likeness.models.initial import read_initial
+from likeness.models.own import load
+from toolkit.training import recipe as recipes
+from toolkit.training.train import fit
+
+OWN = '''"""A face network of somebody else."""
+
+from functools import partial
+
+import torch
+from torch import nn
+
+import likeness
+from modalities.speaker.features import KaldiFbank
+
+
+class Net(nn.Module):
+    def __init__(self, dim=8):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, stride=2)
+        self.norm = nn.BatchNorm2d(4)
+        self.fc = nn.Linear(4, dim)
+
+    def forward(self, x):
+        return self.fc(self.norm(self.conv(x)).mean(dim=(2, 3)))
+
+
+class Voice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(160, 6)
+
+    def forward(self, waves):
+        return self.linear(waves.unfold(1, 160, 80)).tanh().mean(dim=1)
+
+
+class Broken(nn.Module):
+    def forward(self, x):
+        return x.mean(dim=(1, 2, 3)) / 0
+
+
+MODEL = likeness.Network(
+    modality="face", network=Net, weights="net.pt", size=(112, 96), mean=127.5, std=128.0
+)
+VOICE = likeness.Network(modality="speaker", network=Voice, rate_hz=8000)
+BANDS = likeness.Network(
+    modality="speaker",
+    network=lambda: nn.Sequential(nn.AdaptiveAvgPool2d((1, 20)), nn.Flatten(), nn.Linear(20, 5)),
+    frontend=partial(KaldiFbank, num_mels=20),
+)
+BROKEN = likeness.Network(modality="face", network=Broken)
+MAPS = likeness.Network(modality="face", network=nn.Identity)
+SIMILARITY = likeness.Network(modality="face", network=Net, similarity="cosin")
+MODALITY = likeness.Network(modality="voice", network=Net)
+SAFE = likeness.Network(
+    modality="image", network=Net, weights="net.safetensors", prefix="model.", leave_out="head.",
+    size=(32, 32), scale=255.0, mean=(0.5, 0.5, 0.5), std=0.5, bgr=True,
+)
+EMA = likeness.Network(modality="face", network=Net, weights="ema.pt", key="ema.shadow")
+NO_KEY = likeness.Network(modality="face", network=Net, weights="ema.pt", key="averaged")
+LACKING = likeness.Network(modality="face", network=Net, weights="lacking.pt")
+ABSENT = likeness.Network(modality="face", network=Net, weights="absent.pt")
+DIVERGED = likeness.Network(modality="face", network=Net, weights="nan.pt")
+'''
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """The weights that `own` wrote."""
+    tensors: dict[str, Any] = torch.load(folder / "net.pt", weights_only=True)["state_dict"]
+    return {name.removeprefix("module."): value for name, value in tensors.items()}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    """own.py and its weights, of which some lie in other files in other forms."""
+    path, names = list(sys.path), set(sys.modules)
+    file = tmp_path / "face_net.py"
+    file.write_text(OWN)
+    torch.manual_seed(0)
+    net = nn.ModuleDict(
+        {"conv": nn.Conv2d(3, 4, 3), "norm": nn.BatchNorm2d(4), "fc": nn.Linear(4, 8)}
+    )
+    tensors = net.state_dict()
+    del tensors["norm.num_batches_tracked"]
+    under = {f"module.{name}": value for name, value in tensors.items()}
+    torch.save({"epoch": 3, "state_dict": under}, tmp_path / "net.pt")
+    torch.save({"ema": {"shadow": tensors}, "model": {}}, tmp_path / "ema.pt")
+    torch.save({**tensors, "fc.weight": torch.full((8, 4), torch.nan)}, tmp_path / "nan.pt")
+    lacking = {name: value for name, value in tensors.items() if not name.startswith("fc.")}
+    lacking |= {"head.weight": torch.zeros(3), "conv.weight": torch.zeros(4, 3, 5, 5)}
+    torch.save(lacking, tmp_path / "lacking.pt")
+    prefixed = {f"model.{name}": value for name, value in tensors.items()}
+    save_file(
+        {**prefixed, "model.head.weight": torch.zeros(3), "loss.weight": torch.zeros(3)},
+        tmp_path / "net.safetensors",
+    )
+    yield file
+    sys.path[:] = path
+    for name in set(sys.modules) - names:
+        if name in ("face_net", "tune_net", "mypy"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def crops(tmp_path: Path) -> Path:
+    """Three subjects with four crops of 112 x 96 each."""
+    rng = np.random.default_rng(0)
+    for subject in "abc":
+        for number in range(4):
+            (tmp_path / "crops" / subject).mkdir(parents=True, exist_ok=True)
+            pixels = rng.integers(0, 255, (112, 96, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "crops" / subject / f"{number}.png")
+    return tmp_path / "crops"
+
+
+def test_the_embedding_is_that_of_the_network_itself(own: Path, crops: Path) -> None:
+    model = likeness.load(own, device="cpu")
+    assert (model.modality, model.dim, model.similarity) == ("face", 8, "cosine")
+    embedded = model.embed(crops / "a" / "0.png")
+    net = sys.modules["face_net"].Net().eval()
+    net.load_state_dict(state(own.parent), strict=False)
+    pixels = np.asarray(Image.open(crops / "a" / "0.png"), dtype=np.float32)
+    with torch.no_grad():
+        expected = net(torch.from_numpy((pixels - 127.5) / 128).permute(2, 0, 1)[None])
+    np.testing.assert_allclose(embedded.matrix, expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_other_names_and_forms_of_weights(own: Path, crops: Path, tmp_path: Path) -> None:
+    expected = state(tmp_path)
+    for name in ("SAFE", "EMA", "MODEL"):
+        loaded = loading.load(f"{own}:{name}")
+        network: Any = loaded.embedder.backbone.network
+        assert torch.equal(network.conv.weight, expected["conv.weight"])
+    frontend: Any = loading.load(f"{own}:SAFE").embedder.frontend
+    assert (frontend.scale, frontend.bgr) == (255.0, True)
+    assert loading.load(f"{own}:SAFE").modality == "image"
+
+
+def test_speech_on_waves_and_on_features(own: Path, tmp_path: Path) -> None:
+    wave = np.random.default_rng(0).normal(0, 0.1, 12_000)
+    soundfile.write(tmp_path / "a.wav", wave, 8000)
+    for name, dim in (("VOICE", 6), ("BANDS", 5)):
+        model = likeness.load(f"{own}:{name}", device="cpu")
+        found = model.embed([tmp_path / "a.wav"])
+        assert found.matrix.shape == (1, dim)
+    voice = likeness.load(f"{own}:VOICE", device="cpu")
+    samples, _ = soundfile.read(tmp_path / "a.wav", dtype="float32")
+    with torch.no_grad():
+        network: Any = voice.loaded.embedder.backbone.network
+        expected = network.eval()(torch.from_numpy(samples)[None])
+    found = voice.embed(tmp_path / "a.wav")
+    np.testing.assert_allclose(found.matrix, expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_digest_is_of_the_text_and_of_the_weights(own: Path, tmp_path: Path) -> None:
+    first = load(own).digest
+    assert load(own).digest == first != load(own, "EMA").digest
+    torch.save(state(tmp_path) | {"fc.bias": torch.ones(8)}, tmp_path / "net.pt")
+    second = load(own).digest
+    assert second != first
+    own.write_text(OWN + "\n# longer\n")
+    assert load(own).digest != second
+    torch.manual_seed(0)
+    one = load(own, "VOICE").digest  # without a file: of the tensors that the network has
+    assert load(own, "VOICE").digest != one
+    torch.manual_seed(0)
+    assert load(own, "VOICE").digest == one
+
+
+@pytest.mark.parametrize(
+    ("name", "keyword"),
+    [
+        ("BROKEN", r"\(2,\)"),
+        ("MAPS", r"\(2, 3, 112, 112\)"),
+        ("NOBODY", "MODEL, VOICE"),
+        ("Net", "MODEL, VOICE"),
+        ("SIMILARITY", "cosine"),
+        ("MODALITY", "voice"),
+        ("NO_KEY", "averaged"),
+        ("ABSENT", r"absent\.pt"),
+        ("DIVERGED", r"nan\.pt.*NaN"),
+    ],
+)
+def test_what_cannot_be_loaded_is_one_sentence(name: str, keyword: str, own: Path) -> None:
+    with pytest.raises(ValueError, match=keyword):
+        loading.load(f"{own}:{name}")
+
+
+def test_weights_that_do_not_fit_are_counted_and_named(own: Path) -> None:
+    with pytest.raises(ValueError, match="weights do not fit") as caught:
+        load(own, "LACKING")
+    text = str(caught.value)
+    assert "2 missing (fc.bias, fc.weight)" in text
+    assert "1 unknown (head.weight)" in text
+    assert "1 of another shape (conv.weight (4, 3, 5, 5) for (4, 3, 3, 3))" in text
+
+
+def test_a_file_without_a_network(own: Path, tmp_path: Path) -> None:
+    for name in ("absent.py", "absent.py:NAME"):
+        with pytest.raises(FileNotFoundError, match="absent"):
+            likeness.load(tmp_path / name)
+        with pytest.raises(ValueError, match="absent"):
+            loading.load(str(tmp_path / name))
+    own.write_text("import likeness\n")
+    with pytest.raises(ValueError, match="defines none"):
+        likeness.load(own)
+
+
+@pytest.mark.slow  # an export
+def test_embed_verify_and_export(own: Path, crops: Path, tmp_path: Path) -> None:
+    def call(*arguments: object) -> None:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        assert ended.value.code == 0
+
+    (tmp_path / "list.txt").write_text("a/0.png\nb/1.png\n")
+    items = ("--items", tmp_path / "list.txt", "--root", crops)
+    call("embed", "--model", own, *items, "--out", tmp_path / "a.npz")
+    call("verify", crops / "a" / "0.png", crops / "b" / "0.png", "--model", f"{own}:MODEL")
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    call("export", own, "--onnx", tmp_path / "m.onnx")
+    sys.modules.pop("face_net")
+    call("embed", "--model", tmp_path / "m.onnx", *items, "--out", tmp_path / "b.npz")
+    assert "face_net" not in sys.modules  # the graph and our own reading are all that is needed
+    a, b = files.read(tmp_path / "a.npz"), files.read(tmp_path / "b.npz")
+    np.testing.assert_allclose(a.matrix, b.matrix, rtol=1e-4, atol=1e-5)
+    assert a.meta["model"] == b.meta["model"]
+
+
+TUNE = """from functools import partial
+
+from eval.verification import eer
+from face_net import Net
+
+from modalities.face import folders, images
+from toolkit.backbones.own import Own
+from toolkit.data.pixels import PixelScale
+from toolkit.data.sampling import Sampling
+from toolkit.losses.margin import ArcFace
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule
+
+RECIPES = {
+    "tune": Recipe(
+        modality="face",
+        frontend=partial(PixelScale, mean=(127.5,) * 3, std=(128.0,) * 3, scale=1.0),
+        backbone=partial(Own, network=Net, input_shape=(3, 112, 96)),
+        loss=partial(ArcFace, scale=8.0),
+        items=partial(folders.items, split="all"),
+        read=partial(images.read, size=(112, 96)),
+        sampling=Sampling(batch_size=4),
+        optim=Optim(lr=0.0),
+        schedule=Schedule(steps=1),
+        compute=Compute(threads=1),
+    )
+}
+"""
+
+
+def test_it_is_fine_tuned(own: Path, crops: Path, tmp_path: Path) -> None:
+    (tmp_path / "tune_net.py").write_text(TUNE)
+    recipe, _ = recipes.load(str(tmp_path / "tune_net.py"))
+    before = read_initial(str(own))
+    assert set(before.weights) == {
+        f"backbone.network.{name}" for name in (*state(tmp_path), "norm.num_batches_tracked")
+    }
+    fit(
+        replace(recipe, init=str(own)),
+        data=crops,
+        out=tmp_path / "run",
+        read_initial=read_initial,
+    )
+    trusted = str(own)
+    tuned = loading.load(str(tmp_path / "run"), trust=[trusted])
+    network: Any = tuned.embedder.backbone.network
+    assert torch.equal(network.conv.weight, state(tmp_path)["conv.weight"])
+    with pytest.raises(ValueError, match=r"--trust face_net\.py"):
+        loading.load(str(tmp_path / "run"))

@@ -1,0 +1,220 @@
+"""Networks that were not written for Likeness behind the signature of its backbones."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from likeness.models.run import load_model
+from modalities.face import images
+from modalities.speaker import folders
+from modalities.speaker.features import KaldiFbank, RawWave
+from toolkit.backbones.own import Own
+from toolkit.data.pixels import PixelScale
+from toolkit.losses.margin import ArcFace
+from toolkit.models.checkpoint import put, save_model
+from toolkit.models.embed import TorchEmbedder
+from toolkit.training.recipe import Recipe
+
+
+class Waves(nn.Module):
+    """(B, S) and lengths -> (B, 4); `form` says how the lengths are given."""
+
+    def __init__(self, form: str = "none", exact: bool = True) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 4)
+        self.form, self.exact = form, exact
+        self.seen: Any = None
+
+    def forward(self, waves: Tensor, lengths: Tensor | None = None) -> Tensor:
+        assert waves.ndim == 2
+        self.seen = lengths
+        num = torch.full((len(waves),), waves.shape[1], device=waves.device)
+        if lengths is not None and self.exact:
+            num = lengths if self.form == "counts" else (lengths * waves.shape[1]).round()
+        mask = torch.arange(waves.shape[1], device=waves.device) < num[:, None]
+        x = torch.where(mask, waves, 0)
+        return self.linear(torch.stack((x.abs().sum(1) / num, x.square().sum(1) / num), dim=1))
+
+
+class Several(nn.Module):
+    """What a network of somebody else gives: an embedding among other things."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.linear = nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.linear(x.flatten(1))
+        if self.form == "tuple":
+            return x, z
+        if self.form == "dict":
+            return {"features": x, "embeddings": z}
+        if self.form == "object":
+            return SimpleNamespace(embeddings=z)
+        if self.form == "map":
+            return z[:, :, None, None]
+        if self.form == "frames":
+            return z[:, None, :].expand(-1, 3, -1)
+        if self.form == "nan":
+            return z / 0
+        if self.form == "one":
+            return z[:1]
+        return {"none": None, "text": "x"}[self.form]
+
+
+@pytest.mark.parametrize(
+    ("form", "output"),
+    [("tuple", 1), ("tuple", "1"), ("tuple", -1), ("dict", "embeddings"), ("object", "embeddings")],
+)
+def test_an_embedding_among_several_outputs(form: str, output: int | str) -> None:
+    own = Own(3, network=partial(Several, form), input_shape=(3, 2, 2), output=output)
+    x = torch.randn(5, 3, 2, 2)
+    assert own.dim == 4
+    assert own.image_size == (2, 2)
+    assert torch.equal(own(x), own.network.linear(x.flatten(1)))
+    assert [name for name, _ in own.named_children()] == ["network"]
+
+
+def test_nan_is_refused_where_it_is_asked_for() -> None:
+    own = Own(3, network=partial(Several, "nan"), input_shape=(3, 2, 2))
+    with pytest.raises(ValueError, match="NaN"):
+        own.try_out((3, 2, 2))
+
+
+def test_dimensions_of_size_1_are_dropped() -> None:
+    own = Own(3, network=partial(Several, "map"), input_shape=(3, 2, 2))
+    assert own(torch.randn(5, 3, 2, 2)).shape == (5, 4)
+
+
+@pytest.mark.parametrize(
+    ("form", "output", "keyword"),
+    [
+        ("tuple", "", "output=0"),
+        ("tuple", 5, "tuple of 2"),
+        ("dict", "embedding", "features, embeddings"),
+        ("object", "embedding", "SimpleNamespace"),
+        ("frames", "", r"\(2, 3, 4\)"),
+        ("none", "", "NoneType"),
+        ("text", "", "str"),
+        ("one", "", "1 rows"),
+    ],
+)
+def test_what_is_no_embedding_is_refused(form: str, output: int | str, keyword: str) -> None:
+    with pytest.raises(ValueError, match=keyword):
+        Own(3, network=partial(Several, form), input_shape=(3, 2, 2), output=output)
+
+
+@pytest.mark.parametrize(
+    ("settings", "keyword"),
+    [
+        ({}, "input_shape"),
+        ({"dim": -1}, "dim is -1"),
+        ({"dim": 4, "lengths": "frames"}, "none, relative, counts"),
+        ({"input_shape": (3, 2)}, r"\(3, 2\)"),
+        ({"input_shape": (1, 2, 2)}, r"\(1, 2, 2\)"),
+        ({"input_shape": (16000,)}, "16000"),
+        ({"input_shape": (3, 0, 2)}, r"\(3, 0, 2\)"),
+        ({"input_shape": (3, 5, 5)}, "RuntimeError"),
+        ({"dim": 5, "input_shape": (3, 2, 2)}, r"\(B, 5\)"),
+        ({"dim": 4, "network": lambda: 7}, "makes a int"),
+    ],
+)
+def test_settings_that_do_not_fit(settings: dict[str, Any], keyword: str) -> None:
+    network = partial(Several, "map")
+    with pytest.raises(ValueError, match=keyword):
+        Own(3, **{"network": network, **settings})
+
+
+def test_a_size_that_was_stated_is_checked_at_the_first_batch() -> None:
+    own = Own(3, network=partial(Several, "map"), dim=5)
+    with pytest.raises(ValueError, match=r"\(B, 5\)"):
+        own(torch.randn(2, 3, 2, 2))
+
+
+def test_trying_a_network_draws_no_random_number_and_changes_no_statistics() -> None:
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12), nn.Dropout(), nn.Linear(12, 4))
+
+    torch.manual_seed(0)
+    before = network()
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    own = Own(3, network=network, input_shape=(3, 2, 2))
+    assert torch.equal(torch.rand(3), expected)
+    assert own.training
+    state = own.network.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in before.state_dict().items())
+
+
+@pytest.mark.parametrize("form", ["relative", "counts"])
+def test_lengths_are_given_as_the_network_takes_them(form: Any) -> None:
+    own = Own(1, network=partial(Waves, form), input_shape=(100,), lengths=form)
+    assert own.pads_exactly
+    waves, lengths = torch.randn(2, 100), torch.tensor([0.4, 1.0])
+    features, frames = RawWave()(waves, lengths)
+    together = own(features, frames)
+    assert own.network.seen.tolist() == pytest.approx([40, 100] if form == "counts" else [0.4, 1.0])
+    alone = own(RawWave()(waves[:1, :40], None)[0])
+    torch.testing.assert_close(together[:1], alone)
+
+
+def test_lengths_that_keep_no_padding_out_are_refused() -> None:
+    with pytest.raises(ValueError, match="padding changes"):
+        Own(1, network=partial(Waves, exact=False), input_shape=(100,), lengths="relative")
+
+
+def test_without_lengths_a_padded_batch_is_refused() -> None:
+    own = Own(1, network=Waves, dim=4)
+    assert not own.pads_exactly
+    assert own(torch.randn(2, 100, 1), torch.ones(2)).shape == (2, 4)
+    with pytest.raises(ValueError, match="1 of 2 inputs"):
+        own(torch.randn(2, 100, 1), torch.tensor([0.5, 1.0]))
+
+
+def test_features_go_to_the_network_as_they_are() -> None:
+    class Frames(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(20, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            assert x.ndim == 3
+            out: Tensor = self.linear(x.mean(dim=1))
+            return out
+
+    own = Own(20, network=Frames, input_shape=(50, 20))
+    assert own(torch.randn(3, 70, 20)).shape == (3, 4)
+
+
+def test_a_checkpoint_with_torch_s_own_layers_needs_trust_in_torch(tmp_path: Any) -> None:
+    """The network is foreign, and the class around it is ours."""
+    recipe = Recipe(
+        modality="face",
+        frontend=PixelScale,
+        backbone=partial(Own, network=nn.Flatten, input_shape=(1, 4, 4)),
+        loss=ArcFace,
+        items=folders.items,
+        read=images.read,
+    )
+    embedder = TorchEmbedder(recipe.frontend(), recipe.backbone(1))
+    path = tmp_path / "m.safetensors"
+    save_model(path, embedder, recipe, similarity="cosine", step=1, metrics={})
+    with pytest.raises(ValueError, match="--trust torch"):
+        load_model(path)
+    assert load_model(path, trust=["torch"]).embedder.dim == 16
+
+
+def test_weights_have_the_same_names_as_in_a_recipe() -> None:
+    own = Own(20, network=partial(nn.Linear, 20, 4), dim=4)
+    embedder = TorchEmbedder(KaldiFbank(num_mels=20), own)
+    names = [name for name in embedder.state_dict() if name.startswith("backbone.")]
+    assert names == ["backbone.network.weight", "backbone.network.bias"]
+    put(own.network, nn.Linear(20, 4).state_dict(), "x")
+    assert Own.fresh == ()

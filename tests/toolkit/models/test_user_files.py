@@ -1,0 +1,128 @@
+"""The user's files are importable by their names, and hide nothing that is installed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit.models import user_files
+from toolkit.models.parts import describe
+from toolkit.training import recipe as recipes
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    path, names = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - names:
+        if name.startswith("uf_"):
+            del sys.modules[name]
+
+
+def write(folder: Path, **texts: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+def test_a_file_and_what_lies_beside_it_are_modules(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path / "a", uf_main="import uf_nets\nvalue = uf_nets.value", uf_nets="value = 1"
+    )
+    module = user_files.run(folder / "uf_main.py")
+    assert module.value == 1
+    assert sys.modules["uf_main"] is module
+    assert sys.path.index(str(folder)) > sys.path.index(sysconfig.get_path("purelib"))
+    assert user_files.is_beside("uf_nets")
+
+
+def test_the_folder_of_a_file_hides_no_installed_module(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", uf_main="import json, safetensors", json="", safetensors="")
+    sys.modules.pop("safetensors", None)
+    user_files.run(folder / "uf_main.py")
+    assert not str(sys.modules["safetensors"].__file__).startswith(str(folder))
+
+
+@pytest.mark.parametrize("name", ["json", "numpy", "class", "my-recipe", "pytest", "statistics"])
+def test_a_file_with_the_name_of_another_module_is_run_but_gives_no_parts(
+    name: str, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "a", **{name: "def mine(data):\n    return []\n"})
+    before = sys.modules.get(name)
+    module = user_files.run(folder / f"{name}.py")
+    assert sys.modules.get(name) is before
+    with pytest.raises(ValueError, match="rename"):
+        describe(module.mine, "items")
+
+
+def test_files_of_the_same_name_in_two_folders(tmp_path: Path) -> None:
+    text = "import uf_nets\nvalue = uf_nets.value"
+    folders = [write(tmp_path / str(i), uf_main=text, uf_nets=f"value = {i}") for i in range(2)]
+    for i in (0, 1, 0):
+        assert user_files.run(folders[i] / "uf_main.py").value == i
+        assert Path(str(sys.modules["uf_nets"].__file__)).parent == folders[i]
+    assert sum(path in map(str, folders) for path in sys.path) == 2
+
+
+def test_a_file_that_changed_is_imported_again_and_others_are_not(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", uf_main="import uf_nets", uf_nets="value = 1")
+    user_files.run(folder / "uf_main.py")
+    first, summed = sys.modules["uf_nets"], user_files.summed("uf_nets")
+    user_files.run(folder / "uf_main.py")
+    assert sys.modules["uf_nets"] is first
+    write(folder, uf_nets="value = 1000")
+    assert user_files.summed("uf_nets") == summed  # of what was imported
+    user_files.run(folder / "uf_main.py")
+    assert sys.modules["uf_nets"].value == 1000
+    assert user_files.summed("uf_nets") != summed
+
+
+def test_a_file_is_run_once_where_that_is_enough(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", uf_main="values = []")
+    module = user_files.run(folder / "uf_main.py")
+    assert user_files.run(folder / "uf_main.py", anew=False) is module
+    assert user_files.run(folder / "uf_main.py") is not module
+
+
+def test_a_file_that_fails_leaves_no_module(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", uf_main="raise KeyError('x')")
+    with pytest.raises(KeyError):
+        user_files.run(folder / "uf_main.py")
+    assert "uf_main" not in sys.modules
+
+
+def test_a_spawned_process_finds_a_function_of_the_file(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", uf_main="def double(x):\n    return 2 * x\n")
+    module = user_files.run(folder / "uf_main.py")
+    assert pickle.loads(pickle.dumps(module.double)) is module.double
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(module.double, [1, 2]) == [2, 4]
+
+
+def test_a_package_in_the_folder_has_the_sum_of_its_module(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", uf_main="from uf_pack import inner")
+    write(folder / "uf_pack", __init__="", inner="def mine(data):\n    return []\n")
+    module = user_files.run(folder / "uf_main.py")
+    stated = describe(module.inner.mine, "items")
+    assert stated["call"] == "uf_pack.inner.mine"
+    assert stated["package"] == "uf_pack"
+    assert len(stated["version"]) == 12
+    for name in ("uf_pack.inner", "uf_pack"):
+        del sys.modules[name]
+    assert user_files.summed("uf_pack.inner").startswith(stated["version"])  # without an import
+    assert "uf_pack" not in sys.modules
+    assert user_files.summed("uf_pack.absent") == user_files.summed("uf_absent.x") == ""
+
+
+def test_recipes_that_come_with_likeness_need_no_module(tmp_path: Path) -> None:
+    """Their files have names that installed modules may have too."""
+    write(tmp_path / "a", pytest=(Path(__file__).parents[2] / "tiny.py").read_text())
+    assert set(recipes.read(str(tmp_path / "a" / "pytest.py"))["RECIPES"]) == {"arcface", "simple"}

@@ -1,0 +1,239 @@
+"""A network that was not written for Likeness, behind the signature of its backbones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import Tensor, nn
+
+Lengths = Literal["none", "relative", "counts"]
+# How far padding may move an embedding that is said to be exact, relative to its largest value.
+_MAX_CHANGE = 1e-3
+
+
+class Own(nn.Module):
+    """A network of another project as a backbone: (B, T, in_dim) or (B, in_dim, H, W) -> (B, dim).
+
+    The network gets what it is used to: images as (B, C, H, W), features as (B, T, F), and the one
+    value a sample of `RawWave` as waves (B, S). It gives raw embeddings (B, D); dimensions of size
+    1 beside these two, as in (B, D, 1, 1), are dropped.
+
+    It is the only child, so that the names of all tensors are "network." and its own names.
+
+    Args:
+        in_dim: What the front-end gives: channels of images, features of a frame, 1 for waves.
+        network: Makes the network when it is called: a class, a function that is annotated to
+            return a module, or either in functools.partial.
+        dim: D. 0 finds it by an input of `input_shape`.
+        input_shape: The shape of one input as the network takes it, such as (3, 112, 96) for
+            images, (16000,) for waves or (200, 80) for frames of features. With it, the network is
+            tried when it is built.
+        lengths: What the network takes as its second argument. "none": nothing, and batches hold
+            inputs of one length. "relative": lengths (B,) of at most 1, as parts of the longest.
+            "counts": the numbers (B,) of samples or frames. A network that takes lengths has to
+            give the same embedding however an input is padded.
+        output: Where the embedding is, if the network gives several values: the number of an
+            element of a tuple, the key of a dictionary, or the name of an attribute.
+
+    Raises:
+        ValueError: An argument is out of range, `network` makes no module, or the network gives
+            something else than embeddings (B, D) for an input of `input_shape`.
+
+    Example:
+        >>> from functools import partial
+        >>> own = Own(2, network=partial(nn.Flatten), input_shape=(2, 4, 3))
+        >>> own.dim, tuple(own(torch.zeros(5, 2, 4, 3)).shape)
+        (24, (5, 24))
+    """
+
+    fresh: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        in_dim: int,
+        *,
+        network: Callable[..., nn.Module],
+        dim: int = 0,
+        input_shape: tuple[int, ...] = (),
+        lengths: Lengths = "none",
+        output: int | str = "",
+    ) -> None:
+        super().__init__()
+        if lengths not in get_args(Lengths):
+            raise ValueError(
+                f"Own: lengths is {lengths!r}; it must be one of {', '.join(get_args(Lengths))}"
+            )
+        if dim < 0 or (not dim and not input_shape):
+            raise ValueError(
+                f"Own: dim is {dim}; give the size of the network's embeddings, or give "
+                "input_shape, the shape of one input, by which the size is found"
+            )
+        _check_shape(input_shape, in_dim)
+        made = network()
+        if not isinstance(made, nn.Module):
+            raise ValueError(
+                f"Own: network makes a {type(made).__name__}; it must make a torch.nn.Module"
+            )
+        self.network = made
+        self.in_dim, self.dim, self.lengths, self.output = in_dim, dim, lengths, output
+        self.pads_exactly = lengths != "none"
+        if len(input_shape) == 3:
+            self.image_size = input_shape[1:]  # an export takes it from here
+        if input_shape:
+            # Weights that are loaded later may be NaN until then.
+            self.dim = self.try_out(input_shape, finite=False).shape[1]
+
+    def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the raw embeddings (B, dim).
+
+        Args:
+            features: (B, T, in_dim), or images (B, in_dim, H, W).
+            lengths: (B,) relative lengths; None means that every row is full.
+
+        Raises:
+            ValueError: The inputs have several lengths and the network takes none, or it gives no
+                embeddings (B, dim).
+        """
+        x = features[..., 0] if features.ndim == 3 and self.in_dim == 1 else features
+        if self.lengths != "none":
+            return self._embeddings(self.network(x, self._stated(lengths, x)))
+        if lengths is not None and bool((lengths < 1).any()):
+            raise ValueError(
+                f"Own: {int((lengths < 1).sum())} of {len(lengths)} inputs of a batch are padded, "
+                "and the network takes no lengths; train on crops of one length, or set lengths "
+                "if it takes them"
+            )
+        return self._embeddings(self.network(x))
+
+    @torch.no_grad()
+    def try_out(self, input_shape: tuple[int, ...], *, finite: bool = True) -> Tensor:
+        """Return the embeddings (2, D) of two made inputs of this shape, in evaluation mode.
+
+        Args:
+            input_shape: As for the class.
+            finite: Whether NaN and infinity are refused.
+
+        Raises:
+            ValueError: The network cannot take such inputs, or does not give finite embeddings
+                (2, D); or it takes lengths, and padding changes its embeddings.
+        """
+        parameter = next(self.network.parameters(), torch.zeros(()))
+        x = torch.linspace(-1, 1, 2 * _count(input_shape), device=parameter.device)
+        x = torch.sin(300 * x).reshape(2, *input_shape)
+        x = x.unsqueeze(2) if len(input_shape) == 1 else x
+        was_training = self.training
+        self.eval()
+        try:
+            with torch.random.fork_rng(devices=[]):
+                z = self._tried(x, None)
+                if self.pads_exactly and x.ndim == 3 and x.shape[1] > 1 and not z.is_meta:
+                    self._check_padding(x)
+        finally:
+            self.train(was_training)
+        if len(z) != 2:
+            raise ValueError(f"Own: the network gives {len(z)} rows for 2 inputs; it must give 2")
+        if finite and not bool(torch.isfinite(z).all()):
+            raise ValueError(
+                f"Own: the network gives NaN or infinity for an input of {input_shape}; take "
+                "other weights, or another input_shape"
+            )
+        return z
+
+    def _tried(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """Call the network as `forward` does; what it raises becomes one sentence."""
+        try:
+            return cast(Tensor, self(x, lengths))
+        except ValueError:
+            raise
+        except Exception as error:  # a network of others may raise anything
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+            raise ValueError(
+                f"Own: the network does not take an input of {tuple(x.shape[1:])} "
+                f"({type(error).__name__}: {reason}); set input_shape and lengths to what it takes"
+            ) from None
+
+    def _check_padding(self, x: Tensor) -> None:
+        """Raise ValueError if padding changes the embedding of the first half of an input."""
+        half = x.shape[1] // 2
+        alone = self._tried(x[:1, :half], None)
+        padded = x.clone()
+        if self.in_dim == 1:
+            padded[0, half:] = 0  # as RawWave pads
+        lengths = torch.tensor([half / x.shape[1], 1.0], device=x.device)
+        change = (self._tried(padded, lengths)[:1] - alone).abs().max()
+        largest = alone.abs().max()
+        if bool(change > _MAX_CHANGE * largest):
+            raise ValueError(
+                f"Own: lengths={self.lengths!r}, but padding changes an embedding by "
+                f"{float(change / largest):.1e} of its largest value; set lengths='none', so that "
+                "batches hold inputs of one length"
+            )
+
+    def _stated(self, lengths: Tensor | None, x: Tensor) -> Tensor:
+        """Return the lengths as the network takes them."""
+        if lengths is None:
+            lengths = torch.ones(len(x), device=x.device)
+        if self.lengths == "relative":
+            return lengths.to(x.dtype)
+        return (lengths.double() * x.shape[1]).round().long()
+
+    def _embeddings(self, given: Any) -> Tensor:
+        """Return the embeddings among what the network gives."""
+        z = given if self.output == "" else _picked(given, self.output)
+        if not isinstance(z, Tensor):
+            raise ValueError(
+                f"Own: the network gives {_described(z)}; name where the embeddings are by "
+                "output, such as output=0 or output='embeddings'"
+            )
+        if z.ndim > 2 and sum(size != 1 for size in z.shape[1:]) <= 1:
+            z = z.flatten(1)
+        if z.ndim != 2 or (self.dim and z.shape[1] != self.dim):
+            expected = f"(B, {self.dim})" if self.dim else "(B, D)"
+            raise ValueError(
+                f"Own: the network gives {_described(z)}, and embeddings {expected} are needed; "
+                "correct dim, pool what it gives, or choose another output"
+            )
+        return z
+
+
+def _check_shape(shape: tuple[int, ...], in_dim: int) -> None:
+    """Raise ValueError if this is no shape of one input with in_dim channels or features."""
+    fits = {1: in_dim == 1, 2: shape[-1:] == (in_dim,), 3: shape[:1] == (in_dim,)}
+    if shape and (min(shape) < 1 or not fits.get(len(shape), False)):
+        raise ValueError(
+            f"Own: input_shape is {shape} with {in_dim} channels or features of the front-end; "
+            f"({in_dim}, height, width) for images, (frames, {in_dim}) for features, or (samples,) "
+            "for waves with 1 is needed"
+        )
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return int(torch.Size(shape).numel())
+
+
+def _picked(given: Any, output: int | str) -> Any:
+    """Return one of the values that a network gives, by its number, key or attribute."""
+    try:
+        if isinstance(given, Mapping):
+            return given[output]
+        if isinstance(given, tuple | list) and str(output).lstrip("-").isdecimal():
+            return given[int(output)]
+        return getattr(given, str(output))
+    except (KeyError, IndexError, AttributeError):
+        raise ValueError(
+            f"Own: output is {output!r}, and the network gives {_described(given)}; name one of "
+            "its values"
+        ) from None
+
+
+def _described(given: Any) -> str:
+    """Return what a network gives, in words."""
+    if isinstance(given, Tensor):
+        return f"a tensor {tuple(given.shape)}"
+    if isinstance(given, Mapping):
+        return f"a {type(given).__name__} of {', '.join(map(str, given))}"
+    if isinstance(given, tuple | list):
+        return f"a {type(given).__name__} of {len(given)}: {', '.join(map(_described, given[:4]))}"
+    return f"a {type(given).__name__}"

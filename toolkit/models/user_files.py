@@ -1,0 +1,225 @@
+"""Python files of the user: recipes, model files, and the modules that lie beside them.
+
+The folder of such a file goes to the end of sys.path. So the file can import what lies beside it,
+and no file there hides an installed module. The file itself becomes the module of its own name, so
+that processes that read data find its functions by their names, spawned processes too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import keyword
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from weakref import WeakKeyDictionary
+
+RENAME = (
+    "rename the file to letters, digits and underscores that are the name of no installed module"
+)
+_folders: list[str] = []  # the folders that `enter` put on sys.path, the newest first
+# The SHA-256 of a module's file as it was when the module was imported. The file may be edited
+# while the process goes on with what it imported.
+_sums: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+
+
+def run(path: Path, *, anew: bool = True) -> ModuleType:
+    """Run a Python file of the user, and return its module.
+
+    It can be imported by its name afterwards, unless another module has this name.
+
+    Args:
+        path: The file.
+        anew: Whether it is run again if it was imported already and has not changed.
+
+    Raises:
+        Exception: Whatever the file raises.
+    """
+    path = Path(os.path.abspath(path))
+    importable = enter(path)
+    name = path.stem if importable else f"recipe_{path.stem}"
+    if importable and not anew and name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if importable:
+        sys.modules[name] = module
+    try:
+        with _shared_by(path):
+            spec.loader.exec_module(module)
+    except BaseException:
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+        raise
+    for beside in _modules_in(str(path.parent)):
+        summed(beside)
+    return module
+
+
+def enter(path: Path) -> bool:
+    """Put the folder of a file at the end of sys.path, before the folders of earlier calls.
+
+    Modules of the folder that have changed since they were imported are forgotten, and so are
+    modules of earlier folders whose names it has too.
+
+    Args:
+        path: A Python file.
+
+    Returns:
+        Whether `import NAME` now finds this very file.
+    """
+    path = Path(os.path.abspath(path))
+    folder = str(path.parent)
+    importlib.invalidate_caches()
+    _forget(folder)
+    if folder in _folders:
+        _folders.remove(folder)
+        if folder in sys.path:
+            sys.path.remove(folder)
+    if folder not in sys.path:
+        earlier = [sys.path.index(other) for other in _folders if other in sys.path]
+        sys.path.insert(min(earlier, default=len(sys.path)), folder)
+        _folders.insert(0, folder)
+    return _is_found(path)
+
+
+def summed(name: str) -> str:
+    """Return the SHA-256 of a module's file; of an imported one, as it was when first asked.
+
+    Args:
+        name: The name of the module, which need not be imported.
+
+    Returns:
+        64 hex digits, or "" for a module without a file.
+    """
+    module = sys.modules.get(name)
+    if module is None:
+        return _sha256(_find(name))
+    if module not in _sums:
+        _sums[module] = _sha256(_file_of(module))
+    return _sums[module]
+
+
+def exists(package: str) -> bool:
+    """Say whether a top-level module is imported already, or can be. Nothing is imported."""
+    return package in sys.modules or _spec(package) is not None
+
+
+def is_beside(package: str) -> bool:
+    """Say whether a top-level module lies in a folder that `enter` put on sys.path."""
+    module = sys.modules.get(package)
+    file = _find(package) if module is None else _file_of(module)
+    return _folder_of(file) in _folders
+
+
+def _spec(package: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(package)
+    except ValueError:  # of a module in sys.modules that states no spec
+        return None
+
+
+def _find(name: str) -> str:
+    """Return the file of a module that is not imported, without importing it; "" without one."""
+    package, *inner = name.split(".")
+    spec = _spec(package)
+    if spec is None:
+        return ""
+    if not inner:
+        return spec.origin or ""
+    places = [
+        Path(place, *inner[:-1], ending)
+        for place in spec.submodule_search_locations or ()
+        for ending in (f"{inner[-1]}.py", f"{inner[-1]}/__init__.py")
+    ]
+    return next((str(place) for place in places if place.is_file()), "")
+
+
+def _is_found(path: Path) -> bool:
+    """Say whether the import system finds this file, and no other, by its name."""
+    name = path.stem
+    if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        return False
+    known = sys.modules.get(name)
+    if known is not None:
+        return _is_same(_file_of(known), path)
+    return _is_same(_find(name), path)
+
+
+def _is_same(file: str, path: Path) -> bool:
+    return os.path.isfile(file) and path.is_file() and os.path.samefile(file, path)
+
+
+def _forget(folder: str) -> None:
+    """Remove modules from sys.modules that `enter` says are forgotten."""
+    inside = _modules_in(folder)
+    changed = any(
+        module in _sums and _sums[module] != _sha256(_file_of(module)) for module in inside.values()
+    )
+    names = set(inside) if changed else set()
+    for other in _folders:
+        if other != folder:
+            names |= {
+                name
+                for name in _modules_in(other)
+                if Path(folder, f"{name}.py").is_file() or Path(folder, name).is_dir()
+            }
+    for name in list(sys.modules):
+        if name.partition(".")[0] in names:
+            del sys.modules[name]
+
+
+def _modules_in(folder: str) -> dict[str, ModuleType]:
+    """Return the top-level modules that were imported from a folder, by their names."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if "." not in name and name != "__main__" and _folder_of(_file_of(module)) == folder
+    }
+
+
+def _folder_of(file: str) -> str:
+    """Return the folder that a top-level module was found in; "" where it has no file."""
+    place, name = os.path.split(file)
+    return os.path.dirname(place) if name == "__init__.py" else place
+
+
+def _file_of(module: ModuleType) -> str:
+    # Not getattr: modules that are imported when they are first used would be imported here.
+    file = getattr(module, "__dict__", {}).get("__file__")
+    return file if isinstance(file, str) else ""
+
+
+def _sha256(file: str) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if os.path.isfile(file) else ""
+
+
+@contextmanager
+def _shared_by(path: Path) -> Iterator[None]:
+    """Within the block `from _shared import ...` means the _shared.py beside `path`.
+
+    Each folder of recipes may have one, and a process may read recipes of several folders.
+    """
+    shared = path.with_name("_shared.py")
+    if "from _shared import" not in path.read_text(encoding="utf-8") or not shared.is_file():
+        yield
+        return
+    spec = importlib.util.spec_from_file_location("_shared", shared)
+    assert spec is not None
+    assert spec.loader is not None
+    before = sys.modules.get("_shared")
+    module = sys.modules["_shared"] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        yield
+    finally:
+        del sys.modules["_shared"]
+        if before is not None:
+            sys.modules["_shared"] = before
