@@ -48,11 +48,12 @@ FEW_EXAMPLES := LIKENESS_FUZZ_EXAMPLES=5 $(PYTEST) --hypothesis-profile quick
 test: $(READY)
 	$(FEW_EXAMPLES) -m "not slow"
 
-# What CI runs: few examples, of which it draws the same ones each time, and all tests.
+# What CI runs: few examples, of which it draws the same ones each time, and a third of the tests
+# that are marked slow. Which third follows from the commit.
 test-ci: $(READY)
-	$(FEW_EXAMPLES)
+	$(FEW_EXAMPLES) --slow-share "$$(git rev-parse HEAD)"
 
-# All examples, and the tests that take long and prove little more (the marker in pyproject.toml).
+# All examples, and all tests, also those that take long and prove little more than others do.
 test-all: $(READY)
 	$(PYTEST)
 

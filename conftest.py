@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
+import zlib
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent
+SHARES = 3
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option by which CI tries some of the slow tests."""
+    parser.addoption(
+        "--slow-share",
+        metavar="COMMIT",
+        help=f"of the tests that are marked slow, run only one in {SHARES}; which ones follows "
+        "from this commit's number",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the slow tests that are not in the share."""
+    if commit := config.getoption("--slow-share"):
+        share = int(commit, 16) % SHARES
+        left_out = [
+            item
+            for item in items
+            if item.get_closest_marker("slow")
+            and zlib.crc32(item.nodeid.encode()) % SHARES != share
+        ]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.fixture(scope="session")
