@@ -85,6 +85,7 @@ def load_model(path: Path) -> Loaded:
         digest,
         step,
         norm_is_quality=quality,
+        parts={name: description[name] for name in ("frontend", "backbone", "read")},
     )
 
 

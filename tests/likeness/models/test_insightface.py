@@ -510,7 +510,7 @@ def test_verify_from_the_command_line(
         (("verify", first, second, *one_file), "128 x 128 pixels, but 112 x 112 are wanted"),
         (
             ("verify", first, second, *one_file),
-            "with --detector SCRFD.onnx photographs are aligned",
+            "with --detector FILE.onnx photographs are aligned",
         ),
         (
             ("verify", first, second, *one_file, "--detector", pack / "genderage.onnx"),
