@@ -1,6 +1,7 @@
-"""A network with YuNet's inputs and outputs that finds bright red squares, made without weights.
+"""Small networks in ONNX form: a detector with YuNet's inputs and outputs that finds bright red
+squares, and a face network.
 
-It has the names and shapes of OpenCV's face_detection_yunet_2023mar.onnx: cls, obj, bbox and kps at
+The detector has the names and shapes of OpenCV's face_detection_yunet_2023mar.onnx: cls, obj, bbox and kps at
 the strides 8, 16 and 32.
 """
 
@@ -90,5 +91,37 @@ def tiny_yunet(
         weights,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, str(path))
+    return path
+
+
+def network(
+    path: Path, size: tuple[int | str, int | str], *, trained: tuple[int, int] | None = None
+) -> Path:
+    """A network (B, 3, height, width) -> (B, 6): means of 8 x 8 pixels and a random matrix.
+
+    Args:
+        path: The file.
+        size: Height and width of its input; texts are free sizes.
+        trained: The sizes that the matrix fits, where `size` has free ones.
+    """
+    height, width = trained or (side if isinstance(side, int) else 112 for side in size)
+    rng, inner = np.random.default_rng(0), 3 * (height // 8) * (width // 8)
+    matrix = rng.normal(0, 0.1, (inner, 6)).astype(np.float32)
+    nodes = [
+        helper.make_node(
+            "AveragePool", ["data"], ["cells"], kernel_shape=[8, 8], strides=[8, 8]
+        ),
+        helper.make_node("Flatten", ["cells"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "matrix"], ["embedding"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "own",
+        [helper.make_tensor_value_info("data", TensorProto.FLOAT, ["batch", 3, *size])],
+        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", 6])],
+        [numpy_helper.from_array(matrix, "matrix")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     onnx.save(model, str(path))
     return path

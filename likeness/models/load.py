@@ -216,7 +216,8 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
         raise ValueError(
             f"the model takes faces of {height} x {width}, but faces are aligned to heights that "
             "are multiples of 112 or 128, and to widths that are equal to the height or less by an "
-            "even number; take such a model, or give this one crops that fit it"
+            "even number, such as 112 x 112, 112 x 96 (SphereFace) and 128 x 128; take such a "
+            "model, or give this one crops that fit it"
         ) from None
     return height, width
 

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import likeness
 from eval.formats import embeddings
@@ -20,43 +18,11 @@ from likeness.cli import main
 from likeness.models import insightface, load
 from likeness.models.pixels import Pixels, Stated, split
 from modalities.face import align, images
-from tests.tiny_yunet import tiny_yunet
+from tests.tiny_yunet import network, tiny_yunet
 from toolkit.data.images import encode
 from toolkit.data.items import Item
 
 SAID = "@size=112x96,mean=127.5,std=128,order=bgr"
-
-
-def network(
-    path: Path, size: tuple[int | str, int | str], *, trained: tuple[int, int] | None = None
-) -> Path:
-    """A network (B, 3, height, width) -> (B, 6): means of 8 x 8 pixels and a random matrix.
-
-    Args:
-        path: The file.
-        size: Height and width of its input; texts are free sizes.
-        trained: The sizes that the matrix fits, where `size` has free ones.
-    """
-    height, width = trained or (side if isinstance(side, int) else 112 for side in size)
-    rng, inner = np.random.default_rng(0), 3 * (height // 8) * (width // 8)
-    matrix = rng.normal(0, 0.1, (inner, 6)).astype(np.float32)
-    nodes = [
-        helper.make_node(
-            "AveragePool", ["data"], ["cells"], kernel_shape=[8, 8], strides=[8, 8]
-        ),
-        helper.make_node("Flatten", ["cells"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "matrix"], ["embedding"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "own",
-        [helper.make_tensor_value_info("data", TensorProto.FLOAT, ["batch", 3, *size])],
-        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", 6])],
-        [numpy_helper.from_array(matrix, "matrix")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    onnx.save(model, str(path))
-    return path
 
 
 @pytest.fixture(scope="module")
