@@ -116,14 +116,14 @@ def _fitting_head(
     stated = frontend["args"] if isinstance(frontend.get("args"), dict) else {}
     if stated.get("model") != base.digest:
         raise ValueError(
-            f"{path}: the head was trained on embeddings of the model {str(stated.get('model'))[:16]}"
-            f", and {model} is {base.digest[:16]}; give that model, or embed with this one and train "
-            "a head on the result"
+            f"{path}: the head was trained on embeddings of the model "
+            f"{str(stated.get('model'))[:16]}, and {model} is {base.digest[:16]}; give that model, "
+            "or embed with this one and train a head on the result"
         )
     if stated.get("dim") != base.embedder.dim:
         raise ValueError(
-            f"{path}: the head takes embeddings of {stated.get('dim')} dimensions, and {model} gives "
-            f"{base.embedder.dim}; embed with this model and train a head on the result"
+            f"{path}: the head takes embeddings of {stated.get('dim')} dimensions, and {model} "
+            f"gives {base.embedder.dim}; embed with this model and train a head on the result"
         )
     part = description["backbone"]
     assert isinstance(part, dict)

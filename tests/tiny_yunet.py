@@ -1,8 +1,8 @@
 """Small networks in ONNX form: a detector with YuNet's inputs and outputs that finds bright red
 squares, and a face network.
 
-The detector has the names and shapes of OpenCV's face_detection_yunet_2023mar.onnx: cls, obj, bbox and kps at
-the strides 8, 16 and 32.
+The detector has the names and shapes of OpenCV's face_detection_yunet_2023mar.onnx: cls, obj, bbox
+and kps at the strides 8, 16 and 32.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 STRIDES = (8, 16, 32)
-# Landmarks about the corner of a cell, in cells: of the person, right eye, left eye, nose, right and
-# left corner of the mouth. The person's right eye is the left one in the picture.
+# Landmarks about the corner of a cell, in cells. They are, of the person, the right eye, the left
+# eye, the nose, the right and the left corner of the mouth. The person's right eye is the left one
+# in the picture.
 POINTS = np.array([[-0.5, -0.25], [1.5, -0.3], [0.5, 0.6], [-0.3, 1.3], [1.25, 1.25]])
 BOX = np.array([0.5, 0.5, np.log(4.0), np.log(4.5)])  # its centre in cells, the logs of its sides
 
@@ -58,9 +59,7 @@ def tiny_yunet(
         kernel[:, :, 0, 0] = rows / 255
         inputs = [f"mean_{stride}", constant(f"{name}_w", kernel), constant(f"{name}_b", shift)]
         nodes.append(helper.make_node("Conv", inputs, [f"{name}_c"]))
-        nodes.append(
-            helper.make_node("Transpose", [f"{name}_c"], [f"{name}_t"], perm=[0, 2, 3, 1])
-        )
+        nodes.append(helper.make_node("Transpose", [f"{name}_c"], [f"{name}_t"], perm=[0, 2, 3, 1]))
         weights.append(numpy_helper.from_array(np.array([1, -1, count]), f"{name}_s"))
         nodes.append(helper.make_node("Reshape", [f"{name}_t", f"{name}_s"], [name]))
         if name != leave_out:
@@ -109,9 +108,7 @@ def network(
     rng, inner = np.random.default_rng(0), 3 * (height // 8) * (width // 8)
     matrix = rng.normal(0, 0.1, (inner, 6)).astype(np.float32)
     nodes = [
-        helper.make_node(
-            "AveragePool", ["data"], ["cells"], kernel_shape=[8, 8], strides=[8, 8]
-        ),
+        helper.make_node("AveragePool", ["data"], ["cells"], kernel_shape=[8, 8], strides=[8, 8]),
         helper.make_node("Flatten", ["cells"], ["flat"]),
         helper.make_node("MatMul", ["flat", "matrix"], ["embedding"]),
     ]

@@ -49,8 +49,8 @@ def verify(
         typer.Option(
             help="For faces: an SCRFD (with landmarks) or YuNet .onnx file. A and B are then "
             "photographs, of which the largest face near the centre is aligned. By default the "
-            "detector of insightface:FOLDER is taken; without one, as with insightface:FILE.onnx, A and B are "
-            "aligned crops.",
+            "detector of insightface:FOLDER is taken; without one, as with insightface:FILE.onnx, "
+            "A and B are aligned crops.",
             **EXISTING,
         ),
     ] = None,

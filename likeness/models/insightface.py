@@ -271,9 +271,7 @@ def _look(path: Path) -> _Look:
         look_here, str(path.absolute()), preload=(__name__, "onnx"), about=path, limits=limits
     )
     sizes = [tuple(size) for size in seen["sizes"]]
-    return _Look(
-        seen["kind"], sizes, seen["num_outputs"], seen["outputs"], tuple(seen["scale"])
-    )
+    return _Look(seen["kind"], sizes, seen["num_outputs"], seen["outputs"], tuple(seen["scale"]))
 
 
 def look_here(path: str) -> Answer:

@@ -125,9 +125,7 @@ class YuNet:
     def _run(self, canvas: Pixels) -> dict[str, Floats32]:
         """Return the outputs of the network by name, each (cells, numbers per cell)."""
         image = np.ascontiguousarray(canvas.transpose(2, 0, 1)[None], dtype=np.float32)
-        arrays = dict(
-            zip(OUTPUTS, self.session.run(OUTPUTS, {self.input: image}), strict=True)
-        )
+        arrays = dict(zip(OUTPUTS, self.session.run(OUTPUTS, {self.input: image}), strict=True))
         for name, array in arrays.items():
             part, _, stride = name.partition("_")
             cells = math.prod(size // int(stride) for size in canvas.shape[:2])

@@ -1,13 +1,12 @@
 """A small network over embeddings: one linear layer, or one hidden layer with a residual.
 
 It adapts the embeddings of a large network, which stays as it is, to the subjects or instances of
-one domain. Linear adaptation of this kind is the baseline of ILIAS (Kordopatis-Zilos et al., "ILIAS:
-Instance-Level Image retrieval At Scale", CVPR 2025).
+one domain. Kordopatis-Zilos et al., "ILIAS: Instance-Level Image retrieval At Scale", CVPR 2025,
+put linear layers on foundation models in this way.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 
@@ -30,6 +29,7 @@ class Head(nn.Module):
         ValueError: A size is negative.
 
     Example:
+        >>> import torch
         >>> x = torch.tensor([[3.0, 4.0]])
         >>> Head(2)(x).tolist(), Head(2, hidden=8)(x).tolist(), Head(2, dim=1)(x).shape
         ([[3.0, 4.0]], [[3.0, 4.0]], torch.Size([1, 1]))

@@ -19,7 +19,8 @@ class Joined(nn.Module):
     Args:
         in_dim: The dimensions of the front-end.
         network: network(in_dim) is the backbone.
-        head: head(size of the embeddings) is what is put on it, such as toolkit.backbones.head.Head.
+        head: head(size of the embeddings) is what is put on it, such as
+            toolkit.backbones.head.Head.
         features: The transform of the backbone's outputs that the head was trained on, as of
             TorchEmbedder.
 

@@ -22,9 +22,7 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_yunet(tmp_path_factory.mktemp("model") / "unknown.onnx", strides=(8, 16))
 
 
-def scene(
-    *faces: tuple[int, int, int], size: tuple[int, int] = (96, 128), seed: int = 0
-) -> Pixels:
+def scene(*faces: tuple[int, int, int], size: tuple[int, int] = (96, 128), seed: int = 0) -> Pixels:
     """A dark image with a red cell of 8 x 8 pixels (column, row, level) for every face."""
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, 60, (*size, 3), dtype=np.uint8)
@@ -74,7 +72,9 @@ def plain_decoding(pixels: Pixels, stride: int = 8) -> list[tuple[float, list[fl
     result = []
     for row in range(pixels.shape[0] // stride):
         for column in range(pixels.shape[1] // stride):
-            cell = pixels[stride * row : stride * (row + 1), stride * column : stride * (column + 1)]
+            cell = pixels[
+                stride * row : stride * (row + 1), stride * column : stride * (column + 1)
+            ]
             score, green = cell[..., 0].mean() / 255, cell[..., 1].mean() / 255
             if score >= 0.9:
                 x, y = (column + BOX[0] + green) * stride, (row + BOX[1] + green) * stride
