@@ -1,7 +1,8 @@
 """Every backbone, in one flat list: `from likeness.backbones import ECAPA, IResNet`.
 
 A backbone is a torch module that gives raw embeddings (B, dim), from features (B, T, F) or from
-images (B, C, H, W). docs/backbones.md lists them with their sizes.
+images (B, C, H, W). docs/backbones.md lists them with their sizes. Head takes the embeddings of
+another network.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
 from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
 from toolkit.backbones.gradients import GradientHistograms
+from toolkit.backbones.head import Head
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.mobileface import MobileFaceNet
@@ -29,6 +31,7 @@ __all__ = [
     "ERes2NetV2",
     "FaceViT",
     "GradientHistograms",
+    "Head",
     "IResNet",
     "ImageResNet",
     "MobileFaceNet",
