@@ -139,13 +139,18 @@ def _renamed(name: str) -> str:
 def _without_files(value: Any) -> Any:
     """Return a description without the files of weights that training started from.
 
-    What became of these weights is in the checkpoint, and no checkpoint chooses a file.
+    What became of these weights is in the checkpoint, and no checkpoint chooses a file. A part of
+    ours opens none with "", and a part of another package takes its own default.
     """
     if isinstance(value, list):
         return [_without_files(inner) for inner in value]
     if not isinstance(value, dict):
         return value
-    return {
-        key: "" if key == "weights" and isinstance(inner, str) else _without_files(inner)
-        for key, inner in value.items()
-    }
+    kept = {key: _without_files(inner) for key, inner in value.items()}
+    stated = kept.get("args")
+    if isinstance(stated, dict) and isinstance(stated.get("weights"), str):
+        if str(kept.get("call")).startswith(("toolkit.", "modalities.")):
+            stated["weights"] = ""
+        else:
+            del stated["weights"]
+    return kept

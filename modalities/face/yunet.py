@@ -9,9 +9,9 @@ gives is decoded here as in OpenCV's modules/objdetect/src/face_detect.cpp. The 
 defaults of cv2.FaceDetectorYN.create.
 
 Two things differ from OpenCV. OpenCV runs the network at the size of any image. Here a photograph
-that is larger than the network's input is shrunk to it, because the published file has the fixed
-size of 640 x 640, and because YuNet finds faces of up to about 300 pixels. And a row of the
-network's outputs that holds NaN or infinity is left out.
+that is larger than the network's input is shrunk to it, and a smaller one lies in its corner, on
+black. The published file has the fixed size of 640 x 640, and YuNet finds faces of up to about 300
+pixels. And a row of the network's outputs that holds NaN or infinity is left out.
 """
 
 from __future__ import annotations

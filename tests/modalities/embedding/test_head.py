@@ -288,6 +288,24 @@ def test_training_makes_subjects_clearer(tmp_path: Path) -> None:
     assert len(listed) == 8 * EACH
 
 
+@pytest.mark.slow  # the report is drawn
+def test_heads_are_compared(file: Path, tmp_path: Path) -> None:
+    arguments = (
+        "--variants",
+        "linear,residual",
+        "--seeds",
+        1,
+        "--data",
+        file,
+        "--out",
+        tmp_path / "runs",
+    )
+    assert command("compare", "head", *FEW, *arguments) == 0
+    for variant in ("linear", "residual"):
+        result = json.loads((tmp_path / "runs" / variant / "seed-0" / "result.json").read_text())
+        assert 0 <= result["values"]["eer"] <= 1
+
+
 def test_a_checkpoint_states_the_model_of_its_embeddings(file: Path, tmp_path: Path) -> None:
     from toolkit.models import checkpoint
 
