@@ -72,24 +72,38 @@ def join(
         f"backbone.head.{name.removeprefix('backbone.')}": value
         for name, value in checkpoint.without_loss(trained).items()
     }
-    network = {"network": _without_files(base.parts["backbone"]), "head": part}
-    joined: dict[str, Any] = {
-        **{name: description[name] for name in ("features", "similarity", "step", "metrics")},
+    joined = _description(base, part, description) | {
+        "joined": {"model": base.digest, "head": digest}
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    checkpoint.save(out / checkpoint.LAST, tensors, joined, checkpoint.FORMAT)
+    return load(out)
+
+
+def _description(
+    base: Loaded, head: Mapping[str, Any], trained: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the description of a joined model.
+
+    Args:
+        base: The model.
+        head: The description of the head's network.
+        trained: The description in the head's checkpoint. Its loss, in the recipe, says whether the
+            norm measures quality.
+    """
+    network = {"network": _without_files(base.parts["backbone"]), "head": dict(head)}
+    return {
+        **{name: trained[name] for name in ("features", "similarity", "step", "metrics")},
         "modality": base.modality,
-        "frontend": base.parts["frontend"],
+        "frontend": _without_files(base.parts["frontend"]),
         "backbone": {
             "call": "toolkit.models.joined.Joined",
             "args": {**network, "features": base.embedder.features},
         },
         "read": base.parts["read"],
         "version": likeness_version(),
-        # Of a head, its loss says whether the norm measures quality.
-        "recipe": description.get("recipe"),
-        "joined": {"model": base.digest, "head": digest},
+        "recipe": trained.get("recipe"),
     }
-    out.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(out / checkpoint.LAST, tensors, joined, checkpoint.FORMAT)
-    return load(out)
 
 
 def _fitting_head(

@@ -106,8 +106,8 @@ class YuNet:
         # Boxes are x y w h so far.
         corners = np.concatenate((boxes[:, :2], boxes[:, :2] + boxes[:, 2:]), axis=1)
         scale = np.array((pixels.shape[1] / width, pixels.shape[0] / height), np.float32)
-        found = np.concatenate((corners * np.tile(scale, 2), scores[:, None]), axis=1)
-        return found[kept].astype(np.float32), (landmarks * scale)[kept].astype(np.float32)
+        faces = np.concatenate((corners * np.tile(scale, 2), scores[:, None]), axis=1)
+        return faces[kept].astype(np.float32), (landmarks * scale)[kept].astype(np.float32)
 
     def _fit(self, pixels: Pixels) -> Pixels:
         """Return the image, shrunk in its proportions where it is larger than the input."""
@@ -154,7 +154,7 @@ def _decode(
     Returns:
         Boxes (F, 4) as x y w h, scores (F,) and landmarks (F, 5, 2).
     """
-    found = []
+    tables = []
     for stride in STRIDES:
         rows, columns = size[0] // stride, size[1] // stride
         score = np.sqrt(
@@ -173,8 +173,8 @@ def _decode(
             (corner, sizes, points.reshape(-1, 10), score[kept][:, None]), axis=1
         )
         # Boxes beyond these numbers, which no image has, do not fit OpenCV's rectangles.
-        found.append(values[np.isfinite(values).all(axis=1) & (abs(values) < 1e8).all(axis=1)])
-    table = np.concatenate(found)
+        tables.append(values[np.isfinite(values).all(axis=1) & (abs(values) < 1e8).all(axis=1)])
+    table = np.concatenate(tables)
     return table[:, :4], table[:, 14], table[:, 4:14].reshape(-1, 5, 2)
 
 
