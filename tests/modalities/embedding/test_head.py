@@ -258,6 +258,12 @@ def test_nan_and_mixed_sizes_are_refused(tmp_path: Path) -> None:
         embeddings.write(tmp_path / f"{dim}.npz", made(dim=dim))
     with pytest.raises(ValueError, match="2 embeddings files"):
         rows.items(tmp_path)
+    kaldiio = pytest.importorskip("kaldiio")
+    vectors = {f"s{i}/1": np.ones(5 + i % 2, np.float32) for i in range(8)}
+    kaldiio.save_ark(str(tmp_path / "mixed.ark"), vectors)
+    with pytest.raises(ValueError, match="dim") as caught:
+        rows.items(tmp_path / "mixed.ark")
+    assert "\n" not in str(caught.value)
 
 
 def test_training_makes_subjects_clearer(tmp_path: Path) -> None:
@@ -417,8 +423,12 @@ def test_what_cannot_be_joined_is_refused(
     likeness.load(base).embed(voices).save(tmp_path / "e.npz")
     likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
     network(tmp_path / "own.onnx", (112, 112))
+    digest = likeness.load(base).loaded.digest
+    embeddings.write(tmp_path / "5.npz", made(dim=5, meta={**META, "model": digest}))
+    likeness.train("head", tmp_path / "5.npz", tmp_path / "five", settings=FEW)
     cases: Sequence[tuple[tuple[object, object], str]] = [
         ((other, tmp_path / "head"), "trained on embeddings of the model"),
+        ((base, tmp_path / "five"), "takes embeddings of 5 dimensions"),
         ((base, other), "no head"),
         ((f"insightface:{tmp_path / 'own.onnx'}", tmp_path / "head"), "in ONNX form"),
         ((tmp_path / "nothing", tmp_path / "head"), "does not exist"),
