@@ -22,7 +22,7 @@ class BuildWithRecipes(build_py):
         target = Path(self.build_lib, "likeness", "recipes")
         # what an earlier build left may have been renamed
         shutil.rmtree(target, ignore_errors=True)
-        for source in sorted(Path("recipes").glob("*/*.py")):
+        for source in sorted(Path("recipes").rglob("*.py")):
             copy = target / source.relative_to("recipes")
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, copy)

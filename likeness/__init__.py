@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from likeness import backbones, losses, metrics
     from likeness.embeddings import Embeddings, read_embeddings
     from likeness.evaluation import Evaluation, evaluate
+    from likeness.joining import join
     from likeness.model import Model, load, train
     from likeness.network import Network
     from likeness.scoring import calibrate, score
@@ -64,6 +65,7 @@ __all__ = [
     "calibrate",
     "evaluate",
     "identify",
+    "join",
     "load",
     "load_calibration",
     "load_plda",
@@ -98,6 +100,7 @@ _HOMES = {
     "calibrate": "likeness.scoring",
     "evaluate": "likeness.evaluation",
     "identify": "likeness.searching",
+    "join": "likeness.joining",
     "load": "likeness.model",
     "load_calibration": "eval.calibration",
     "load_plda": "eval.scoring.plda",

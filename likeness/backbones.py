@@ -2,7 +2,7 @@
 
 A backbone is a torch module that gives raw embeddings (B, dim), from features (B, T, F) or from
 images (B, C, H, W). docs/backbones.md lists them with their sizes. `Own` takes a network of another
-project.
+project, and `Head` takes the embeddings of another network.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
 from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
 from toolkit.backbones.gradients import GradientHistograms
+from toolkit.backbones.head import Head
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.mobileface import MobileFaceNet
@@ -31,6 +32,7 @@ __all__ = [
     "ERes2NetV2",
     "FaceViT",
     "GradientHistograms",
+    "Head",
     "IResNet",
     "ImageResNet",
     "MobileFaceNet",

@@ -21,6 +21,7 @@ from likeness.commands import (
     evaluate,
     export,
     identify,
+    join,
     plda,
     prepare,
     recipes,
@@ -35,7 +36,7 @@ from toolkit.printing import help_columns, say
 
 COMMANDS = (  # in the order of --help
     *(demo, train, compare, prepare, recipes),  # train
-    *(embed, verify, export, serve),  # use a trained model
+    *(embed, verify, join, export, serve),  # use a trained model
     *(score, evaluate, identify, retrieve, plda),  # measure, on files and without torch
 )
 # ClickException: of click, or of the copy of it that newer versions of typer hold

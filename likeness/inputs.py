@@ -46,7 +46,8 @@ def items_of(
             an open binary file, or the bytes of a file;
             a sequence of any of these but tables, lists and folders;
             a mapping from ids to files, arrays or open files.
-        modality: "speaker", "face" or "image".
+        modality: "speaker", "face" or "image"; or "embedding", of a head, whose inputs are the rows
+            of an embeddings file.
         rate_hz: sampling rate of recordings that are arrays.
         root: folder that relative paths of lists, tables and sequences start from. By default a
             list's and a file's own folder, and the current folder for what is in memory.
@@ -60,6 +61,9 @@ def items_of(
             file some may be missing; reading them will say so.
         ValueError: the inputs are of another kind, none are there, or ids are repeated.
     """
+    if modality == "embedding":
+        yield _rows_of(inputs)
+        return
     with TemporaryDirectory(prefix="likeness-") as folder:
         maker = _Maker(modality, rate_hz, None if root is None else Path(root), Path(folder))
         items = maker.several(inputs)
@@ -69,6 +73,18 @@ def items_of(
         paths = [item.path for item in items]
         refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
         yield items
+
+
+def _rows_of(inputs: Any) -> Sequence[Item]:
+    """The rows of an embeddings file, which a head takes."""
+    if not isinstance(inputs, str | os.PathLike):
+        raise ValueError(
+            f"a head takes the path of an embeddings file, not a {type(inputs).__name__}; to embed "
+            "recordings or images, join it with its model: likeness.join(MODEL, HEAD, RUN)"
+        )
+    from modalities.embedding.rows import every
+
+    return every(Path(inputs))
 
 
 def suffixes_of(modality: str) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ class Model:
 
     @property
     def modality(self) -> str:
-        """What the model takes: "speaker", "face" or "image"."""
+        """What the model takes: "speaker", "face" or "image"; "embedding" of a head alone."""
         return self.loaded.modality
 
     @property
@@ -341,9 +341,10 @@ def load(
         model: the folder of a run, a .safetensors checkpoint, an .onnx file,
             "speechbrain:SOURCE", "wespeaker:FILE.pt", "insightface:PATH", or a Python file of
             yours, "own.py" or "own.py:NAME", which is run (`likeness.Network`).
-        detector: for faces, an SCRFD .onnx file with landmarks. Inputs are then photographs, in
-            which the face is found and aligned. By default the detector of insightface:FOLDER is
-            taken, and other models read aligned crops. False takes aligned crops always.
+        detector: for faces, an .onnx file of SCRFD (with landmarks) or YuNet. Inputs are then
+            photographs, in which the face is found and aligned. By default the detector of
+            insightface:FOLDER is taken, and other models read aligned crops. False takes aligned
+            crops always.
         calibration: what `likeness.calibrate` gives, or a file of it, which `likeness score
             --calibrate` writes too. By default that of the run's folder is taken, if there is one.
             False takes none.
@@ -384,6 +385,7 @@ def load(
         detector=Path(detector) if isinstance(detector, str | PathLike) else detector,
         frontend=frontend,
         trust=[str(entry) for entry in ([trust] if isinstance(trust, str | Path) else trust)],
+        takes_heads=True,
     )
     made = Model(loaded, fitted, calibration_is_named=calibration is not None)
     return made.to(device or str(pick_device()))

@@ -254,7 +254,7 @@ def unless_misfit(
 def _embed(model: Loaded, items: Sequence[Item]) -> Embeddings:
     """Embed both items; the error says which of them the model cannot read."""
     remedy = (
-        "; with --detector SCRFD.onnx photographs are aligned"
+        "; with --detector FILE.onnx photographs are aligned"
         if model.modality == "face" and "faces" not in model.settings
         else ""
     )

@@ -31,7 +31,7 @@ INTERNAL = {
     "toolkit": {"toolkit", "eval"},
     **{
         f"modalities.{name}": {f"modalities.{name}", *SYNTHETIC, "toolkit", "eval"}
-        for name in ("speaker", "face", "image")
+        for name in ("speaker", "face", "image", "embedding")
     },
     **{name: {"toolkit", "eval"} for name in SYNTHETIC},
     "likeness": {"likeness", "modalities", "toolkit", "eval"},

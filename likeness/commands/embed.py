@@ -114,9 +114,9 @@ def embed(
     detector: Annotated[
         Path | None,
         typer.Option(
-            help="For faces: an SCRFD .onnx file with landmarks. The items are then photographs, "
-            "not aligned crops. By default the detector of insightface:FOLDER is taken; for "
-            "aligned crops name the recognition file, insightface:FOLDER/FILE.onnx.",
+            help="For faces: an SCRFD (with landmarks) or YuNet .onnx file. The items are then "
+            "photographs, not aligned crops. By default the detector of insightface:FOLDER is "
+            "taken; for aligned crops name the recognition file, insightface:FOLDER/FILE.onnx.",
             **EXISTING,
         ),
     ] = None,

@@ -57,7 +57,7 @@ def recipes(
 
 
 def folder() -> Path:
-    """The folder that holds MODALITY/NAME.py.
+    """The folder that holds MODALITY/NAME.py, and the recipes of no modality.
 
     Raises:
         ValueError: there is none beside this installation.
@@ -76,7 +76,7 @@ def names() -> list[str]:
     """Every recipe, as in `speaker/an4`, in alphabetical order."""
     return sorted(
         path.relative_to(folder()).with_suffix("").as_posix()
-        for path in folder().glob("*/*.py")
+        for path in folder().rglob("*.py")
         if path.name != SHARED
     )
 

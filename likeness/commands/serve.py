@@ -55,8 +55,8 @@ def serve(
     detector: Annotated[
         Path | None,
         typer.Option(
-            help="For faces: an SCRFD .onnx file, so that photographs may be sent (default: the "
-            "detector of insightface:FOLDER).",
+            help="For faces: an SCRFD or YuNet .onnx file, so that photographs may be sent "
+            "(default: the detector of insightface:FOLDER).",
             **EXISTING,
         ),
     ] = None,

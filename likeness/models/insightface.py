@@ -1,4 +1,4 @@
-"""InsightFace's recognition models (.onnx): which file of a pack is which, and its pixels.
+"""InsightFace's recognition models and other face networks (.onnx): which is which, and the pixels.
 
 Both are decided as insightface 2.1 decides them, so that an embedding made here is the one made
 there. The rules are those of insightface/model_zoo/model_zoo.py (ModelRouter, by the sizes of
@@ -6,6 +6,11 @@ inputs and the number of outputs), arcface_onnx.py (ArcFaceONNX, the scale by th
 nodes) and package_manifest.py (packs with a manifest.json of version 2, which states both). The
 rules are guesses: a network that scales its pixels itself, but whose nodes have other names, has
 them scaled twice, here as there.
+
+A file that is named by itself may be any face network over (B, 3, H, W) with one output. What the
+file does not say is written after it: `FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr` (each of
+them may be left out). A size is needed where the file has none, or one of a network of another kind
+(96 x 96 is that of gender and age).
 
 The weights that InsightFace publishes (buffalo_*, antelopev2, arcface_torch's zoo) are for
 non-commercial research only, and loading them prints that. Nothing is downloaded. Files are parsed
@@ -21,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from eval.formats.boundary import Answer, Limits, ask_once
 from eval.types import name_first
+from likeness.models.pixels import MAX_SIDE, Pixels, Stated, split
 from toolkit.console import console
 
 if TYPE_CHECKING:
@@ -33,15 +39,9 @@ MAX_BYTES = 2**31 - 1  # of one file: what a protocol buffer holds at most
 LICENCE = "the weights that InsightFace publishes are for non-commercial research only"
 _MAX_MANIFEST = 2**20
 _HEAD_NODES = 8  # the number of nodes that ArcFaceONNX looks at
+_MAX_NAMES = 1000  # of outputs that are looked at
+_TRUST_SIZE = "; if it is one all the same, state its size after it, @size=HEIGHTxWIDTH"
 _LANDMARK_OUTPUTS = (9, 15)  # of an SCRFD detector with the five landmarks
-
-
-class Pixels(NamedTuple):
-    """What a network over (B, 3, size, size) RGB takes: (x - mean) / std of x from 0 to 255."""
-
-    size: int
-    mean: float
-    std: float
 
 
 class Pack(NamedTuple):
@@ -50,40 +50,50 @@ class Pack(NamedTuple):
     Attributes:
         recognition: The .onnx file of the network.
         pixels: What it takes.
-        detector: The SCRFD detector, if a folder was named and has one.
+        detector: The SCRFD or YuNet detector, if a folder was named and has one.
         stated: Whether a manifest states these.
+        named: What stood after the file and is not what the file says; "" if nothing did.
     """
 
     recognition: Path
     pixels: Pixels
     detector: Path | None = None
     stated: bool = False
+    named: str = ""
 
     def text(self) -> str:
         """Return what was loaded, and its licence, in one line."""
-        size, mean, std = self.pixels
+        (height, width), mean, std, bgr = self.pixels
+        order = "BGR" if bgr else "RGB"
         scale = "0 to 255" if mean == 0 and std == 1 else f"(x - {mean:g}) / {std:g}"
-        return f"{self.recognition}: {size} x {size} RGB, {scale}; {LICENCE}"
+        return f"{self.recognition}: {height} x {width} {order}, {scale}; {LICENCE}"
 
 
 def find(source: str) -> Pack:
     """Return the recognition network that a path names, and the detector beside it.
 
     Args:
-        source: FILE.onnx, or the FOLDER of an unpacked pack such as buffalo_l. Of a folder, the
-            first file of each kind in the order of names is taken, as FaceAnalysis does.
+        source: FILE.onnx, perhaps with a statement (`split`), or the FOLDER of an unpacked pack
+            such as buffalo_l. Of a folder, the first file of each kind in the order of names is
+            taken, as FaceAnalysis does.
 
     Raises:
         ValueError: There is nothing, a file of over 2 GiB or that is no ONNX model, no recognition
             network, or a manifest.json of version 2 that contradicts its folder.
     """
-    path = Path(source).expanduser()
+    path, stated = split(source)
     if path.is_file():
-        return Pack(path, read_pixels(path))
+        pixels = read_pixels(path, stated=stated)
+        return Pack(path, pixels, named=_unlike_its_file(path, pixels, stated))
     if not path.is_dir():
         raise ValueError(
             f"insightface:{source}: neither a file nor a folder; give a recognition .onnx file or "
             "the folder of an unpacked pack (nothing is downloaded)"
+        )
+    if stated != Stated():
+        raise ValueError(
+            f"insightface:{source}: {path} is a folder, and only of one file can the pixels be "
+            "stated; name the recognition .onnx file in it"
         )
     if _has_manifest(path):
         return _read_manifest(path)
@@ -107,37 +117,78 @@ def find(source: str) -> Pack:
 
 
 def check_detector(path: Path) -> None:
-    """Check that a file is an ONNX model with the outputs of an SCRFD detector with landmarks.
+    """Check that a file is an ONNX model with the outputs of YuNet, or of SCRFD with landmarks.
 
     Raises:
-        ValueError: It has other than 9 or 15 outputs, or is no ONNX model.
+        ValueError: It has other outputs, or is no ONNX model.
     """
+    # yunet.py imports torch, which the process that looks into files does not need.
+    from modalities.face.yunet import is_yunet
+
     seen = _look(path)
-    if seen.num_outputs not in _LANDMARK_OUTPUTS:
+    if not is_yunet(seen.outputs) and seen.num_outputs not in _LANDMARK_OUTPUTS:
         raise ValueError(
             f"detector {path}: a model with {seen.num_outputs} outputs ({seen.kind}); an SCRFD "
-            "detector with landmarks has 9 or 15 (its name says kps or bnkps)"
+            "detector with landmarks has 9 or 15 (its name says kps or bnkps), and YuNet has 12 "
+            "(cls_8 to kps_32)"
         )
 
 
-def read_pixels(path: Path, *, scale: tuple[float, float] | None = None) -> Pixels:
+def read_pixels(
+    path: Path, *, scale: tuple[float, float] | None = None, stated: Stated | None = None
+) -> Pixels:
     """Return the pixels that a recognition network takes.
 
     Args:
         path: The .onnx file.
         scale: Mean and standard deviation, where a manifest states them.
+        stated: What the user states. It wins over what is guessed, and a size is believed of a
+            network that InsightFace would take for another kind.
 
     Raises:
-        ValueError: The file is of another kind or has several outputs.
+        ValueError: The file is of another kind or has several outputs, it has another size than the
+            stated one, or no size is known.
     """
-    seen = _look(path)
-    if seen.kind != "recognition" or seen.num_outputs != 1:
+    stated, seen = stated or Stated(), _look(path)
+    shape = seen.sizes[0] if len(seen.sizes) == 1 else ()
+    of_images = len(shape) == 4 and shape[1] in (3, None) and seen.num_outputs == 1
+    if not of_images or (stated.size is None and seen.kind not in ("recognition", "unknown")):
         raise ValueError(
             f"{path}: no recognition model of InsightFace ({seen.kind}; inputs {seen.sizes}, "
-            f"{seen.num_outputs} outputs); one input (B, 3, S, S), with S at least 112 and a "
-            "multiple of 16, and one output (B, dim) are needed"
+            f"{seen.num_outputs} outputs); one input (B, 3, H, W) and one output (B, dim) are "
+            f"needed{_TRUST_SIZE if of_images else ''}"
         )
-    return Pixels(int(seen.sizes[0][2] or 0), *(scale or seen.scale))
+    sizes = [own or 0 for own in shape[2:]]
+    if stated.size is None and not all(sizes):
+        raise ValueError(
+            f"{path}: its images have no fixed size (inputs {seen.sizes}); state the one that it "
+            f"was trained on: insightface:{path}@size=112x112"
+        )
+    height, width = stated.size or sizes
+    if any(own not in (0, side) for own, side in zip(sizes, (height, width), strict=True)):
+        raise ValueError(
+            f"{path}: its images have {' x '.join(str(own or 'any') for own in sizes)} pixels, but "
+            f"size={height}x{width} was stated; leave the size out"
+        )
+    if max(height, width) > MAX_SIDE:
+        raise ValueError(
+            f"{path}: its images have {height} x {width} pixels; at most {MAX_SIDE} are read"
+        )
+    mean, std = scale or seen.scale
+    mean = mean if stated.mean is None else stated.mean
+    std = std if stated.std is None else stated.std
+    return Pixels((height, width), mean, std, stated.bgr)
+
+
+def _unlike_its_file(path: Path, pixels: Pixels, stated: Stated) -> str:
+    """Return the pixels as a text where the file alone does not say them, otherwise ""."""
+    if stated == Stated():
+        return ""
+    seen = _look(path)
+    if seen.sizes[0][2:] == pixels.size and Pixels(pixels.size, *seen.scale) == pixels:
+        return ""
+    (height, width), mean, std, bgr = pixels
+    return f"{height}x{width} {mean} {std} {'bgr' if bgr else 'rgb'}"
 
 
 def kind(graph: onnx.GraphProto) -> Kind:
@@ -189,13 +240,14 @@ def _sizes(graph: onnx.GraphProto) -> list[tuple[int | None, ...]]:
 class _Look(NamedTuple):
     """What is to be known of a file.
 
-    It is the kind of network, the sizes of its inputs, the number of its outputs, and the scale by
-    the names of its nodes.
+    It is the kind of network, the sizes of its inputs, the number and the names of its outputs, and
+    the scale by the names of its nodes.
     """
 
     kind: Kind
     sizes: list[tuple[int | None, ...]]
     num_outputs: int
+    outputs: list[str]
     scale: tuple[float, float]
 
 
@@ -219,7 +271,7 @@ def _look(path: Path) -> _Look:
         look_here, str(path.absolute()), preload=(__name__, "onnx"), about=path, limits=limits
     )
     sizes = [tuple(size) for size in seen["sizes"]]
-    return _Look(seen["kind"], sizes, seen["outputs"], tuple(seen["scale"]))
+    return _Look(seen["kind"], sizes, seen["num_outputs"], seen["outputs"], tuple(seen["scale"]))
 
 
 def look_here(path: str) -> Answer:
@@ -231,7 +283,8 @@ def look_here(path: str) -> Answer:
     return {
         "kind": kind(graph),
         "sizes": sizes,
-        "outputs": len(graph.output),
+        "num_outputs": len(graph.output),
+        "outputs": [value.name[:100] for value in graph.output[:_MAX_NAMES]],
         "scale": _guess_scale(graph),
     }, []
 

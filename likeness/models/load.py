@@ -10,7 +10,8 @@
         a WeSpeaker checkpoint (avg_model.pt): ResNet, ECAPA-TDNN, CAM++ or x-vector
     load("insightface:FILE_OR_FOLDER")
         a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as
-        buffalo_l
+        buffalo_l; or any face network over images of one size, whose size and pixels can be stated:
+        insightface:FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr (likeness/models/pixels.py)
     load("own.py"), load("own.py:NAME")
         a network that a Python file of the user defines (likeness/models/own.py); the file is run
     load("model.onnx")
@@ -52,6 +53,7 @@ from toolkit.data.pixels import PixelScale
 from toolkit.models import onnx
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import TorchEmbedder
+from toolkit.models.parts import describe
 
 Frontend = Literal["wespeaker", "3dspeaker"]
 # These are WESPEAKER_FBANK and THREED_SPEAKER_FBANK of modalities/speaker/features.py without
@@ -108,6 +110,7 @@ def load_to_embed(
     detector: Path | Literal[False] | None = None,
     frontend: Frontend = "wespeaker",
     trust: Sequence[str] = (),
+    takes_heads: bool = False,
 ) -> Loaded:
     """Load the model that a text names, reading what people have: recordings, images, photographs.
 
@@ -116,15 +119,21 @@ def load_to_embed(
 
     Args:
         model: One of the forms at the top of this file.
-        detector: An SCRFD .onnx file. None takes that of the pack; False takes none.
+        detector: An SCRFD or YuNet .onnx file. None takes that of the pack; False takes none.
         frontend: As for `load`.
         trust: As for `load`.
+        takes_heads: Whether a head, which takes embeddings, is let pass.
 
     Raises:
-        ValueError: As `load` and `with_detector`.
+        ValueError: As `load` and `with_detector`; or the model is a head.
         ImportError: As `load`.
     """
     loaded = load(model, frontend=frontend, trust=trust)
+    if loaded.modality == "embedding" and not takes_heads:
+        raise ValueError(
+            f"{model}: this is a head, which takes the embeddings of a model; join it with that "
+            f"model, likeness join MODEL {model} --out RUN, and use the result"
+        )
     if detector is False:
         return loaded
     return with_detector(loaded, find_detector(model) if detector is None else detector)
@@ -195,7 +204,7 @@ def in_parts(
 
 
 def find_detector(model: str) -> Path | None:
-    """Return the SCRFD detector of a pack of InsightFace, `insightface:FOLDER`.
+    """Return the detector of a pack of InsightFace, `insightface:FOLDER`.
 
     None for every other MODEL, also for one file of a pack.
     """
@@ -219,7 +228,8 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
         raise ValueError(
             f"the model takes faces of {height} x {width}, but faces are aligned to heights that "
             "are multiples of 112 or 128, and to widths that are equal to the height or less by an "
-            "even number; take such a model, or give this one crops that fit it"
+            "even number, such as 112 x 112, 112 x 96 (SphereFace) and 128 x 128; take such a "
+            "model, or give this one crops that fit it"
         ) from None
     return height, width
 
@@ -232,11 +242,11 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
 
     Args:
         model: A face model.
-        detector: An SCRFD .onnx file; None gives the model as it is.
+        detector: An SCRFD or YuNet .onnx file; None gives the model as it is.
 
     Raises:
         ValueError: The model is of another modality or takes faces that cannot be aligned, or the
-            file is no SCRFD detector with landmarks.
+            file is no detector that is known.
     """
     if detector is None:
         return model
@@ -311,9 +321,11 @@ def _load_speechbrain(source: str) -> Loaded:
 
 def _load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
     file = path / "avg_model.pt" if path.is_dir() else path
-    backbone, num_mels = wespeaker.network(file, _load_state(file))
-    fbank = KaldiFbank(num_mels=num_mels, **_KALDI[frontend])
-    return _speaker(fbank, backbone, _summed(file, frontend))
+    backbone, num_mels, part = wespeaker.network(file, _load_state(file))
+    fbank = partial(KaldiFbank, num_mels=num_mels, **_KALDI[frontend])
+    loaded = _speaker(fbank(), backbone, _summed(file, frontend))
+    parts = {"frontend": fbank, "backbone": part, "read": loaded.read}
+    return replace(loaded, parts={name: describe(value, name) for name, value in parts.items()})
 
 
 class OnnxNetwork(nn.Module):
@@ -367,7 +379,7 @@ def _try_out(session: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray[Any
 
 def _load_insightface(source: str) -> Loaded:
     pack = insightface.find(source)
-    path, (size, mean, std) = pack.recognition, pack.pixels
+    path, (size, mean, std, bgr) = pack.recognition, pack.pixels
     session = onnx.open_session(path)
     value = session.get_inputs()[0]
     takes_bytes = value.type == "tensor(uint8)" and pack.stated and (mean, std) == (0.0, 1.0)
@@ -375,12 +387,14 @@ def _load_insightface(source: str) -> Loaded:
         raise ValueError(
             f"{path}: its input is {value.name} {value.type} {value.shape}; floats are needed"
         )
-    network = OnnxNetwork(session, 3, _try_out(session, path, (1, 3, size, size)).size)
-    read = partial(images.read, size=(size, size))
-    # Unless a manifest states the scale, it follows from the file, whose sum is then enough.
-    summed = digest([sha256(path), f"{mean} {std}"]) if pack.stated else sha256(path)
+    network = OnnxNetwork(session, 3, _try_out(session, path, (1, 3, *size)).size)
+    read = partial(images.read, size=size)
+    # Unless a manifest or the user states the pixels, they follow from the file, whose sum is then
+    # enough.
+    pixels = f"{mean} {std}" if pack.stated else pack.named
+    summed = digest([sha256(path), pixels]) if pixels else sha256(path)
     insightface.say(pack)
-    frontend = PixelScale((mean,) * 3, (std,) * 3, scale=1.0)
+    frontend = PixelScale((mean,) * 3, (std,) * 3, scale=1.0, bgr=bgr)
     return Loaded(TorchEmbedder(frontend, network).eval(), read, "face", "cosine", summed, 0)
 
 

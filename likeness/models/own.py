@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +30,7 @@ from toolkit.data.pixels import PixelScale
 from toolkit.models import user_files
 from toolkit.models.checkpoint import Loaded, put
 from toolkit.models.embed import TorchEmbedder
+from toolkit.models.parts import Part, describe
 
 DEFAULT = "MODEL"
 _NAMED = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
@@ -68,15 +70,20 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
     defined = vars(user_files.run(path, anew=False))
     network = _network(defined, path, name)
     where = str(path) if name == DEFAULT else f"{path}:{name}"
-    frontend = _frontend(network)
-    embedder, weights = _embedder(network, frontend, path.parent, where)
+    frontend, read = _frontend(network), _reading(network)
+    embedder, backbone, weights = _embedder(network, frontend(), path.parent, where)
+    parts = {}
+    with suppress(ValueError):  # a part without a name: the model can be used, but not joined
+        named = {"frontend": frontend, "backbone": backbone, "read": read}
+        parts = {name: describe(part, name) for name, part in named.items()}
     return Loaded(
         embedder.eval(),
-        _reading(network),
+        read,
         network.modality,
         network.similarity,
         digest([text, weights]),
         0,
+        parts=parts,
     )
 
 
@@ -98,16 +105,16 @@ def _network(defined: Mapping[str, Any], path: Path, name: str) -> Network:
     return network
 
 
-def _frontend(network: Network) -> nn.Module:
+def _frontend(network: Network) -> Part:
     if network.frontend is not None:
-        return cast(nn.Module, network.frontend())
+        return network.frontend
     if network.modality == "speaker":
-        return RawWave()
+        return RawWave
     mean, std = (
         (float(value),) * 3 if isinstance(value, int | float) else tuple(value)
         for value in (network.mean, network.std)
     )
-    return PixelScale(mean, std, scale=network.scale, bgr=network.bgr)
+    return partial(PixelScale, mean=mean, std=std, scale=network.scale, bgr=network.bgr)
 
 
 def _reading(network: Network) -> Any:
@@ -123,8 +130,10 @@ def _reading(network: Network) -> Any:
 
 def _embedder(
     network: Network, frontend: nn.Module, folder: Path, where: str
-) -> tuple[TorchEmbedder, str]:
-    """Return the embedder with its weights, after trying it, and the digest of the weights."""
+) -> tuple[TorchEmbedder, Part, str]:
+    """Return the embedder with its weights, after trying it, its backbone as a part, and the digest
+    of the weights.
+    """
     in_dim = cast(int, frontend.dim)
     with torch.no_grad():
         if network.modality == "speaker":
@@ -132,14 +141,15 @@ def _embedder(
             shape = tuple(features.shape[1:]) if in_dim > 1 else (features.shape[1],)
         else:
             shape = (in_dim, *network.size)
+    part = partial(
+        Own,
+        network=network.network,
+        input_shape=shape,
+        lengths=network.lengths,
+        output=network.output,
+    )
     try:
-        backbone = Own(
-            in_dim,
-            network=network.network,
-            input_shape=shape,
-            lengths=network.lengths,
-            output=network.output,
-        )
+        backbone = part(in_dim)
     except ValueError as error:
         raise ValueError(f"{where}: {_plain(error)}") from None
     summed = _digest_of(backbone)
@@ -152,7 +162,7 @@ def _embedder(
         backbone.try_out(shape)
     except ValueError as error:
         raise ValueError(f"{where}: {_plain(error)}") from None
-    return TorchEmbedder(frontend, backbone), summed
+    return TorchEmbedder(frontend, backbone), part, summed
 
 
 def _fitting(

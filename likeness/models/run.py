@@ -30,6 +30,7 @@ from toolkit.models.foreign import parts_in
 from toolkit.models.parts import Part
 
 _MAX_NAME = 256  # characters
+_MAX_DEPTH = 64  # of parts that hold parts, each of which is two levels of a description
 _FREE_SIZE = 2**18  # sampling rates, lengths of windows and the like are smaller
 _DAMAGED = "they are not those of its own description: copy or train it again"
 
@@ -92,6 +93,7 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
         digest,
         step,
         norm_is_quality=quality,
+        parts={name: description[name] for name in ("frontend", "backbone", "read")},
     )
 
 
@@ -136,10 +138,17 @@ def _refuse_description(description: dict[str, Any], num_weights: int, path: Pat
     largest = max(num_weights, _FREE_SIZE)
     asked: float = 0
     values: list[Any] = [description["frontend"], description["backbone"]]
+    depths = [1, 1]
     while values:
-        value = values.pop()
+        value, depth = values.pop(), depths.pop()
+        if depth > _MAX_DEPTH:
+            raise ValueError(
+                f"{path}: its description has parts inside parts over {_MAX_DEPTH} levels; it is "
+                "damaged or hostile"
+            )
         if isinstance(value, dict | list):
             values += value.values() if isinstance(value, dict) else value
+            depths += [depth + 1] * len(value)
         elif isinstance(value, int | float):
             asked = max(asked, abs(value)) if abs(value) < float("inf") else largest + 1
     if not 0 <= description["step"] < 2**53:

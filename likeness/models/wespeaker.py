@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -19,11 +20,12 @@ from toolkit.backbones.ecapa import WeSpeakerECAPA
 from toolkit.backbones.resnet import ResNet
 from toolkit.backbones.weights import load_wespeaker
 from toolkit.backbones.xvector import XVector
+from toolkit.models.parts import Part
 
 _MAX_MELS = 1024
 
 
-def network(file: Path, state: Mapping[str, Tensor]) -> tuple[nn.Module, int]:
+def network(file: Path, state: Mapping[str, Tensor]) -> tuple[nn.Module, int, Part]:
     """Build the network of a state dict and fill in its weights.
 
     Args:
@@ -31,7 +33,7 @@ def network(file: Path, state: Mapping[str, Tensor]) -> tuple[nn.Module, int]:
         state: The tensors by WeSpeaker's names.
 
     Returns:
-        The network, and the number of bands that it takes.
+        The network, the number of bands that it takes, and the part that makes such a network.
 
     Raises:
         ValueError: The tensors are of another network, or contradict each other.
@@ -42,7 +44,8 @@ def network(file: Path, state: Mapping[str, Tensor]) -> tuple[nn.Module, int]:
         # The first network takes no memory: what the sizes of a few tensors ask for may be much
         # more than the file holds.
         with torch.device("meta"):
-            backbone, num_mels = _empty_network(shapes)
+            part, num_mels = _empty_network(shapes)
+            backbone = part(num_mels)
         needed = sum(parameter.numel() for parameter in backbone.parameters())
         stored = sum(tensor.numel() for tensor in state.values())
         if needed > stored or not 1 <= num_mels <= _MAX_MELS:
@@ -50,7 +53,7 @@ def network(file: Path, state: Mapping[str, Tensor]) -> tuple[nn.Module, int]:
                 f"{file}: weights do not fit: their sizes are of a network over {num_mels} bands "
                 f"with {needed} weights, and the file has {stored}; copy it again"
             )
-        backbone, num_mels = _empty_network(shapes)
+        backbone = part(num_mels)
     except (KeyError, IndexError, ZeroDivisionError):
         raise ValueError(
             f"{file}: its {len(state)} tensors ({name_first(state)}) are none of ResNet, "
@@ -60,11 +63,11 @@ def network(file: Path, state: Mapping[str, Tensor]) -> tuple[nn.Module, int]:
         load_wespeaker(backbone, state)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
-    return backbone, num_mels
+    return backbone, num_mels, part
 
 
-def _empty_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, int]:
-    """Return the network of these shapes and its number of bands.
+def _empty_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Part, int]:
+    """Return the part that makes the network of these shapes, and its number of bands.
 
     Raises:
         KeyError: It is another network.
@@ -79,8 +82,8 @@ def _empty_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, in
         if scale != 1 + count(r"layer2\.se_res2block\.1\.convs\.\d+\."):
             raise KeyError(scale)
         pooled, hidden = shapes["conv.weight"][0], shapes["pool.linear1.weight"][1]
-        return WeSpeakerECAPA(
-            num_mels,
+        return partial(
+            WeSpeakerECAPA,
             dim=shapes["linear.weight"][0],
             channels=channels,
             pooled=pooled,
@@ -92,8 +95,8 @@ def _empty_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, in
     if "frame_1.conv_1d.weight" in shapes:
         channels, num_mels, _ = shapes["frame_1.conv_1d.weight"]
         pooled, two_layers = shapes["frame_5.conv_1d.weight"][0], "seg_2.weight" in shapes
-        return XVector(
-            num_mels,
+        return partial(
+            XVector,
             dim=shapes["seg_1.weight"][0],
             channels=channels,
             pooled=pooled,
@@ -102,7 +105,7 @@ def _empty_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, in
     if "xvector.dense.linear.weight" in shapes:
         # CAM++, whose head leaves an eighth of the bands.
         num_mels = 8 * shapes["xvector.tdnn.linear.weight"][1] // shapes["head.conv1.weight"][0]
-        return CAMPPlus(num_mels, dim=shapes["xvector.dense.linear.weight"][0]), num_mels
+        return partial(CAMPPlus, dim=shapes["xvector.dense.linear.weight"][0]), num_mels
     width = shapes["conv1.weight"][0]
     blocks = tuple(count(rf"layer{stage}\.\d+\.") for stage in (1, 2, 3, 4))
     bottleneck = "layer1.0.conv3.weight" in shapes
@@ -114,8 +117,8 @@ def _empty_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, in
         )
     num_mels = 8 * size // (2 * width * 8 * (4 if bottleneck else 1))
     depth, two_layers = 50 if bottleneck else 34, "seg_2.weight" in shapes
-    return ResNet(
-        num_mels,
+    return partial(
+        ResNet,
         dim=dim,
         width=width,
         depth=depth,

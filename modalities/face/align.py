@@ -8,8 +8,13 @@ picture), nose, left and right corner of the mouth. The reference is InsightFace
 (with a margin at the sides), follow from it. The images that networks were trained on were made in
 this way; another reference, or none, costs 9 points of TAR (field-face 1.2).
 
-Detectors are files that the user has: SCRFD with landmarks, as in InsightFace's packs, whose
-licence is for non-commercial research. Nothing is downloaded.
+For a width below the height, the crop loses as much on the left as on the right. So 112 x 96 has
+the landmarks of SphereFace (preprocess/code/face_align_demo.m), of which arcface_dst is the copy
+that is 8 pixels wider at each side.
+
+Detectors are files that the user has, and are known by their outputs: SCRFD with landmarks, as in
+InsightFace's packs, whose licence is for non-commercial research, and YuNet (yunet.py), whose file
+`likeness prepare yunet` fetches.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.formats.files import atomic_path
 from eval.types import name_first
+from modalities.face import yunet
 from modalities.face.images import decode
 from toolkit.console import console, track
 from toolkit.data import tree
@@ -35,6 +41,7 @@ from toolkit.data.items import Item, Items
 from toolkit.models.onnx import open_session
 
 Choose = Literal["largest", "central"]
+SCRFD_MIN_SCORE = 0.5  # the default of InsightFace's FaceAnalysis
 # InsightFace's arcface_dst: the landmarks of a crop of 112 x 112.
 ARCFACE_POINTS = (
     (38.2946, 51.6963),
@@ -89,10 +96,13 @@ def check(size: int = 112, width: int | None = None, choose: Choose = "largest")
         ValueError: One of the three is not defined.
     """
     if size < 1 or (size % 112 and size % 128):
-        raise ValueError(f"align: size is {size}; multiples of 112 and of 128 are defined")
+        raise ValueError(
+            f"align: size is {size}; multiples of 112 and of 128 are defined, such as 112, 128, 224"
+        )
     if width is not None and (not 0 < width <= size or (size - width) % 2):
         raise ValueError(
-            f"align: width is {width}; 1 to {size}, less by an even number, is allowed"
+            f"align: width is {width}; 1 to {size}, less by an even number, is allowed, such as "
+            f"{size} or {size - 16}"
         )
     if choose not in get_args(Choose):
         raise ValueError(f"align: choose is {choose!r}; 'largest' and 'central' are allowed")
@@ -184,12 +194,15 @@ def _reference(size: int) -> tuple[list[complex], complex]:
     return [complex(x, y) for x, y in centred.tolist()], complex(centre[0], centre[1])
 
 
-def load_detector(path: str | Path, *, min_score: float = 0.5) -> Any:
-    """Load an SCRFD detector with landmarks from a local .onnx file; nothing is downloaded.
+def load_detector(path: str | Path, *, min_score: float | None = None) -> Any:
+    """Load a detector from a local .onnx file: SCRFD with landmarks, or YuNet.
+
+    Which of them it is follows from its outputs.
 
     Args:
         path: The file.
-        min_score: The lowest score of a face, between 0 and 1.
+        min_score: The lowest score of a face, between 0 and 1. None means the default of the
+            detector's own project: 0.5 for SCRFD, and 0.9 for YuNet.
 
     Returns:
         The detector, for detect() and align_one().
@@ -201,37 +214,49 @@ def load_detector(path: str | Path, *, min_score: float = 0.5) -> Any:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path}: no such file; the path of an SCRFD .onnx file on this machine is needed "
-            "(nothing is downloaded)"
+            f"{path}: no such file; the path of an SCRFD or YuNet .onnx file on this machine is "
+            "needed (nothing is downloaded; `likeness prepare yunet` fetches YuNet)"
         )
-    if not 0.0 < min_score < 1.0:
+    if min_score is not None and not 0.0 < min_score < 1.0:
         raise ValueError(
-            f"detector: min_score is {min_score}; a value between 0 and 1 is needed, 0.5 is usual"
+            f"detector: min_score is {min_score}; a value between 0 and 1 is needed, "
+            f"{SCRFD_MIN_SCORE} is usual for SCRFD and {yunet.MIN_SCORE} for YuNet"
+        )
+    try:
+        session = open_session(path)
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: this is no ONNX model that can be run ({str(error)[:120]}); an SCRFD or "
+            "YuNet detector is needed"
+        ) from None
+    if yunet.is_yunet(value.name for value in session.get_outputs()):
+        return yunet.YuNet(
+            session, path, min_score=yunet.MIN_SCORE if min_score is None else min_score
         )
     # The import asks the network for a newer version of albumentations otherwise.
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     from insightface.model_zoo.scrfd import SCRFD
 
     try:
-        detector = SCRFD(session=open_session(path))
+        detector = SCRFD(session=session)
     except Exception as error:  # insightface raises exceptions of many types
         raise ValueError(
-            f"{path}: this is no ONNX model that can be run ({str(error)[:120]}); an SCRFD "
-            "detector is needed"
+            f"{path}: this is no ONNX model that can be run as SCRFD ({str(error)[:120]}); an "
+            "SCRFD or YuNet detector is needed"
         ) from None
     if not detector.use_kps:
         raise ValueError(
             f"{path}: the model has {len(detector.output_names)} outputs; an SCRFD detector with "
-            "landmarks has 9 or 15 (its name says kps or bnkps)"
+            "landmarks has 9 or 15 (its name says kps or bnkps), and YuNet has 12 (cls_8 to kps_32)"
         )
-    detector.det_thresh = min_score
+    detector.det_thresh = SCRFD_MIN_SCORE if min_score is None else min_score
     return detector
 
 
 def detect(detector: Any, pixels: Pixels) -> Faces:
     """Find every face of an image.
 
-    The detector gets the image in InsightFace's order of colours, which is BGR.
+    Detectors get the image in the order of colours of InsightFace and OpenCV, which is BGR.
 
     Args:
         detector: What load_detector() gives.
@@ -324,7 +349,7 @@ def read(
     size: int = 112,
     width: int | None = None,
     choose: Choose = "largest",
-    min_score: float = 0.5,
+    min_score: float | None = None,
 ) -> NDArray[np.float32]:
     """Read a photograph as its aligned face.
 
@@ -334,11 +359,11 @@ def read(
 
     Args:
         item: The photograph.
-        detector: The path of an SCRFD .onnx file, which is loaded once in each process.
+        detector: The path of an SCRFD or YuNet .onnx file, which is loaded once in each process.
         size: The height of the result in pixels.
         width: The width of the result in pixels; None means size.
         choose: Which face is taken, see choose_face().
-        min_score: The lowest score of a face.
+        min_score: The lowest score of a face; None means the detector's default.
 
     Returns:
         (3, size, width) float32 RGB, 0 to 255.
@@ -365,7 +390,7 @@ def read(
 
 
 @lru_cache(maxsize=1)
-def _detector_of(process: int, path: str, min_score: float) -> Any:
+def _detector_of(process: int, path: str, min_score: float | None) -> Any:
     """Load a detector once for each process: an ONNX Runtime session does not survive a fork."""
     return load_detector(path, min_score=min_score)
 
@@ -378,7 +403,7 @@ def align_folder(
     size: int = 112,
     width: int | None = None,
     choose: Choose = "largest",
-    min_score: float = 0.5,
+    min_score: float | None = None,
     suffix: Literal[".png", ".jpg"] = ".png",
     progress: bool = False,
 ) -> Aligned:
@@ -392,11 +417,11 @@ def align_folder(
     Args:
         root: The folder of the images.
         out: The folder of the crops, outside root.
-        detector: The path of an SCRFD .onnx file.
+        detector: The path of an SCRFD or YuNet .onnx file.
         size: The height of the crops in pixels.
         width: The width of the crops in pixels; None means size.
         choose: Which face is taken where there are several, see choose_face().
-        min_score: The lowest score of a face.
+        min_score: The lowest score of a face; None means the detector's default.
         suffix: ".png" (lossless) or ".jpg".
         progress: Whether to show a progress bar.
 

@@ -1,13 +1,15 @@
-"""The data sets of faces that `likeness prepare` knows.
+"""The data sets of faces that `likeness prepare` knows, and a face detector.
 
 The checksums are those of scikit-learn's datasets/_lfw.py. Nobody has published one for ORL, and
-the output of the command says so.
+the output of the command says so. The detector's checksum and size are those of the Git LFS pointer
+in opencv/opencv_zoo, models/face_detection_yunet.
 """
 
 from __future__ import annotations
 
 from toolkit.data.source import Archive, Dataset, Holds
 
+_ZOO = "https://media.githubusercontent.com/media/opencv/opencv_zoo/main/models/"
 _FIGSHARE = "https://ndownloader.figshare.com/files/"
 
 DATASETS = (
@@ -54,5 +56,21 @@ DATASETS = (
         holds=(Holds("orl", (".pgm",), 400),),
         by_hand="if its server does not answer, fetch att_faces.zip from elsewhere and unpack it "
         "so that DATA/orl/s1/1.pgm, ..., s40/10.pgm are there",
+    ),
+    Dataset(
+        name="yunet",
+        about="YuNet: OpenCV's face detector for --detector, one file of 0.2 MB",
+        licence="MIT",
+        page="https://github.com/opencv/opencv_zoo/tree/main/models/face_detection_yunet",
+        archives=(
+            Archive(
+                makes="yunet/face_detection_yunet_2023mar.onnx",
+                urls=(_ZOO + "face_detection_yunet/face_detection_yunet_2023mar.onnx",),
+                sha256="8f2383e4dd3cfbb4553ea8718107fc0423210dc964f9f4280604804ed2552fa4",
+                size=232_589,
+            ),
+        ),
+        holds=(Holds("yunet", (".onnx",), 1),),
+        note="a detector, and no data set: give the file to --detector, or to detector= in Python.",
     ),
 )

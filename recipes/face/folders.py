@@ -7,8 +7,8 @@ needed.
         a small SFNet on 64 x 64 pixels: minutes on a CPU, dozens of subjects
     likeness train face/folders:sfnet20 --data ALIGNED --out runs/mine
         SFNet-20 on a GPU, thousands of subjects (iresnet50, simple likewise)
-    python recipes/face/folders.py --align SCRFD.onnx DATA ALIGNED
-        112 x 112 crops from photographs, with a detector that you have
+    python recipes/face/folders.py --align DETECTOR.onnx DATA ALIGNED
+        112 x 112 crops from photographs, with an SCRFD or YuNet detector
     python recipes/face/folders.py DATA OUT
         the trial list and the item list for `score` and `embed`
 
@@ -125,5 +125,6 @@ if __name__ == "__main__":
             write_lists(Path(sys.argv[1]), Path(sys.argv[2]))
         else:
             raise ValueError(
-                "usage: python recipes/face/folders.py DATA OUT, or --align SCRFD.onnx DATA ALIGNED"
+                "usage: python recipes/face/folders.py DATA OUT, or --align DETECTOR.onnx DATA "
+                "ALIGNED"
             )

@@ -98,7 +98,7 @@ def test_the_wheel_holds_recipes_and_types_and_nothing_else_of_the_clone(wheel: 
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     packed = {name.removeprefix("likeness/") for name in names if name.startswith("likeness/rec")}
-    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").glob("*/*.py")}
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").rglob("*.py")}
     assert packed == sources
     tops = ("eval", "likeness", "modalities", "toolkit")
     assert {name.partition("/")[0] for name in names} == set(tops)

@@ -54,6 +54,8 @@ class Loaded:
         settings: What else embeddings made with it have to state (crops, chunks).
         norm_is_quality: Whether the loss made the norm of an embedding a measure of its input's
             quality.
+        parts: The descriptions of its frontend, backbone and read, from which a checkpoint can
+            build it; empty for a model of torch that no checkpoint can describe, and for ONNX.
     """
 
     embedder: TorchEmbedder
@@ -64,6 +66,7 @@ class Loaded:
     step: int
     settings: Mapping[str, str] = field(default_factory=dict)
     norm_is_quality: bool = False
+    parts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def meta(self) -> dict[str, str]:

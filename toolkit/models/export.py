@@ -124,6 +124,11 @@ def _check_exportable(model: Loaded, path: Path) -> None:
         raise ValueError(
             f"{path}: an ONNX model is named FILE.onnx, which is how it is known as a model"
         )
+    if model.modality == "embedding":
+        raise ValueError(
+            "the model is a head, which takes the embeddings of a model; join it with that model "
+            "(likeness join MODEL HEAD --out RUN) and export the result"
+        )
     if hasattr(model.embedder.backbone, "session"):
         raise ValueError(
             "the model runs in ONNX Runtime already; give the checkpoint that it was made from"

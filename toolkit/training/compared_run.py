@@ -24,6 +24,7 @@ from toolkit.data.items import Item
 from toolkit.models.embed import embed_all, pick_device
 from toolkit.training.log import read_log
 from toolkit.training.measure import TEST, load_embedder, metrics_of, run_test
+from toolkit.training.of_data import of_data
 from toolkit.training.recipe import Recipe, Verification, descriptions
 from toolkit.training.start import ReadInitial, read_initial
 from toolkit.training.train import fit
@@ -59,6 +60,7 @@ def train_and_measure(
     Returns:
         The run with its values, or with the reason why it failed.
     """
+    recipe = of_data(recipe, data)
     digests = [
         hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
         for description in descriptions(recipe)
@@ -99,6 +101,7 @@ def first_metric(
     recipe: Recipe, folder: Path, *, data: Path, read_initial: ReadInitial = read_initial
 ) -> float:
     """The first metric of a recipe, trained in a folder and measured as the recipe says."""
+    recipe = of_data(recipe, data)
     train = partial(fit, data=data, out=folder, resume=True, read_initial=read_initial)
     if isinstance(recipe.measure, Verification):
         with _own_threads():

@@ -29,6 +29,7 @@ from toolkit.losses.vmf import VMF
 from toolkit.models import checkpoint
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import ReadParts, TorchEmbedder, embed_all, pick_device
+from toolkit.training.of_data import of_data
 from toolkit.training.recipe import Classification, Recipe, Retrieval
 from toolkit.vmf.precision import unit
 from toolkit.vmf.sampling import sample
@@ -305,7 +306,7 @@ def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:
     run, and keep what it measured as out/test.npz.
     """
     assert isinstance(recipe.measure, (Classification, Retrieval))
-    measured = measure_items(load_model(out, recipe), data, recipe.measure)
+    measured = measure_items(load_model(out, of_data(recipe, data)), data, recipe.measure)
     per_item.write(out / TEST, measured)
     return measured
 

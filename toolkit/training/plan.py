@@ -32,6 +32,7 @@ from toolkit.parallel import distributed
 from toolkit.training import measure
 from toolkit.training.build import least_rows
 from toolkit.training.loading import check_held_out, views_of
+from toolkit.training.of_data import of_data
 from toolkit.training.recipe import Recipe, Verification, check
 
 
@@ -97,7 +98,8 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
     """Check a recipe's settings, and then list and check what it trains on and is measured on.
 
     Args:
-        recipe: What is trained, and how.
+        recipe: What is trained, and how. The plan's recipe has settings that follow from the
+            data, too.
         data: The folder of the data set.
         items: What is trained on, instead of the recipe's own items.
 
@@ -109,6 +111,7 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
             the processes of the run disagree about them.
     """
     check_settings(recipe)
+    recipe = of_data(recipe, data)
     description = describe(recipe)
     items = Items.of(recipe.items(data) if items is None else items)
     check_unique(items, "items")

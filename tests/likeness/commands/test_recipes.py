@@ -26,7 +26,7 @@ def run(*arguments: str) -> int:
 def test_every_recipe_is_listed_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("recipes") == 0
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
-    files = {path for path in (ROOT / "recipes").glob("*/*.py") if path.name[0] != "_"}
+    files = {path for path in (ROOT / "recipes").rglob("*.py") if path.name[0] != "_"}
     assert len(files) >= 17
     assert {ROOT / "recipes" / f"{name}.py" for name, _ in lines} == files
     assert all(text.endswith(".") for _, text in lines)

@@ -14,12 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from eval.types import Embeddings
 from likeness.models import speechbrain
+from likeness.models.run import load_model
 from likeness.prepare.archives import unpack
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.store import FILE
+from toolkit.models import checkpoint
 from toolkit.models import onnx as onnx_models
 
 
@@ -258,3 +261,25 @@ def test_settings_of_any_depth_and_size_are_refused(kind: str, tmp_path: Path) -
     (tmp_path / "hyperparams.yaml").write_text(HOSTILE_YAML[kind], encoding="latin-1")
     with pytest.raises(ValueError, match=r"hyperparams\.yaml: (no YAML|.*over)"):
         speechbrain.read_settings(tmp_path / "hyperparams.yaml")
+
+
+@pytest.mark.parametrize("depth", [40, 300])
+def test_parts_inside_parts_of_any_depth_are_refused(depth: int, tmp_path: Path) -> None:
+    """Each level would be a call of a call, until Python's stack ends."""
+    part: dict[str, Any] = {"call": "toolkit.backbones.small.SmallCNN", "args": {"dim": 4}}
+    head = {"call": "toolkit.backbones.head.Head", "args": {}}
+    for _ in range(depth):
+        part = {"call": "toolkit.models.joined.Joined", "args": {"network": part, "head": head}}
+    description = {
+        "modality": "image",
+        "frontend": {"call": "toolkit.data.pixels.PixelScale", "args": {}},
+        "backbone": part,
+        "read": {"call": "modalities.image.images.read", "args": {}},
+        "features": "raw",
+        "similarity": "cosine",
+        "step": 1,
+    }
+    file = tmp_path / "deep.safetensors"
+    checkpoint.save(file, {"x": torch.zeros(3)}, description, checkpoint.FORMAT)
+    with pytest.raises(ValueError, match="levels"):
+        load_model(file)

@@ -46,6 +46,13 @@ def served(name: str, server: Server, bodies: dict[str, bytes], *, sums: bool = 
     return replace(known, archives=tuple(archives))
 
 
+def sized(dataset: Dataset, size: int) -> Dataset:
+    """The same with archives of this size."""
+    return replace(
+        dataset, archives=tuple(replace(archive, size=size) for archive in dataset.archives)
+    )
+
+
 def said(dataset: Dataset, data: Path) -> tuple[list[str], str]:
     """What it says, and the sentence that it ends with ("" if all is there)."""
     lines: list[str] = []
@@ -271,6 +278,19 @@ def test_faces(server: Server, tmp_path: Path) -> None:
     assert "ok       files in lfw-original: 1 of 1" in lines
     assert "SHA-256 is right" in " ".join(lines)
     assert error.startswith("lfw: 1 of 2 counts")
+    body = b"a detector"
+    file = "face_detection_yunet_2023mar.onnx"
+    lines, error = said(sized(served("yunet", server, {file: body}), len(body)), tmp_path)
+    assert lines[-1] == "ok       files in yunet: 1 of 1"
+    assert (tmp_path / "yunet" / file).read_bytes() == body
+    assert "SHA-256 is right" in " ".join(lines)
+    assert "MIT" in lines[0]
+    assert not error
+    # Another file of the same size is not taken, by the published sum.
+    served_as_it_is = sized(served("yunet", server, {file: body}, sums=False), len(body))
+    _, error = said(served_as_it_is, tmp_path / "again")
+    assert "8f2383e4dd3cfbb4553ea8718107fc0423210dc964f9f4280604804ed2552fa4" in error
+    assert not (tmp_path / "again" / "yunet").exists()
     for folder, top in (("flat", ""), ("nested", "att_faces/")):  # copies of both kinds go round
         body = zipped(
             {f"{top}s{i}/{j}.pgm": b"P5" for i in range(1, 41) for j in range(1, 11)}

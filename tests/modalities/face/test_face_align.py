@@ -104,6 +104,32 @@ def test_the_reference_points_stay_where_they_are() -> None:
     assert np.allclose(align.transform(REFERENCE, 128), [[1, 0, 8], [0, 1, 0]], atol=1e-4)
 
 
+def test_a_crop_of_112_x_96_has_the_landmarks_of_sphereface() -> None:
+    """wy1iu/sphereface, preprocess/code/face_align_demo.m: coord5point for imgSize = [112, 96]."""
+    spheres = np.array(
+        [
+            [30.2946, 51.6963],
+            [65.5318, 51.5014],
+            [48.0252, 71.7366],
+            [33.5493, 92.3655],
+            [62.7299, 92.2041],
+        ]
+    )
+    turn, factor, shift = np.radians(20), 1.7, np.array([60.0, 15.0])
+    rotation = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+    points = factor * spheres @ rotation + shift
+    # White dots at the landmarks of a photograph lie at SphereFace's landmarks in the crop.
+    for point, goal in zip(points, spheres, strict=True):
+        pixels = np.zeros((260, 260, 3), np.uint8)
+        x, y = np.rint(point).astype(int)
+        pixels[y - 2 : y + 3, x - 2 : x + 3] = 255
+        crop = align.crop(pixels, points, 112, width=96)[..., 0].astype(float)
+        assert crop.shape == (112, 96)
+        rows, columns = np.mgrid[:112, :96]
+        centre = np.array([(crop * columns).sum(), (crop * rows).sum()]) / crop.sum()
+        assert np.abs(centre - goal).max() < 0.5  # the dot's own place is rounded
+
+
 @settings(max_examples=25)
 @given(st.floats(-180, 180), st.floats(0.2, 8), st.floats(-300, 300), st.integers(0, 1000))
 def test_transform_is_the_least_squares_similarity(

@@ -1,0 +1,175 @@
+"""Join a model and the head that was trained on its embeddings: the result is one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from eval.formats.provenance import likeness_version
+from likeness.missing import refuse_missing_model
+
+if TYPE_CHECKING:
+    from likeness.model import Model
+    from toolkit.models.checkpoint import Loaded
+
+_FRONTEND = "modalities.embedding.rows.Vectors"
+
+
+def join(
+    model: str | Path,
+    head: str | Path,
+    out: str | Path,
+    *,
+    frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
+    trust: str | Path | Sequence[str | Path] = (),
+) -> Model:
+    """Join a model and a head of its embeddings, and write the whole as one model.
+
+    The embeddings of the joined model are those of the head on the embeddings of the model. It
+    embeds, exports, serves and is fine-tuned as a model of `likeness.train`.
+
+    Args:
+        model: the model that made the embeddings, as of `likeness.load`. It has to be one whose
+            weights torch has: a run, a .safetensors checkpoint, wespeaker:FILE.pt or
+            a Python file of yours.
+        head: the run of the recipe `head` that was trained on these embeddings.
+        out: the folder of the joined model, which must not exist or be empty.
+        frontend: the filterbanks that a wespeaker: model was trained with.
+        trust: packages and Python files of others that the model may import, as of `likeness.load`.
+
+    Returns:
+        The joined model.
+
+    Raises:
+        FileNotFoundError: a model does not exist.
+        ValueError: the head is none, or was trained on embeddings of another model or another size;
+            the model has no weights of torch; or `out` is not empty.
+
+    Example:
+        >>> import likeness
+        >>> likeness.load("runs/voices").embed("voices").save("voices.npz")
+        >>> few = ["schedule.steps=2", "sampling.batch_size=4", "compute.threads=1"]
+        >>> few += ["items.test_share=0", "measure=None"]
+        >>> head = likeness.train("head", "voices.npz", "runs/head", settings=few)
+        >>> likeness.join("runs/voices", "runs/head", "runs/adapted").modality
+        'speaker'
+    """
+    refuse_missing_model(str(model))
+    refuse_missing_model(str(head))
+    out = Path(out)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise ValueError(f"{out}: it exists already; give a new folder for the joined model")
+
+    from likeness.model import load
+    from likeness.models.load import load as load_model
+    from likeness.models.trust import packages_of
+    from toolkit.models import checkpoint
+
+    trusted = [str(entry) for entry in ([trust] if isinstance(trust, str | Path) else trust)]
+    base = load_model(str(model), frontend=frontend, trust=trusted)
+    path = checkpoint.find_model(Path(head))
+    trained, description, digest = checkpoint.read(path, checkpoint.FORMAT)
+    part = _fitting_head(description, path, base, str(model))
+    load_model(str(path), trust=trusted)  # its weights are those of its description
+    tensors = {_renamed(name): value for name, value in base.embedder.state_dict().items()}
+    tensors |= {
+        f"backbone.head.{name.removeprefix('backbone.')}": value
+        for name, value in checkpoint.without_loss(trained).items()
+    }
+    joined = _description(base, part, description) | {
+        "joined": {"model": base.digest, "head": digest}
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    checkpoint.save(out / checkpoint.LAST, tensors, joined, checkpoint.FORMAT)
+    return load(out, trust=[*trusted, *packages_of(joined)])
+
+
+def _description(
+    base: Loaded, head: Mapping[str, Any], trained: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the description of a joined model.
+
+    Args:
+        base: The model.
+        head: The description of the head's network.
+        trained: The description in the head's checkpoint. Its loss, in the recipe, says whether the
+            norm measures quality.
+    """
+    network = {"network": _without_files(base.parts["backbone"]), "head": dict(head)}
+    return {
+        **{name: trained[name] for name in ("features", "similarity", "step", "metrics")},
+        "modality": base.modality,
+        "frontend": _without_files(base.parts["frontend"]),
+        "backbone": {
+            "call": "toolkit.models.joined.Joined",
+            "args": {**network, "features": base.embedder.features},
+        },
+        "read": base.parts["read"],
+        "version": likeness_version(),
+        "recipe": trained.get("recipe"),
+    }
+
+
+def _fitting_head(
+    description: Mapping[str, Any], path: Path, base: Loaded, model: str
+) -> dict[str, Any]:
+    """Return the description of a head's network, if it fits behind the model.
+
+    Raises:
+        ValueError: It does not.
+    """
+    frontend = description.get("frontend")
+    if not isinstance(frontend, dict) or frontend.get("call") != _FRONTEND:
+        raise ValueError(
+            f"{path}: this is no head, but a model of modality {description.get('modality')!r}; "
+            "give a run of the recipe head: likeness train head --data EMBEDDINGS --out HEAD"
+        )
+    if not base.parts:
+        kind = "in ONNX form" if hasattr(base.embedder.backbone, "session") else "of this kind"
+        raise ValueError(
+            f"{model}: a model {kind} has no weights of torch that a checkpoint can hold; give the "
+            "run or checkpoint that it was made from, or train the network on with its weights "
+            "(init=) and make the embeddings anew"
+        )
+    stated = frontend["args"] if isinstance(frontend.get("args"), dict) else {}
+    if stated.get("model") != base.digest:
+        raise ValueError(
+            f"{path}: the head was trained on embeddings of the model "
+            f"{str(stated.get('model'))[:16]}, and {model} is {base.digest[:16]}; give that model, "
+            "or embed with this one and train a head on the result"
+        )
+    if stated.get("dim") != base.embedder.dim:
+        raise ValueError(
+            f"{path}: the head takes embeddings of {stated.get('dim')} dimensions, and {model} "
+            f"gives {base.embedder.dim}; embed with this model and train a head on the result"
+        )
+    part = description["backbone"]
+    assert isinstance(part, dict)
+    return part
+
+
+def _renamed(name: str) -> str:
+    """Return the name of a model's tensor in the joined model."""
+    first, dot, rest = name.partition(".")
+    return f"backbone.network.{rest}" if first == "backbone" else f"{first}{dot}{rest}"
+
+
+def _without_files(value: Any) -> Any:
+    """Return a description without the files of weights that training started from.
+
+    What became of these weights is in the checkpoint, and no checkpoint chooses a file. A part of
+    ours opens none with "", and a part of another package takes its own default.
+    """
+    if isinstance(value, list):
+        return [_without_files(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _without_files(inner) for key, inner in value.items()}
+    stated = kept.get("args")
+    if isinstance(stated, dict) and isinstance(stated.get("weights"), str):
+        if str(kept.get("call")).startswith(("toolkit.", "modalities.")):
+            stated["weights"] = ""
+        else:
+            del stated["weights"]
+    return kept

@@ -1,0 +1,1 @@
+"""Embeddings that a model has made, as a data set: heads are trained on them."""

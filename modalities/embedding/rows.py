@@ -1,0 +1,292 @@
+"""An embeddings file as a data set: its rows as items, a split by subject, and trials.
+
+Any model makes such a file (`likeness embed`), in any format of eval/formats/embeddings.py. An item
+is a row: its id is that of the row, and its path is the file. The file is read once in a process,
+and not for each item.
+
+The subject of a row comes from a list of lines `id subject` (Kaldi's utt2spk), or from an id such
+as SUBJECT/recording, whose first part it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from eval.formats import embeddings
+from eval.formats.subjects import read_mapping
+from eval.types import Embeddings, Trials, name_first, nfc_mapping
+from toolkit.data.item_checks import label_numbers
+from toolkit.data.items import Item, Items
+from toolkit.data.pairs import draw_pairs, hold_out
+
+Split = Literal["train", "test", "all"]
+SUBJECTS = ("subjects.txt", "utt2spk")  # a list of this name beside the embeddings is taken
+_SUFFIXES = (".npz", ".ark", ".parquet", ".h5", ".lance")
+# Embeddings that were joined or averaged are not what the network gives for one input, so that a
+# head of theirs does not fit behind the network.
+_JOINED = ("flip", "crops", "chunks")
+
+
+def items(
+    data: str | Path,
+    *,
+    split: Split = "train",
+    test_share: float = 0.2,
+    seed: int = 0,
+    subjects: str = "",
+) -> Items:
+    """List the embeddings of the subjects of one split, in the order of the file.
+
+    The subjects are divided, never the embeddings of one subject.
+
+    Args:
+        data: The embeddings file, or a folder that holds one and perhaps a list of subjects,
+            subjects.txt or utt2spk.
+        split: "train", "test", or "all" for everyone.
+        test_share: The share of the subjects that are held out for "test". round(test_share x
+            subjects), at least 2, are held out; with 0, nobody is.
+        seed: The seed of the draw of these subjects.
+        subjects: A list of lines `id subject`. "" takes the one in the folder, and without one the
+            first part of ids such as SUBJECT/1.
+
+    Returns:
+        Items whose label is the subject.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is no embeddings file or does not state its model, rows are zero, ids
+            have no subject, or there are too few subjects.
+    """
+    file, table = _opened(data)
+    names = _subjects_of(table.ids, Path(data), subjects)
+    if len(set(names.values())) < 2:
+        raise ValueError(
+            f"{file}: all {len(table)} embeddings are of one subject ({table.ids[0]!r} of "
+            f"{names[table.ids[0]]!r}); at least 2 subjects are needed to train, and 2 to test"
+        )
+    return hold_out(
+        Items.of(Item(id, file, names[id]) for id in table.ids),
+        split=split,
+        test_share=test_share,
+        seed=seed,
+        where=file,
+        example="SUBJECT/1",
+        of="subject",
+    )
+
+
+def every(data: Path) -> Items:
+    """List all embeddings of a file, whoever they are of.
+
+    Args:
+        data: The embeddings file, or the folder of one.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: As items(), but ids need no subject.
+    """
+    file, table = _opened(data)
+    return Items.of(Item(id, file) for id in table.ids)
+
+
+def trials(
+    data: str | Path,
+    *,
+    split: Split = "test",
+    num_trials: int = 20_000,
+    test_share: float = 0.2,
+    seed: int = 0,
+    subjects: str = "",
+) -> tuple[Items, Trials]:
+    """List the embeddings of a split and trials among them.
+
+    All pairs are trials if there are at most num_trials. Otherwise the trials are a seeded draw,
+    half target and half nontarget, none of them twice.
+
+    Args:
+        data: As in items(). So are split, test_share, seed and subjects.
+        num_trials: The most trials that are made, at least 2.
+
+    Returns:
+        The items, and the labelled trials.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: No subject has two embeddings, num_trials is below 2, or items() refuses the
+            data.
+    """
+    if num_trials < 2:
+        raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
+    chosen = items(data, split=split, test_share=test_share, seed=seed, subjects=subjects)
+    names, numbers = label_numbers(chosen)
+    if np.bincount(numbers).max() < 2:
+        raise ValueError(
+            f"{data}: each of the {len(names)} subjects of split {split!r} has a single embedding, "
+            "so that no target trial exists; add embeddings"
+        )
+    return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
+
+
+def read(item: Item) -> NDArray[np.float32]:
+    """Read one row of an embeddings file.
+
+    Args:
+        item: Its id is that of a row, and its path is the file.
+
+    Returns:
+        (D,) float32, as the file has it: nothing is normalised.
+
+    Raises:
+        ValueError: The file has no such row, or is no embeddings file.
+        FileNotFoundError: There is no such file.
+    """
+    table = _table(item.path)
+    try:
+        row = int(table.rows([item.id])[0])
+    except KeyError:
+        raise ValueError(
+            f"{item.path}: it has no embedding of {item.id!r}; a head reads the rows of an "
+            "embeddings file: list these"
+        ) from None
+    vector: NDArray[np.float32] = table.matrix[row]
+    return vector
+
+
+class Vectors(nn.Module):
+    """The front-end of a head: it passes embeddings on, and states which model made them.
+
+    A recipe leaves its settings out; they follow from the data (`of_data`).
+
+    Args:
+        dim: The size of the embeddings.
+        model: The digest of the model that made them.
+
+    Raises:
+        ValueError: In a call: the embeddings have another size.
+
+    Example:
+        >>> import torch
+        >>> Vectors(dim=2)(torch.tensor([[3.0, 4.0]]))
+        (tensor([[3., 4.]]), None)
+    """
+
+    def __init__(self, *, dim: int = 1, model: str = "") -> None:
+        super().__init__()
+        self.dim, self.model = dim, model
+
+    @staticmethod
+    def of_data(data: Path) -> dict[str, Any]:
+        """Return the settings that follow from an embeddings file.
+
+        Args:
+            data: As in items().
+
+        Raises:
+            ValueError: As items().
+            FileNotFoundError: There is no such file.
+        """
+        _, table = _opened(data)
+        return {"dim": table.matrix.shape[1], "model": table.meta["model"]}
+
+    def forward(
+        self, inputs: Tensor, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the embeddings (B, dim) as they are."""
+        if inputs.ndim != 2 or inputs.shape[1] != self.dim:
+            raise ValueError(
+                f"Vectors: the embeddings have shape {tuple(inputs.shape)}; (B, {self.dim}) is "
+                "needed: give those of the model that the head was made for"
+            )
+        return inputs, lengths
+
+
+def _opened(data: str | Path) -> tuple[Path, Embeddings]:
+    """Return the embeddings file of a data set, and what is in it."""
+    file = _file(data)
+    table = _table(file)
+    if not len(table):
+        raise ValueError(f"{file}: there are no embeddings in it; embed a list of items first")
+    if not table.meta.get("model"):
+        raise ValueError(
+            f"{file}: it does not state which model made it, so that no head could be joined with "
+            "that model; make it with `likeness embed`"
+        )
+    if others := [f"{name} ({table.meta[name]})" for name in _JOINED if name in table.meta]:
+        raise ValueError(
+            f"{file}: its embeddings are joined from several of an item, by {', '.join(others)}, "
+            "and a head behind the network would see each by itself; embed without it"
+        )
+    zero = [table.ids[row] for row in np.flatnonzero(table.norms == 0)]
+    if zero:
+        raise ValueError(
+            f"{file}: {len(zero)} of {len(table)} embeddings are zero ({name_first(zero)}), which "
+            "have no direction; leave these items out"
+        )
+    return file, table
+
+
+def _file(data: str | Path) -> Path:
+    """Return the embeddings file that a path means: itself, or the only one in a folder."""
+    path = embeddings.located(data)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path}: there is no such file; --data is an embeddings file of `likeness embed`, or "
+            "the folder of one"
+        )
+    if path.is_file() or path.suffix.lower() == ".lance":
+        return path
+    inside = sorted(inner for inner in path.iterdir() if inner.suffix.lower() in _SUFFIXES)
+    if len(inside) != 1:
+        raise ValueError(
+            f"{path}: {len(inside)} embeddings files are in this folder "
+            f"({name_first(inner.name for inner in inside) if inside else 'none'}); name one, "
+            f"with one of the endings {', '.join(_SUFFIXES)}"
+        )
+    return inside[0]
+
+
+def _table(file: Path) -> Embeddings:
+    """Return the embeddings of a file, which is read once while it does not change."""
+    state = file.stat()
+    return _cached(str(file), state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=2)
+def _cached(file: str, changed: int, size: int) -> Embeddings:
+    """Read a file of embeddings in a certain state."""
+    return embeddings.read(file)
+
+
+def _subjects_of(ids: tuple[str, ...], data: Path, subjects: str) -> Mapping[str, str]:
+    """Return the subject of each id.
+
+    Raises:
+        ValueError: Ids have none.
+    """
+    beside = [data / name for name in SUBJECTS if data.is_dir() and (data / name).is_file()]
+    if subjects or beside:
+        path = Path(subjects) if subjects else beside[0]
+        mapping = nfc_mapping(read_mapping(path))
+        missing = [id for id in ids if id not in mapping]
+        if missing:
+            raise ValueError(
+                f"{path}: {len(missing)} of {len(ids)} embeddings have no subject there "
+                f"({name_first(missing)}); add lines `id subject`, or leave these items out"
+            )
+        return mapping
+    without = [id for id in ids if not id.partition("/")[1]]
+    if without:
+        raise ValueError(
+            f"{data}: {len(without)} of {len(ids)} ids name no subject ({name_first(without)}); "
+            "ids such as SUBJECT/1 do, or a list of lines `id subject`: put it beside the "
+            "embeddings as subjects.txt and give the folder, or set items.subjects=FILE and "
+            "measure.trials.subjects=FILE"
+        )
+    return {id: id.partition("/")[0] for id in ids}

@@ -1,0 +1,192 @@
+"""YuNet, the face detector of OpenCV, whose file is under the MIT licence.
+
+Source: Wu, Peng and Yu, "YuNet: A Tiny Millisecond-level Face Detector", 2023; the file
+face_detection_yunet_2023mar.onnx of opencv/opencv_zoo, which `likeness prepare yunet` fetches.
+
+`cv2.FaceDetectorYN` parses such a file in this very process, where a damaged one may end it. So the
+network runs in a process of its own, as all .onnx files do (toolkit/models/onnx.py), and what it
+gives is decoded here as in OpenCV's modules/objdetect/src/face_detect.cpp. The thresholds are the
+defaults of cv2.FaceDetectorYN.create.
+
+Two things differ from OpenCV. OpenCV runs the network at the size of any image. Here a photograph
+that is larger than the network's input is shrunk to it, and a smaller one lies in its corner, on
+black. The published file has the fixed size of 640 x 640, and YuNet finds faces of up to about 300
+pixels. And a row of the network's outputs that holds NaN or infinity is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.data.images import Pixels
+from toolkit.models.onnx import Session
+
+Floats32 = NDArray[np.float32]
+
+STRIDES = (8, 16, 32)
+_WIDTHS = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}  # numbers per cell of each output
+OUTPUTS = tuple(f"{part}_{stride}" for part in _WIDTHS for stride in STRIDES)
+# The defaults of cv2.FaceDetectorYN.create.
+MIN_SCORE, MAX_OVERLAP, TOP_K = 0.9, 0.3, 5000
+_DIVISOR = 32  # the sizes of the network's input are multiples of it
+_LONGEST = 640  # the longest side that a network of any size gets
+
+
+def is_yunet(outputs: Iterable[str]) -> bool:
+    """Say whether a network with outputs of these names is a YuNet.
+
+    Example:
+        >>> is_yunet(OUTPUTS), is_yunet(["score_8", "bbox_8", "kps_8"])
+        (True, False)
+    """
+    return set(OUTPUTS) <= set(outputs)
+
+
+class YuNet:
+    """A YuNet detector, with the method `detect` that InsightFace's detectors have.
+
+    Args:
+        session: The opened file.
+        path: The file, for the errors.
+        min_score: The lowest score of a face, between 0 and 1.
+
+    Raises:
+        ValueError: The inputs or the outputs of the network are not those of YuNet.
+    """
+
+    def __init__(self, session: Session, path: Path, *, min_score: float = MIN_SCORE):
+        self.session, self.path, self.min_score = session, path, min_score
+        inputs = session.get_inputs()
+        stated = ", ".join(f"{value.name} {value.type} {value.shape}" for value in inputs)
+        sizes: list[int | str | None] = inputs[0].shape if len(inputs) == 1 else []
+        known = [size if isinstance(size, int) else 0 for size in sizes]
+        if (
+            len(known) != 4
+            or inputs[0].type != "tensor(float)"
+            or known[0] not in (0, 1)
+            or known[1] not in (0, 3)
+            or any(size % _DIVISOR for size in known[2:])
+        ):
+            raise ValueError(
+                f"{path}: its input is {stated or 'absent'}; YuNet takes floats (1, 3, height, "
+                f"width), both sizes multiples of {_DIVISOR}: give another file"
+            )
+        self.input = inputs[0].name
+        self.height, self.width = known[2:]
+        # A network with outputs of other sizes is refused now, and not with the first photograph.
+        self._run(np.zeros((self.height or 64, self.width or 64, 3), np.uint8))
+
+    def detect(self, pixels: Pixels) -> tuple[Floats32, Floats32]:
+        """Find the faces of an image.
+
+        The five landmarks of a face are, of the person: right eye, left eye, nose, right and left
+        corner of the mouth. The person's right eye is the left one in the picture, so this is the
+        order of modalities.face.align. (OpenCV's FaceRecognizerSF::alignCrop maps them likewise.)
+
+        Args:
+            pixels: (H, W, 3) uint8 BGR.
+
+        Returns:
+            (F, 5) as x1 y1 x2 y2 score by falling score, and the landmarks (F, 5, 2), both in
+            pixels of the image.
+        """
+        fitted = self._fit(pixels)
+        height, width = fitted.shape[:2]
+        rows = -(-height // _DIVISOR) * _DIVISOR, -(-width // _DIVISOR) * _DIVISOR
+        canvas = np.zeros((self.height or rows[0], self.width or rows[1], 3), np.uint8)
+        canvas[:height, :width] = fitted
+        boxes, scores, landmarks = _decode(self._run(canvas), canvas.shape[:2], self.min_score)
+        kept = _suppress(boxes, scores, self.min_score)
+        # Boxes are x y w h so far.
+        corners = np.concatenate((boxes[:, :2], boxes[:, :2] + boxes[:, 2:]), axis=1)
+        scale = np.array((pixels.shape[1] / width, pixels.shape[0] / height), np.float32)
+        faces = np.concatenate((corners * np.tile(scale, 2), scores[:, None]), axis=1)
+        return faces[kept].astype(np.float32), (landmarks * scale)[kept].astype(np.float32)
+
+    def _fit(self, pixels: Pixels) -> Pixels:
+        """Return the image, shrunk in its proportions where it is larger than the input."""
+        height, width = pixels.shape[:2]
+        most = self.height or _LONGEST, self.width or _LONGEST
+        factor = min(most[0] / height, most[1] / width)
+        if factor >= 1:
+            return pixels
+        size = (
+            min(most[1], max(1, round(width * factor))),
+            min(most[0], max(1, round(height * factor))),
+        )
+        return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+
+    def _run(self, canvas: Pixels) -> dict[str, Floats32]:
+        """Return the outputs of the network by name, each (cells, numbers per cell)."""
+        image = np.ascontiguousarray(canvas.transpose(2, 0, 1)[None], dtype=np.float32)
+        arrays = dict(zip(OUTPUTS, self.session.run(OUTPUTS, {self.input: image}), strict=True))
+        for name, array in arrays.items():
+            part, _, stride = name.partition("_")
+            cells = math.prod(size // int(stride) for size in canvas.shape[:2])
+            if array.size != cells * _WIDTHS[part] or array.dtype.kind != "f":
+                raise ValueError(
+                    f"{self.path}: its output {name} is {array.dtype} {array.shape} for an image "
+                    f"of {canvas.shape[0]} x {canvas.shape[1]}; YuNet gives {cells} x "
+                    f"{_WIDTHS[part]} floats: give another file"
+                )
+            arrays[name] = array.reshape(cells, _WIDTHS[part]).astype(np.float32, copy=False)
+        return arrays
+
+
+def _decode(
+    outputs: dict[str, Floats32], size: tuple[int, ...], min_score: float
+) -> tuple[Floats32, Floats32, Floats32]:
+    """Return what every cell with a high score has found, in the order of strides and cells.
+
+    Source: FaceDetectorYNImpl::postProcess.
+
+    Args:
+        outputs: The outputs of the network, (cells, numbers) each.
+        size: Height and width of its input.
+        min_score: The lowest score.
+
+    Returns:
+        Boxes (F, 4) as x y w h, scores (F,) and landmarks (F, 5, 2).
+    """
+    tables = []
+    for stride in STRIDES:
+        rows, columns = size[0] // stride, size[1] // stride
+        score = np.sqrt(
+            outputs[f"cls_{stride}"].clip(0, 1) * outputs[f"obj_{stride}"].clip(0, 1)
+        ).ravel()
+        kept = np.flatnonzero(score >= min_score)  # NaN is no score
+        cell = np.stack((kept % columns, kept // columns), axis=1).astype(np.float32)
+        assert kept.size == 0 or cell[:, 1].max() < rows
+        box = outputs[f"bbox_{stride}"][kept]
+        with np.errstate(over="ignore", invalid="ignore"):
+            sizes = np.exp(box[:, 2:]) * np.float32(stride)
+            corner = (cell + box[:, :2]) * np.float32(stride) - sizes / 2
+            points = outputs[f"kps_{stride}"][kept].reshape(-1, 5, 2) + cell[:, None]
+            points = points * np.float32(stride)
+        values = np.concatenate(
+            (corner, sizes, points.reshape(-1, 10), score[kept][:, None]), axis=1
+        )
+        # Boxes beyond these numbers, which no image has, do not fit OpenCV's rectangles.
+        tables.append(values[np.isfinite(values).all(axis=1) & (abs(values) < 1e8).all(axis=1)])
+    table = np.concatenate(tables)
+    return table[:, :4], table[:, 14], table[:, 4:14].reshape(-1, 5, 2)
+
+
+def _suppress(boxes: Floats32, scores: Floats32, min_score: float) -> list[int]:
+    """Return the rows that stay when overlapping boxes of lower scores go, by falling score.
+
+    As OpenCV does, boxes are cut to whole pixels first, and a single face stays whatever its score.
+    """
+    if len(boxes) < 2:
+        return list(range(len(boxes)))
+    whole = boxes.astype(np.int32)
+    kept = cv2.dnn.NMSBoxes(
+        whole.tolist(), scores.tolist(), min_score, MAX_OVERLAP, eta=1.0, top_k=TOP_K
+    )
+    return [int(row) for row in np.ravel(kept)]

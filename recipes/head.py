@@ -1,0 +1,62 @@
+"""A head on embeddings that any model made: a linear or small network, in minutes on a CPU.
+
+The model stays as it is, and its embeddings are made once. The head adapts them to the speakers,
+faces or products of one domain:
+
+    likeness embed --model MODEL --items items.txt --root recordings --out embeddings.npz
+    likeness train head --data embeddings.npz --out runs/head
+        one linear layer, which starts as the identity
+    likeness train head:residual --data embeddings.npz --out runs/head
+        one hidden layer beside the identity (supcon: the linear layer, by pairs of a batch)
+    likeness join MODEL runs/head --out runs/adapted
+        one model of both, for `embed`, `export`, `serve` and `init=`
+
+--data is the embeddings file, or a folder with it and perhaps a list of subjects. The subject of an
+embedding is the first part of an id such as SUBJECT/1.wav, or stands in subjects.txt or utt2spk in
+that folder, in lines `id subject` (or: items.subjects=FILE measure.trials.subjects=FILE). Four
+subjects or more are needed, of which a fifth is held out and never trained on; trials among them
+are drawn with a seed (at most 20,000) and give the EER in the log. With fewer than 64 embeddings to
+train on, add sampling.batch_size=16. backbone.dim=N gives another size.
+
+Embeddings made with --flip, --crops or --chunk-seconds are refused, because the head would get each
+part by itself. Any loss will do: `likeness recipes --copy head mine.py` gives a copy to edit. No
+numbers are expected; they depend on the data, and nothing of it measured by us is in
+docs/results.md.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+from eval.verification import eer, min_dcf
+from modalities.embedding import rows
+from toolkit.backbones.head import Head
+from toolkit.data.sampling import Sampling
+from toolkit.losses.contrast import SupCon
+from toolkit.losses.margin import ArcFace
+from toolkit.training.recipe import Optim, Recipe, Schedule, Verification
+
+LINEAR = Recipe(
+    modality="embedding",
+    frontend=rows.Vectors,
+    backbone=Head,
+    loss=partial(ArcFace, margin=0.2, scale=30.0),
+    items=partial(rows.items, split="train", test_share=0.2),
+    measure=Verification(
+        trials=partial(rows.trials, split="test", test_share=0.2),
+        metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
+    ),
+    read=rows.read,
+    sampling=Sampling(batch_size=64),
+    optim=Optim(name="adamw", lr=1e-3, weight_decay=1e-2, proxy_lr_scale=10.0),
+    schedule=Schedule(steps=1000, warmup_steps=100, eval_every=200),
+)
+
+RECIPES = {
+    "linear": LINEAR,
+    "residual": replace(LINEAR, backbone=partial(Head, hidden=256)),
+    "supcon": replace(
+        LINEAR,
+        loss=partial(SupCon, temperature=0.1),
+        sampling=Sampling(batch_size=64, items_per_class=4),
+    ),
+}

@@ -1,0 +1,198 @@
+"""From photographs to embeddings with a YuNet detector: in Python, by commands and in the service;
+with a user's own network over 112 x 96 crops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import likeness
+from eval.formats import embeddings
+from likeness.cli import main
+from likeness.models import insightface, load
+from likeness.models.pixels import Pixels, Stated, split
+from modalities.face import align, images
+from tests.tiny_yunet import network, tiny_yunet
+from toolkit.data.images import encode
+from toolkit.data.items import Item
+
+SAID = "@size=112x96,mean=127.5,std=128,order=bgr"
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_yunet(tmp_path_factory.mktemp("detector") / "detector.onnx")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network over crops of 112 x 96."""
+    return network(tmp_path_factory.mktemp("own") / "own.onnx", (112, 96))
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three photographs with a face, in two folders, and one without any."""
+    folder = tmp_path_factory.mktemp("photographs")
+    rng = np.random.default_rng(0)
+    for name, cell in (("ann/1", (6, 5)), ("ann/2", (7, 5)), ("bob/1", (8, 4)), ("bob/2", None)):
+        pixels = rng.integers(0, 90, (96, 128, 3), dtype=np.uint8)
+        if cell:
+            pixels[8 * cell[1] : 8 * cell[1] + 8, 8 * cell[0] : 8 * cell[0] + 8, 0] = 255
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / f"{name}.png").write_bytes(encode(pixels))
+    return folder
+
+
+def command(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    return int(stopped.value.code or 0)
+
+
+def by_hand(own: Path, detector: Path, path: Path) -> np.ndarray:
+    """The embedding of one photograph: found, cropped, scaled and run without Likeness's models."""
+    import onnxruntime
+
+    model = align.load_detector(detector)
+    crop, count = align.align_one(
+        model, images.decode(Item("x", path)), size=112, width=96, choose="central"
+    )
+    assert count == 1
+    pixels = (crop[..., ::-1].astype(np.float32).transpose(2, 0, 1) - 127.5) / 128
+    session = onnxruntime.InferenceSession(str(own), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"data": pixels[None]})[0][0])
+
+
+def test_photographs_become_embeddings_in_python_by_command_and_in_the_service(
+    own: Path, detector: Path, photographs: Path, tmp_path: Path
+) -> None:
+    names = ["ann/1.png", "ann/2.png", "bob/1.png"]
+    expected = np.stack([by_hand(own, detector, photographs / name) for name in names])
+    model = likeness.load(f"insightface:{own}{SAID}", detector=detector)
+    with pytest.warns(UserWarning, match="1 of 4 inputs"):
+        found = model.embed(photographs)
+    assert list(found.ids) == names
+    bound = 1e-5 * np.abs(expected).max()
+    np.testing.assert_allclose(found.matrix, expected, rtol=0, atol=bound)
+    assert found.meta["faces"].startswith("central, aligned to 112 x 96, detector ")
+
+    (tmp_path / "list.txt").write_text("".join(f"{name}\n" for name in [*names, "bob/2.png"]))
+    arguments = ("--model", f"insightface:{own}{SAID}", "--detector", detector)
+    listed = ("--items", tmp_path / "list.txt", "--root", photographs)
+    assert command("embed", *arguments, *listed, "--out", tmp_path / "e.npz") == 0
+    stored = embeddings.read(tmp_path / "e.npz")
+    assert dict(stored.meta) == dict(found.meta)
+    np.testing.assert_allclose(stored.matrix, expected, rtol=0, atol=bound)
+
+    pair = [photographs / name for name in names[:2]]
+    cosine = float(expected[0] @ expected[1] / np.linalg.norm(expected[:2], axis=1).prod())
+    assert command("verify", *pair, *arguments, "--json", tmp_path / "v.json") == 0
+    assert json.loads((tmp_path / "v.json").read_text())["score"] == pytest.approx(cosine, abs=1e-5)
+    answer = served(model, {"first": pair[0].read_bytes(), "second": pair[1].read_bytes()})
+    assert answer["score"] == pytest.approx(cosine, abs=1e-5)
+
+
+def served(model: likeness.Model, files: dict[str, bytes]) -> dict[str, Any]:
+    """What the service answers to /verify."""
+    httpx = pytest.importorskip("httpx")
+    for needed in ("fastapi", "python_multipart", "prometheus_client"):
+        pytest.importorskip(needed)
+    from likeness.service.app import make_app
+    from likeness.service.limits import Limits
+    from likeness.service.work import Service
+
+    service = Service(model.loaded, limits=Limits(workers=2))
+
+    async def ask() -> Any:
+        transport = httpx.ASGITransport(app=make_app(service, token="t" * 16))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post("/verify", files=files)
+
+    response = asyncio.run(ask())
+    assert response.status_code == 200, response.text
+    return dict(response.json())
+
+
+def test_a_pack_with_yunet_takes_photographs(
+    detector: Path, photographs: Path, tmp_path: Path
+) -> None:
+    """A folder like OpenCV zoo's: YuNet and a recognition network."""
+    (tmp_path / "a.onnx").write_bytes(detector.read_bytes())
+    network(tmp_path / "recognition.onnx", (112, 112))
+    assert load.find_detector(f"insightface:{tmp_path}") == tmp_path / "a.onnx"
+    found = likeness.load(f"insightface:{tmp_path}").embed([photographs / "ann" / "1.png"])
+    assert found.meta["faces"].startswith("central, aligned to 112 x 112")
+
+
+def test_pixels_come_from_the_file_or_are_stated(tmp_path: Path) -> None:
+    half = (127.5, 127.5)
+    fixed = network(tmp_path / "fixed.onnx", (112, 96))
+    assert insightface.find(str(fixed)).pixels == Pixels((112, 96), *half)
+    assert insightface.find(str(fixed)).named == ""
+    small = network(tmp_path / "small.onnx", (40, 56))
+    assert insightface.find(str(small)).pixels.size == (40, 56)
+    free = network(tmp_path / "free.onnx", ("height", "width"), trained=(112, 96))
+    said = insightface.find(f"{free}{SAID}")
+    assert said.pixels == Pixels((112, 96), 127.5, 128.0, bgr=True)
+    digests = {
+        load.load(f"insightface:{file}{stated}").digest
+        for file, stated in (
+            (fixed, ""),
+            (fixed, "@size=112x96"),  # what the file says is the same model
+            (fixed, "@mean=127.5"),
+            (fixed, "@std=128"),
+            (fixed, "@order=bgr"),
+            (free, SAID),
+        )
+    }
+    assert len(digests) == 4
+    # A kind that InsightFace would take for another one is believed with its size.
+    gender = network(tmp_path / "gender.onnx", (96, 96))
+    assert load.load(f"insightface:{gender}@size=96x96").embedder.dim == 6
+    odd = network(tmp_path / "a@size=1.onnx", (112, 112))
+    assert split(str(odd)) == (odd, Stated())
+
+
+@pytest.mark.parametrize(
+    ("size", "stated", "says"),
+    [
+        (("height", "width"), "", "no fixed size"),
+        (("height", 96), "@size=112x112", "any x 96"),
+        ((112, 96), "@size=112x112", "112 x 96"),
+        ((96, 96), "", "gender and age"),
+        ((112, 112), "@size=112", "not understood"),
+        ((112, 112), "@size=0x112", "not understood"),
+        ((112, 112), "@std=0", "not understood"),
+        ((112, 112), "@mean=nan", "not understood"),
+        ((112, 112), "@mean=1,mean=2", "not understood"),
+        ((112, 112), "@order=grb", "not understood"),
+        ((112, 112), "@scale=2", "not understood"),
+    ],
+)
+def test_wrong_sizes_and_statements_are_refused(
+    tmp_path: Path, size: tuple[int | str, int | str], stated: str, says: str
+) -> None:
+    file = network(tmp_path / "n.onnx", size)
+    with pytest.raises(ValueError, match=says) as caught:
+        load.load(f"insightface:{file}{stated}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_takes_no_statement(own: Path) -> None:
+    with pytest.raises(ValueError, match="is a folder"):
+        load.load(f"insightface:{own.parent}@std=128")
+
+
+def test_a_size_that_no_template_has_is_refused_before_the_work(
+    detector: Path, tmp_path: Path
+) -> None:
+    file = network(tmp_path / "n.onnx", (160, 160))
+    with pytest.raises(ValueError, match=r"160 x 160.*112 x 96"):
+        likeness.load(f"insightface:{file}", detector=detector)

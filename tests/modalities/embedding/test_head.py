@@ -1,0 +1,468 @@
+"""A head on cached embeddings: its data set, its training, and the model that it is joined to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import likeness
+from eval.formats import embeddings
+from eval.types import Embeddings
+from eval.verification import eer
+from likeness.cli import main
+from likeness.commands.recipes import located
+from likeness.models import load as loading
+from modalities import synthetic
+from modalities.embedding import rows
+from modalities.image import images
+from modalities.speaker import audio
+from modalities.speaker.features import KaldiFbank
+from tests.tiny_yunet import network
+from toolkit.backbones.head import Head
+from toolkit.backbones.small import SmallCNN
+from toolkit.backbones.statistics import OrderStatistics
+from toolkit.backbones.xvector import XVector
+from toolkit.data.images import encode
+from toolkit.data.items import Item
+from toolkit.data.pixels import PixelScale
+from toolkit.losses.margin import ArcFace
+from toolkit.models.checkpoint import save_model
+from toolkit.models.embed import TorchEmbedder
+from toolkit.models.joined import Joined
+from toolkit.training.recipe import Recipe
+from toolkit.training.recipe import load as load_recipe
+
+DIM, SUBJECTS, EACH = 6, 8, 5
+FEW = [
+    *("schedule.steps=4", "schedule.warmup_steps=1", "schedule.eval_every=0"),
+    *("sampling.batch_size=4", "compute.threads=1"),
+]
+META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
+
+
+def made(
+    seed: int = 0,
+    *,
+    subjects: int = SUBJECTS,
+    dim: int = DIM,
+    meta: dict[str, str] | None = None,
+) -> Embeddings:
+    """Clouds about a centre per subject, with large noise on two axes that say nothing."""
+    rng = np.random.default_rng(seed)
+    centres = np.repeat(rng.normal(0, 1, (subjects, dim)), EACH, axis=0)
+    matrix = centres + 0.3 * rng.normal(0, 1, centres.shape)
+    matrix[:, :2] = rng.normal(0, 3, (len(matrix), 2))
+    ids = tuple(f"s{i // EACH}/{i % EACH}.wav" for i in range(len(matrix)))
+    return Embeddings(ids, matrix.astype(np.float32), META if meta is None else meta)
+
+
+def miniature(folder: Path) -> None:
+    """What tests/test_recipes.py trains the recipe on."""
+    embeddings.write(folder / "embeddings.npz", made())
+
+
+def command(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    return int(stopped.value.code or 0)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    embeddings.write(tmp_path / "e.npz", made())
+    return tmp_path / "e.npz"
+
+
+def model(folder: Path, seed: int = 0, *, dim: int = DIM, features: Any = "raw") -> Path:
+    """A small speaker model of random weights, as `likeness train` writes it."""
+    folder.mkdir()
+    torch.manual_seed(seed)
+    frontend = partial(KaldiFbank, num_mels=20, cmn=False)
+    backbone = partial(OrderStatistics, dim=dim)
+    recipe = Recipe(
+        modality="speaker",
+        frontend=frontend,
+        backbone=backbone,
+        loss=ArcFace,
+        items=rows.items,
+        read=audio.read,
+    )
+    network = backbone(20)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    save_model(
+        folder / "last.safetensors",
+        TorchEmbedder(frontend(), network, features=features),
+        recipe,
+        similarity="cosine",
+        step=1,
+        metrics={},
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("voices")
+    synthetic.write_voices(folder, num_speakers=6, num_utterances=3, seconds=(0.3, 0.5))
+    return folder
+
+
+def test_a_new_head_gives_back_what_it_takes() -> None:
+    x = torch.randn(5, 7)
+    for head in (Head(7), Head(7, dim=7), Head(7, hidden=3)):
+        torch.testing.assert_close(head(x), x, rtol=0, atol=0)
+        assert sum(parameter.numel() for parameter in head.parameters()) == (
+            7 * 7 + 7 if head.hidden is None else (7 * 3 + 3) + (3 * 7 + 7)
+        )
+    for head in (Head(7, dim=3), Head(7, dim=3, hidden=4)):
+        assert head.dim == 3
+        weight = next(head.linear.parameters()).detach()
+        torch.testing.assert_close(weight @ weight.T, torch.eye(3), rtol=0, atol=1e-6)
+        torch.testing.assert_close(head(x), x @ weight.T, rtol=1e-6, atol=1e-6)
+    with pytest.raises(ValueError, match="hidden -1"):
+        Head(7, hidden=-1)
+    with pytest.raises(ValueError, match=r"\(5, 7\)"):
+        Head(6)(x)
+
+
+def test_a_trained_head_is_its_formula() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 5, dtype=torch.float64)
+    head = Head(5, hidden=3).double()
+    for parameter in head.parameters():
+        nn.init.normal_(parameter)
+    assert head.hidden is not None
+    u, c, v, b = (parameter.detach().numpy() for parameter in head.hidden.parameters())
+    for row, z in zip(x.numpy(), head(x).detach().numpy(), strict=True):
+        inner = [max(0.0, sum(u[i, j] * row[j] for j in range(5)) + c[i]) for i in range(3)]
+        expected = [row[k] + sum(v[k, i] * inner[i] for i in range(3)) + b[k] for k in range(5)]
+        np.testing.assert_allclose(z, expected, rtol=1e-12)
+
+
+def test_rows_are_items_of_disjoint_subjects(file: Path) -> None:
+    whole = made()
+    train, test = rows.items(file), rows.items(file, split="test")
+    assert len(train) + len(test) == len(rows.items(file, split="all")) == SUBJECTS * EACH
+    assert len({item.label for item in test}) == 2
+    assert not {item.label for item in test} & {item.label for item in train}
+    assert all(item.label == item.id.split("/")[0] for item in train)
+    listed, trials = rows.trials(file)
+    assert listed == test
+    assert len(trials) == 45  # all pairs of 2 subjects x 5 embeddings
+    assert trials.target is not None
+    assert trials.target.sum() == 20
+    for number, item in enumerate(rows.items(file, split="all")):
+        np.testing.assert_array_equal(rows.read(item), whole.matrix[number])
+    with pytest.raises(ValueError, match="no embedding of 'x'"):
+        rows.read(Item("x", file))
+
+
+def test_the_file_is_read_once_and_again_where_it_changed(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    real = embeddings.read
+
+    def counted(path: Any) -> Embeddings:
+        calls.append(path)
+        return real(path)
+
+    monkeypatch.setattr(embeddings, "read", counted)
+    for item in rows.items(file):
+        rows.read(item)
+    assert len(calls) == 1
+    first = made(seed=1, dim=DIM + 1)
+    embeddings.write(file, first)
+    np.testing.assert_array_equal(rows.read(Item(first.ids[3], file)), first.matrix[3])
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("name", ["subjects.txt", "utt2spk"])
+def test_subjects_come_from_a_list(tmp_path: Path, name: str) -> None:
+    whole = made()
+    ids = tuple(f"u{number}" for number in range(len(whole)))
+    embeddings.write(tmp_path / "e.ark", Embeddings(ids, whole.matrix, whole.meta))
+    with pytest.raises(ValueError, match="40 of 40 ids name no subject"):
+        rows.items(tmp_path)
+    lines = [f"u{number} s{number // EACH}\n" for number in range(len(ids))]
+    (tmp_path / name).write_text("".join(lines))
+    beside = rows.items(tmp_path, split="all")
+    assert [item.label for item in beside] == [f"s{number // EACH}" for number in range(len(ids))]
+    named = rows.items(tmp_path / "e.ark", split="all", subjects=str(tmp_path / name))
+    assert named == beside
+    (tmp_path / name).write_text("".join(lines[1:]))
+    with pytest.raises(ValueError, match="1 of 40 embeddings have no subject"):
+        rows.items(tmp_path)
+
+
+def refused(tmp_path: Path) -> list[tuple[Embeddings | None, type[Exception], str]]:
+    whole = made()
+    zero = whole.matrix.copy()
+    zero[[3, 7]] = 0
+    return [
+        (Embeddings(whole.ids, zero, META), ValueError, "2 of 40 embeddings are zero"),
+        (Embeddings(whole.ids[:EACH], whole.matrix[:EACH], META), ValueError, "one subject"),
+        (
+            Embeddings(whole.ids[: 3 * EACH], whole.matrix[: 3 * EACH], META),
+            ValueError,
+            "at least 2 of each",
+        ),
+        (made(meta={}), ValueError, "does not state which model"),
+        (made(meta={**META, "flip": "sum"}), ValueError, r"flip \(sum\)"),
+        (Embeddings(whole.ids[::EACH], whole.matrix[::EACH], META), ValueError, "single"),
+        (None, FileNotFoundError, "no such file"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_what_no_head_can_be_trained_on_is_refused_in_one_sentence(
+    tmp_path: Path, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, kind, says = refused(tmp_path)[number]
+    if data is not None:
+        embeddings.write(tmp_path / "e.npz", data)
+    with pytest.raises(kind, match=says):
+        likeness.train("head", tmp_path / "e.npz", tmp_path / "run", settings=FEW)
+    assert (
+        command("train", "head", *FEW, "--data", tmp_path / "e.npz", "--out", tmp_path / "r") == 2
+    )
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("likeness: ")]
+    assert len(lines) == 1
+    assert not (tmp_path / "r" / "recipe.json").exists()
+
+
+def test_nan_and_mixed_sizes_are_refused(tmp_path: Path) -> None:
+    whole = made()
+    broken = whole.matrix.copy()
+    broken[4, 1] = np.nan
+    np.savez(
+        tmp_path / "nan.npz",
+        ids=np.array(whole.ids),
+        matrix=broken,
+        meta=np.array(json.dumps(META)),
+    )
+    with pytest.raises(ValueError, match="1 of 40 rows hold NaN"):
+        rows.items(tmp_path / "nan.npz")
+    (tmp_path / "nan.npz").unlink()
+    for dim in (5, 6):
+        embeddings.write(tmp_path / f"{dim}.npz", made(dim=dim))
+    with pytest.raises(ValueError, match="2 embeddings files"):
+        rows.items(tmp_path)
+    kaldiio = pytest.importorskip("kaldiio")
+    vectors = {f"s{i}/1": np.ones(5 + i % 2, np.float32) for i in range(8)}
+    kaldiio.save_ark(str(tmp_path / "mixed.ark"), vectors)
+    with pytest.raises(ValueError, match="dim") as caught:
+        rows.items(tmp_path / "mixed.ark")
+    assert "\n" not in str(caught.value)
+
+
+def test_training_makes_subjects_clearer(tmp_path: Path) -> None:
+    """Two axes say nothing: the head learns to leave them, also for the subjects held out."""
+    file = tmp_path / "e.npz"
+    embeddings.write(file, made(subjects=40))
+    settings = [
+        *("schedule.steps=150", "schedule.warmup_steps=1", "schedule.eval_every=0"),
+        *("sampling.batch_size=16", "optim.lr=0.02", "compute.threads=1"),
+    ]
+    listed, trials = rows.trials(file)
+    whole = embeddings.read(file)
+
+    assert trials.target is not None
+    target = trials.target
+
+    def error(table: Embeddings) -> float:
+        unit = table.unit()[table.rows([item.id for item in listed])]
+        scores = (unit[trials.enrol] * unit[trials.probe]).sum(axis=1)
+        return eer(scores[target], scores[~target])
+
+    head = likeness.train("head", file, tmp_path / "head", settings=settings)
+    assert head.modality == "embedding"
+    assert head.dim == DIM
+    adapted = head.embed(file)
+    assert adapted.ids == whole.ids
+    assert error(adapted) < error(whole) - 0.1
+    assert len(listed) == 8 * EACH
+
+
+@pytest.mark.slow  # the report is drawn
+def test_heads_are_compared(file: Path, tmp_path: Path) -> None:
+    arguments = (
+        "--variants",
+        "linear,residual",
+        "--seeds",
+        1,
+        "--data",
+        file,
+        "--out",
+        tmp_path / "runs",
+    )
+    assert command("compare", "head", *FEW, *arguments) == 0
+    for variant in ("linear", "residual"):
+        result = json.loads((tmp_path / "runs" / variant / "seed-0" / "result.json").read_text())
+        assert 0 <= result["values"]["eer"] <= 1
+
+
+def test_a_checkpoint_states_the_model_of_its_embeddings(file: Path, tmp_path: Path) -> None:
+    from toolkit.models import checkpoint
+
+    likeness.train("head:residual", file, tmp_path / "head", settings=FEW)
+    _, state = checkpoint.load(tmp_path / "head" / "last.safetensors", checkpoint.FORMAT)
+    assert state["frontend"]["args"] == {"dim": DIM, "model": META["model"]}
+    # other embeddings are another run
+    embeddings.write(file, made(meta={**META, "model": "b" * 64}))
+    with pytest.raises(ValueError, match="frontend"):
+        likeness.train("head:residual", file, tmp_path / "head", settings=FEW, resume=True)
+
+
+@pytest.mark.parametrize("variant", ["linear", "residual", "supcon"])
+def test_the_joined_model_gives_the_heads_embeddings(
+    voices: Path, tmp_path: Path, variant: str
+) -> None:
+    base = likeness.load(model(tmp_path / "base"))
+    base.embed(voices).save(tmp_path / "e.npz")
+    more = [*FEW, "sampling.items_per_class=2"] if variant == "supcon" else FEW
+    head = likeness.train(f"head:{variant}", tmp_path / "e.npz", tmp_path / "head", settings=more)
+    joined = likeness.join(tmp_path / "base", tmp_path / "head", tmp_path / "joined")
+    assert (joined.modality, joined.dim, joined.similarity) == ("speaker", DIM, head.similarity)
+    result, expected = joined.embed(voices), head.embed(tmp_path / "e.npz")
+    assert result.ids == expected.ids
+    np.testing.assert_allclose(result.matrix, expected.matrix, rtol=1e-6, atol=1e-6)
+    assert result.meta["model"] == joined.loaded.digest not in (base.loaded.digest, META["model"])
+
+
+def test_the_joined_model_is_fine_tuned(voices: Path, tmp_path: Path) -> None:
+    """`init` takes it: at a rate of 0 its weights stay, all but the statistics of batch norm."""
+    base = model(tmp_path / "base")
+    likeness.load(base).embed(voices).save(tmp_path / "e.npz")
+    likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=[*FEW, "backbone.dim=4"])
+    assert command("join", base, tmp_path / "head", "--out", tmp_path / "joined") == 0
+    joined = likeness.load(tmp_path / "joined")
+    assert joined.dim == 4
+    recipe, _ = load_recipe(located("speaker/folders"))
+    tuned = replace(
+        recipe,
+        frontend=partial(KaldiFbank, num_mels=20, cmn=False),
+        backbone=partial(
+            Joined, network=partial(OrderStatistics, dim=DIM), head=partial(Head, dim=4)
+        ),
+        init=str(tmp_path / "joined"),
+    )
+    settings = [*FEW, "optim.lr=0.0", "optim.weight_decay=0.0"]
+    start = likeness.train(tuned, voices, tmp_path / "tuned", settings=settings)
+    before = joined.loaded.embedder.state_dict()
+    for name, value in start.loaded.embedder.state_dict().items():
+        if "normalise" not in name:
+            torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+def test_the_joined_model_exports(tmp_path: Path) -> None:
+    """Of images, whose export takes the least time."""
+    rng = np.random.default_rng(0)
+    for number in range(8):
+        (tmp_path / "images" / f"c{number // 2}").mkdir(parents=True, exist_ok=True)
+        content = encode(rng.integers(0, 256, (28, 28, 3), dtype=np.uint8))
+        (tmp_path / "images" / f"c{number // 2}" / f"{number}.png").write_bytes(content)
+    torch.manual_seed(0)
+    parts = {
+        "frontend": PixelScale,
+        "backbone": partial(SmallCNN, dim=DIM),
+        "read": partial(images.read, grey=True),
+    }
+    recipe = Recipe(modality="image", loss=ArcFace, items=rows.items, **parts)
+    embedder = TorchEmbedder(PixelScale(), SmallCNN(1, dim=DIM))
+    (tmp_path / "base").mkdir()
+    save_model(
+        tmp_path / "base" / "last.safetensors",
+        embedder,
+        recipe,
+        similarity="cosine",
+        step=1,
+        metrics={},
+    )
+    likeness.load(tmp_path / "base").embed(tmp_path / "images").save(tmp_path / "e.npz")
+    likeness.train("head:residual", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
+    joined = likeness.join(tmp_path / "base", tmp_path / "head", tmp_path / "joined")
+    parity = joined.export(tmp_path / "joined.onnx", size=(28, 28))
+    assert parity.distance < 1e-5
+    np.testing.assert_allclose(
+        likeness.load(tmp_path / "joined.onnx").embed(tmp_path / "images").matrix,
+        joined.embed(tmp_path / "images").matrix,
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_a_wespeaker_network_is_joined(voices: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = XVector(20, dim=DIM, channels=16, pooled=24)
+    torch.save(network.state_dict(), tmp_path / "avg_model.pt")
+    name = f"wespeaker:{tmp_path / 'avg_model.pt'}"
+    base = likeness.load(name)
+    base.embed(voices).save(tmp_path / "e.npz")
+    head = likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
+    joined = likeness.join(name, tmp_path / "head", tmp_path / "joined")
+    np.testing.assert_allclose(
+        joined.embed(voices).matrix, head.embed(tmp_path / "e.npz").matrix, rtol=1e-6, atol=1e-6
+    )
+
+
+def test_what_cannot_be_joined_is_refused(
+    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, other = model(tmp_path / "base"), model(tmp_path / "other", seed=1)
+    likeness.load(base).embed(voices).save(tmp_path / "e.npz")
+    likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
+    network(tmp_path / "own.onnx", (112, 112))
+    digest = likeness.load(base).loaded.digest
+    embeddings.write(tmp_path / "5.npz", made(dim=5, meta={**META, "model": digest}))
+    likeness.train("head", tmp_path / "5.npz", tmp_path / "five", settings=FEW)
+    cases: Sequence[tuple[tuple[object, object], str]] = [
+        ((other, tmp_path / "head"), "trained on embeddings of the model"),
+        ((base, tmp_path / "five"), "takes embeddings of 5 dimensions"),
+        ((base, other), "no head"),
+        ((f"insightface:{tmp_path / 'own.onnx'}", tmp_path / "head"), "in ONNX form"),
+        ((tmp_path / "nothing", tmp_path / "head"), "does not exist"),
+    ]
+    for (first, second), says in cases:
+        capsys.readouterr()
+        assert command("join", first, second, "--out", tmp_path / "out") == 2
+        lines = [
+            line for line in capsys.readouterr().err.splitlines() if line.startswith("likeness: ")
+        ]
+        assert len(lines) == 1
+        assert says in lines[0]
+        assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="exists already"):
+        likeness.join(base, tmp_path / "head", tmp_path / "other")
+    # A head alone embeds no recordings.
+    (tmp_path / "list.txt").write_text("a.wav\n")
+    embed = ("embed", "--model", tmp_path / "head", "--items", tmp_path / "list.txt")
+    (tmp_path / "a.wav").write_bytes(b"")
+    assert command(*embed, "--out", tmp_path / "x.npz") == 2
+    assert "this is a head" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="a head takes the path"):
+        likeness.load(tmp_path / "head").embed([tmp_path / "a.wav"])
+    with pytest.raises(ValueError, match="is a head"):
+        likeness.load(tmp_path / "head").export(tmp_path / "head.onnx")
+
+
+def test_a_head_behind_polarlike_features(voices: Path, tmp_path: Path) -> None:
+    base = likeness.load(model(tmp_path / "base", dim=DIM + 1, features="polarlike"))
+    assert base.dim == DIM
+    base.embed(voices).save(tmp_path / "e.npz")
+    head = likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
+    joined = likeness.join(tmp_path / "base", tmp_path / "head", tmp_path / "joined")
+    np.testing.assert_allclose(
+        joined.embed(voices).matrix, head.embed(tmp_path / "e.npz").matrix, rtol=1e-6, atol=1e-6
+    )
+    assert loading.load(str(tmp_path / "joined")).embedder.features == "raw"

@@ -1,0 +1,201 @@
+"""YuNet: what cv2.FaceDetectorYN finds with the same file, and what a plain decoding finds."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from modalities.face import align, yunet
+from modalities.face.align import ARCFACE_POINTS
+from tests.tiny_yunet import BOX, POINTS, tiny_yunet
+from toolkit.data.images import Pixels, encode
+from toolkit.data.items import Item
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """It is not named after what it is: files are known by their outputs."""
+    return tiny_yunet(tmp_path_factory.mktemp("model") / "unknown.onnx", strides=(8, 16))
+
+
+def scene(*faces: tuple[int, int, int], size: tuple[int, int] = (96, 128), seed: int = 0) -> Pixels:
+    """A dark image with a red cell of 8 x 8 pixels (column, row, level) for every face."""
+    rng = np.random.default_rng(seed)
+    pixels = rng.integers(0, 60, (*size, 3), dtype=np.uint8)
+    for column, row, level in faces:
+        pixels[8 * row : 8 * row + 8, 8 * column : 8 * column + 8, 0] = level
+    return pixels
+
+
+def opencvs(file: Path, pixels: Pixels, size: tuple[int, int] = (96, 128)) -> np.ndarray:
+    """What cv2.FaceDetectorYN finds in an image that is padded to the network's size."""
+    canvas = np.zeros((*size, 3), np.uint8)
+    canvas[: pixels.shape[0], : pixels.shape[1]] = pixels[..., ::-1]
+    model = cv2.FaceDetectorYN.create(str(file), "", (size[1], size[0]))
+    _, rows = model.detect(canvas)
+    return np.zeros((0, 15), np.float32) if rows is None else np.asarray(rows)
+
+
+SCENES = [
+    scene(),
+    scene((6, 4, 255)),
+    scene((6, 4, 250), (7, 4, 255), (6, 5, 250), (12, 8, 240), (1, 9, 235)),  # three overlap
+    scene((3, 3, 255), (9, 3, 255), (3, 9, 255)),  # equal scores: the order stays
+    scene((2, 2, 255), (5, 2, 229), (9, 9, 231), size=(88, 120)),  # near the threshold, and padded
+    scene(*((column, 6, 232 + column) for column in range(16))),
+    # A block of 16 x 16 is found at two strides.
+    scene(*((column, row, 255) for column in (6, 7) for row in (4, 5))),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SCENES)))
+def test_finds_what_opencv_finds(detector: Path, number: int) -> None:
+    pixels = SCENES[number]
+    model = align.load_detector(detector)
+    assert isinstance(model, yunet.YuNet)
+    found, expected = align.detect(model, pixels), opencvs(detector, pixels)
+    assert len(found.boxes) == len(expected)
+    corners = np.concatenate((expected[:, :2], expected[:, :2] + expected[:, 2:4]), axis=1)
+    np.testing.assert_allclose(found.boxes, corners, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(found.scores, expected[:, 14], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        found.landmarks, expected[:, 4:14].reshape(-1, 5, 2), rtol=1e-5, atol=1e-4
+    )
+
+
+def plain_decoding(pixels: Pixels, stride: int = 8) -> list[tuple[float, list[float], np.ndarray]]:
+    """Score, box and landmarks of every cell of a score of at least 0.9, by loops in float64."""
+    result = []
+    for row in range(pixels.shape[0] // stride):
+        for column in range(pixels.shape[1] // stride):
+            cell = pixels[
+                stride * row : stride * (row + 1), stride * column : stride * (column + 1)
+            ]
+            score, green = cell[..., 0].mean() / 255, cell[..., 1].mean() / 255
+            if score >= 0.9:
+                x, y = (column + BOX[0] + green) * stride, (row + BOX[1] + green) * stride
+                w, h = math.exp(BOX[2]) * stride, math.exp(BOX[3]) * stride
+                box = [x - w / 2, y - h / 2, x + w / 2, y + h / 2]
+                points = (POINTS + green + (column, row)) * stride
+                result.append((score, box, points))
+    return sorted(result, key=lambda face: -face[0])
+
+
+def test_decodes_as_plain_loops_do(tmp_path: Path) -> None:
+    """Faces that lie apart, so that none is suppressed."""
+    model = align.load_detector(tiny_yunet(tmp_path / "y.onnx"))
+    pixels = scene((3, 3, 240), (12, 3, 255), (7, 9, 250))
+    found, expected = align.detect(model, pixels), plain_decoding(pixels)
+    assert len(found.boxes) == len(expected) == 3
+    for number, (score, box, points) in enumerate(expected):
+        assert found.scores[number] == pytest.approx(score, abs=1e-6)
+        np.testing.assert_allclose(found.boxes[number], box, atol=1e-4)
+        np.testing.assert_allclose(found.landmarks[number], points, atol=1e-4)
+
+
+def test_landmarks_come_in_the_order_of_the_template(detector: Path) -> None:
+    """A face is upright after its alignment, and not mirrored or upside down."""
+    model = align.load_detector(detector)
+    pixels = scene((6, 5, 255))
+    (points,) = align.detect(model, pixels).landmarks
+    template = np.array(ARCFACE_POINTS)
+    # Both eyes and both corners of the mouth: the first is the left one in the picture.
+    for first, second in ((0, 1), (3, 4)):
+        assert template[first, 0] < template[second, 0]
+        assert points[first, 0] < points[second, 0]
+    assert points[:2, 1].max() < points[2, 1] < points[3:, 1].min()
+    matrix = align.transform(points)
+    assert matrix[0, 0] > 0  # no half turn
+    np.testing.assert_allclose(points @ matrix[:, :2].T + matrix[:, 2], template, atol=8)
+    mirrored = points[[1, 0, 2, 4, 3]]
+    wrong = align.transform(mirrored)
+    assert np.abs(mirrored @ wrong[:, :2].T + wrong[:, 2] - template).max() > 15
+
+
+@pytest.mark.parametrize("size", [(96, 128), ("height", "width")])
+def test_a_large_photograph_is_shrunk_and_its_landmarks_are_its_own(
+    tmp_path: Path, size: tuple[int | str, int | str]
+) -> None:
+    """The same scene in ten times the size has its faces in ten times the place."""
+    model = align.load_detector(tiny_yunet(tmp_path / "y.onnx", size))
+    small = scene((4, 3, 255), (10, 8, 245))
+    most = (96, 128) if size == (96, 128) else (480, 640)
+    factor = 10
+    large = np.repeat(np.repeat(small, factor, axis=0), factor, axis=1)
+    found, expected = align.detect(model, large), align.detect(model, small)
+    if size == (96, 128):
+        assert len(found.boxes) == len(expected.boxes) == 2
+        np.testing.assert_allclose(found.landmarks, factor * expected.landmarks, atol=1e-2)
+    # At 640 pixels a red square is 5 cells wide, and each of them finds a face about itself.
+    middle = found.landmarks[0].mean(axis=0) / factor
+    assert np.abs(middle - expected.landmarks[:, :, :].mean(axis=1)).max(axis=1).min() < 8
+    assert max(most) < max(large.shape)
+
+
+def test_min_score_is_the_detectors_own_unless_it_is_given(tmp_path: Path) -> None:
+    file = tiny_yunet(tmp_path / "y.onnx")
+    pixels = scene((4, 4, 255), (10, 8, 160))
+    assert len(align.detect(align.load_detector(file), pixels).scores) == 1
+    assert len(align.detect(align.load_detector(file, min_score=0.5), pixels).scores) == 2
+    with pytest.raises(ValueError, match="min_score is 1"):
+        align.load_detector(file, min_score=1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"size": (96, 100)}, "multiples of 32"),
+        ({"kps": 8}, "kps_8"),
+        ({"leave_out": "obj_16"}, "11 outputs"),
+    ],
+)
+def test_a_network_that_is_nearly_a_yunet_is_refused(
+    tmp_path: Path, settings: dict[str, object], says: str
+) -> None:
+    file = tiny_yunet(tmp_path / "y.onnx", **settings)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=says):
+        align.load_detector(file)
+
+
+def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    content = tiny_yunet(tmp_path / "y.onnx").read_bytes()
+    for number, broken in enumerate(
+        (content[: len(content) // 2], content[:-3], b"\xff" * 64 + content[64:], b"")
+    ):
+        (tmp_path / f"{number}.onnx").write_bytes(broken)
+        with pytest.raises(ValueError, match="ONNX model") as caught:
+            align.load_detector(tmp_path / f"{number}.onnx")
+        assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_are_none_find_no_face() -> None:
+    outputs = {}
+    for name in yunet.OUTPUTS:
+        part, _, stride = name.partition("_")
+        width = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}[part]
+        outputs[name] = np.full((32 * 32 // int(stride) ** 2, width), np.nan, np.float32)
+    boxes, scores, _ = yunet._decode(outputs, (32, 32), 0.9)
+    assert len(boxes) == len(scores) == 0
+    for name in ("cls_8", "obj_8"):
+        outputs[name][:] = 1.0
+    outputs["kps_8"][:] = 0.0
+    outputs["bbox_8"][:] = 0.0
+    outputs["bbox_8"][1:, 2] = 1000.0  # infinitely wide
+    boxes, scores, _ = yunet._decode(outputs, (32, 32), 0.9)
+    assert len(boxes) == len(scores) == 1
+
+
+def test_photographs_become_crops(detector: Path, tmp_path: Path) -> None:
+    root = tmp_path / "photographs"
+    root.mkdir()
+    for name, pixels in (("a", scene((6, 5, 255))), ("b", scene()), ("c", scene((9, 5, 250)))):
+        (root / f"{name}.png").write_bytes(encode(pixels))
+    made = align.align_folder(root, tmp_path / "crops", detector=detector, width=96)
+    assert [item.id for item in made.done] == ["a.png", "c.png"]
+    assert [(bad.id, bad.reason) for bad in made.failures] == [("b.png", "no face found")]
+    value = align.read(Item("a", root / "a.png"), detector=str(detector), width=96)
+    assert value.shape == (3, 112, 96)

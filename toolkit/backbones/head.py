@@ -1,0 +1,87 @@
+"""A small network over embeddings: one linear layer, or one hidden layer with a residual.
+
+It adapts the embeddings of a large network, which stays as it is, to the subjects or instances of
+one domain. Kordopatis-Zilos et al., "ILIAS: Instance-Level Image retrieval At Scale", CVPR 2025,
+put linear layers on foundation models in this way.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Head(nn.Module):
+    """Takes embeddings (B, in_dim) and gives embeddings (B, dim).
+
+    Without a hidden layer it gives W x + b. With one it gives P x + V relu(U x + c), where P is the
+    identity, or a linear layer where the sizes differ.
+
+    Where the sizes agree, a new head gives back what it takes: training starts from the embeddings
+    as they are. Otherwise it starts from a projection with orthogonal rows, which keeps distances
+    as far as the new size can.
+
+    Args:
+        in_dim: The size of the embeddings that it takes.
+        dim: The size of those that it gives; 0 for the same.
+        hidden: The size of the hidden layer; 0 for none.
+
+    Raises:
+        ValueError: A size is negative.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[3.0, 4.0]])
+        >>> Head(2)(x).tolist(), Head(2, hidden=8)(x).tolist(), Head(2, dim=1)(x).shape
+        ([[3.0, 4.0]], [[3.0, 4.0]], torch.Size([1, 1]))
+    """
+
+    takes = "embeddings"
+    pads_exactly = False
+
+    def __init__(self, in_dim: int, *, dim: int = 0, hidden: int = 0):
+        super().__init__()
+        if in_dim < 1 or dim < 0 or hidden < 0:
+            raise ValueError(
+                f"Head: in_dim {in_dim}, dim {dim}, hidden {hidden}; in_dim of at least 1, and dim "
+                "and hidden of at least 0, are allowed"
+            )
+        self.in_dim, self.dim = in_dim, dim or in_dim
+        same = self.dim == in_dim
+        self.linear: nn.Module = nn.Identity()
+        if not (hidden and same):
+            linear = nn.Linear(in_dim, self.dim, bias=not hidden)
+            if same:
+                nn.init.eye_(linear.weight)
+            else:
+                nn.init.orthogonal_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+            self.linear = linear
+        self.hidden: nn.Sequential | None = None
+        if hidden:
+            last = nn.Linear(hidden, self.dim)
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+            self.hidden = nn.Sequential(nn.Linear(in_dim, hidden), nn.ReLU(), last)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the embeddings (B, dim).
+
+        Args:
+            x: Embeddings (B, in_dim).
+            lengths: Not used: nothing of an embedding is padded.
+
+        Raises:
+            ValueError: The embeddings have another size.
+        """
+        if x.ndim != 2 or x.shape[1] != self.in_dim:
+            raise ValueError(
+                f"Head: the input has shape {tuple(x.shape)}; it takes embeddings "
+                f"(B, {self.in_dim}): give it those of the model that it was made for"
+            )
+        z: Tensor = self.linear(x)
+        return z if self.hidden is None else z + self.hidden(x)
+
+    def extra_repr(self) -> str:
+        """The sizes, for the printed form of a network."""
+        return f"in_dim={self.in_dim}, dim={self.dim}"
