@@ -53,13 +53,14 @@ class ReDimNet2(nn.Module):
     changes an embedding.
 
     Args:
-        in_dim: The number of bands of the features (B, T, in_dim): 72. It must be a multiple of 8,
-            and of 12 for b2.
+        in_dim: The number of bands of the features (B, T, in_dim): 72. The product of
+            the strides of the stages has to divide it, which is 8, or 12 for b2.
         dim: The size of the embeddings.
         size: b0 to b6.
-        width, counts, reduction: The channels of the first stage, the number of blocks of each
-            stage, and by how much every time context reduces the channels, where they are not to be
-            the size's.
+        width: The channels of the first stage, where they are not to be the size's.
+        stages: The stages, where they are not to be the size's: for each of them its stride over
+            bands, its number of blocks, how much wider than their output these are, by how much the
+            time context reduces the channels, and on every which frame it works: 1, 2 or 4.
         pooled: The channels of the head before the pooling; 0: no head, -1: what the size says.
         split_bands: Whether the head works on the bands one by one, as in the release. WeSpeaker's
             b0 to b5 have a head over all bands: its b0 is split_bands=False, and its b1, b2 and b5
@@ -79,8 +80,7 @@ class ReDimNet2(nn.Module):
         dim: int = 192,
         size: Size = "b2",
         width: int = 0,
-        counts: Sequence[int] = (),
-        reduction: int = 0,
+        stages: Sequence[tuple[int, int, float, int, int]] = (),
         pooled: int = -1,
         split_bands: bool = True,
     ):
@@ -92,11 +92,8 @@ class ReDimNet2(nn.Module):
         shape = _SHAPES[size]
         self.in_dim, self.dim = in_dim, dim
         width, strides = width or shape.width, (1, 2, 1, 3 if size == "b2" else 2, 1, 2)
-        reductions = [reduction] * 6 if reduction else shape.reduction
-        described = zip(
-            strides, counts or shape.counts, shape.widening, reductions, _STEPS, strict=True
-        )
-        rows = [redimension.Row(*row) for row in described]
+        described = zip(strides, shape.counts, shape.widening, shape.reduction, _STEPS, strict=True)
+        rows = [redimension.Row(*row) for row in tuple(stages) or described]
         self.backbone = redimension.stages(
             "ReDimNet2", in_dim, width, rows, block="residual", group=1, second=True
         )

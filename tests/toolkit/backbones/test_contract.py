@@ -36,6 +36,20 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "XVector": {"channels": 16, "pooled": 24, "dim": 16},
     "CAMPPlus": {"channels": 16, "growth": 8, "layers": (2, 1, 1), "head_channels": 4, "dim": 16},
+    "SimAMResNet": {"width": 4, "dim": 16, "blocks": (1, 2, 1, 1)},
+    "ReDimNet": {
+        "size": "b3",
+        "width": 4,
+        "dim": 16,
+        "stages": ((1, 1, 2, 5), (2, 1, 1, 5), (2, 1, 1, 0)),
+    },
+    "ReDimNet2": {
+        "size": "b0",
+        "width": 4,
+        "dim": 16,
+        "pooled": 8,
+        "stages": ((1, 1, 2, 5, 1), (2, 1, 1, 5, 2), (2, 1, 0.5, 5, 4)),
+    },
     "ERes2Net": _ERES2NET,
     "ERes2NetV2": _ERES2NET,
 }

@@ -44,6 +44,7 @@ def test_counts_are_the_field_s_and_no_backbone_is_left_out() -> None:
         "images",
         "pickled",
         "pooling",
+        "redimension",
         "torchaudio_cpu",
         "weights",
     }
