@@ -81,8 +81,8 @@ class KPRPEViT(FaceViT):
         nn.init.zeros_(self.keypoint_linear.weight)
         nn.init.zeros_(self.keypoint_linear.bias)
         self.register_buffer("buckets", offset_buckets(self.side), persistent=False)
-        template = torch.tensor(TEMPLATE)[None] / 112
-        self.register_buffer("template", template, persistent=False)
+        places = [(x / 112, y / 112) for x, y in TEMPLATE]
+        self.register_buffer("template", torch.tensor([places]), persistent=False)
 
     def forward(
         self, images: Tensor, lengths: Tensor | None = None, keypoints: Tensor | None = None
@@ -126,12 +126,17 @@ def offset_buckets(side: int) -> Tensor:
     The bucket is that of the product method of iRPE (Wu et al. 2021, Eq 18) at ratio 1.9, which the
     release uses: seven classes of offsets along the rows times seven along the columns.
     """
-    classes = torch.tensor([_offset_class(offset) for offset in range(1 - side, side)]) + _SIDE
-    place = torch.arange(side)
-    along = classes[place[:, None] - place[None] + side - 1]  # (side, side)
-    rows = along[:, None, :, None].expand(-1, side, -1, side)
-    columns = along[None, :, None, :].expand(side, -1, side, -1)
-    return (rows * (2 * _SIDE + 1) + columns).reshape(side**2, side**2)
+    classes = {offset: _offset_class(offset) + _SIDE for offset in range(1 - side, side)}
+    places = [divmod(number, side) for number in range(side**2)]
+    return torch.tensor(
+        [
+            [
+                classes[row - other_row] * (2 * _SIDE + 1) + classes[column - other_column]
+                for other_row, other_column in places
+            ]
+            for row, column in places
+        ]
+    )
 
 
 def _offset_class(offset: int, ratio: float = 1.9) -> int:

@@ -282,8 +282,11 @@ class _Attention(nn.Module):
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         joint = self.qkv(x).reshape(*x.shape[:2], 3, self.heads, -1)
         query, key, value = joint.permute(2, 0, 3, 1, 4)
-        bias = None if bias is None else bias.to(query.dtype)
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        if bias is None:
+            attended = F.scaled_dot_product_attention(query, key, value)
+        else:  # written out, because torch.export takes other strides for a fused one with a bias
+            scores = query * query.shape[-1] ** -0.5 @ key.transpose(-2, -1)
+            attended = (scores + bias).softmax(dim=-1).to(value.dtype) @ value
         return torch.as_tensor(self.proj(attended.transpose(1, 2).flatten(2)))
 
 
