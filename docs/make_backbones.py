@@ -125,11 +125,13 @@ for ReDimNet differ from those of the release:
 """
 PARITY = """
 ### Parity with the releases
-Some networks were compared with the code of their releases: the names and shapes of all tensors, and
-embeddings of random inputs where both have the same random weights. `tests/golden/README.md` says
-which files these were, and `tests/toolkit/backbones/test_released.py` repeats the comparison without
-them. The names were equal everywhere. The largest differences between embeddings, beside the largest
-value of an embedding, were measured at full size on a CPU (2026-11-22, torch 2.13):
+Some networks were compared with the code of their releases: the names and shapes of all tensors,
+and embeddings of random inputs where both have the same random weights. `tests/golden/README.md`
+says which files these were, and `tests/toolkit/backbones/test_released.py` repeats the comparison
+without them. All names were equal.
+
+The table has the largest difference between embeddings, and the largest value in one. It was
+measured at full size on a CPU (2026-11-22, torch 2.13).
 
 | networks | release | largest difference | largest value | precision |
 | --- | --- | --- | --- | --- |
