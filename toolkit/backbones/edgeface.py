@@ -204,7 +204,7 @@ class _ConvBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.gamma * self.mlp(self.norm(self.conv_dw(x).permute(0, 2, 3, 1)))
-        return x + y.permute(0, 3, 1, 2)
+        return torch.as_tensor(x + y.permute(0, 3, 1, 2))
 
 
 class _SplitBlock(nn.Module):
@@ -240,7 +240,7 @@ class _SplitBlock(nn.Module):
         y = y.flatten(2).transpose(1, 2)
         y = y + self.gamma_xca * self.xca(self.norm_xca(y))
         y = self.gamma * self.mlp(self.norm(y))
-        return x + y.transpose(1, 2).unflatten(2, (height, -1))
+        return torch.as_tensor(x + y.transpose(1, 2).unflatten(2, (height, -1)))
 
 
 class _ChannelAttention(nn.Module):

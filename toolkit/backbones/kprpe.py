@@ -117,7 +117,7 @@ class KPRPEViT(FaceViT):
         # (B, depth, heads, N, buckets)
         encoded = encoded.unflatten(2, (-1, self.heads, self.num_buckets)).permute(0, 2, 3, 1, 4)
         buckets = self.get_buffer("buckets").expand(*encoded.shape[:3], -1, -1)
-        return encoded.gather(4, buckets).unbind(1)
+        return tuple(encoded.gather(4, buckets).unbind(1))
 
 
 def offset_buckets(side: int) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toolkit.backbones.pooling import keep
+from toolkit.backbones.pooling import keep, precise
 
 # The 2-D blocks: residual ones, the same with weights for the bands, and those of ConvNeXt.
 Block = Literal["residual", "weighted", "convnext"]
@@ -25,7 +25,7 @@ class Row(NamedTuple):
     """One stage."""
 
     stride: int  # over bands: so many times fewer bands and more channels leave it
-    count: int  # the number of blocks
+    blocks: int
     widening: float  # how many times wider than what leaves the stage the blocks are
     reduction: int  # how many times fewer channels the time context has; 0: it has none
     step: int = 1  # the stage works on every step-th frame, and repeats what it gives
@@ -33,7 +33,8 @@ class Row(NamedTuple):
 
 def in_bands(x: Tensor, bands: int) -> Tensor:
     """Reshape (B, bands * channels, T) to (B, channels, bands, T)."""
-    return x.transpose(1, 2).unflatten(2, (bands, -1)).permute(0, 3, 2, 1)
+    rows: Any = x.transpose(1, 2)
+    return torch.as_tensor(rows.unflatten(2, (bands, -1)).permute(0, 3, 2, 1))
 
 
 def repeated(x: Tensor, step: int) -> Tensor:
@@ -76,6 +77,7 @@ def stages(
     block: Block,
     group: int,
     second: bool = False,
+    group_norm: bool = False,
 ) -> _Stages:
     """Build the stem and the stages: (B, 1, bands, T), mask -> (B, bands * channels, T).
 
@@ -88,29 +90,41 @@ def stages(
         group: How many channels a 3x3 convolution of a block joins.
         second: Whether it is ReDimNet2, whose strided convolutions join as few channels as
             possible, and whose widened blocks are narrowed by a 1x1 convolution.
+        group_norm: Whether group norm over frames follows the stem and every stage.
 
     Raises:
         ValueError: The strides do not divide the bands, or the reductions the channels.
     """
     _check(name, in_dim, width * in_dim, rows)
-    return _Stages(in_dim, width, rows, block, group, second)
+    norms: list[nn.Module | None] = [
+        _GroupNorm(width, width * in_dim) if group_norm else None for _ in range(len(rows) + 1)
+    ]
+    return _Stages(in_dim, width, rows, block, group, second, norms)
 
 
 class _Stages(nn.Module):
     """What `stages` builds."""
 
     def __init__(
-        self, in_dim: int, width: int, rows: Sequence[Row], block: Block, group: int, second: bool
+        self,
+        in_dim: int,
+        width: int,
+        rows: Sequence[Row],
+        block: Block,
+        group: int,
+        second: bool,
+        norms: Sequence[nn.Module | None],
     ):
         super().__init__()
         wide = width * in_dim
         self.stem = nn.Sequential(nn.Conv2d(1, width, 3, padding=1), _ChannelNorm(width))
+        self.stem_gnorm = norms[0]
         self.count, self.channels, self.bands = len(rows), width, in_dim
         for number, row in enumerate(rows):
             channels_in, bands_in = self.channels, self.bands
             self.channels, self.bands = row.stride * channels_in, bands_in // row.stride
             widened = int(self.channels * row.widening)
-            layers = [_block(block, widened, self.bands, group) for _ in range(row.count)]
+            layers = [_block(block, widened, self.bands, group) for _ in range(row.blocks)]
             if row.widening != 1:
                 layers.append(_narrow(widened, self.channels, 0 if second else group))
             groups = math.gcd(channels_in, widened) if second else 1
@@ -120,6 +134,7 @@ class _Stages(nn.Module):
                 nn.Conv2d(channels_in, widened, steps, stride=steps, groups=groups),
                 layers,
                 _TimeContext(wide, wide // row.reduction) if row.reduction else None,
+                norms[number + 1],
                 bands=bands_in,
                 step=row.step,
             )
@@ -129,7 +144,8 @@ class _Stages(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         x = keep(x, None if mask is None else mask[:, None])
-        outputs = [keep(_joined(self.stem(x)), mask)]
+        x = keep(_joined(self.stem(x)), mask)
+        outputs = [x if self.stem_gnorm is None else self.stem_gnorm(x, mask)]
         for number in range(self.count):
             outputs.append(getattr(self, f"stage{number}")(outputs, mask))
         return torch.as_tensor(self.fin_wght1d(outputs))
@@ -139,7 +155,7 @@ class _Stage(nn.ModuleList):
     """A stage, whose layers have the numbers of the release's.
 
     Where the release has a layer without weights, there is an Identity here: after the learned
-    mean, and after the 2-D blocks.
+    mean, after the 2-D blocks, and before group norm.
     """
 
     def __init__(
@@ -148,24 +164,28 @@ class _Stage(nn.ModuleList):
         trade: nn.Module,
         layers: Sequence[nn.Module],
         context: nn.Module | None,
+        norm: nn.Module | None,
         *,
         bands: int,
         step: int,
     ):
-        contexts = [] if context is None else [context]
-        super().__init__([mean, nn.Identity(), trade, *layers, nn.Identity(), *contexts])
-        self.bands, self.step = bands, step
+        after = [] if context is None else [context]
+        after += [] if norm is None else [nn.Identity(), norm]
+        super().__init__([mean, nn.Identity(), trade, *layers, nn.Identity(), *after])
+        self.blocks, self.bands, self.step = len(layers), bands, step
 
     def forward(self, outputs: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         mean, _, trade, *layers = self
-        mask = None if mask is None else mask[..., :: self.step]
-        around = None if mask is None else mask[:, None]
+        seen = None if mask is None else mask[..., :: self.step]
+        around = None if seen is None else seen[:, None]
         x = keep(trade(in_bands(mean(outputs), self.bands)), around)
-        for layer in layers:
-            if isinstance(layer, nn.Identity):
-                x, around = _joined(x), mask
-            else:
-                x = layer(x, around)
+        for layer in layers[: self.blocks]:
+            x = layer(x, around)
+        x = _joined(x)
+        for layer in layers[self.blocks + 1 :]:
+            if isinstance(layer, _GroupNorm):
+                return torch.as_tensor(layer(repeated(x, self.step), mask))
+            x = layer(x, seen) if isinstance(layer, _TimeContext) else x
         return repeated(x, self.step)
 
 
@@ -180,10 +200,10 @@ def _narrow(channels_in: int, channels: int, group: int) -> nn.Module:
     """Return what follows widened blocks: convolutions in groups, or a 1x1 one for group 0."""
     norm = nn.BatchNorm2d(channels, eps=1e-6)
     if not group:
-        return _Masked(nn.Conv2d(channels_in, channels, 1), norm)
+        return _Masked([nn.Conv2d(channels_in, channels, 1), norm])
     groups = channels // group
     first = nn.Conv2d(channels_in, channels, 3, padding=1, groups=groups)
-    return _Masked(first, norm, nn.GELU(), nn.Conv2d(channels, channels, 1))
+    return _Masked([first, norm, nn.GELU(), nn.Conv2d(channels, channels, 1)])
 
 
 class _LearnedMean(nn.Module):
@@ -204,6 +224,27 @@ class _LearnedMean(nn.Module):
             return inputs[0]
         weights = self.w.softmax(dim=1).to(inputs[0].dtype)
         return torch.stack([weights[:, i] * x for i, x in enumerate(inputs)]).sum(dim=0)
+
+
+class _GroupNorm(nn.Module):
+    """Group norm of (B, C, T) over groups of channels and the valid frames."""
+
+    def __init__(self, groups: int, channels: int):
+        super().__init__()
+        self.groups = groups
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is None:
+            return F.group_norm(x, self.groups, self.weight, self.bias)
+        rows: Any = precise(x)
+        rows, valid = rows.unflatten(1, (self.groups, -1)), mask[:, None]
+        num = valid.sum(dim=(2, 3), keepdim=True) * rows.shape[2]
+        centred = rows - keep(rows, valid).sum(dim=(2, 3), keepdim=True) / num
+        variance = keep(centred, valid).square().sum(dim=(2, 3), keepdim=True) / num
+        normed = (centred / (variance + 1e-5).sqrt()).flatten(1, 2).to(x.dtype)
+        return keep(normed * self.weight[:, None] + self.bias[:, None], mask)
 
 
 class _ChannelNorm(nn.Module):
@@ -266,7 +307,7 @@ class _BandWeights(nn.Module):
             num = mask.to(x.dtype).sum(dim=(1, 3)) * x.shape[1]
             means = keep(x, mask).sum(dim=(1, 3)) / num
         weights = self.exitation(torch.relu(self.squeeze(means))).sigmoid()
-        return x * weights[:, None, :, None]
+        return torch.as_tensor(x * weights[:, None, :, None])
 
 
 class _ConvNeXt(nn.Module):
@@ -286,11 +327,13 @@ class _ConvNeXt(nn.Module):
         return keep(x + self.pwconv1(F.gelu(self.norm(self.dwconvs[0](x)))), mask)
 
 
-class _Masked(nn.Sequential):
-    """A sequence of layers, after which padded frames are zeroed."""
+class _Masked(nn.ModuleList):
+    """Layers one after the other, and then padded frames are zeroed."""
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        return keep(super().forward(x), mask)
+        for layer in self:
+            x = layer(x)
+        return keep(x, mask)
 
 
 class _TimeContext(nn.Module):

@@ -45,8 +45,7 @@ class ReDimNet2(nn.Module):
     they give for the frames between. Sources: "ReDimNet2: Scaling speaker verification via
     time-pooled dimension reshaping", submitted to Interspeech 2026; PalabraAI/redimnet2, whose
     parameter names and sizes these are; wespeaker/models/redimnet2.py. The release states 1.1, 2.1,
-    3.6, 4.1, 6.6, 8.9 and 12.3 M parameters for b0 to b6. Group norm over time (`agg_gnorm`), which
-    its newest recipes have, is not here.
+    3.6, 4.1, 6.6, 8.9 and 12.3 M parameters for b0 to b6.
 
     The frames beyond the last multiple of 4 of an utterance are not seen, as in the release. Padded
     frames are zeroed after every block and left out of attention and means, so padding never
@@ -65,6 +64,8 @@ class ReDimNet2(nn.Module):
         split_bands: Whether the head works on the bands one by one, as in the release. WeSpeaker's
             b0 to b5 have a head over all bands: its b0 is split_bands=False, and its b1, b2 and b5
             are pooled=64, 64 and 256 besides.
+        group_norm: Whether group norm over frames follows the stem and every stage, as in the
+            release's newest recipes and its b6 of VoxBlink2 (agg_gnorm).
 
     Raises:
         ValueError: The size is another one, the stages do not divide the bands or channels, or an
@@ -83,6 +84,7 @@ class ReDimNet2(nn.Module):
         stages: Sequence[tuple[int, int, float, int, int]] = (),
         pooled: int = -1,
         split_bands: bool = True,
+        group_norm: bool = False,
     ):
         super().__init__()
         if size not in _SHAPES:
@@ -95,7 +97,14 @@ class ReDimNet2(nn.Module):
         described = zip(strides, shape.counts, shape.widening, shape.reduction, _STEPS, strict=True)
         rows = [redimension.Row(*row) for row in tuple(stages) or described]
         self.backbone = redimension.stages(
-            "ReDimNet2", in_dim, width, rows, block="residual", group=1, second=True
+            "ReDimNet2",
+            in_dim,
+            width,
+            rows,
+            block="residual",
+            group=1,
+            second=True,
+            group_norm=group_norm,
         )
         num, pooled = width * in_dim, shape.pooled if pooled < 0 else pooled
         self.split_bands = split_bands

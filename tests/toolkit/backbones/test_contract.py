@@ -48,6 +48,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "width": 4,
         "dim": 16,
         "pooled": 8,
+        "group_norm": True,
         "stages": ((1, 1, 2, 5, 1), (2, 1, 1, 5, 2), (2, 1, 0.5, 5, 4)),
     },
     "ERes2Net": _ERES2NET,

@@ -35,6 +35,7 @@ FULL: dict[str, Any] = {
     "redimnet b0": partial(ReDimNet, 60, size="b0"),
     **{f"redimnet b{i}": partial(ReDimNet, 72, size=f"b{i}") for i in range(1, 7)},
     **{f"redimnet2 b{i}": partial(ReDimNet2, 72, size=f"b{i}") for i in range(7)},
+    "redimnet2 b6 group norm": partial(ReDimNet2, 72, size="b6", group_norm=True),
     **{f"edgeface {size}": partial(EdgeFace, 3, size=size) for size in ("xxs", "xs", "s", "base")},
     "kprpe small": partial(KPRPEViT, 3, depth=12, heads=8, mlp_ratio=5.0),
     "kprpe base": partial(KPRPEViT, 3),
@@ -59,6 +60,7 @@ SMALL: dict[str, tuple[Any, tuple[int, ...]]] = {
             ("no head", {"pooled": 0}),
             ("joint head", {"pooled": 6, "split_bands": False}),
             ("joint", {"pooled": 0, "split_bands": False}),
+            ("group norm", {"pooled": 6, "group_norm": True}),
         )
     },
     "edgeface xs": (partial(EdgeFace, 3, size="xs"), (2, 3, 112, 112)),
