@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.classes import target_column
+from toolkit.losses.classes import hardest_classes, target_column
 from toolkit.losses.common import checked, in_full, known_settings, proxies
 from toolkit.losses.contract import Rates, proxy_group
 from toolkit.losses.margin import MovingMargin, Ramp, Wrap, cos_plus_margin, margin_softmax
@@ -48,6 +48,8 @@ class InterTopK(nn.Module):
         >>> loss(torch.randn(4, 8), torch.tensor([0, 3, 3, 9])).shape
         torch.Size([])
     """
+
+    spreads_classes = True
 
     @known_settings
     def __init__(
@@ -107,14 +109,12 @@ class InterTopK(nn.Module):
 
     def _penalised(self, logits: Tensor, y: Tensor, penalty: float) -> Tensor:
         """Raise the logits (B, C) of every row's hardest wrong classes."""
-        count = min(self.hardest, logits.shape[1] - 1)
-        if not count:
+        if not self.hardest:
             return logits
-        wrong = logits.detach().scatter(1, y[:, None], -math.inf)
-        nearest = wrong.topk(count, dim=1).indices
+        nearest, chosen = hardest_classes(logits, y, self.hardest)
         before = logits.gather(1, nearest)
         after = self.scale * cos_plus_margin(before / self.scale, -penalty, "none")
-        return logits.scatter_add(1, nearest, after - before)
+        return logits.scatter_add(1, nearest, torch.where(chosen, after - before, 0.0))
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
         """All sub-centres as proxies."""

@@ -529,7 +529,7 @@ def test_protocols_tell_losses_apart() -> None:
     proxy = {make.__name__ for make in LOSSES if has_proxies(make)}
     assert offering(Classifier) == offering(Spreadable) == proxy
     assert offering(Keyed) == set(made) - proxy
-    assert offering(Scheduled) == {"ArcFace", "CosFace", "SphereFace", "Joint"}
+    assert offering(Scheduled) == {"ArcFace", "CosFace", "InterTopK", "SphereFace", "Joint"}
     assert offering(Estimated) == offering(Probabilistic) == {"VMF"}
     assert offering(Featured) == {"SimPLE"}
     assert offering(Remembering) == {"BroadFace"}
