@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.images import check_images
+from toolkit.backbones.images import check_images, start_from
 from toolkit.backbones.vit import FaceViT
 
 # Where crops that are aligned to the template of ArcFace have the left and right eye, the nose and
@@ -43,10 +43,11 @@ class KPRPEViT(FaceViT):
         patch: The edge of a patch in pixels.
         image_size: The edge of the images in pixels.
         drop_path: As in FaceViT.
+        weights: A local file to start from; `started_from` says what was taken.
 
     Raises:
-        ValueError: The heads cannot share the width, a patch is larger than the image, or the
-            images or keypoints have another shape.
+        ValueError: The heads cannot share the width, a patch is larger than the image, the
+            images or keypoints have another shape, or the file does not fit.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class KPRPEViT(FaceViT):
         patch: int = 8,
         image_size: int = 112,
         drop_path: float = 0.1,
+        weights: str = "",
     ):
         super().__init__(
             in_dim,
@@ -83,6 +85,7 @@ class KPRPEViT(FaceViT):
         self.register_buffer("buckets", offset_buckets(self.side), persistent=False)
         places = [(x / 112, y / 112) for x, y in TEMPLATE]
         self.register_buffer("template", torch.tensor([places]), persistent=False)
+        self.started_from = start_from(self, weights)
 
     def forward(
         self, images: Tensor, lengths: Tensor | None = None, keypoints: Tensor | None = None

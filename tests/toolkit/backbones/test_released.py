@@ -172,12 +172,28 @@ def test_wespeaker_s_names_of_redimnet_are_understood(golden: Any) -> None:
     assert all(torch.equal(value, state[n]) for n, value in fresh.state_dict().items())
 
 
+def test_edgeface_starts_from_a_file(tmp_path: Path) -> None:
+    make = partial(EdgeFace, 3, dim=8, size="xs", widths=(8, 8, 8, 8), depths=(1, 1, 1, 1))
+    state = filled(make()).state_dict()
+    torch.save(state, tmp_path / "edgeface.pt")
+    started = make(weights=str(tmp_path / "edgeface.pt"))
+    assert all(torch.equal(value, state[name]) for name, value in started.state_dict().items())
+    del state["model.stem.0.bias"]
+    torch.save(state, tmp_path / "edgeface.pt")
+    with pytest.raises(ValueError, match=r"1 missing \(model.stem.0.bias\)"):
+        make(weights=str(tmp_path / "edgeface.pt"))
+
+
 @pytest.mark.parametrize("front", ["", "net.", "model.net."])
-def test_cvlface_s_names_are_understood(front: str) -> None:
+def test_cvlface_s_names_are_understood(front: str, tmp_path: Path) -> None:
     make = partial(KPRPEViT, 3, dim=8, width=16, depth=1, heads=2, image_size=24)
     state, fresh = filled(make()).state_dict(), make()
     assert load_published(fresh, {f"{front}{name}": value for name, value in state.items()}) == ()
     assert all(torch.equal(value, state[name]) for name, value in fresh.state_dict().items())
+    torch.save({f"{front}{name}": value for name, value in state.items()}, tmp_path / "model.pt")
+    started = make(weights=str(tmp_path / "model.pt"))
+    assert all(torch.equal(value, state[name]) for name, value in started.state_dict().items())
+    assert f"{len(state)} tensors" in started.started_from
 
 
 def test_energy_weights_are_their_formula_over_valid_frames() -> None:
