@@ -17,13 +17,18 @@ import torch
 from toolkit.backbones.bninception import BNInception
 from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
+from toolkit.backbones.edgeface import EdgeFace
 from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
 from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
+from toolkit.backbones.kprpe import KPRPEViT
 from toolkit.backbones.mobileface import MobileFaceNet
+from toolkit.backbones.redimnet import ReDimNet
+from toolkit.backbones.redimnet2 import ReDimNet2
 from toolkit.backbones.resnet import ResNet
 from toolkit.backbones.sfnet import SFNet
+from toolkit.backbones.simam import SimAMResNet
 from toolkit.backbones.small import SmallCNN
 from toolkit.backbones.statistics import OrderStatistics
 from toolkit.backbones.vit import FaceViT, ViT
@@ -31,6 +36,7 @@ from toolkit.backbones.xvector import XVector
 
 PAGE = Path(__file__).parent / "backbones.md"
 WESPEAKER, SPEAKER3D, SPEECHBRAIN = "WeSpeaker", "3D-Speaker", "SpeechBrain"
+IDRND, PALABRA, EDGEFACE, CVLFACE = "IDRnD", "PalabraAI", "otroshi/edgeface", "CVLface"
 ARCFACE, OPENSPHERE, TORCHVISION, DINO, DINOV2 = (
     "arcface_torch",
     "OpenSphere",
@@ -71,7 +77,8 @@ The tables below have these columns in common:
 
 ## Speech
 A backbone for speech takes features `(B, T, F)` and relative lengths, and gives raw embeddings
-`(B, dim)`. The parameters are counted at 80 mel bands.
+`(B, dim)`. The parameters are counted at 80 mel bands. Those of ReDimNet and ReDimNet2 are counted
+at 72, and of ReDimNet b0 at 60, which they were published for.
 
 **exact** says whether padding changes no embedding. Batches of such a backbone may mix recordings
 of different lengths. The other backbones get batches of equal lengths. In training, batch norm
@@ -101,8 +108,40 @@ strict. Weights are tied to their front-end:
 - WeSpeaker's is Kaldi's filterbank with a Hamming window, on samples at int16 scale.
 - 3D-Speaker's is Kaldi's filterbank with Povey's window, on samples in [-1, 1].
 - SpeechBrain has a front-end of its own.
+- IDRnD and PalabraAI keep a front-end with a network, under names that begin with `spec.`. It is
+  left out. It is another mel spectrogram than Kaldi's, with pre-emphasis, which is not here.
+
+`wespeaker:FILE.pt` reads the checkpoints of WeSpeaker's SimAM-ResNets and ReDimNets too. Its names
+for ReDimNet differ from those of the release:
+
+| here and in IDRnD's release | in WeSpeaker |
+| --- | --- |
+| `backbone.stageI.0.w`, `backbone.fin_wght1d.w` | `backbone.inputs_weights.I` |
+| `backbone.stageI.J` from J = 2 on | `backbone.stageI.(J - 2)` |
+| `linear` | `seg_1` |
+| `bn` | none: build `ReDimNet(normalise=False)` |
 
 ### Speech backbones
+"""
+PARITY = """
+### Parity with the releases
+Some networks were compared with the code of their releases: the names and shapes of all tensors,
+and embeddings of random inputs where both have the same random weights. `tests/golden/README.md`
+says which files these were, and `tests/toolkit/backbones/test_released.py` repeats the comparison
+without them. All names were equal.
+
+The table has the largest difference between embeddings, and the largest value in one. It was
+measured at full size on a CPU (2026-11-22, torch 2.13).
+
+| networks | release | largest difference | largest value | precision |
+| --- | --- | --- | --- | --- |
+| SimAM-ResNet34 | WeSpeaker `samresnet.py` | 4.1e-15 | 5.8 | float64 |
+| SimAM-ResNet100 | WeSpeaker `samresnet.py` | 6.8e-10 | 500 | float64 |
+| ReDimNet b0 to b6 | IDRnD `model.py` | 4.7e-15 | 4.5 | float64 |
+| ReDimNet b0 to b6, `normalise=False` | WeSpeaker `redimnet.py` | 4.4e-15 | 3.7 | float64 |
+| ReDimNet2 b0 to b6 | WeSpeaker `redimnet2.py`, at the release's sizes | 2.7e-15 | 3.8 | float64 |
+| EdgeFace-XXS, XS, S, BASE | otroshi/edgeface, timm 1.0.31 | 0 | 4.1 | float32 |
+| KP-RPE ViT-S, B | CVLface `vit_kprpe` | 5.2e-6 | 6.7 | float32 |
 """
 IMAGES_HEAD = """
 ## Faces and images
@@ -134,8 +173,15 @@ Weights are tied to the pixels that they were trained on:
 | weights of | pixels |
 | --- | --- |
 | arcface_torch, OpenSphere | aligned RGB faces, as (x - 127.5) / 127.5 |
+| otroshi/edgeface, CVLface | aligned RGB faces, as (x - 127.5) / 127.5 |
 | torchvision, DINO, DINOv2 | RGB in 0..1, less (.485, .456, .406), divided by (.229, .224, .225) |
 | BN-Inception | BGR in 0..255, less (104, 117, 128) |
+
+### Keypoints
+KPRPEViT takes the places of five keypoints beside the image, `network(images, None, keypoints)`. In
+CVLface an aligner network predicts them for every crop. Where none are given, as in recipes, they
+are those of the template: a crop that was aligned to the template has its eyes, nose and mouth
+there. Crops that were not aligned need keypoints of their own.
 
 ### Settings that papers differ in
 - `batch_norm="fixed"` keeps the statistics of batch norm where they are, whatever `.train()` says.
@@ -288,6 +334,59 @@ SPEECH = (
         SPEAKER3D,
         "the same",
     ),
+    *(
+        Row(
+            f"SimAM-ResNet{depth}",
+            partial(SimAMResNet, depth=depth),
+            "-",
+            WESPEAKER,
+            "Qin et al. 2022; wespeaker/models/samresnet.py",
+        )
+        for depth in (34, 100)
+    ),
+    *(
+        Row(
+            f"ReDimNet {size}",
+            partial(ReDimNet, size=size),
+            field,
+            f"{IDRND}, {WESPEAKER}",
+            "Yakovlev et al. 2024; wespeaker/models/redimnet.py",
+        )
+        for size, field in (
+            ("b0", "WeSpeaker 1.0 M, paper 1.0 M"),
+            ("b1", "WeSpeaker 1.9 M, paper 2.2 M"),
+            ("b2", "WeSpeaker 4.9 M, paper 4.7 M"),
+            ("b3", "WeSpeaker 3.2 M, paper 3.0 M"),
+            ("b4", "WeSpeaker 6.4 M, paper 6.3 M"),
+            ("b5", "WeSpeaker 7.65 M, paper 9.2 M"),
+            ("b6", "WeSpeaker 15.0 M, paper 15.0 M"),
+        )
+    ),
+    *(
+        Row(
+            f"ReDimNet2 {size}",
+            partial(ReDimNet2, size=size),
+            f"release {field}",
+            PALABRA,
+            "PalabraAI/redimnet2, and its recipes; wespeaker/models/redimnet2.py",
+        )
+        for size, field in (
+            ("b0", "1.1 M"),
+            ("b1", "2.1 M"),
+            ("b2", "3.6 M"),
+            ("b3", "4.1 M"),
+            ("b4", "6.6 M"),
+            ("b5", "8.9 M"),
+            ("b6", "12.3 M"),
+        )
+    ),
+    Row(
+        "ReDimNet2 b6, group norm",
+        partial(ReDimNet2, size="b6", group_norm=True),
+        "release 12.5 M",
+        PALABRA,
+        "the same, trained on VoxBlink2 and VoxCeleb2",
+    ),
     Row("OrderStatistics", OrderStatistics, "-", "-", "this project, for a few dozen classes"),
 )
 _V2 = partial(ViT, patch=14, image_size=518, layer_scale=True)
@@ -363,6 +462,29 @@ IMAGES = (
     ),
     *(
         Row(
+            f"EdgeFace-{size.upper()}",
+            partial(EdgeFace, size=size),
+            field,
+            EDGEFACE,
+            "George et al. 2023; edgeface/backbones/timmfr.py, timm/models/edgenext.py",
+        )
+        for size, field in (("xxs", "-"), ("xs", "1.77 M"), ("s", "3.65 M"), ("base", "-"))
+    ),
+    *(
+        Row(
+            f"KP-RPE ViT-{letter}",
+            make,
+            "-",
+            CVLFACE,
+            "Kim et al. 2024; CVLface models/vit_kprpe",
+        )
+        for letter, make in (
+            ("S", partial(KPRPEViT, depth=12, heads=8, mlp_ratio=5.0)),
+            ("B", KPRPEViT),
+        )
+    ),
+    *(
+        Row(
             f"ResNet{depth}, images",
             partial(ImageResNet, depth=depth),
             f"with 1000 classes {field}",
@@ -423,9 +545,17 @@ def parts(make: Any) -> tuple[Any, dict[str, Any]]:
 
 @cache
 def size(make: Any) -> int:
-    """Count the parameters at 80 mel bands or 3 channels (SmallCNN: 1), without making them."""
-    cls, _ = parts(make)
-    channels = 1 if cls is SmallCNN else 3 if getattr(cls, "takes", "") == "images" else 80
+    """Count the parameters without making them.
+
+    The input has 3 channels (SmallCNN: 1), 80 mel bands, or what ReDimNet was published for.
+    """
+    cls, settings = parts(make)
+    if getattr(cls, "takes", "") == "images":
+        channels = 1 if cls is SmallCNN else 3
+    elif cls in (ReDimNet, ReDimNet2):
+        channels = 60 if cls is ReDimNet and settings.get("size") == "b0" else 72
+    else:
+        channels = 80
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in make(channels).parameters())
 
@@ -453,6 +583,8 @@ def inputs(cls: Any, settings: dict[str, Any]) -> str:
         return f"multiples of {values['patch']}"
     if cls is BNInception:
         return "multiples of 32"
+    if cls is EdgeFace:
+        return "32 x 32 or more"
     return f"{values['image_size']} x {values['image_size']}" if "image_size" in values else "any"
 
 
@@ -474,7 +606,8 @@ def table(columns: tuple[str, ...], rows: tuple[Row, ...]) -> str:
 
 def page() -> str:
     """Make the text of docs/backbones.md."""
-    return HEAD + "\n" + table(COLUMNS, SPEECH) + IMAGES_HEAD + "\n" + table(IMAGES_COLUMNS, IMAGES)
+    speech = HEAD + "\n" + table(COLUMNS, SPEECH) + PARITY
+    return speech + IMAGES_HEAD + "\n" + table(IMAGES_COLUMNS, IMAGES)
 
 
 def main() -> None:

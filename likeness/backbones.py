@@ -10,15 +10,20 @@ from __future__ import annotations
 from toolkit.backbones.bninception import BNInception
 from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
+from toolkit.backbones.edgeface import EdgeFace
 from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
 from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.head import Head
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
+from toolkit.backbones.kprpe import KPRPEViT
 from toolkit.backbones.mobileface import MobileFaceNet
 from toolkit.backbones.own import Own
+from toolkit.backbones.redimnet import ReDimNet
+from toolkit.backbones.redimnet2 import ReDimNet2
 from toolkit.backbones.resnet import ResNet, ResNet34
 from toolkit.backbones.sfnet import SFNet
+from toolkit.backbones.simam import SimAMResNet
 from toolkit.backbones.small import SmallCNN
 from toolkit.backbones.statistics import OrderStatistics
 from toolkit.backbones.vit import FaceViT, ViT
@@ -30,17 +35,22 @@ __all__ = [
     "CAMPPlus",
     "ERes2Net",
     "ERes2NetV2",
+    "EdgeFace",
     "FaceViT",
     "GradientHistograms",
     "Head",
     "IResNet",
     "ImageResNet",
+    "KPRPEViT",
     "MobileFaceNet",
     "OrderStatistics",
     "Own",
+    "ReDimNet",
+    "ReDimNet2",
     "ResNet",
     "ResNet34",
     "SFNet",
+    "SimAMResNet",
     "SmallCNN",
     "ViT",
     "WeSpeakerECAPA",

@@ -10,6 +10,7 @@ from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagF
 from toolkit.losses.broadface import BroadFace
 from toolkit.losses.contrast import LiftedStructure, NPair, NTXent, SupCon, TupletMargin
 from toolkit.losses.hyperbolic import Hyperbolic
+from toolkit.losses.intertopk import InterTopK
 from toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace
 from toolkit.losses.pair import AMC, Contrastive, LogRatio, PairBCE, SNRContrastive
 from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
@@ -47,6 +48,7 @@ __all__ = [
     "CurricularFace",
     "FastAP",
     "Hyperbolic",
+    "InterTopK",
     "Joint",
     "LSoftmax",
     "LiftedStructure",

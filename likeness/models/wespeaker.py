@@ -9,16 +9,18 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from eval.types import name_first
+from toolkit.backbones import redimnet
 from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import WeSpeakerECAPA
 from toolkit.backbones.resnet import ResNet
-from toolkit.backbones.weights import load_wespeaker
+from toolkit.backbones.simam import SimAMResNet
+from toolkit.backbones.weights import load_wespeaker, redimnet_names
 from toolkit.backbones.xvector import XVector
 from toolkit.models.parts import Part
 
@@ -57,7 +59,7 @@ def network(file: Path, state: Mapping[str, Tensor]) -> tuple[nn.Module, int, Pa
     except (KeyError, IndexError, ZeroDivisionError):
         raise ValueError(
             f"{file}: its {len(state)} tensors ({name_first(state)}) are none of ResNet, "
-            "ECAPA-TDNN, CAM++ or x-vector as WeSpeaker names them"
+            "SimAM-ResNet, ECAPA-TDNN, CAM++, ReDimNet or x-vector as WeSpeaker names them"
         ) from None
     try:
         load_wespeaker(backbone, state)
@@ -106,6 +108,15 @@ def _empty_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Part, int]:
         # CAM++, whose head leaves an eighth of the bands.
         num_mels = 8 * shapes["xvector.tdnn.linear.weight"][1] // shapes["head.conv1.weight"][0]
         return partial(CAMPPlus, dim=shapes["xvector.dense.linear.weight"][0]), num_mels
+    if "front.conv1.weight" in shapes:  # SimAM-ResNet
+        width, (dim, size) = shapes["front.conv1.weight"][0], shapes["bottleneck.weight"]
+        num_mels = 8 * size // (2 * width * 8)
+        counts = tuple(count(rf"front\.layer{stage}\.\d+\.") for stage in (1, 2, 3, 4))
+        return partial(
+            SimAMResNet, dim=dim, width=width, blocks=cast(tuple[int, int, int, int], counts)
+        ), num_mels
+    if "backbone.stem.0.weight" in shapes:
+        return _redimnet(shapes)
     width = shapes["conv1.weight"][0]
     blocks = tuple(count(rf"layer{stage}\.\d+\.") for stage in (1, 2, 3, 4))
     bottleneck = "layer1.0.conv3.weight" in shapes
@@ -125,3 +136,39 @@ def _empty_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Part, int]:
         blocks=cast(tuple[int, int, int, int], blocks),
         two_layers=two_layers,
     ), num_mels
+
+
+def _redimnet(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Part, int]:
+    """Return the part of the ReDimNet of these shapes, one of WeSpeaker's sizes, and its bands.
+
+    Raises:
+        KeyError: It is another network.
+        ValueError: It is a ReDimNet with another front-end than WeSpeaker's.
+    """
+    if "backbone.stage0.0.w" in shapes or "linear.weight" in shapes:
+        raise ValueError(
+            "a ReDimNet as IDRnD or PalabraAI released it, whose front-end is not WeSpeaker's; "
+            "read it in Python by toolkit.backbones.weights.load_wespeaker"
+        )
+    width, (dim, pooled) = shapes["backbone.stem.0.weight"][0], shapes["seg_1.weight"]
+    num_mels = pooled // (2 * width)
+    stored = {
+        name: shape
+        for name, shape in redimnet_names(shapes).items()
+        if not name.startswith("projection.") and not name.endswith(".num_batches_tracked")
+    }
+    for size in get_args(redimnet.Size):
+        part = partial(redimnet.ReDimNet, dim=dim, size=size, normalise=False)
+        try:
+            with torch.device("meta"):
+                network = part(num_mels)
+        except ValueError:  # this size takes other numbers of bands
+            continue
+        needed = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+        if stored == {
+            name: shape
+            for name, shape in needed.items()
+            if not name.endswith(".num_batches_tracked")
+        }:
+            return part, num_mels
+    raise KeyError("no size of ReDimNet has these shapes")

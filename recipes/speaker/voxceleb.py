@@ -11,7 +11,7 @@ They train on VoxCeleb2 dev (5,994 speakers, 1,092,009 utterances) and test on V
         augment.corrupt=none trains without noise
     likeness train speaker/voxceleb:wespeaker_resnet34_lm init=runs/wespeaker_resnet34
         --data DATA --out runs/resnet34_lm
-        with the same folders of noise
+        with the same folders of noise; wespeaker_resnet34_topk and _topk_lm likewise
     python recipes/speaker/voxceleb.py DATA OUT E_cleaned
         items and trials for `embed` and `score`; O, E, H, O_cleaned, E_cleaned, H_cleaned
 
@@ -56,6 +56,10 @@ WeSpeaker's, conf/resnet.yaml and ecapa_tdnn.yaml:
   so). An epoch is 1,092,009 / 256 = 4,265 steps; 150 epochs = 639,750; warm-up of 6 = 25,590.
 - The margin grows from 0 to .2 from the start of epoch 20 to that of epoch 40, after 19 and 39
   epochs = 81,035 and 166,335 (utils/schedulers.py MarginScheduler).
+- wespeaker_resnet34_topk, conf/resnet_mqmha_intertopk_subcenter.yaml: pooling and loss of Zhao et
+  al. 2022. Two GPUs x 64 = 128, rate .2 -> 1e-4; an epoch is 8,531 steps, 150 epochs = 1,279,650,
+  warm-up of 6 = 51,186. The margin, and the penalty with it, grow from 162,089 to 332,709. Its _lm
+  has no penalty. We found no published results.
 - conf/*_lm.yaml: two GPUs x 64 = 128, rate 1e-4 x 128 / 64 = 2e-4 -> 5e-5; an epoch is 8,531 steps,
   5 epochs = 42,655, warm-up of 1 = 8,531; 6 s, margin .5.
 
@@ -80,6 +84,7 @@ from toolkit.backbones.ecapa import WeSpeakerECAPA
 from toolkit.backbones.resnet import ResNet34
 from toolkit.data.item_lists import write_items
 from toolkit.data.sampling import Sampling
+from toolkit.losses.intertopk import InterTopK
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import Softmax
@@ -135,6 +140,30 @@ RESNET34 = replace(
 ECAPA512 = replace(RESNET34, backbone=partial(WeSpeakerECAPA, dim=192, channels=512))
 ECAPA1024 = replace(RESNET34, backbone=partial(WeSpeakerECAPA, dim=192, channels=1024))
 
+RESNET34_TOPK = replace(
+    RESNET34,
+    backbone=partial(ResNet34, dim=256, width=32, pooling="MQMHASTP"),
+    loss=partial(
+        InterTopK,
+        num_subcentres=3,
+        hardest=5,
+        penalty=0.06,
+        margin=0.2,
+        scale=32.0,
+        warmup_steps=(162_089, 332_709),
+        ramp="exponential",
+    ),
+    sampling=Sampling(batch_size=128),
+    optim=replace(RESNET34.optim, lr=0.2),
+    schedule=replace(
+        RESNET34.schedule,
+        steps=1_279_650,
+        warmup_steps=51_186,
+        eval_every=42_655,
+        save_every=8_531,
+    ),
+)
+
 
 def large_margin(stage: Recipe, init: str) -> Recipe:
     """The second stage of a WeSpeaker recipe: longer crops, a larger margin, small rates, sped-up
@@ -172,6 +201,12 @@ RECIPES = {
     "wespeaker_resnet34_lm": large_margin(RESNET34, "runs/wespeaker_resnet34"),
     "wespeaker_ecapa512_lm": large_margin(ECAPA512, "runs/wespeaker_ecapa512"),
     "wespeaker_ecapa1024_lm": large_margin(ECAPA1024, "runs/wespeaker_ecapa1024"),
+    "wespeaker_resnet34_topk": RESNET34_TOPK,
+    "wespeaker_resnet34_topk_lm": replace(
+        large_margin(RESNET34_TOPK, "runs/wespeaker_resnet34_topk"),
+        # the penalty of the first stage is removed, its sub-centres go on
+        loss=partial(InterTopK, num_subcentres=3, hardest=0, margin=0.5, scale=32.0),
+    ),
 }
 
 

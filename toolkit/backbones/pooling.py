@@ -55,7 +55,7 @@ def statistics(x: Tensor, mask: Tensor | None = None) -> Tensor:
     1e-8 in its ERes2Nets and nothing in CAM++. So a deviation d differs by about 4.5e-8 / d or 5e-8
     / d, and that of a constant channel by 2.2e-4 or 3.2e-4.
     """
-    x = _precise(x)
+    x = precise(x)
     if mask is None:
         mean = x.mean(dim=-1)
         # As a tensor, the number of frames stays free in torch.export.
@@ -84,7 +84,7 @@ def attend(x: Tensor, scores: Tensor, mask: Tensor | None, *, floor: float = 1e-
     Returns:
         (B, 2C).
     """
-    x, scores = _precise(x), _precise(scores)
+    x, scores = precise(x), precise(scores)
     if mask is not None:
         scores = scores.masked_fill(~mask[:, None], -torch.inf)
     weight = scores.softmax(dim=-1)
@@ -130,7 +130,7 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
     raise ValueError(f"pooling is {name!r}; it must be one of {', '.join(get_args(Pooling))}")
 
 
-def _precise(x: Tensor) -> Tensor:
+def precise(x: Tensor) -> Tensor:
     """Return x in float32 at least."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 

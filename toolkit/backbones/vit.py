@@ -5,6 +5,8 @@ The latter have the parameter names of DINO and DINOv2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import cast
 
 import torch
@@ -34,6 +36,7 @@ class FaceViT(nn.Module):
             token after the last block; with 0 there is no such token.
         drop_path: The chance of leaving out a residual branch in training; it grows from 0 to this
             over the depth.
+        mlp_ratio: How much wider than a token the hidden layer of a block is.
 
     Raises:
         ValueError: The heads cannot share the width, a patch is larger than the image, the share
@@ -55,6 +58,7 @@ class FaceViT(nn.Module):
         image_size: int = 112,
         masked: float = 0.1,
         drop_path: float = 0.1,
+        mlp_ratio: float = 4.0,
     ):
         super().__init__()
         _check_patch("FaceViT", patch, image_size)
@@ -80,6 +84,7 @@ class FaceViT(nn.Module):
                 qkv_bias=False,
                 eps=1e-5,
                 drop_path=drop_path * i / max(depth - 1, 1),
+                mlp_ratio=mlp_ratio,
             )
             for i in range(depth)
         )
@@ -95,6 +100,16 @@ class FaceViT(nn.Module):
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""
         check_images(images, "FaceViT", self.in_dim, self.image_size)
+        return self.embed(images)
+
+    def embed(self, images: Tensor, biases: Sequence[Tensor] = ()) -> Tensor:
+        """Return the embeddings of images whose shape was checked.
+
+        Args:
+            images: (B, in_dim, image_size, image_size).
+            biases: For each block, what is added to the scores of its attention before the softmax,
+                (B, heads, N, N); () for nothing.
+        """
         x = self.patch_embed(images) + self.pos_embed
         hidden = self.training and self.masked > 0
         if hidden:
@@ -103,8 +118,8 @@ class FaceViT(nn.Module):
             kept = order[:, : int(num * (1 - self.masked))]
             places = kept[..., None].expand(-1, -1, width)
             x = x.gather(1, places)
-        for block in self.blocks:
-            x = block(x)
+        for block, bias in zip_longest(self.blocks, biases):
+            x = block(x, bias)
         x = in_float32(self.norm, x)
         if hidden:
             x = self.mask_token.to(x.dtype).expand(batch, num, -1).scatter(1, places, x)
@@ -264,21 +279,25 @@ class _Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         joint = self.qkv(x).reshape(*x.shape[:2], 3, self.heads, -1)
         query, key, value = joint.permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(query, key, value)
+        if bias is None:
+            attended = F.scaled_dot_product_attention(query, key, value)
+        else:  # written out, because torch.export takes other strides for a fused one with a bias
+            scores = query * query.shape[-1] ** -0.5 @ key.transpose(-2, -1)
+            attended = (scores + bias).softmax(dim=-1).to(value.dtype) @ value
         return torch.as_tensor(self.proj(attended.transpose(1, 2).flatten(2)))
 
 
 class _Mlp(nn.Module):
-    """Two linear layers, the hidden one four times as wide."""
+    """Two linear layers, the hidden one `ratio` times as wide."""
 
-    def __init__(self, width: int, active: nn.Module):
+    def __init__(self, width: int, active: nn.Module, ratio: float):
         super().__init__()
-        self.fc1 = nn.Linear(width, 4 * width)
+        self.fc1 = nn.Linear(width, int(ratio * width))
         self.act = active
-        self.fc2 = nn.Linear(4 * width, width)
+        self.fc2 = nn.Linear(int(ratio * width), width)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.as_tensor(self.fc2(self.act(self.fc1(x))))
@@ -311,17 +330,18 @@ class _Block(nn.Module):
         eps: float,
         layer_scale: bool = False,
         drop_path: float = 0.0,
+        mlp_ratio: float = 4.0,
     ):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=eps), nn.LayerNorm(width, eps=eps)
         self.attn = _Attention(width, heads, qkv_bias)
-        self.mlp = _Mlp(width, active)
+        self.mlp = _Mlp(width, active, mlp_ratio)
         self.ls1: nn.Module = _LayerScale(width) if layer_scale else nn.Identity()
         self.ls2: nn.Module = _LayerScale(width) if layer_scale else nn.Identity()
         self.drop_path = drop_path
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self._branch(self.ls1(self.attn(self.norm1(x))))
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        x = x + self._branch(self.ls1(self.attn(self.norm1(x), bias)))
         return x + self._branch(self.ls2(self.mlp(self.norm2(x))))
 
     def _branch(self, y: Tensor) -> Tensor:

@@ -9,31 +9,38 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from toolkit.backbones.pickled import Stored, open_pickled
 
-# WeSpeaker's and 3D-Speaker's layers over the training classes.
-_CLASSIFIERS = ("projection.", "classifier.")
+# The layers over the training classes of WeSpeaker, 3D-Speaker and IDRnD.
+_CLASSIFIERS = ("projection.", "classifier.", "cls_head.")
+# The front-end that IDRnD and PalabraAI keep with their networks.
+_FRONT_ENDS = ("spec.",)
 # WeSpeaker's ERes2Net keeps the first of a block's convolutions apart from the next ones.
 _FIRST = re.compile(r"(layer[34]\.\d+\.)(conv|bn)2_1\.(.+)")
 _NEXT = re.compile(r"(layer[34]\.\d+\.)(convs|bns)\.(\d+)\.(.+)")
+# WeSpeaker keeps the means of ReDimNet apart from its stages, whose layers then count from 0.
+_MEAN = re.compile(r"backbone\.inputs_weights\.(\d+)")
+_LAYER = re.compile(r"(backbone\.stage\d+\.)(\d+)(\..+)")
 # DINOv2's training keeps blocks in chunks, and numbers them on from chunk to chunk.
 _CHUNK = re.compile(r"^blocks\.\d+\.(\d+)\.")
 # Where the releases' checkpoints keep a state dict, from the outside in.
 _INSIDE = ("state_dict_backbone", "state_dict", "teacher", "model", "backbone")
 _LARGEST = 4 * 2**30  # bytes
+Value = TypeVar("Value")
 
 
 def load_wespeaker(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[str, ...]:
     """Put the state dict of a WeSpeaker, 3D-Speaker or SpeechBrain network into a backbone.
 
     ResNet, ERes2Net, ERes2NetV2, CAMPPlus and XVector take the names of WeSpeaker and 3D-Speaker;
-    WeSpeakerECAPA takes WeSpeaker's; ECAPA takes SpeechBrain's and 3D-Speaker's. A "module." in
-    front (DistributedDataParallel) is dropped. Where num_batches_tracked is missing (in files of
-    old torch versions), the backbone's stays.
+    WeSpeakerECAPA and SimAMResNet take WeSpeaker's; ECAPA takes SpeechBrain's and 3D-Speaker's;
+    ReDimNet and ReDimNet2 take those of their releases (IDRnD, PalabraAI) and of WeSpeaker. A
+    "module." in front (DistributedDataParallel) is dropped. Where num_batches_tracked is missing
+    (in files of old torch versions), the backbone's stays.
 
     The front-end is not part of the state. WeSpeaker's is KaldiFbank with a Hamming window at int16
     scale, 3D-Speaker's with Povey's at [-1, 1].
@@ -44,14 +51,14 @@ def load_wespeaker(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
         state: The tensors by name; `read_weights` reads them from a file.
 
     Returns:
-        The names that were left out, all of them a classifier's.
+        The names that were left out: a classifier's, and those of a stored front-end.
 
     Raises:
         ValueError: Tensors are unknown, missing or of another shape. The message names all three,
             and the backbone is unchanged.
     """
     tensors = {name.removeprefix("module."): value for name, value in state.items()}
-    dropped = tuple(name for name in tensors if name.startswith(_CLASSIFIERS))
+    dropped = tuple(name for name in tensors if name.startswith(_CLASSIFIERS + _FRONT_ENDS))
     kept = {name: value for name, value in tensors.items() if name not in dropped}
     _put(backbone, _rename(kept, backbone), len(state))
     return dropped
@@ -61,6 +68,8 @@ def load_published(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
     """Put a published state dict of a face or image network into a backbone.
 
     IResNet, MobileFaceNet and FaceViT take arcface_torch's; SFNet and IResNet OpenSphere's;
+    EdgeFace takes that of otroshi/edgeface; KPRPEViT takes CVLface's, with or without the "net." or
+    "model.net." in front;
     ImageResNet torchvision's; BNInception the public checkpoint's
     (Cadene/pretrained-models.pytorch); ViT those of DINO, DINOv2 and timm of the same shape;
     SmallCNN vmf_embeddings'. A "module." or "backbone." in front, a missing num_batches_tracked,
@@ -83,6 +92,9 @@ def load_published(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
     if any(name.startswith("backbone.") for name in tensors):
         # This is DINO's teacher, which has a backbone beside its head.
         tensors = {name.removeprefix("backbone."): value for name, value in tensors.items()}
+    for front in ("model.net.", "net."):  # CVLface
+        if tensors and all(name.startswith(front) for name in tensors):
+            tensors = {name.removeprefix(front): value for name, value in tensors.items()}
     tensors = {_CHUNK.sub(r"blocks.\1.", name): value for name, value in tensors.items()}
     dropped = tuple(name for name in tensors if names and name.startswith(names))
     own = backbone.state_dict()
@@ -217,6 +229,8 @@ def _rename(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
             name if name.startswith("network.") else f"network.{name}": value
             for name, value in state.items()
         }
+    if any(_MEAN.fullmatch(name) for name in state):
+        return redimnet_names(state)
     if not any(_FIRST.fullmatch(name) for name in state):
         return state
     renamed: dict[str, Tensor] = {}
@@ -225,6 +239,32 @@ def _rename(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
             name = f"{first[1]}{first[2]}s.0.{first[3]}"
         elif other := _NEXT.fullmatch(name):
             name = f"{other[1]}{other[2]}.{int(other[3]) + 1}.{other[4]}"
+        renamed[name] = value
+    return renamed
+
+
+def redimnet_names(state: Mapping[str, Value]) -> dict[str, Value]:
+    """Rename what WeSpeaker (and the first release) has of a ReDimNet to IDRnD's names.
+
+    There, every stage begins with its mean and a layer without weights. WeSpeaker calls the last
+    layer seg_1.
+
+    Example:
+        >>> names = ("backbone.inputs_weights.0", "backbone.stage0.0.bias", "seg_1.bias")
+        >>> list(redimnet_names({name: 0 for name in (*names, "backbone.inputs_weights.1")}))
+        ['backbone.stage0.0.w', 'backbone.stage0.2.bias', 'linear.bias', 'backbone.fin_wght1d.w']
+    """
+    last = sum(1 for name in state if _MEAN.fullmatch(name)) - 1
+    renamed: dict[str, Value] = {}
+    for name, value in state.items():
+        if mean := _MEAN.fullmatch(name):
+            number = int(mean[1])
+            place = "fin_wght1d" if number == last else f"stage{number}.0"
+            name = f"backbone.{place}.w"
+        elif layer := _LAYER.fullmatch(name):
+            name = f"{layer[1]}{int(layer[2]) + 2}{layer[3]}"
+        elif name.startswith("seg_1."):
+            name = f"linear.{name.removeprefix('seg_1.')}"
         renamed[name] = value
     return renamed
 

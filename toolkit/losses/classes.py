@@ -8,6 +8,7 @@ both cases: they count all classes. toolkit/parallel/spread.py spreads a loss.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,6 +129,30 @@ def class_logsumexp(logits: Tensor) -> Tensor:
     """The logarithm of the sum over classes of exp: (B, C) -> (B,)."""
     own = _current()
     return logits.logsumexp(dim=1) if own is None else _spread_logsumexp(logits, None, own)
+
+
+@torch.no_grad()
+def hardest_classes(logits: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Find the wrong classes with the largest logits of every row.
+
+    Args:
+        logits: (B, C).
+        y: Labels (B,).
+        count: How many wrong classes to find in each row; all of them if there are fewer.
+
+    Returns:
+        Local columns (B, k) with the largest logits here, and whether each of them belongs to the
+        `count` largest over all wrong classes (B, k).
+    """
+    wrong, own = with_target(logits, y, -math.inf), _current()
+    values, columns = wrong.topk(min(count, wrong.shape[1]), dim=1)
+    chosen = values > -math.inf
+    if own is None:
+        return columns, chosen
+    ids = own.classes[columns].T
+    every, every_id = own.gather(values.T.contiguous()), own.gather(ids.contiguous())
+    best = every_id.gather(0, every.topk(min(count, len(every)), dim=0).indices)
+    return columns, chosen & (ids[:, None] == best).any(dim=1).T
 
 
 def class_sum(values: Tensor) -> Tensor:

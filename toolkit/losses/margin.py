@@ -22,7 +22,7 @@ from toolkit.losses.contract import Rates, default_groups, proxy_group
 from toolkit.losses.softmax import generalised_product, norms, scaled_cosine, tau_groups
 from toolkit.vmf.precision import unit
 
-Wrap = Literal["monotone", "easy", "clamp", "none"]
+Wrap = Literal["monotone", "easy", "clamp", "none", "continuous"]
 Grad = Literal["exact", "detached"]
 Ramp = Literal["linear", "exponential"]
 
@@ -45,14 +45,15 @@ def angle(cosine: Tensor) -> Tensor:
 
 
 def cos_plus_margin(cosine: Tensor, margin: float | Tensor, wrap: Wrap) -> Tensor:
-    """cos(theta + margin), with one of the field's four rules for theta + margin > pi.
+    """cos(theta + margin), with one of the field's five rules for theta + margin > pi.
 
     Args:
         cosine: cos(theta), of any shape.
         margin: Radians: a number or a tensor of cosine's shape.
         wrap: What happens beyond pi. "monotone": cos(theta) - margin sin(margin) there
-            (insightface's classic code, pytorch-metric-learning, SpeechBrain). "easy": no margin
-            unless cos(theta) > 0. "clamp": theta + margin stops at pi (OpenSphere, AdaFace).
+            (insightface's classic code, pytorch-metric-learning, SpeechBrain). "continuous":
+            cos(theta) - 1 + cos(margin) there, which has no step at pi (WeSpeaker). "easy": no
+            margin unless cos(theta) > 0. "clamp": theta + margin stops at pi (OpenSphere, AdaFace).
             "none": it turns back (arcface_torch, the vMF paper).
 
     Returns:
@@ -67,6 +68,8 @@ def cos_plus_margin(cosine: Tensor, margin: float | Tensor, wrap: Wrap) -> Tenso
     turn = -cos_m  # cos(pi - margin)
     if wrap == "monotone":
         return torch.where(cosine > turn, shifted, cosine - margin * sin_m)
+    if wrap == "continuous":
+        return torch.where(cosine > turn, shifted, cosine - 1 + cos_m)
     if wrap == "easy":
         return torch.where(cosine > 0, shifted, cosine)
     if wrap == "clamp":

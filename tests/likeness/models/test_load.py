@@ -19,9 +19,12 @@ from likeness.cli import main
 from likeness.models import load
 from modalities.speaker import audio, folders
 from modalities.speaker.features import THREED_SPEAKER_FBANK, WESPEAKER_FBANK
+from tests.toolkit.backbones.test_released import wespeaker_names
 from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import WeSpeakerECAPA
+from toolkit.backbones.redimnet import ReDimNet
 from toolkit.backbones.resnet import ResNet
+from toolkit.backbones.simam import SimAMResNet
 from toolkit.backbones.xvector import XVector
 from toolkit.models.embed import embed
 
@@ -310,6 +313,8 @@ WESPEAKER: dict[str, Callable[[], Any]] = {
     ),
     "xvector": lambda: XVector(24, dim=10, channels=8, pooled=12),
     "campplus": lambda: CAMPPlus(80, dim=10),
+    "simam": lambda: SimAMResNet(24, dim=10, width=4),
+    "simam100": lambda: SimAMResNet(16, dim=10, width=2, depth=100),
 }
 
 
@@ -337,6 +342,26 @@ def test_wespeakers_state_dicts_need_no_sizes(kind: str, tmp_path: Path) -> None
         load.load(f"wespeaker:{tmp_path / 'avg_model.pt'}").digest
         == load.load(f"wespeaker:{tmp_path}").digest
     )
+
+
+def test_wespeakers_redimnet_is_known_by_its_shapes(tmp_path: Path) -> None:
+    """Its names: wespeaker/models/redimnet.py. Another width is no size of it."""
+    torch.manual_seed(0)
+    network = trained(ReDimNet(60, dim=10, size="b0", normalise=False))
+    state = wespeaker_names(network.state_dict())
+    torch.save({**state, "projection.weight": torch.zeros(7, 10)}, tmp_path / "model.pt")
+    loaded, wave = load.load(f"wespeaker:{tmp_path / 'model.pt'}"), torch.randn(1, 4000) * 0.1
+    with torch.no_grad():
+        expected = network(WESPEAKER_FBANK(num_mels=60).eval()(wave)[0])
+        torch.testing.assert_close(loaded.embedder(wave), expected, rtol=1e-4, atol=1e-5)
+    other = ReDimNet(60, dim=10, size="b0", width=20, normalise=False)
+    for state, says in (
+        (wespeaker_names(other.state_dict()), "are none of ResNet"),
+        (network.state_dict(), "whose front-end"),
+    ):
+        torch.save(state, tmp_path / "model.pt")
+        with pytest.raises(ValueError, match=says):
+            load.load(f"wespeaker:{tmp_path / 'model.pt'}")
 
 
 def test_other_state_dicts_are_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 import toolkit.backbones
 from toolkit.backbones.bninception import BNInception, _check_halves
+from toolkit.backbones.edgeface import EdgeFace
 from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.image_resnet import ImageResNet, pool
 from toolkit.backbones.iresnet import IResNet
+from toolkit.backbones.kprpe import KPRPEViT
 from toolkit.backbones.mobileface import MobileFaceNet
 from toolkit.backbones.sfnet import SFNet
 from toolkit.backbones.small import SmallCNN
@@ -54,6 +56,18 @@ TINY: dict[str, tuple[Any, int, int]] = {  # name -> (small network, channels, s
         partial(FaceViT, dim=16, width=32, depth=2, heads=4, image_size=36, drop_path=0.0),
         3,
         36,
+    ),
+    "KPRPEViT": (
+        partial(
+            KPRPEViT, dim=16, width=32, depth=2, heads=4, patch=9, image_size=36, drop_path=0.0
+        ),
+        3,
+        36,
+    ),
+    "EdgeFace": (
+        partial(EdgeFace, dim=16, size="xs", widths=(8, 8, 12, 16), depths=(1, 2, 2, 1)),
+        3,
+        48,
     ),
     "ViT": (
         partial(
@@ -180,7 +194,7 @@ class TestContract:
             network(x[:, :1].expand(-1, 4, -1, -1))
         with pytest.raises(ValueError, match=r"it takes images"):
             network(x[0])
-        if not name.startswith("ImageResNet"):
+        if not name.startswith(("ImageResNet", "EdgeFace")):
             with pytest.raises(ValueError, match=r"images of \d+ x 42"):
                 network(torch.randn(1, x.shape[1], x.shape[2], 42))
 

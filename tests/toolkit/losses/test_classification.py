@@ -19,6 +19,7 @@ from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagF
 from toolkit.losses.broadface import BroadFace
 from toolkit.losses.contract import param_groups
 from toolkit.losses.hyperbolic import Hyperbolic, exp_map, project
+from toolkit.losses.intertopk import InterTopK
 from toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace, angle
 from toolkit.losses.proxy import (
     HUG,
@@ -40,6 +41,7 @@ CLASSIFICATION = [
     ArcFace,
     CosFace,
     SubCenterArcFace,
+    InterTopK,
     LSoftmax,
     SphereFace,
     SphereFaceR,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
 from toolkit.losses.hyperbolic import Hyperbolic, exp_map
+from toolkit.losses.intertopk import InterTopK
 from toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace
 from toolkit.losses.proxy import CenterLoss, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus, SoftTriple
 from toolkit.losses.simple import SimPLE
@@ -105,6 +106,19 @@ CASES: dict[str, tuple[Any, str, float]] = {
         ),
         "W",
         1e-10,
+    ),
+    "intertopk_subcenter__wespeaker": (
+        lambda h, d, c: InterTopK(
+            d,
+            c,
+            margin=h["margin"],
+            penalty=h["mp"] * h["margin"] / 0.2,
+            hardest=h["k_top"],
+            scale=h["scale"],
+            num_subcentres=h["K"],
+        ),
+        "weight",
+        1e-9,
     ),
     "lsoftmax__pml": (lambda h, d, c: LSoftmax(d, c, margin=h["margin"]), "W", 1e-10),
     "sphereface_pml__pml": (

@@ -301,7 +301,7 @@ def test_polarlike_separates_magnitude_and_direction() -> None:
     assert float(loss(z, torch.arange(8) % 4)) == pytest.approx(float(expected), rel=1e-12)
 
 
-@pytest.mark.parametrize("wrap", ["monotone", "easy", "clamp", "none"])
+@pytest.mark.parametrize("wrap", ["monotone", "easy", "clamp", "none", "continuous"])
 def test_arcface_is_its_formula_by_angles(wrap: Any) -> None:
     z, y = batch(size=12)
     loss = ArcFace(5, 4, margin=0.7, scale=3.0, wrap=wrap).double()
@@ -318,6 +318,7 @@ def test_arcface_is_its_formula_by_angles(wrap: Any) -> None:
             "clamp": math.cos(min(angle + 0.7, math.pi)),
             "easy": math.cos(angle + 0.7) if c > 0 else c,
             "monotone": math.cos(angle + 0.7) if angle + 0.7 < math.pi else c - 0.7 * math.sin(0.7),
+            "continuous": math.cos(angle + 0.7) if angle + 0.7 < math.pi else c - 1 + math.cos(0.7),
         }[wrap]
         logits = [3.0 * (target if j == int(y[i]) else cosine[j]) for j in range(4)]
         total += math.log(sum(math.exp(logit - logits[int(y[i])]) for logit in logits))
@@ -528,7 +529,7 @@ def test_protocols_tell_losses_apart() -> None:
     proxy = {make.__name__ for make in LOSSES if has_proxies(make)}
     assert offering(Classifier) == offering(Spreadable) == proxy
     assert offering(Keyed) == set(made) - proxy
-    assert offering(Scheduled) == {"ArcFace", "CosFace", "SphereFace", "Joint"}
+    assert offering(Scheduled) == {"ArcFace", "CosFace", "InterTopK", "SphereFace", "Joint"}
     assert offering(Estimated) == offering(Probabilistic) == {"VMF"}
     assert offering(Featured) == {"SimPLE"}
     assert offering(Remembering) == {"BroadFace"}

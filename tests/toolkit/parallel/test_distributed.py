@@ -51,6 +51,7 @@ TABLE = torch.arange(CLASSES * DIM, dtype=torch.float64).view(CLASSES, DIM)
 QUICK = (
     "Softmax",
     "SubCenterArcFace",
+    "InterTopK",
     "CurricularFace",
     "BroadFace",
     "CenterLoss",
@@ -150,7 +151,7 @@ def test_sampled_classes_in_one_process(name: str) -> None:
 def test_classification_losses_can_be_spread() -> None:
     named = (
         "Softmax Cosine NormFace Hyperbolic LSoftmax SphereFace SphereFaceR SphereFace2 CosFace "
-        "ArcFace SubCenterArcFace CircleSoftmax CurricularFace "
+        "ArcFace SubCenterArcFace InterTopK CircleSoftmax CurricularFace "
     )
     named += (
         "MagFace AdaFace BroadFace CenterLoss ProxyNCA ProxyNCAPlusPlus ProxyAnchor SoftTriple HUG"

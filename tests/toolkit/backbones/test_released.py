@@ -1,0 +1,259 @@
+"""The newer networks against their releases: names, sizes and outputs in a golden file.
+
+Both networks have the same weights, which a rule makes from the names of the tensors, so the
+releases are not needed here. tests/golden/README.md says how the file was made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from toolkit.backbones.edgeface import EdgeFace
+from toolkit.backbones.kprpe import KPRPEViT
+from toolkit.backbones.redimnet import ReDimNet
+from toolkit.backbones.redimnet2 import ReDimNet2
+from toolkit.backbones.simam import SimAMResNet, energy_weights
+from toolkit.backbones.weights import load_published, load_wespeaker, redimnet_names
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "networks__releases.json"
+STAGES = ((1, 1, 2, 6), (2, 1, 1, 6), (3, 1, 1, 0))
+STAGES2 = ((1, 1, 2, 4, 1), (2, 1, 1, 4, 1), (1, 2, 1, 4, 2), (2, 1, 0.75, 2, 4), (2, 1, 0.5, 4, 4))
+# case -> (network, shape of the input); the release's networks have the same sizes
+FULL: dict[str, Any] = {
+    "simam 34": partial(SimAMResNet, 80),
+    "simam 100": partial(SimAMResNet, 80, depth=100),
+    "redimnet b0": partial(ReDimNet, 60, size="b0"),
+    **{f"redimnet b{i}": partial(ReDimNet, 72, size=f"b{i}") for i in range(1, 7)},
+    **{f"redimnet2 b{i}": partial(ReDimNet2, 72, size=f"b{i}") for i in range(7)},
+    "redimnet2 b6 group norm": partial(ReDimNet2, 72, size="b6", group_norm=True),
+    **{f"edgeface {size}": partial(EdgeFace, 3, size=size) for size in ("xxs", "xs", "s", "base")},
+    "kprpe small": partial(KPRPEViT, 3, depth=12, heads=8, mlp_ratio=5.0),
+    "kprpe base": partial(KPRPEViT, 3),
+}
+SMALL: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "simam 34": (partial(SimAMResNet, 16, dim=8, width=4), (2, 29, 16)),
+    "simam 100": (partial(SimAMResNet, 16, dim=8, width=2, depth=100), (2, 29, 16)),
+    **{
+        f"redimnet {size}": (
+            partial(ReDimNet, 12, dim=8, size=size, width=width, stages=STAGES),
+            (2, 29, 12),
+        )
+        for size, width in (("b0", 8), ("b1", 8), ("b2", 8), ("b3", 8), ("b5", 16), ("b6", 32))
+    },
+    **{
+        f"redimnet2 {label}": (
+            partial(ReDimNet2, 8, dim=8, width=4, stages=STAGES2, **how),
+            (2, 31, 8),
+        )
+        for label, how in (
+            ("head", {"pooled": 6}),
+            ("no head", {"pooled": 0}),
+            ("joint head", {"pooled": 6, "split_bands": False}),
+            ("joint", {"pooled": 0, "split_bands": False}),
+            ("group norm", {"pooled": 6, "group_norm": True}),
+        )
+    },
+    "edgeface xs": (partial(EdgeFace, 3, size="xs"), (2, 3, 112, 112)),
+    "edgeface s": (partial(EdgeFace, 3, size="s"), (2, 3, 112, 112)),
+    "kprpe": (partial(KPRPEViT, 3, dim=8, width=32, depth=2, heads=4), (2, 3, 112, 112)),
+}
+
+
+def named(name: str, shape: tuple[int, ...]) -> Tensor:
+    """The values of a tensor, from its name: those of legacy generators never change."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    random = np.random.RandomState(seed)
+    if name.endswith("num_batches_tracked"):
+        return torch.tensor(7)
+    if len(shape) > 1:
+        values = random.standard_normal(shape) / (np.prod(shape) / shape[0]) ** 0.5
+    elif name.endswith(("bias", "running_mean")):
+        values = 0.2 * random.standard_normal(shape)
+    else:
+        values = 0.5 + random.random_sample(shape)
+    return torch.from_numpy(np.asarray(values))
+
+
+def filled(network: Any) -> Any:
+    """The network with the values of the names, in evaluation."""
+    own = network.state_dict()
+    network.load_state_dict(
+        {name: named(name, tuple(value.shape)).to(value.dtype) for name, value in own.items()}
+    )
+    return network.eval()
+
+
+def inputs(shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(np.random.RandomState(1).standard_normal(shape))
+
+
+def keypoints(num: int) -> Tensor:
+    return torch.from_numpy(np.random.RandomState(2).random_sample((num, 5, 2)))
+
+
+def summary(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What the golden file keeps of a state dict: a digest of names and shapes, and counts."""
+    shapes = {
+        name: tuple(value.shape)
+        for name, value in state.items()
+        if not name.endswith("num_batches_tracked")
+    }
+    text = "\n".join(sorted(f"{name} {shape}" for name, shape in shapes.items()))
+    return {
+        "names": hashlib.sha256(text.encode()).hexdigest()[:16],
+        "tensors": len(shapes),
+        "numbers": sum(value.numel() for name, value in state.items() if name in shapes),
+    }
+
+
+@pytest.fixture(scope="module")
+def golden() -> Any:
+    return json.loads(GOLDEN.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", FULL)
+def test_names_and_sizes_are_the_release_s(case: str, golden: Any) -> None:
+    with torch.device("meta"):
+        network = FULL[case]()
+    assert summary(network.state_dict()) == golden["full"][case]
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_outputs_are_the_release_s(case: str, golden: Any) -> None:
+    make, shape = SMALL[case]
+    network, x = filled(make()), inputs(shape)
+    exact = len(shape) == 3  # the releases of the others work in float32 in part
+    network, x = (network.double(), x) if exact else (network, x.float())
+    more = (None, keypoints(2).float()) if case == "kprpe" else ()
+    with torch.no_grad():
+        z = network(x, *more)
+    expected = torch.tensor(golden["outputs"][case], dtype=z.dtype)
+    tolerance = 1e-9 if exact else 2e-5
+    torch.testing.assert_close(z[:, :8], expected, rtol=tolerance, atol=tolerance)
+
+
+def wespeaker_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state of a ReDimNet without batch norm after the pooling, as WeSpeaker names it."""
+    result = {}
+    for name, value in state.items():
+        parts = name.split(".")
+        if parts[0] == "linear":
+            parts[0] = "seg_1"
+        elif parts[1].startswith("stage") and parts[-1] == "w":
+            parts[1:] = ["inputs_weights", parts[1].removeprefix("stage")]
+        elif parts[1] == "fin_wght1d":
+            parts[1:] = ["inputs_weights", str(sum(n.endswith(".w") for n in state) - 1)]
+        elif parts[1].startswith("stage"):
+            parts[2] = str(int(parts[2]) - 2)
+        result[".".join(parts)] = value
+    return result
+
+
+def test_wespeaker_s_names_of_redimnet_are_understood(golden: Any) -> None:
+    make = partial(ReDimNet, 12, dim=8, size="b0", width=8, stages=STAGES, normalise=False)
+    state = filled(make()).state_dict()
+    theirs = wespeaker_names(state)
+    assert {"backbone.inputs_weights.3", "backbone.stage0.0.weight", "seg_1.bias"} <= set(theirs)
+    assert set(redimnet_names(theirs)) == set(state)
+    fresh = make()
+    more = {"module.projection.weight": torch.zeros(2, 2), "spec.window": torch.zeros(2)}
+    left_out = load_wespeaker(fresh, {f"module.{n}": v for n, v in theirs.items()} | more)
+    assert left_out == ("projection.weight", "spec.window")
+    assert all(torch.equal(value, state[n]) for n, value in fresh.state_dict().items())
+
+
+def test_edgeface_starts_from_a_file(tmp_path: Path) -> None:
+    make = partial(EdgeFace, 3, dim=8, size="xs", widths=(8, 8, 8, 8), depths=(1, 1, 1, 1))
+    state = filled(make()).state_dict()
+    torch.save(state, tmp_path / "edgeface.pt")
+    started = make(weights=str(tmp_path / "edgeface.pt"))
+    assert all(torch.equal(value, state[name]) for name, value in started.state_dict().items())
+    del state["model.stem.0.bias"]
+    torch.save(state, tmp_path / "edgeface.pt")
+    with pytest.raises(ValueError, match=r"1 missing \(model.stem.0.bias\)"):
+        make(weights=str(tmp_path / "edgeface.pt"))
+
+
+@pytest.mark.parametrize("front", ["", "net.", "model.net."])
+def test_cvlface_s_names_are_understood(front: str, tmp_path: Path) -> None:
+    make = partial(KPRPEViT, 3, dim=8, width=16, depth=1, heads=2, image_size=24)
+    state, fresh = filled(make()).state_dict(), make()
+    assert load_published(fresh, {f"{front}{name}": value for name, value in state.items()}) == ()
+    assert all(torch.equal(value, state[name]) for name, value in fresh.state_dict().items())
+    torch.save({f"{front}{name}": value for name, value in state.items()}, tmp_path / "model.pt")
+    started = make(weights=str(tmp_path / "model.pt"))
+    assert all(torch.equal(value, state[name]) for name, value in started.state_dict().items())
+    assert f"{len(state)} tensors" in started.started_from
+
+
+def test_energy_weights_are_their_formula_over_valid_frames() -> None:
+    """Channel by channel of every utterance; whatever lies in the padding."""
+    x = inputs((2, 3, 4, 6))
+    mask = torch.tensor([[True] * 4 + [False] * 2, [True] * 6])[:, None, None]
+    weights = energy_weights(x, mask)
+    for utterance, frames in ((0, 4), (1, 6)):
+        for channel in range(3):
+            values = x[utterance, channel, :, :frames].numpy()
+            distance = (values - values.mean()) ** 2
+            variance = distance.sum() / (values.size - 1)
+            expected = 1 / (1 + np.exp(-(distance / (4 * (variance + 1e-4)) + 0.5)))
+            ours = weights[utterance, channel, :, :frames].numpy()
+            np.testing.assert_allclose(ours, expected, rtol=1e-12)
+    torch.testing.assert_close(energy_weights(x[1:]), weights[1:])
+    single = energy_weights(torch.zeros(1, 1, 1, 1))
+    assert torch.isfinite(single).all()
+
+
+def test_keypoints_change_what_attention_sees() -> None:
+    """None are those of the template; a bias of zero, as training starts with, sees none."""
+    network = filled(KPRPEViT(3, dim=8, width=16, depth=2, heads=2, image_size=24)).double()
+    x = inputs((2, 3, 24, 24))
+    with torch.no_grad():
+        z = network(x)
+        template = network.get_buffer("template").expand(2, -1, -1)
+        torch.testing.assert_close(network(x, None, template), z)
+        assert (network(x, None, keypoints(2)) - z).abs().max() > 1e-3
+        network.keypoint_linear.weight.zero_()
+        network.keypoint_linear.bias.zero_()
+        torch.testing.assert_close(network(x, None, keypoints(2)), network(x))
+    with pytest.raises(ValueError, match=r"\(2, 4, 2\) for 2 images; give \(2, 5, 2\)"):
+        network(x, None, keypoints(2)[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (partial(SimAMResNet, 80, depth=50), "depth is 50"),
+        (partial(ReDimNet, 72, size="b7"), "size is 'b7'"),
+        (partial(ReDimNet, 80, size="b6"), "in_dim is 80; .* multiple of 12"),
+        (partial(ReDimNet, 4, size="b0"), "are 1; .* multiple of 4"),
+        (partial(ReDimNet2, 72, size="b7"), "size is 'b7'"),
+        (partial(ReDimNet2, 80, size="b2"), "in_dim is 80; .* multiple of 12"),
+        (partial(EdgeFace, 3, size="m"), "size is 'm'"),
+        (partial(EdgeFace, 3, widths=(8, 8, 8, 9)), "the 8 heads"),
+    ],
+)
+def test_sizes_outside_the_releases_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_too_short_and_too_small_inputs_are_refused() -> None:
+    network = SMALL["redimnet2 head"][0]().eval()
+    assert network(torch.randn(1, 4, 8)).isfinite().all()
+    with pytest.raises(ValueError, match="3 frames"):
+        network(torch.randn(1, 3, 8))
+    with pytest.raises(ValueError, match="2 frames"):
+        network(torch.randn(2, 8, 8), torch.tensor([0.25, 1.0]))
+    with pytest.raises(ValueError, match="20 x 40"):
+        EdgeFace(3, size="xxs")(torch.randn(1, 3, 20, 40))
