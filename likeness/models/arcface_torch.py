@@ -81,6 +81,8 @@ def _empty(shapes: Mapping[str, tuple[int, ...]]) -> IResNet:
     if min(blocks) < 1 or in_dim != 3 or "layer1.0.prelu.weight" not in shapes:
         raise KeyError("layer1.0.prelu.weight")
     side = isqrt(size // (8 * width))
+    if not side:
+        raise KeyError("fc.weight")
     return IResNet(
         in_dim,
         dim=dim,

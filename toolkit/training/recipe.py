@@ -447,7 +447,7 @@ def _added() -> dict[str, Any]:
 
 
 def descriptions(recipe: Recipe) -> list[dict[str, Any]]:
-    """A recipe's description, and those that earlier versions wrote of it where they could state all.
+    """A recipe's description, and those that earlier versions wrote of it if they could state all.
 
     Searches and comparisons keep digests of descriptions, by which they are gone on with.
     """

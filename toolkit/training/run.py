@@ -97,7 +97,7 @@ class Run:
     plateau: Plateau = field(default_factory=Plateau)
     step: int = 0
     owed: bool = False  # the evaluation after `step` failed, and is made up when the run goes on
-    # parameters that stand still until a step, and are trained from then on (toolkit.training.build)
+    # parameters that stand still until a step and are trained from then on (build.thaw)
     frozen: list[nn.Parameter] = field(default_factory=list)
     average: Average | None = None  # of the weights, where the recipe asks for one
 

@@ -229,7 +229,7 @@ def test_settings_of_the_command_line(voices: Path, tmp_path: Path) -> None:
         lora=LoRA(rank=4),
     )
     for text in ("tuning.rates=backbone", "tuning.rates=backbone:fast"):
-        with pytest.raises(ValueError, match="tuning.rates"):
+        with pytest.raises(ValueError, match=r"tuning\.rates"):
             recipes.override(recipe(), [text])
     out = tmp_path / "run"
     command = ["train", f"{TINY}:arcface", "schedule.steps=1", "measure=none"]
@@ -381,12 +381,11 @@ def test_merged_and_unmerged_embeddings_agree(voices: Path, tmp_path: Path) -> N
 
 def load_model_state(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The network of a run's tensors under the names that it has without adapters."""
-    own = {
+    return {
         name.removeprefix("embedder.").replace(".base_layer.", "."): value
         for name, value in tensors.items()
         if name.startswith("embedder.") and ".lora_" not in name
     }
-    return own
 
 
 def test_adapters_of_a_vision_transformer() -> None:

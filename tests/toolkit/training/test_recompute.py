@@ -35,10 +35,10 @@ def test_gradients_are_the_same_to_the_bit(name: str) -> None:
     make, shape, num = NETWORKS[name]
     inputs = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     results = []
+    calls: list[int] = []
     for again in (False, True):
         torch.manual_seed(0)
         network = make().train()
-        calls: list[int] = []
         if again:
             assert recompute(network) == num
             for module in network.modules():
@@ -95,5 +95,5 @@ def test_a_copy_computes_with_its_own_weights() -> None:
 
 
 def test_a_network_without_numbered_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="blocks.N"):
+    with pytest.raises(ValueError, match=r"blocks\.N"):
         recompute(nn.Sequential(nn.Linear(2, 2)))
