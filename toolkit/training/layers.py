@@ -77,7 +77,11 @@ def recompute(network: nn.Module) -> int:
     for name in own:
         # of several, those inside others are reached through these
         module: Any = network.get_submodule(name)
-        module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        own_way = {"use_reentrant": False}
+        if hasattr(module, "activation_checkpointing_enable"):  # its newer name
+            module.activation_checkpointing_enable(activation_checkpointing_kwargs=own_way)
+        else:
+            module.gradient_checkpointing_enable(gradient_checkpointing_kwargs=own_way)
     layers = [module for module in _layers(network, own) if list(module.parameters())]
     for layer in layers:
         # bound to the module, so that a deep copy of the network computes with its own weights

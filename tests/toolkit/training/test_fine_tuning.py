@@ -40,6 +40,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "tuning": Tuning(freeze=("backbone",), freeze_until=2),
         "optim": Optim(name="adamw", lr=1e-3),
     },
+    "later": {"tuning": Tuning(freeze=("backbone.layer1", "backbone.bn1"), freeze_until=4)},
     "rates": {"tuning": Tuning(rates={"backbone.layer1": 0.1}, layer_decay=0.5)},
     "ema": {"tuning": Tuning(ema=0.9)},
     "last": {"tuning": Tuning(average_last=2), "schedule": Schedule(steps=6, save_every=2)},
