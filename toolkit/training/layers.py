@@ -85,7 +85,7 @@ def recompute(network: nn.Module) -> int:
     layers = [module for module in _layers(network, own) if list(module.parameters())]
     for layer in layers:
         # bound to the module, so that a deep copy of the network computes with its own weights
-        layer.forward = types.MethodType(_forward, layer)  # type: ignore[method-assign]
+        layer.forward = types.MethodType(_forward, layer)
     if not own and not layers:
         children = ", ".join(name for name, _ in network.named_children())
         raise ValueError(
