@@ -19,10 +19,10 @@ from toolkit.models.checkpoint import (
     FORMAT,
     Loaded,
     find_model,
-    network_tensors,
     norm_is_quality,
     put,
     read,
+    without_loss,
 )
 from toolkit.models.embed import TorchEmbedder
 from toolkit.models.parts import Part
@@ -73,7 +73,7 @@ def load_model(path: Path) -> Loaded:
             f"{path}: its description cannot be built ({type(error).__name__}: "
             f"{str(error)[:200]}); it is damaged, copy it again"
         ) from None
-    put(embedder, network_tensors(tensors, str(path)), str(path), _DAMAGED)
+    put(embedder, without_loss(tensors), str(path), _DAMAGED)
     reading = restore(description["read"], f"{path}: read", kind="read", untrusted=True)
     step = int(description["step"])
     quality = norm_is_quality(description)

@@ -14,7 +14,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from eval.types import name_first
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 
 ADAPTER = "adapter."
@@ -140,37 +139,35 @@ def tensors_of(network: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def merged(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+def merged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a model file with its adapters merged into the weights.
+
+    An adapter without a layer of its shape stays among them, and is an unknown tensor to whatever
+    loads them strictly.
 
     Args:
         tensors: Name -> tensor, perhaps with adapters among them.
-        where: What the error begins with, usually the file.
-
-    Raises:
-        ValueError: An adapter has no layer, or another shape.
 
     Example:
+        >>> import torch
         >>> one, two = torch.ones(2, 1), torch.ones(1, 2)
         >>> adapted = {"fc.weight": torch.zeros(2, 2), "adapter.fc.A": two, "adapter.fc.B": one}
-        >>> merged(adapted, "a.safetensors")["fc.weight"].tolist()
-        [[1.0, 1.0], [1.0, 1.0]]
+        >>> merged(adapted)
+        {'fc.weight': tensor([[1., 1.],
+                [1., 1.]])}
     """
-    own = {name: value for name, value in tensors.items() if not name.startswith(ADAPTER)}
-    kept = {name for name in tensors if name.startswith(ADAPTER)}
-    layers = {name.removeprefix(ADAPTER).rpartition(".")[0] for name in kept}
-    wrong = [layer for layer in sorted(layers) if not _fits(tensors, layer)]
-    wrong += sorted(kept - {f"{ADAPTER}{layer}.{side}" for layer in layers for side in "AB"})
-    if wrong:
-        raise ValueError(
-            f"{where}: weights do not fit: {len(wrong)} adapters without a layer of their shape "
-            f"({name_first(wrong)}); copy or train it again"
-        )
-    for layer in layers:
-        weight = own[f"{layer}.weight"]
-        a, b = (tensors[f"{ADAPTER}{layer}.{side}"].flatten(1).float() for side in "AB")
-        change = (b @ a).view(weight.shape)
-        own[f"{layer}.weight"] = (weight.float() + change).to(weight.dtype)
+    own = dict(tensors)
+    layers = {
+        name.removeprefix(ADAPTER).rpartition(".")[0]
+        for name in tensors
+        if name.startswith(ADAPTER)
+    }
+    for layer in sorted(layers):
+        if _fits(tensors, layer):
+            weight = own[f"{layer}.weight"]
+            a, b = (own.pop(f"{ADAPTER}{layer}.{side}").flatten(1).float() for side in "AB")
+            change = (b @ a).view(weight.shape)
+            own[f"{layer}.weight"] = (weight.float() + change).to(weight.dtype)
     return own
 
 

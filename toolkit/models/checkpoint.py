@@ -147,18 +147,10 @@ def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
     return loss, classes
 
 
-def network_tensors(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
-    """Return the tensors of the network that a model file keeps, with its adapters merged.
-
-    Args:
-        tensors: Name -> tensor of the file.
-        where: What an error begins with, usually the file.
-
-    Raises:
-        ValueError: An adapter does not fit the weights.
-    """
+def without_loss(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a model file that belong to the embedder, its adapters merged."""
     own = {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
-    return adapter.merged(own, where)
+    return adapter.merged(own)
 
 
 def norm_is_quality(description: Mapping[str, Any]) -> bool:

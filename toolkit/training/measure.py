@@ -98,7 +98,7 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
         backbone = partial(backbone, weights="")
     frontend = recipe.frontend()
     embedder = TorchEmbedder(frontend, backbone(frontend.dim), features=stated["features"])
-    checkpoint.put(embedder, checkpoint.network_tensors(tensors, str(path)), str(path))
+    checkpoint.put(embedder, checkpoint.without_loss(tensors), str(path))
     quality = checkpoint.norm_is_quality(stated)
     return Loaded(
         embedder.eval(),

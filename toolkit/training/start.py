@@ -51,10 +51,9 @@ def read_initial(init: str) -> Initial:
     Raises:
         ValueError: There is no such file, or it is of another kind.
     """
-    path = checkpoint.find_model(Path(init))
-    weights, stated, summed = checkpoint.read(path, checkpoint.FORMAT)
+    weights, stated, summed = checkpoint.read(checkpoint.find_model(Path(init)), checkpoint.FORMAT)
     source = f"{init} ({summed[:12]}, step {int(stated['step'])})"
-    return Initial(checkpoint.network_tensors(weights, str(path)), source)
+    return Initial(checkpoint.without_loss(weights), source)
 
 
 def start(
@@ -174,9 +173,7 @@ def _go_on_from(path: Path, folder: Path, run: Run) -> None:
     if averaged or {name: value.shape for name, value in network.items()} != theirs:
         last = path / checkpoint.LAST
         weights = distributed.on_all(lambda: checkpoint.read(last, checkpoint.FORMAT)[0])
-        distributed.on_all(
-            lambda: _put(run, checkpoint.network_tensors(weights, str(last)), f"init={last}")
-        )
+        distributed.on_all(lambda: _put(run, checkpoint.without_loss(weights), f"init={last}"))
         network = {}
     runs.read(folder, {**_loss_tensors(run), **network})
 
