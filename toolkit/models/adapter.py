@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -56,7 +56,7 @@ def add(
     layers = choose(network, targets)
     config = peft.LoraConfig(
         r=rank,
-        lora_alpha=alpha,
+        lora_alpha=cast(int, alpha),  # a float will do, whatever peft states
         lora_dropout=dropout,
         target_modules="|".join(re.escape(name) for name in layers),
     )

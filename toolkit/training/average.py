@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ class Average(nn.Module):
     ) -> None:
         super().__init__()
         self.decay, self.last = decay, last
-        self.embedder = momentum_encoder(embedder).eval()
+        self.embedder = cast(TorchEmbedder, momentum_encoder(embedder).eval())
         self.loss = None if loss is None else _without_bank(loss).eval()
         self.checkpoints: list[dict[str, Tensor]] = []
 
