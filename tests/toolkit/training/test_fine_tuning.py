@@ -204,8 +204,8 @@ def test_a_run_that_trains_nothing_is_refused(voices: Path, tmp_path: Path) -> N
         with pytest.raises(ValueError, match="nothing is trained"):
             fit(recipe(loss=Triplet, tuning=tuning), data=voices, out=tmp_path / "run")
     several = replace(SHORT, keep_best=2)
+    both = recipes.Compute(recompute=True, compile=True)
     with pytest.raises(ValueError, match="exclude each other"):
-        both = recipes.Compute(recompute=True, compile=True)
         fit(recipe(compute=both), data=voices, out=tmp_path / "run")
     with pytest.raises(ValueError, match="keep_best"):
         fit(
