@@ -13,9 +13,9 @@ def read_initial(init: str) -> Initial:
     """Read the network that a recipe's `init` names.
 
     Args:
-        init: A run's folder or model file, or any other form that `likeness.models.load.load` takes
-            and that gives a network of torch: `speechbrain:SOURCE`, `wespeaker:FILE.pt`,
-            `own.py[:NAME]`.
+        init: A MODEL as on the command line (likeness.models.load.load) whose network torch can
+            train: a run's folder or a .safetensors checkpoint, speechbrain:SOURCE,
+            wespeaker:FILE.pt, insightface:FILE.pth, own.py[:NAME], or another of its forms.
 
     Returns:
         Its weights, which a run takes if its own network has the same tensors.
@@ -24,16 +24,16 @@ def read_initial(init: str) -> Initial:
         ValueError: There is no such model, or it cannot be trained on.
         ImportError: A package is missing; the message names the extra to install.
     """
-    from likeness.models import own
-
-    if own.named(init) is None and (Path(init).exists() or ":" not in init):
-        return start.read_initial(init)
+    if Path(init).is_dir() or Path(init).suffix == ".safetensors":
+        return start.read_initial(init)  # its weights alone: no part that it names is imported
     from likeness.models.load import load
 
     loaded = load(init)
-    if not isinstance(loaded.embedder, TorchEmbedder):
+    embedder = loaded.embedder
+    if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
         raise ValueError(
-            f"init={init!r} is a model that cannot be trained on; give a run's folder, a "
-            "checkpoint, speechbrain:SOURCE, wespeaker:FILE.pt or own.py"
+            f"init={init!r} is a model that torch cannot train; give a run's folder, a checkpoint, "
+            "speechbrain:SOURCE, wespeaker:FILE.pt, insightface:FILE.pth, own.py, or another model "
+            "whose weights torch holds"
         )
-    return Initial(loaded.embedder.state_dict(), f"{init} ({loaded.digest[:12]})")
+    return Initial(embedder.state_dict(), f"{init} ({loaded.digest[:12]})")

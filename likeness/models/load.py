@@ -12,6 +12,8 @@
         a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as
         buffalo_l; or any face network over images of one size, whose size and pixels can be stated:
         insightface:FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr (likeness/models/pixels.py)
+    load("insightface:FILE.pth")
+        weights of arcface_torch (backbone.pth), of an IResNet from r18 to r200
     load("own.py"), load("own.py:NAME")
         a network that a Python file of the user defines (likeness/models/own.py); the file is run
     load("model.onnx")
@@ -41,7 +43,7 @@ from torch import Tensor, nn
 
 from eval.formats.provenance import digest, sha256
 from eval.types import check_counts
-from likeness.models import insightface, own, speechbrain, wespeaker
+from likeness.models import arcface_torch, insightface, own, speechbrain, wespeaker
 from likeness.models import onnx as exported
 from likeness.models.run import load_model
 from modalities.face import align, images
@@ -49,7 +51,8 @@ from modalities.speaker import audio, long
 from modalities.speaker.features import KaldiFbank, RawWave
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from toolkit.backbones.weights import read_weights
-from toolkit.data.pixels import PixelScale
+from toolkit.console import console
+from toolkit.data.pixels import INSIGHTFACE, PixelScale
 from toolkit.models import onnx
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import TorchEmbedder
@@ -209,7 +212,9 @@ def find_detector(model: str) -> Path | None:
     None for every other MODEL, also for one file of a pack.
     """
     kind, _, source = model.partition(":")
-    return insightface.find(source).detector if kind == "insightface" else None
+    if kind != "insightface" or arcface_torch.is_state_dict(source):
+        return None
+    return insightface.find(source).detector
 
 
 def aligned_size(model: Loaded) -> tuple[int, int]:
@@ -378,6 +383,8 @@ def _try_out(session: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray[Any
 
 
 def _load_insightface(source: str) -> Loaded:
+    if arcface_torch.is_state_dict(source):
+        return _load_arcface_torch(Path(source))
     pack = insightface.find(source)
     path, (size, mean, std, bgr) = pack.recognition, pack.pixels
     session = onnx.open_session(path)
@@ -396,6 +403,14 @@ def _load_insightface(source: str) -> Loaded:
     insightface.say(pack)
     frontend = PixelScale((mean,) * 3, (std,) * 3, scale=1.0, bgr=bgr)
     return Loaded(TorchEmbedder(frontend, network).eval(), read, "face", "cosine", summed, 0)
+
+
+def _load_arcface_torch(path: Path) -> Loaded:
+    network, summed = arcface_torch.read_network(path), sha256(path)
+    size = network.image_size
+    console.print(f"{path}: {size} x {size} RGB, (x - 127.5) / 127.5; {insightface.LICENCE}")
+    read = partial(images.read, size=(size, size))
+    return Loaded(TorchEmbedder(INSIGHTFACE(), network).eval(), read, "face", "cosine", summed, 0)
 
 
 def _load_onnx(path: Path, frontend: Frontend) -> Loaded:

@@ -4,7 +4,8 @@ One file holds one state and is replaced in one step, so a process that is ended
 leaves a whole file.
 
 A model file (best.safetensors, last.safetensors) holds the embedder's weights and its description
-(front-end, backbone, reading, similarity), which is enough to embed. What a run needs beyond it, to
+(front-end, backbone, reading, similarity), which is enough to embed. Adapters (LoRA) lie beside the
+weights, and are merged into them by whatever loads the file. What a run needs beyond it, to
 go on as if it had not stopped, is in the run's folder resume/ (toolkit/training/run.py).
 """
 
@@ -28,7 +29,7 @@ from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 from toolkit.backbones.weights import first_names
 from toolkit.data.batch import Read
-from toolkit.models import foreign
+from toolkit.models import adapter, foreign
 from toolkit.models.embed import ReadParts, TorchEmbedder
 from toolkit.models.parts import HOMES, Part, Parts, describe
 
@@ -114,7 +115,7 @@ def save_model(
         "version": likeness_version(),
         "recipe": describe(recipe),
     }
-    tensors = dict(embedder.state_dict())
+    tensors = adapter.tensors_of(embedder)
     if loss is not None:
         description["classes"] = list(classes)
         # A joint loss has one tensor under two names, which safetensors refuses: copies are saved.
@@ -151,8 +152,9 @@ def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
 
 
 def without_loss(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a model file that belong to the embedder."""
-    return {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
+    """Return the tensors of a model file that belong to the embedder, its adapters merged."""
+    own = {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
+    return adapter.merged(own)
 
 
 def without_weights(part: Part) -> Part:

@@ -70,6 +70,9 @@ class TorchEmbedder(nn.Module):
         features: "raw", or "polarlike" for the transform that SimPLE's release applies.
         flip: For images: how the embedding of the mirror image is joined to the image's own. "sum"
             and "mean" keep the dimensions; "concat" puts both side by side, which doubles them.
+
+    Attributes:
+        still: The names of modules that stay in evaluation mode while the rest is trained.
     """
 
     def __init__(
@@ -86,6 +89,14 @@ class TorchEmbedder(nn.Module):
         if features == "polarlike":
             dim -= 1
         self.dim = 2 * dim if flip == "concat" else dim
+        self.still: tuple[str, ...] = ()
+
+    def train(self, mode: bool = True) -> TorchEmbedder:
+        """Set the mode as nn.Module does, but leave the modules that are held still as they are."""
+        super().train(mode)
+        for name in self.still:
+            self.get_submodule(name).eval()
+        return self
 
     @property
     def trains_frontend(self) -> bool:

@@ -13,11 +13,13 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
+
+Result = TypeVar("Result")
 
 # The group
 # --------------------------------------------------------------------------------------------------
@@ -129,6 +131,23 @@ def on_main(work: Callable[[], object]) -> None:
                 f"process {rank()}: the first process has refused to go on, and says why"
             )
         raise error
+
+
+def on_all(work: Callable[[], Result]) -> Result:
+    """Run `work`, which talks to no other process, in every process, and return what it gives.
+
+    Where it raises in some of them, all others raise a ValueError instead of waiting for them.
+    """
+    error: Exception | None = None
+    try:
+        result = work()
+    except Exception as caught:
+        error = caught
+    if any_rank(error is not None):
+        raise error or ValueError(
+            f"process {rank()}: another process has refused to go on, and says why"
+        )
+    return result
 
 
 def broadcast(x: Tensor, source: int = 0) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import difflib
 import inspect
@@ -85,7 +86,9 @@ def _hint(func: Any, name: str, default: Any) -> Any:
 
 
 def _parse(text: str, hint: Any, name: str) -> Any:
-    """Text to the annotated type: bool, int, float, str, Literal, a tuple of these, Optional."""
+    """Text to the annotated type: bool, int, float, str, Literal, a tuple of these, Optional, and
+    numbers by name, as in a:1,b:2.
+    """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if text.lower() == "none" and type(None) in args:
@@ -107,6 +110,8 @@ def _parse(text: str, hint: Any, name: str) -> Any:
             _parse(value.strip(), kinds[min(place, len(kinds) - 1)], name)
             for place, value in enumerate(values)
         )
+    if origin is collections.abc.Mapping and args[1] in (int, float):
+        return _parse_numbers(text, args[1], name)
     if hint is bool:
         if text.lower() not in ("true", "false"):
             raise ValueError(f"override {name}={text!r}: expected true or false")
@@ -125,6 +130,14 @@ def _parse(text: str, hint: Any, name: str) -> Any:
         f"override {name}={text!r}: this field is no number, text, true/false or list of them; "
         "change it in the recipe file"
     )
+
+
+def _parse_numbers(text: str, kind: Any, name: str) -> dict[str, Any]:
+    """Text such as a:1,b:2 to numbers by name."""
+    pairs = [pair.rpartition(":") for pair in text.strip("{}").split(",") if pair.strip()]
+    if not all(key.strip() for key, _, _ in pairs):
+        raise ValueError(f"override {name}={text!r}: expected NAME:NUMBER, separated by commas")
+    return {key.strip(): _parse(value.strip(), kind, name) for key, _, value in pairs}
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -17,6 +17,9 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from toolkit.losses.contract import Keyed, features_of, param_groups
 from toolkit.models.embed import TorchEmbedder
 from toolkit.parallel import batch_norm, distributed, spread
+from toolkit.training import trained
+from toolkit.training.average import Average
+from toolkit.training.layers import recompute, still
 from toolkit.training.memory import Bank, momentum_encoder
 from toolkit.training.recipe import Optim, Recipe
 from toolkit.training.run import Run
@@ -62,7 +65,7 @@ class Network(nn.Module):
             return self.call(inputs, lengths)
 
         def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-            return nullcontext(), _still(self.backbone)
+            return nullcontext(), still(self.backbone)
 
         # always so many, since synced batch norm counts calls
         rows = torch.tensor_split(inputs, self.pieces)
@@ -75,23 +78,6 @@ class Network(nn.Module):
                 for piece, part in zip(rows, parts, strict=True)
             ]
         )
-
-
-@contextmanager
-def _still(network: nn.Module) -> Iterator[None]:
-    """While activations are computed a second time, running statistics must not move once more."""
-    norms = [
-        (norm, norm.momentum)
-        for norm in network.modules()
-        if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.track_running_stats
-    ]
-    for norm, _ in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, momentum in norms:
-            norm.momentum = momentum
 
 
 def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
@@ -111,22 +97,75 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     embedder = TorchEmbedder(frontend, backbone, features=features_of(loss)).to(device)
     if recipe.compute.channels_last:
         embedder.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    frozen = trained.prepare(embedder, recipe.tuning)
+    later = frozen if recipe.tuning.freeze_until else []
+    for parameter in frozen if not later else ():
+        parameter.requires_grad_(False)
+    if recipe.compute.recompute:
+        recompute(backbone)
     encoder = _add_memory(recipe, loss, embedder, device)
     layout = None
     if recipe.parallel.spread_classes or recipe.parallel.class_rate < 1:
         layout = spread.cut(loss, spread.class_axes(recipe.loss, backbone.dim))
+    _check_trains(embedder, loss, frozen)
+    average = _average(recipe, embedder, loss)
+    steps = optimizer(
+        recipe.optim, embedder, loss, device, multiples=trained.rates(embedder, recipe.tuning)
+    )
+    for parameter in later:
+        parameter.requires_grad_(False)
     run = Run(
         embedder,
         loss,
         encoder,
-        optimizer(recipe.optim, embedder, loss, device),
+        steps,
         _scaler(recipe, device),
         _network(recipe, embedder, device),
         layout,
+        frozen=later,
+        average=average,
     )
     # from here on, dropout and dither differ between processes
     torch.manual_seed(recipe.seed + 1_000_003 * distributed.rank())
     return run
+
+
+def thaw(run: Run, recipe: Recipe) -> None:
+    """Train the frozen parts as well, once the run is at the step that the recipe states for it.
+
+    DDP knows the parameters that it was made with, so the network is made anew.
+    """
+    if not run.frozen or run.step < recipe.tuning.freeze_until:
+        return
+    for parameter in run.frozen:
+        parameter.requires_grad_(True)
+    run.frozen = []
+    for embedder in (run.embedder, run.encoder):
+        if embedder is not None:
+            embedder.still = ()
+            embedder.train(embedder.training)
+    run.network = _network(recipe, run.embedder, run.device)
+
+
+def _check_trains(embedder: nn.Module, loss: nn.Module, frozen: list[nn.Parameter]) -> None:
+    """ValueError where nothing has a gradient in the first step."""
+    still_now = {id(parameter) for parameter in frozen}
+    every = (*embedder.parameters(), *loss.parameters())
+    if not any(value.requires_grad and id(value) not in still_now for value in every):
+        raise ValueError(
+            f"nothing is trained: {len(frozen)} tensors of the network stand still, and "
+            f"{type(loss).__name__} learns none of its own; take parts out of tuning.freeze, or a "
+            "loss with a vector for each class"
+        )
+
+
+def _average(recipe: Recipe, embedder: TorchEmbedder, loss: nn.Module) -> Average | None:
+    """The average of the weights that the recipe asks for, if it does."""
+    tuning = recipe.tuning
+    if not tuning.ema and not tuning.average_last:
+        return None
+    kept = loss if recipe.measures_items else None  # a model that classifies has class vectors
+    return Average(embedder, kept, decay=tuning.ema, last=tuning.average_last)
 
 
 def _make_deterministic(deterministic: bool) -> None:
@@ -166,7 +205,7 @@ def _network(recipe: Recipe, embedder: TorchEmbedder, device: torch.device) -> n
         pieces=recipe.compute.accumulate,
         compiled=recipe.compute.compile,
     )
-    if distributed.world() > 1:
+    if distributed.world() > 1 and any(value.requires_grad for value in network.parameters()):
         network = nn.parallel.DistributedDataParallel(
             network,
             device_ids=[device.index] if device.type == "cuda" else None,
@@ -229,16 +268,32 @@ def half(recipe: Recipe, device: torch.device) -> torch.dtype:
 
 
 def optimizer(
-    optim: Optim, embedder: nn.Module, loss: Any, device: torch.device
+    optim: Optim,
+    embedder: nn.Module,
+    loss: Any,
+    device: torch.device,
+    *,
+    multiples: Mapping[str, float] | None = None,
 ) -> torch.optim.Optimizer:
-    """Weights with decay, biases and norms without, and the loss's own groups."""
-    decayed = [p for p in embedder.parameters() if p.requires_grad and p.ndim > 1]
-    plain = [p for p in embedder.parameters() if p.requires_grad and p.ndim <= 1]
-    groups = [
-        {"params": decayed, "weight_decay": optim.weight_decay},
-        {"params": plain, "weight_decay": 0.0},
-        *param_groups(loss, optim),
+    """Weights with decay, biases and norms without, and the loss's own groups.
+
+    multiples: the rate of each parameter of the embedder by name, as a multiple of optim.lr.
+    """
+    rates = multiples or {}
+    by_kind: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for decays in (True, False):
+        for name, parameter in embedder.named_parameters():
+            if parameter.requires_grad and (parameter.ndim > 1) == decays:
+                by_kind.setdefault((decays, rates.get(name, 1.0)), []).append(parameter)
+    groups: list[dict[str, Any]] = [
+        {
+            "params": parameters,
+            "lr": optim.lr * rate,
+            "weight_decay": optim.weight_decay if decays else 0.0,
+        }
+        for (decays, rate), parameters in by_kind.items()
     ]
+    groups += param_groups(loss, optim)
     groups = [{"lr": optim.lr, **group} for group in groups if group["params"]]
     for group in groups:
         group["base_lr"] = group["lr"]

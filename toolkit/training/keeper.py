@@ -116,6 +116,7 @@ class Keeper:
         run, schedule = self.run, self.recipe.schedule
         self.clock.steps += 1
         last = run.step == schedule.steps
+        self._average(saved=last or run.step % schedule.save_every == 0)
         stop = distributed.any_rank(self.interrupted())
         if run.step % max(1, schedule.steps // 200) == 0 or last:
             spent = self.clock.read(self.recipe.sampling.batch_size)
@@ -149,6 +150,15 @@ class Keeper:
             )
         if distributed.any_rank(self.interrupted()):
             raise Interrupted(f"stopped after the last step; {self.out} is whole")
+
+    def _average(self, *, saved: bool) -> None:
+        """Let the average of the weights follow a step; `saved` if a checkpoint comes after it."""
+        run = self.run
+        if run.average is not None:
+            run.average.follow(run.embedder, run.loss, run.step)
+            if saved and run.average.last:
+                _same_statistics(run, self.recipe)
+                run.average.take(run.embedder, run.loss)
 
     def _evaluate_or_owe(self) -> None:
         """Evaluate. What cannot be measured costs no training: the run is saved first."""
@@ -190,14 +200,15 @@ class Keeper:
 
     def _save_model(self, name: str, metrics: dict[str, float]) -> None:
         if distributed.is_main():
+            embedder, loss = self.run.model
             checkpoint.save_model(
                 self.out / name,
-                self.run.embedder,
+                embedder,
                 self.recipe,
-                similarity=similarity_of(self.recipe, self.run.loss),
+                similarity=similarity_of(self.recipe, loss),
                 step=self.run.step,
                 metrics=metrics,
-                loss=self.run.loss if self.recipe.measures_items else None,
+                loss=loss if self.recipe.measures_items else None,
                 classes=self.plan.classes,
             )
 
@@ -240,15 +251,16 @@ def _metrics(run: Run, planned: Plan) -> dict[str, float]:
     measure) finds of each item.
     """
     recipe = planned.recipe
+    embedder, loss = run.model
     if planned.trials is not None:
-        return evaluate(recipe, run.embedder, run.loss, planned.trials)
+        return evaluate(recipe, embedder, loss, planned.trials)
     settings, *rest = measure.settings_of(recipe)  # the validation, where there is one
     model = measure.Model(
-        run.embedder,
-        run.loss,
+        embedder,
+        loss,
         planned.classes,
         recipe.read,
-        similarity_of(recipe, run.loss),
+        similarity_of(recipe, loss),
         recipe.compute.workers,
     )
     measured = measure.measure_items(model, planned.data, settings)
@@ -260,7 +272,8 @@ def _same_statistics(run: Run, recipe: Recipe) -> None:
     and saved is the first one's.
     """
     if not recipe.parallel.sync_batch_norm:
-        for module in (run.embedder, run.encoder):
+        average = None if run.average is None else run.average.embedder
+        for module in (run.embedder, run.encoder, average):
             for buffer in () if module is None else module.buffers():
                 distributed.broadcast(buffer)
 

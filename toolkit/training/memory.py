@@ -79,7 +79,9 @@ def update_encoder(encoder: nn.Module, network: nn.Module, momentum: float) -> N
     (batch-norm statistics); counters are copied.
     """
     ours, theirs = encoder.state_dict(keep_vars=True), network.state_dict(keep_vars=True)
-    for name, kept in ours.items():
+    # a joint loss has one tensor under two names, which must move once
+    once = {id(kept): (name, kept) for name, kept in ours.items()}
+    for name, kept in once.values():
         if kept.is_floating_point():
             kept.lerp_(theirs[name].to(kept.dtype), 1 - momentum)
         else:

@@ -28,7 +28,7 @@ MOVED = {
     "validation": "measure.validation",
     "metrics": "measure.metrics",
 }
-GROUPS = ("schedule", "compute", "parallel", "measure")  # whose fields are told apart
+GROUPS = ("schedule", "tuning", "compute", "parallel", "measure")  # whose fields are told apart
 _OLD_NAMES = {new: old for old, new in RENAMED.items()}
 _VALUES = {
     "trials": "measure=Verification(trials=..., metrics=...)",
@@ -127,7 +127,7 @@ def as_version_0_1(description: Mapping[str, Any], defaults: Mapping[str, Any]) 
         description: What `describe` made of a recipe.
         defaults: As for `regrouped`.
     """
-    inner = ("compute", "parallel", "measure")
+    inner = ("tuning", "compute", "parallel", "measure")  # the first did not exist
     whole = {name: value for name, value in description.items() if name not in inner}
     for name, place_now in MOVED.items():
         group, _, field = place_now.partition(".")

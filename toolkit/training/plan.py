@@ -29,7 +29,7 @@ from toolkit.data.shards import shard_numbers
 from toolkit.losses.common import unknown_settings
 from toolkit.models.parts import describe
 from toolkit.parallel import distributed
-from toolkit.training import measure
+from toolkit.training import fine_tuning, measure
 from toolkit.training.build import least_rows
 from toolkit.training.loading import check_held_out, views_of
 from toolkit.training.of_data import of_data
@@ -164,6 +164,13 @@ def check_settings(recipe: Recipe) -> None:
         if unknown := unknown_settings(type(settings), vars(settings)):
             raise ValueError(f"{name}.{unknown[0]}")
     _check_schedule(recipe)
+    schedule = recipe.schedule
+    fine_tuning.check(
+        recipe.tuning,
+        steps=schedule.steps,
+        save_every=schedule.save_every,
+        keep_best=schedule.keep_best,
+    )
     check_sampling_settings(recipe.sampling)
     _check_compute(recipe)
     _check_measure(recipe)
@@ -197,6 +204,10 @@ def _check_compute(recipe: Recipe) -> None:
         raise ValueError(
             f"compute.accumulate={compute.accumulate} and compute.prefetch={compute.prefetch} must "
             f"be at least 1, and parallel.class_rate={parallel.class_rate} above 0 and at most 1"
+        )
+    if compute.recompute and compute.compile:
+        raise ValueError(
+            "compute.recompute=True and compute.compile=True exclude each other; choose one of them"
         )
     rows, least = recipe.sampling.batch_size // distributed.world(), least_rows(recipe)
     if rows < least:

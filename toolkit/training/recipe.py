@@ -19,6 +19,7 @@ from toolkit.losses.common import unknown_settings
 from toolkit.models import user_files
 from toolkit.models.parts import Part, describe
 from toolkit.training.assign import assign, suggest
+from toolkit.training.fine_tuning import Tuning
 from toolkit.training.memory import Memory
 from toolkit.training.moved import as_test, as_version_0_1, place, refuse_flat, regrouped
 from toolkit.training.schedules import cosine
@@ -102,6 +103,8 @@ class Compute:
             lengths it stays uncompiled.
         deterministic: Whether operations that are not deterministic are refused, which is slower on
             a GPU.
+        recompute: Whether the layers of the network keep nothing but what goes into them, and
+            compute the rest again for the gradient. This takes less memory and more time.
     """
 
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -113,6 +116,7 @@ class Compute:
     channels_last: bool = False
     compile: bool = False
     deterministic: bool = False
+    recompute: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,7 @@ Measure = Verification | Classification | Retrieval
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run: what a paper would print of it, and three groups of settings.
+    """One training run: what a paper would print of it, and groups of settings.
 
     A part is a class or function with its settings in functools.partial. It may be of toolkit,
     modalities or eval, of another package, or of a file in the recipe file's own folder.
@@ -215,6 +219,8 @@ class Recipe:
         sampling: How batches are drawn.
         memory: The bank of keys and the momentum encoder; None for losses without keys.
         optim: The optimiser.
+        tuning: What of the network is trained, at which rates, and which average of its weights is
+            kept.
         schedule: How long the run trains.
         seed: Of all random numbers.
         estimate_views: Training views of every item from which a backbone or loss with `estimate`
@@ -241,6 +247,7 @@ class Recipe:
     sampling: Sampling = field(default_factory=Sampling)
     memory: Memory | None = None
     optim: Optim = field(default_factory=Optim)
+    tuning: Tuning = field(default_factory=Tuning)
     schedule: Schedule = field(default_factory=Schedule)
     seed: int = 0
     estimate_views: int = 4
@@ -395,17 +402,39 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
 
 def current(description: Mapping[str, Any]) -> dict[str, Any]:
     """A stored description of a recipe as this version describes it, whichever version wrote it."""
-    return regrouped(description, _measure_defaults())
+    stored = regrouped(description, _measure_defaults())
+    for path, default in _added().items():
+        group, _, name = path.partition(".")
+        if name and isinstance(stored.get(group), dict):
+            stored[group] = {name: default} | stored[group]
+        elif not name and "modality" in stored:
+            stored = {group: default} | stored
+    return stored
+
+
+def _added() -> dict[str, Any]:
+    """Fields that came after the first recipes with groups, with what they were before: default."""
+    return {"tuning": describe(Tuning()), "compute.recompute": Compute().recompute}
 
 
 def descriptions(recipe: Recipe) -> list[dict[str, Any]]:
-    """A recipe's description, and the one that version 0.1 wrote of it where it could state all.
+    """A recipe's description, and those that earlier versions wrote of it if they could state all.
 
     Searches and comparisons keep digests of descriptions, by which they are gone on with.
     """
     now = json.loads(json.dumps(describe(recipe)))
-    before = as_version_0_1(now, _measure_defaults())
-    return [now, before] if current(before) == now else [now]
+    earlier = [_without_added(now), as_version_0_1(now, _measure_defaults())]
+    return [now, *(description for description in earlier if current(description) == now)]
+
+
+def _without_added(description: Mapping[str, Any]) -> dict[str, Any]:
+    """A description without the fields of `_added`."""
+    added = _added()
+    kept = {name: value for name, value in description.items() if name not in added}
+    kept["compute"] = {
+        name: value for name, value in kept["compute"].items() if f"compute.{name}" not in added
+    }
+    return kept
 
 
 def describe_test(measure: Classification | Retrieval) -> Any:

@@ -30,6 +30,7 @@ from eval.formats.writing import sync, sync_names
 from toolkit.models import checkpoint
 from toolkit.models.embed import TorchEmbedder
 from toolkit.parallel import distributed, spread
+from toolkit.training.average import Average
 
 RESUME = "resume"
 STATE = "state.json"
@@ -96,11 +97,22 @@ class Run:
     plateau: Plateau = field(default_factory=Plateau)
     step: int = 0
     owed: bool = False  # the evaluation after `step` failed, and is made up when the run goes on
+    # parameters that stand still until a step and are trained from then on (build.thaw)
+    frozen: list[nn.Parameter] = field(default_factory=list)
+    average: Average | None = None  # of the weights, where the recipe asks for one
 
     @property
     def device(self) -> torch.device:
         """Where the network and the loss are."""
         return next(iter(self.embedder.parameters())).device
+
+    @property
+    def model(self) -> tuple[TorchEmbedder, nn.Module]:
+        """The network and the loss that are measured and saved: the average where there is one."""
+        if self.average is None or self.average.is_empty:
+            return self.embedder, self.loss
+        averaged = self.average.loss
+        return self.average.embedder, self.loss if averaged is None else averaged
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -120,6 +132,10 @@ class Run:
                     continue
                 seen.add(value.data_ptr())
                 tensors[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
+        for name, value in ({} if self.average is None else self.average.tensors()).items():
+            if not value.numel() or value.data_ptr() not in seen:
+                seen.add(value.data_ptr())
+                tensors[name] = value
         axes = self._spread_parameters()
         # of SGD and Adam all are tensors; rates are set anew at every step
         for index, values in self.optimizer.state_dict()["state"].items():
@@ -312,6 +328,8 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
         )
     stored = read_metadata(folder)
     _make_optimizer_state(run, stored)
+    if run.average is not None and run.average.last:
+        run.average.make_room(len({name.split(".")[1] for name in stored if _is_average(name)}))
     tensors = run.tensors()
     kept = {name: size for name, size in stored.items() if not name.startswith("random.")}
     if misfits := checkpoint.misfits({name: value.shape for name, value in tensors.items()}, kept):
@@ -324,6 +342,8 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
     }
     tensors |= {name: value for name, value in random.items() if name in stored}
     read(folder, tensors)
+    if run.average is not None and run.average.last:
+        run.average.mean()
     for name in ("random.cpu", "random.cuda"):
         if (key := f"{name}.{distributed.rank()}") in tensors:
             (torch.set_rng_state if name == "random.cpu" else torch.cuda.set_rng_state)(
@@ -337,6 +357,10 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
         bool(state["owed"]),
     )
     return True
+
+
+def _is_average(name: str) -> bool:
+    return name.startswith("average.")
 
 
 def read(folder: Path, tensors: dict[str, Tensor]) -> None:

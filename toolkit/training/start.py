@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,19 @@ import torch
 from torch import Tensor
 
 from eval.formats.provenance import digest
+from toolkit.backbones.weights import first_names
 from toolkit.console import console
-from toolkit.models import checkpoint
+from toolkit.models import adapter, checkpoint
 from toolkit.models.embed import pick_device
 from toolkit.parallel import distributed
 from toolkit.training import run as runs
-from toolkit.training.build import build
+from toolkit.training.build import build, thaw
 from toolkit.training.folder import check_folder, prepare_folder
 from toolkit.training.loading import estimate
 from toolkit.training.plan import Plan
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run, is_finished, load_run
+from toolkit.training.trained import fresh_parts, is_in
 
 
 @dataclass(frozen=True)
@@ -81,16 +83,19 @@ def start(
     run = build(recipe, len(planned.classes), distributed.start() or pick_device())
     # before the held-out items are read, which may take long
     distributed.on_main(lambda: check_folder(out, planned.description, resume))
-    begins = not (resume and runs.latest(out))
-    initial = read_initial(recipe.init) if recipe.init and begins else None
+    fine_tunes = bool(recipe.init) and not (resume and runs.latest(out))
+    taken = False
+    if fine_tunes:  # before anything is written: it may be refused
+        initial = distributed.on_all(lambda: read_initial(recipe.init))
+        taken = start_from(initial, recipe, run, planned.classes)
     if not (resume and is_finished(out, recipe.schedule.steps, recipe.schedule.stop_after)):
         planned.read_held_out()
     distributed.on_main(lambda: prepare_folder(out, planned.description, resume))
     if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
-        taken = initial is not None and start_from(initial, recipe, run, planned.classes)
-        estimate(
-            run, recipe, planned.items, planned.labels, network=initial is None, loss=not taken
-        )
+        estimate(run, recipe, planned.items, planned.labels, network=not fine_tunes, loss=not taken)
+        if run.average is not None:
+            run.average.begin(run.embedder, run.loss)
+    thaw(run, recipe)
     if distributed.is_main():
         checkpoint.remove_stale(out, run.plateau.kept)
     return run
@@ -100,8 +105,8 @@ def start_from(initial: Initial, recipe: Recipe, run: Run, classes: tuple[str, .
     """Fine-tuning: put the weights of an initial model into the run.
 
     Where recipe.init is the folder of a run with the same classes and loss, the network and the
-    loss of its last step are taken. Otherwise the initial network alone is taken. What was taken
-    and what is made anew is printed.
+    loss of its last step are taken. Otherwise the initial network alone is taken. Parts that no
+    pretrained model has may be missing there. What was taken and what is made anew is printed.
 
     Returns:
         Whether the loss's state (its class proxies) was taken as well.
@@ -112,23 +117,65 @@ def start_from(initial: Initial, recipe: Recipe, run: Run, classes: tuple[str, .
     path = Path(recipe.init)
     before = runs.latest(path) if path.is_dir() else None
     anew = _why_anew(path, before, run, classes)
-    checkpoint.put(run.embedder, initial.weights, f"init={recipe.init}")
+    new = distributed.on_all(lambda: _put(run, initial.weights, f"init={recipe.init}"))
     source = f"init: network weights of {initial.source}"
     if before is not None and not anew:
-        network = {
-            name: value for name, value in run.tensors().items() if name.startswith("embedder.")
-        }
-        runs.read(before[0], {**_loss_tensors(run), **network})
+        _go_on_from(path, before[0], run)
         source = f"init: network weights of {path} (step {before[1]['step']})"
     if run.encoder is not None:
         run.encoder.load_state_dict(run.embedder.state_dict())
+    if new:
+        source = f"{source}; {len(new)} tensors of it are new ({first_names(new)})"
     loss = type(run.loss).__name__
-    console.print(
-        f"{source}; {loss} is made anew for {len(classes)} classes: {anew}"
-        if anew
-        else f"{source}, and its class proxies: the {len(classes)} classes are the same"
-    )
+    if distributed.is_main():
+        console.print(
+            f"{source}; {loss} is made anew for {len(classes)} classes: {anew}"
+            if anew
+            else f"{source}, and its class proxies: the {len(classes)} classes are the same"
+        )
     return not anew
+
+
+def _put(run: Run, weights: Mapping[str, Tensor], where: str) -> list[str]:
+    """Put weights into the network, below its adapters.
+
+    Returns:
+        The names of the tensors that are made anew, since no pretrained model has them.
+
+    Raises:
+        ValueError: Any other tensor is missing, unknown or of another shape.
+    """
+    own, fresh = run.embedder.state_dict(), fresh_parts(run.embedder)
+    names = adapter.plain_names(run.embedder)
+    new = [name for name in names.values() if name not in weights and is_in(name, fresh)]
+    expected = {plain: own[name].shape for name, plain in names.items() if plain not in new}
+    stored = {name: value.shape for name, value in weights.items()}
+    if faults := checkpoint.misfits(expected, stored):
+        raise ValueError(
+            f"{where}: weights do not fit: {faults}; take the recipe and settings that the weights "
+            "were trained with"
+        )
+    kept = {name: weights[plain] for name, plain in names.items() if plain in weights}
+    run.embedder.load_state_dict(kept, strict=False)
+    return new
+
+
+def _go_on_from(path: Path, folder: Path, run: Run) -> None:
+    """Take the loss and the network of a run's last step.
+
+    Where the two networks have different tensors, as of them one has adapters or an average of its
+    weights, the network is that of its last model file.
+    """
+    stored = runs.read_metadata(folder)
+    network = {name: value for name, value in run.tensors().items() if name.startswith("embedder.")}
+    averaged = any(name.startswith("average.") for name in stored)
+    theirs = {name: size for name, size in stored.items() if name.startswith("embedder.")}
+    if averaged or {name: value.shape for name, value in network.items()} != theirs:
+        last = path / checkpoint.LAST
+        weights = distributed.on_all(lambda: checkpoint.read(last, checkpoint.FORMAT)[0])
+        distributed.on_all(lambda: _put(run, checkpoint.without_loss(weights), f"init={last}"))
+        network = {}
+    runs.read(folder, {**_loss_tensors(run), **network})
 
 
 def _why_anew(

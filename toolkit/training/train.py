@@ -18,7 +18,8 @@ from toolkit.data.sampling import draws
 from toolkit.losses.contract import Scheduled
 from toolkit.models import checkpoint
 from toolkit.parallel import distributed, spread
-from toolkit.training.build import half, least_rows
+from toolkit.training import trained
+from toolkit.training.build import half, least_rows, thaw
 from toolkit.training.keeper import Keeper
 from toolkit.training.loading import loader_of, on_device, part_of
 from toolkit.training.lock import only_writer
@@ -157,6 +158,7 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
             return
         run.embedder.train()
         for batch in keeper.batches(loader):
+            thaw(run, recipe)
             rate = _set_rate(run, recipe)
             # margins and annealings that move
             if isinstance(run.loss, Scheduled):
@@ -208,7 +210,11 @@ def _overview(run: Run, planned: Plan) -> str:
     """One line on what is trained on what."""
     size = sum(parameter.numel() for parameter in run.embedder.parameters())
     processes = f", {distributed.world()} processes" if distributed.world() > 1 else ""
+    tuning = planned.recipe.tuning
+    part = ""
+    if tuning.freeze or tuning.lora.rank:
+        part = f" ({trained.overview(run, tuning.freeze_until)})"
     return (
-        f"{len(planned.items)} items of {len(planned.classes)} classes, {size:,} parameters, "
+        f"{len(planned.items)} items of {len(planned.classes)} classes, {size:,} parameters{part}, "
         f"{planned.recipe.schedule.steps} steps on {run.device.type}{processes}"
     )

@@ -32,6 +32,7 @@ METHOD = (
     "similarity",
     "memory",
     "optim",
+    "tuning",
     "schedule.warmup_steps",
     "schedule.decay",
     "schedule.halve_after",
@@ -45,6 +46,7 @@ INDIFFERENT = (
     "compute.prefetch",
     "compute.threads",
     "compute.cache",
+    "compute.recompute",
 )
 
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from likeness.cli import main
 from likeness.models.initial import read_initial
+from likeness.models.load import load
+from toolkit.backbones import resnet
+from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.resnet import ResNet
 from toolkit.models.checkpoint import FORMAT, find_model, read
 from toolkit.training import recipe as recipes
 from toolkit.training import start
+from toolkit.training.fine_tuning import Tuning
 from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.train import fit
 
@@ -24,7 +31,7 @@ TINY = Path(__file__).parents[2] / "tiny.py"
 def recipe() -> Recipe:
     return replace(
         recipes.load(f"{TINY}:arcface")[0],
-        backbone=partial(ResNet, dim=10, width=4),
+        backbone=partial(ResNet, dim=10, width=4, blocks=(1, 1, 1, 1)),
         measure=None,
         optim=Optim(lr=0.0),
         schedule=Schedule(steps=1),
@@ -34,7 +41,9 @@ def recipe() -> Recipe:
 @pytest.fixture
 def wespeaker(tmp_path: Path) -> Path:
     torch.manual_seed(3)
-    torch.save(ResNet(16, dim=10, width=4).state_dict(), tmp_path / "avg_model.pt")
+    torch.save(
+        ResNet(16, dim=10, width=4, blocks=(1, 1, 1, 1)).state_dict(), tmp_path / "avg_model.pt"
+    )
     return tmp_path
 
 
@@ -50,19 +59,152 @@ def test_a_wespeaker_checkpoint_is_fine_tuned(
     assert again.weights.keys() == start.read_initial(str(wespeaker / "run")).weights.keys()
 
 
-def test_an_initial_model_that_does_not_fit_leaves_no_folder(
+def onnx_file(path: Path) -> str:
+    """A network in ONNX form, the mean over frames of filterbanks (B, T, 16)."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    make, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = make.make_graph(
+        [make.make_node("ReduceMean", ["x"], ["z"], axes=[1], keepdims=0)],
+        "mean",
+        [make.make_tensor_value_info("x", kind, ["B", "T", 16])],
+        [make.make_tensor_value_info("z", kind, ["B", 16])],
+    )
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 13)], ir_version=8)
+    onnx.save_model(model, str(path))
+    return str(path)
+
+
+def refused_initials(folder: Path, voices: Path, recipe: Recipe) -> dict[str, tuple[str, str]]:
+    """Every way in which `init` can be refused: the text, and a word of the refusal."""
+    state = torch.load(folder / "avg_model.pt", weights_only=True)
+    cases: dict[str, tuple[str, str]] = {
+        "no file": (str(folder / "nowhere"), "nowhere"),
+        "no checkpoint": (str(folder / "nowhere.safetensors"), "nowhere"),
+        "no such kind": ("speechbarin:somewhere", "speechbarin"),
+        "no weights": (f"wespeaker:{folder / 'nowhere.pt'}", "nowhere"),
+        "an empty folder": (str(folder / "empty"), "no checkpoint"),
+        "another kind of file": (str(folder / "notes.txt"), "notes"),
+        "onnx": (onnx_file(folder / "mean.onnx"), "cannot train"),
+        "of another project": (str(folder / "other.safetensors"), "without a description"),
+    }
+    (folder / "empty").mkdir()
+    (folder / "notes.txt").write_text("no weights\n")
+    save_file(state, folder / "other.safetensors")
+    for name, changes in {
+        "1 of another shape": {"seg_1.bias": torch.zeros(3)},
+        "1 missing": {"seg_1.bias": None},
+        "1 unknown": {"seg_9.bias": torch.zeros(3)},
+    }.items():
+        changed = {key: value for key, value in (state | changes).items() if value is not None}
+        torch.save(changed, folder / f"{name}.pt")
+        cases[name] = (f"wespeaker:{folder / name}.pt", name)
+    smaller = replace(recipe, backbone=partial(ResNet, dim=10, width=2, blocks=(1, 1, 1, 1)))
+    fit(smaller, data=voices, out=folder / "smaller")
+    cases["another run"] = (str(folder / "smaller"), "of another shape")
+    cut = (folder / "smaller" / "last.safetensors").read_bytes()[:-100]
+    (folder / "cut.safetensors").write_bytes(cut)
+    cases["a file that is cut"] = (str(folder / "cut.safetensors"), "no whole")
+    return cases
+
+
+def test_a_refused_initial_model_leaves_nothing_behind(
     recipe: Recipe, wespeaker: Path, voices: Path
 ) -> None:
-    for init, keyword in (
-        (f"wespeaker:{wespeaker / 'nowhere.pt'}", "nowhere"),
-        (str(wespeaker / "nowhere"), "nowhere"),
-        ("speechbarin:somewhere", "speechbarin"),
+    out = wespeaker / "run"
+    for name, (init, keyword) in refused_initials(wespeaker, voices, recipe).items():
+        with pytest.raises(ValueError, match=keyword) as refused:
+            fit(replace(recipe, init=init), data=voices, out=out, read_initial=read_initial)
+        assert not out.exists(), name
+        assert "\n" not in str(refused.value), name
+    changed = replace(recipe, init=f"wespeaker:{wespeaker}")
+    fit(changed, data=voices, out=out, read_initial=read_initial)
+    # and what is there already stays as it is
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    with pytest.raises(ValueError, match="nowhere"):
+        fit(
+            replace(recipe, init="nowhere"),
+            data=voices,
+            out=wespeaker / "other",
+            read_initial=read_initial,
+        )
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+
+
+def test_a_refused_initial_model_ends_the_command_with_one_sentence(
+    wespeaker: Path, voices: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = wespeaker / "run"
+    for init in ("nowhere", f"wespeaker:{wespeaker}"):
+        command = ["train", f"{TINY}:arcface", f"init={init}", "measure=none"]
+        with pytest.raises(SystemExit) as stopped:
+            main([*command, "--data", str(voices), "--out", str(out)])
+        assert stopped.value.code == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+        assert not out.exists()
+
+
+def test_faces_of_arcface_torch_are_fine_tuned(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    network = IResNet(3, dim=8, blocks=(1, 2, 1, 1), width=4, image_size=48).eval()
+    file = tmp_path / "backbone.pth"
+    torch.save({f"module.{name}": value for name, value in network.state_dict().items()}, file)
+    loaded = load(f"insightface:{file}")
+    faces = 255 * torch.rand(2, 3, 48, 48)
+    with torch.no_grad():
+        expected = network((faces - 127.5) / 127.5)
+        assert torch.allclose(loaded.embedder(faces), expected, atol=1e-5)
+    assert (loaded.modality, aligned(loaded)) == ("face", (48, 48))
+    initial = read_initial(f"insightface:{file}")
+    assert initial.weights.keys() == {f"backbone.{name}" for name in network.state_dict()}
+    state = network.state_dict()
+    for changes, keyword in (
+        ({"fc.bias": torch.zeros(9)}, "fc.bias"),
+        ({"conv1.weight": torch.zeros(8, 3, 3, 3)}, "do not fit"),
+        ({"layer1.0.prelu.weight": None}, "no IResNet"),
     ):
+        wrong = {key: value for key, value in (state | changes).items() if value is not None}
+        torch.save(wrong, tmp_path / "wrong.pth")
         with pytest.raises(ValueError, match=keyword):
-            fit(
-                replace(recipe, init=init),
-                data=voices,
-                out=wespeaker / "run",
-                read_initial=read_initial,
-            )
-        assert not (wespeaker / "run").exists()
+            load(f"insightface:{tmp_path / 'wrong.pth'}")
+
+
+def aligned(loaded: Any) -> Any:
+    return loaded.read.keywords["size"]
+
+
+class Fresh(ResNet):
+    """A network with a part that no pretrained model has."""
+
+    fresh = ("seg_2.", "seg_bn_1.")
+
+
+def test_only_new_parts_may_be_missing(
+    recipe: Recipe,
+    wespeaker: Path,
+    voices: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(resnet, "Fresh", Fresh, raising=False)
+    monkeypatch.setattr(Fresh, "__module__", resnet.__name__)  # a recipe's parts are of toolkit
+    fresh = replace(
+        recipe,
+        backbone=partial(Fresh, dim=10, width=4, blocks=(1, 1, 1, 1), two_layers=True),
+        init=f"wespeaker:{wespeaker}",
+        tuning=Tuning(freeze=("backbone",)),
+    )
+    fit(fresh, data=voices, out=wespeaker / "run", read_initial=read_initial)
+    assert "5 tensors of it are new (backbone.seg_bn_1.running_mean" in capsys.readouterr().err
+    weights, _, _ = read(find_model(wespeaker / "run"), FORMAT)
+    expected = torch.load(wespeaker / "avg_model.pt", weights_only=True)
+    assert torch.equal(weights["backbone.seg_1.weight"], expected["seg_1.weight"])
+
+    def without_a_bias(init: str) -> start.Initial:
+        initial = read_initial(init)
+        kept = {key: x for key, x in initial.weights.items() if key != "backbone.bn1.bias"}
+        return start.Initial(kept, initial.source)
+
+    with pytest.raises(ValueError, match=r"1 missing .backbone\.bn1\.bias"):
+        fit(fresh, data=voices, out=wespeaker / "other", read_initial=without_a_bias)
+    assert not (wespeaker / "other").exists()

@@ -27,6 +27,7 @@ from toolkit.data.sampling import Sampling
 from toolkit.losses.contrast import NTXent
 from toolkit.losses.margin import ArcFace
 from toolkit.parallel import distributed
+from toolkit.training.fine_tuning import LoRA, Tuning
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.run import Run
@@ -69,6 +70,9 @@ VARIANTS: dict[str, Recipe] = {
         memory=Memory(30, momentum=0.0),
         sampling=Sampling(batch_size=10, items_per_class=2),
     ),
+    # DDP refuses a network of which nothing is trained, and is there from the fourth step on
+    "thawed": replace(BASE, tuning=Tuning(freeze=("backbone",), freeze_until=3, ema=0.9)),
+    "adapted": replace(BASE, tuning=Tuning(lora=LoRA(rank=2, targets=("conv1", "conv2")))),
 }
 
 

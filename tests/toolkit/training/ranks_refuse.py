@@ -11,6 +11,7 @@ import math
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ import torch
 from torch import Tensor
 
 from modalities.speaker import folders
+from toolkit.backbones.resnet import ResNet34
 from toolkit.data.batch import Batch
 from toolkit.parallel import distributed
 from toolkit.training.lock import only_writer
 from toolkit.training.recipe import Recipe, Schedule
 from toolkit.training.run import Run
+from toolkit.training.start import Initial, read_initial
 from toolkit.training.train import fit, step
 
 _spec = importlib.util.spec_from_file_location("tiny", Path(__file__).parents[2] / "tiny.py")
@@ -36,6 +39,12 @@ def spoilt(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
     if run.step == 3 and distributed.rank() == 1:
         dict(run.embedder.named_buffers())["backbone.bn1.running_mean"][0] = math.nan
     return step(run, batch, recipe)
+
+
+def unread_by_the_second(init: str) -> Initial:
+    if distributed.rank() == 1:
+        raise ValueError("this machine has no such file")
+    return read_initial(init)
 
 
 def main(data: Path, out: Path) -> None:
@@ -57,6 +66,11 @@ def main(data: Path, out: Path) -> None:
             ended.append(f"{name}: {type(error).__name__}: {error}")
 
     attempt(recipe, "statistics", step=spoilt)
+    trained = str(out / "statistics")
+    wider = partial(ResNet34, dim=8, width=4, blocks=(1, 1, 1, 1))
+    attempt(replace(recipe, init=str(out / "nowhere")), "absent")
+    attempt(replace(recipe, init=trained, backbone=wider), "misfit")
+    attempt(replace(recipe, init=trained), "unread", read_initial=unread_by_the_second)
     with ExitStack() as stack:
         distributed.on_main(lambda: stack.enter_context(only_writer(out / "locked")))
         attempt(recipe, "locked")

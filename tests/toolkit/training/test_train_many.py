@@ -177,7 +177,11 @@ def allowed(alone: Path, variant: str) -> float:
 
 @pytest.mark.parametrize(
     "variant",
-    ["whole", *(pytest.param(name, marks=pytest.mark.slow) for name in ("simple", "memory"))],
+    [
+        "whole",
+        "thawed",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("simple", "memory", "adapted")),
+    ],
 )
 def test_two_processes_train_as_one(variant: str, alone: Path, two: Path) -> None:
     bound = allowed(alone, variant)

@@ -1,0 +1,516 @@
+"""Fine-tuning: frozen parts, rates, adapters and averages, each of which resumes bit for bit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from likeness.cli import main
+from likeness.models.run import load_model
+from toolkit.backbones.image_resnet import ImageResNet
+from toolkit.backbones.vit import ViT
+from toolkit.data.pixels import PixelScale
+from toolkit.losses.triplet import Triplet
+from toolkit.models import adapter, checkpoint
+from toolkit.models.embed import TorchEmbedder
+from toolkit.training import recipe as recipes
+from toolkit.training import trained
+from toolkit.training.build import build
+from toolkit.training.fine_tuning import LoRA, Tuning
+from toolkit.training.layers import depths
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.run import Run
+from toolkit.training.train import fit, step
+
+TINY = Path(__file__).parents[2] / "tiny.py"
+CPU = torch.device("cpu")
+SHORT = Schedule(steps=6, save_every=3)
+WAYS: dict[str, dict[str, Any]] = {
+    "frozen": {"tuning": Tuning(freeze=("backbone.layer1", "backbone.bn1"))},
+    "thawed": {
+        "tuning": Tuning(freeze=("backbone",), freeze_until=2),
+        "optim": Optim(name="adamw", lr=1e-3),
+    },
+    "later": {"tuning": Tuning(freeze=("backbone.layer1", "backbone.bn1"), freeze_until=4)},
+    "rates": {"tuning": Tuning(rates={"backbone.layer1": 0.1}, layer_decay=0.5)},
+    "ema": {"tuning": Tuning(ema=0.9)},
+    "last": {"tuning": Tuning(average_last=2), "schedule": Schedule(steps=6, save_every=2)},
+    "lora": {"tuning": Tuning(lora=LoRA(rank=2, targets=("conv1", "conv2"), dropout=0.1))},
+    "recompute": {"compute": recipes.Compute(threads=1, recompute=True)},
+}
+
+
+def needs_peft() -> None:
+    """Skip a test where the package is not installed."""
+    if find_spec("peft") is None:
+        pytest.skip("peft is not installed")
+
+
+def recipe(**changes: Any) -> Recipe:
+    tiny = recipes.load(f"{TINY}:arcface")[0]
+    return replace(tiny, **{"schedule": SHORT, "measure": None, **changes})
+
+
+def weights(out: Path) -> dict[str, Tensor]:
+    """Every tensor of the resume folder."""
+    (folder,) = (out / "resume").iterdir()
+    (file,) = folder.glob("*.safetensors")
+    return load_file(file)
+
+
+def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
+    assert a.keys() == b.keys()
+    return [name for name in a if not torch.equal(a[name], b[name])]
+
+
+def started(recipe: Recipe) -> dict[str, Tensor]:
+    """A run's tensors before its first step."""
+    return {name: value.clone() for name, value in build(recipe, 6, CPU).tensors().items()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_was_stopped_resumes_bit_for_bit(way: str, voices: Path, tmp_path: Path) -> None:
+    if way == "lora":
+        needs_peft()
+
+    def until_4(run: Run, batch: Any, recipe: Recipe) -> Tensor:
+        if run.step == 4:
+            raise KeyError("power cut")
+        return step(run, batch, recipe)
+
+    changed = recipe(**WAYS[way])
+    fit(changed, data=voices, out=tmp_path / "whole")
+    with pytest.raises(KeyError):
+        fit(changed, data=voices, out=tmp_path / "stopped", step=until_4)
+    fit(changed, data=voices, out=tmp_path / "stopped", resume=True)
+    assert differing(weights(tmp_path / "whole"), weights(tmp_path / "stopped")) == []
+    files = [load_file(tmp_path / name / checkpoint.LAST) for name in ("whole", "stopped")]
+    assert differing(*files) == []
+
+
+def test_frozen_parts_stand_still_with_their_statistics(
+    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frozen = recipe(**WAYS["frozen"])
+    before = started(frozen)
+    fit(frozen, data=voices, out=tmp_path / "run")
+    after = weights(tmp_path / "run")
+    names = [name for name in before if name.startswith("embedder.")]
+    unmoved = {name for name in names if torch.equal(before[name], after[name])}
+    parts = ("embedder.backbone.layer1.", "embedder.backbone.bn1.")
+    assert unmoved == {name for name in names if name.startswith(parts)}
+    assert any(name.endswith("running_mean") for name in unmoved)
+    run = build(frozen, 6, CPU)
+    every = sum(value.numel() for value in run.embedder.parameters())
+    still = sum(
+        value.numel()
+        for name, value in run.embedder.named_parameters()
+        if f"embedder.{name}".startswith(parts)
+    )
+    assert f"{every:,} parameters ({every - still:,} of them trained" in capsys.readouterr().err
+
+
+def test_a_frozen_network_trains_the_loss_alone(voices: Path, tmp_path: Path) -> None:
+    frozen = recipe(tuning=Tuning(freeze=("frontend", "backbone")))
+    before = started(frozen)
+    fit(frozen, data=voices, out=tmp_path / "run")
+    after = weights(tmp_path / "run")
+    moved = [name for name in before if not torch.equal(before[name], after[name])]
+    assert moved == ["loss.proxies"]
+    assert [name for name in after if name.startswith("optimizer.")] == [
+        "optimizer.0.momentum_buffer"
+    ]
+
+
+def test_parts_are_trained_from_their_step_on(voices: Path, tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    def watch(run: Run, batch: Any, recipe: Recipe) -> Tensor:
+        bn1 = run.embedder.get_submodule("backbone.bn1")
+        value = next(iter(bn1.parameters()))
+        assert value.requires_grad == bn1.training
+        seen.append(value.requires_grad)
+        return step(run, batch, recipe)
+
+    later = recipe(**WAYS["thawed"])
+    before = started(later)
+    fit(later, data=voices, out=tmp_path / "run", step=watch)
+    assert seen == [False] * 2 + [True] * 4
+    after = weights(tmp_path / "run")
+    assert not torch.equal(
+        before["embedder.backbone.conv1.weight"], after["embedder.backbone.conv1.weight"]
+    )
+    steps = {float(value) for name, value in after.items() if name.endswith(".step")}
+    assert steps == {4.0, 6.0}  # Adam counts the steps of each parameter
+
+
+def test_evaluation_leaves_frozen_parts_as_they_are(voices: Path, tmp_path: Path) -> None:
+    """After an evaluation the network is put back into training mode, but not its frozen parts."""
+    measured = recipe(
+        **WAYS["frozen"],
+        measure=recipes.load(f"{TINY}:arcface")[0].measure,
+        schedule=replace(SHORT, eval_every=2),
+    )
+    before = started(measured)
+    fit(measured, data=voices, out=tmp_path / "run")
+    name = "embedder.backbone.bn1.running_mean"
+    assert torch.equal(before[name], weights(tmp_path / "run")[name])
+
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"freeze_until": 4}, "freeze_until=4"),
+    ({"freeze": ("backbone",), "freeze_until": 6}, "freeze_until=6"),
+    ({"freeze": "backbone"}, "tuple"),
+    ({"freeze": ("backbone.layr1",)}, "backbone.layer1"),
+    ({"rates": {"backbone": 0.0}}, "freeze"),
+    ({"rates": {"backbone.layer9": 0.5}}, "backbone.layer"),
+    ({"freeze": ("backbone.layer1",), "rates": {"backbone.layer1": 0.5}}, "rates"),
+    ({"layer_decay": 1.5}, "layer_decay=1.5"),
+    ({"freeze": ("backbone",), "lora": LoRA(rank=2)}, "adapters"),
+    ({"lora": LoRA(targets=("conv1",))}, "rank"),
+    ({"lora": LoRA(rank=2, dropout=1.0)}, "dropout=1"),
+    ({"lora": LoRA(rank=2)}, "seg_1"),
+    ({"lora": LoRA(rank=2, targets=("conv7",))}, "conv7"),
+    ({"ema": 1.0}, "ema=1"),
+    ({"ema": 0.5, "average_last": 2}, "choose one"),
+    ({"average_last": 1}, "average_last=1"),
+    ({"average_last": 9}, "saves 2"),
+]
+
+
+@pytest.mark.parametrize(("settings", "keyword"), CONTRADICTIONS)
+def test_settings_that_contradict_each_other_leave_no_folder(
+    settings: dict[str, Any], keyword: str, voices: Path, tmp_path: Path
+) -> None:
+    if getattr(settings.get("lora"), "rank", 0):
+        needs_peft()
+    with pytest.raises(ValueError, match=keyword):
+        fit(recipe(tuning=Tuning(**settings)), data=voices, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_trains_nothing_is_refused(voices: Path, tmp_path: Path) -> None:
+    frozen = Tuning(freeze=("backbone",))
+    for tuning in (frozen, replace(frozen, freeze_until=2)):
+        with pytest.raises(ValueError, match="nothing is trained"):
+            fit(recipe(loss=Triplet, tuning=tuning), data=voices, out=tmp_path / "run")
+    several = replace(SHORT, keep_best=2)
+    both = recipes.Compute(recompute=True, compile=True)
+    with pytest.raises(ValueError, match="exclude each other"):
+        fit(recipe(compute=both), data=voices, out=tmp_path / "run")
+    with pytest.raises(ValueError, match="keep_best"):
+        fit(
+            recipe(tuning=Tuning(average_last=2), schedule=several),
+            data=voices,
+            out=tmp_path / "run",
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_of_the_command_line(voices: Path, tmp_path: Path) -> None:
+    changed = recipes.override(
+        recipe(),
+        [
+            "tuning.freeze=frontend,backbone.layer1",
+            "tuning.freeze_until=2",
+            "tuning.rates=backbone.layer2:0.1,backbone.seg_1:2",
+            "tuning.lora.rank=4",
+        ],
+    )
+    assert changed.tuning == Tuning(
+        freeze=("frontend", "backbone.layer1"),
+        freeze_until=2,
+        rates={"backbone.layer2": 0.1, "backbone.seg_1": 2.0},
+        lora=LoRA(rank=4),
+    )
+    for text in ("tuning.rates=backbone", "tuning.rates=backbone:fast"):
+        with pytest.raises(ValueError, match=r"tuning\.rates"):
+            recipes.override(recipe(), [text])
+    out = tmp_path / "run"
+    command = ["train", f"{TINY}:arcface", "schedule.steps=1", "measure=none"]
+    with pytest.raises(SystemExit) as stopped:
+        main([*command, "tuning.freeze=backbon", "--data", str(voices), "--out", str(out)])
+    assert stopped.value.code == 2
+    assert not out.exists()
+
+
+def test_a_run_of_before_goes_on(voices: Path, tmp_path: Path) -> None:
+    """Version 0.2 began without the group, and its recipe.json has none."""
+    fit(recipe(schedule=replace(SHORT, steps=4)), data=voices, out=tmp_path / "run")
+    file = tmp_path / "run" / "recipe.json"
+    stated = json.loads(file.read_text())
+    del stated["tuning"], stated["compute"]["recompute"]
+    file.write_text(json.dumps(stated))
+    fit(recipe(schedule=replace(SHORT, steps=4)), data=voices, out=tmp_path / "run", resume=True)
+    file.write_text(json.dumps(stated))
+    tuned = recipe(schedule=replace(SHORT, steps=4), tuning=Tuning(ema=0.9))
+    with pytest.raises(ValueError, match=r"tuning\.ema"):
+        fit(tuned, data=voices, out=tmp_path / "run", resume=True)
+    now, *earlier = recipes.descriptions(recipe())
+    assert [recipes.current(description) for description in earlier] == [now, now]
+    assert "tuning" not in earlier[0]
+    assert len(recipes.descriptions(tuned)) == 1
+
+
+# Rates
+# --------------------------------------------------------------------------------------------------
+
+
+def rates_of(backbone: nn.Module, **settings: Any) -> dict[str, float]:
+    return trained.rates(TorchEmbedder(PixelScale(), backbone), Tuning(**settings))
+
+
+def test_rates_by_name_and_by_depth() -> None:
+    vit = ViT(1, image_size=8, patch=4, width=8, depth=3, heads=2, dim=4)
+    by_name = rates_of(vit, layer_decay=0.5)
+    assert by_name["backbone.patch_embed.proj.weight"] == 0.5**4
+    assert by_name["backbone.pos_embed"] == 0.5**4
+    assert by_name["backbone.blocks.0.attn.qkv.weight"] == 0.5**3
+    assert by_name["backbone.blocks.2.mlp.fc1.bias"] == 0.5
+    assert by_name["backbone.norm.weight"] == by_name["backbone.head.bias"] == 1.0
+    resnet = ImageResNet(1, depth=18, width=4, dim=4, stem="3x3")
+    by_name = rates_of(resnet, layer_decay=0.5, rates={"backbone": 2.0, "backbone.layer4": 10.0})
+    assert by_name["backbone.conv1.weight"] == 2 * 0.5**5
+    assert by_name["backbone.layer4.1.conv1.weight"] == 10 * 0.5
+    assert by_name["backbone.fc.weight"] == 2.0
+    with pytest.raises(ValueError, match="layer_decay"):
+        rates_of(Flat(), layer_decay=0.5)
+
+
+class Flat(nn.Module):
+    dim = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+
+def test_layers_of_transformers_are_known_by_their_names() -> None:
+    for names, expected in (
+        # ViT, DINOv2
+        (
+            [
+                "embeddings.cls_token",
+                "encoder.layer.0.norm1.weight",
+                "encoder.layer.1.norm1.weight",
+            ],
+            [0, 1, 2],
+        ),
+        # wav2vec 2.0, HuBERT, WavLM
+        (
+            [
+                "network.feature_extractor.conv_layers.0.conv.weight",
+                "network.encoder.layers.0.attention.q_proj.weight",
+                "network.encoder.layers.1.attention.q_proj.weight",
+                "pool.weight",
+            ],
+            [0, 1, 2, 3],
+        ),
+        # ConvNeXt and ResNet: the layers of several stages
+        (
+            [
+                "embedder.weight",
+                "encoder.stages.0.layers.0.layer.0.convolution.weight",
+                "encoder.stages.1.downsampling.weight",
+                "encoder.stages.1.layers.0.layer.0.convolution.weight",
+                "encoder.stages.1.layers.0.layer.1.convolution.weight",
+            ],
+            [0, 1, 1, 2, 2],
+        ),
+    ):
+        assert list(depths(names).values()) == expected
+
+
+def test_groups_of_the_optimiser_take_their_rates() -> None:
+    run = build(recipe(**WAYS["rates"]), 6, CPU)
+    rates = {
+        name: group["lr"] / 0.05
+        for group in run.optimizer.param_groups
+        for value in group["params"]
+        for name, own in run.embedder.named_parameters()
+        if own is value
+    }
+    assert rates == pytest.approx(trained.rates(run.embedder, WAYS["rates"]["tuning"]))
+    assert rates["backbone.layer1.0.conv1.weight"] == pytest.approx(0.1 * 0.5**4)
+    assert all(
+        (value.ndim > 1) == bool(group["weight_decay"])
+        for group in run.optimizer.param_groups
+        for value in group["params"]
+    )
+
+
+# Adapters
+# --------------------------------------------------------------------------------------------------
+
+
+def test_merged_and_unmerged_embeddings_agree(voices: Path, tmp_path: Path) -> None:
+    needs_peft()
+    tuned = recipe(**WAYS["lora"], optim=Optim(lr=0.5))
+    before = started(tuned)
+    fit(tuned, data=voices, out=tmp_path / "run")
+    stored = weights(tmp_path / "run")
+    moved = [
+        name
+        for name in before
+        if name.startswith("embedder.") and not torch.equal(before[name], stored[name])
+    ]
+    assert moved
+    assert all(".lora_" in name for name in moved)
+    run = build(tuned, 6, CPU)
+    own = {name: value for name, value in run.tensors().items() if name.startswith("embedder.")}
+    for name, value in own.items():
+        value.copy_(stored[name])
+    waves = torch.randn(3, 8000, generator=torch.Generator().manual_seed(0))
+    loaded = load_model(tmp_path / "run")
+    assert not list(adapter.layers_of(loaded.embedder))
+    with torch.no_grad():
+        unmerged = run.embedder.eval()(waves)
+        assert torch.allclose(loaded.embedder(waves), unmerged, atol=1e-5)
+    file = load_file(tmp_path / "run" / checkpoint.LAST)
+    base = {name: value for name, value in file.items() if not name.startswith("adapter.")}
+    assert base.keys() == loaded.embedder.state_dict().keys()
+    untouched = load_model_state(before)
+    assert differing(base, untouched) == []  # the weights below the adapters, as they were
+    assert len(file) - len(base) == 2 * 9  # the stem, and two in each of four blocks
+
+
+def load_model_state(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The network of a run's tensors under the names that it has without adapters."""
+    return {
+        name.removeprefix("embedder.").replace(".base_layer.", "."): value
+        for name, value in tensors.items()
+        if name.startswith("embedder.") and ".lora_" not in name
+    }
+
+
+def test_adapters_of_a_vision_transformer() -> None:
+    needs_peft()
+    torch.manual_seed(0)
+    vit = ViT(1, image_size=8, patch=4, width=8, depth=2, heads=2, dim=4).eval()
+    plain = {name: value.clone() for name, value in vit.state_dict().items()}
+    layers = adapter.add(vit, rank=2, alpha=4.0)
+    assert layers == ["blocks.0.attn.qkv", "blocks.1.attn.qkv"]
+    for name, value in vit.named_parameters():
+        if ".lora_" in name:
+            nn.init.normal_(value)
+    images = torch.rand(2, 1, 8, 8)
+    stored = adapter.tensors_of(vit)
+    assert {name for name in stored if not name.startswith("adapter.")} == plain.keys()
+    again = ViT(1, image_size=8, patch=4, width=8, depth=2, heads=2, dim=4).eval()
+    again.load_state_dict(adapter.merged(stored))
+    with torch.no_grad():
+        assert torch.allclose(again(images), vit(images), atol=1e-5)
+        again.load_state_dict(plain)
+        assert not torch.allclose(again(images), vit(images), atol=1e-2)
+
+
+def test_adapters_of_another_shape_are_refused() -> None:
+    good = {
+        "fc.weight": torch.zeros(3, 2),
+        "adapter.fc.A": torch.ones(1, 2),
+        "adapter.fc.B": torch.ones(3, 1),
+    }
+    assert adapter.merged(good).keys() == {"fc.weight"}
+    for changes in (
+        {"adapter.fc.A": torch.ones(1, 3)},
+        {"adapter.fc.B": torch.ones(3, 2)},
+        {"adapter.fc.B": torch.ones(())},
+        {"adapter.other.A": torch.ones(1, 2)},
+        {"adapter.fc.C": torch.ones(1, 2)},
+        {"adapter.": torch.ones(1, 2)},
+    ):
+        wrong = adapter.merged(good | changes)
+        assert any(name.startswith("adapter.") for name in wrong)
+        with pytest.raises(ValueError, match="unknown"):
+            checkpoint.put(nn.ModuleDict({"fc": nn.Linear(2, 3, bias=False)}), wrong, "file")
+
+
+# Averages
+# --------------------------------------------------------------------------------------------------
+
+
+def test_the_exponential_average_is_the_model(voices: Path, tmp_path: Path) -> None:
+    states: list[dict[str, Tensor]] = []
+
+    def watch(run: Run, batch: Any, recipe: Recipe) -> Tensor:
+        states.append({k: v.double().clone() for k, v in run.embedder.state_dict().items()})
+        return step(run, batch, recipe)
+
+    fit(recipe(**WAYS["ema"]), data=voices, out=tmp_path / "run", step=watch)
+    final = weights(tmp_path / "run")
+    states.append({k: final[f"embedder.{k}"].double() for k in states[0]})
+    model = load_file(tmp_path / "run" / checkpoint.LAST)
+    for name, value in model.items():
+        expected = states[0][name]
+        for number, state in enumerate(states[1:], 1):
+            decay = min(0.9, (1 + number) / (10 + number))
+            expected = decay * expected + (1 - decay) * state[name]
+        if not value.is_floating_point():
+            expected = states[-1][name]
+        assert torch.allclose(value.double(), expected, atol=1e-5), name
+    assert not torch.equal(model["backbone.conv1.weight"], final["embedder.backbone.conv1.weight"])
+
+
+def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(
+    voices: Path, tmp_path: Path
+) -> None:
+    states: dict[int, dict[str, Tensor]] = {}
+
+    def watch(run: Run, batch: Any, recipe: Recipe) -> Tensor:
+        states[run.step] = {k: v.clone() for k, v in run.embedder.state_dict().items()}
+        return step(run, batch, recipe)
+
+    measure = recipes.load(f"{TINY}:arcface")[0].measure
+    watched = Schedule(steps=6, save_every=2, eval_every=1, watch="eer")
+    mean = recipe(**{**WAYS["last"], "measure": measure, "schedule": watched})
+    fit(mean, data=voices, out=tmp_path / "run", step=watch)
+    final = weights(tmp_path / "run")
+    states[6] = {name: final[f"embedder.{name}"] for name in states[0]}
+    model = load_file(tmp_path / "run" / checkpoint.LAST)
+    for name, value in model.items():
+        if value.is_floating_point():
+            expected = torch.stack([states[at][name].double() for at in (4, 6)]).mean(0)
+            assert torch.allclose(value.double(), expected, atol=1e-6), name
+        else:
+            assert torch.equal(value, states[6][name]), name
+    # the evaluations before the first checkpoint are of the weights as they are
+    values = [
+        json.loads(line)["eer"]
+        for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+        if "eer" in line
+    ]
+    assert len(values) == 6
+    best = load_file(tmp_path / "run" / checkpoint.BEST)
+    assert best.keys() == model.keys()
+
+
+def test_fine_tuning_starts_from_an_average_and_from_adapters(
+    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs_peft()
+    ways = {"ema": WAYS["ema"], "lora": WAYS["lora"]}
+    for name, way in ways.items():
+        fit(recipe(**way), data=voices, out=tmp_path / name)
+        expected = load_model(tmp_path / name).embedder.state_dict()
+        for second in ({}, WAYS["lora"]):
+            still = recipe(
+                **second,
+                init=str(tmp_path / name),
+                optim=Optim(lr=0.0, weight_decay=0.0),
+                schedule=Schedule(steps=1),
+            )
+            fit(still, data=voices, out=tmp_path / "next")
+            assert "its class proxies" in capsys.readouterr().err
+            got = load_model(tmp_path / "next").embedder.state_dict()
+            wrong = [key for key in differing(expected, got) if "running" not in key]
+            assert [key for key in wrong if "num_batches" not in key] == []
+            shutil.rmtree(tmp_path / "next")

@@ -1,0 +1,185 @@
+"""Adapters of low rank (LoRA) on layers of a network, by the package peft; kept apart from its
+weights in a model file, and merged into them when it is loaded.
+
+In a model file, the weights are under the names that they have without adapters. Beside them are
+"adapter.LAYER.A" (rank, ...) and "adapter.LAYER.B" (outputs, rank), which is already multiplied by
+alpha / rank, so that the merged weight is W + B A.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from toolkit.backbones.torchaudio_cpu import import_torchaudio
+
+ADAPTER = "adapter."
+_NAME = "default"  # what peft calls the adapter of each layer
+# The projections of queries and values as transformers, timm and DINO call them; qkv is all three.
+_QUERIES_AND_VALUES = (
+    ("q_proj", "v_proj"),
+    ("query", "value"),
+    ("linear_q", "linear_v"),
+    ("to_q", "to_v"),
+    ("qkv",),
+)
+
+
+def add(
+    network: nn.Module, *, rank: int, alpha: float, targets: Sequence[str] = (), dropout: float = 0
+) -> list[str]:
+    """Put an adapter on some layers of a network.
+
+    Args:
+        network: The network, which is changed in place.
+        rank: The rank of each adapter.
+        alpha: The adapter's factor, times the rank.
+        targets: Names of layers, whole or their ends; none takes the projections of queries and
+            values.
+        dropout: The share of an adapter's inputs that is dropped in training.
+
+    Returns:
+        The names of the layers.
+
+    Raises:
+        ValueError: No layer has such a name, or a layer is neither linear nor a plain convolution.
+        ImportError: peft is missing.
+    """
+    try:
+        import_torchaudio()  # peft imports transformers, and that imports torchaudio
+        import peft
+    except ImportError:
+        raise ImportError("tuning.lora needs peft; run `pip install 'likeness[hub]'`") from None
+    layers = choose(network, targets)
+    config = peft.LoraConfig(
+        r=rank,
+        lora_alpha=cast(int, alpha),  # a float will do, whatever peft states
+        lora_dropout=dropout,
+        target_modules="|".join(re.escape(name) for name in layers),
+    )
+    peft.inject_adapter_in_model(config, network, _NAME)
+    return layers
+
+
+def choose(network: nn.Module, targets: Sequence[str] = ()) -> list[str]:
+    """Return the names of the layers of a network that are meant by names or their ends.
+
+    Args:
+        network: The network.
+        targets: The names; none takes the projections of queries and values.
+
+    Raises:
+        ValueError: A name fits no layer, or one that can have no adapter.
+    """
+    layers = {name: module for name, module in network.named_modules() if _can_have(module)}
+    ends = list(dict.fromkeys(name.rpartition(".")[2] for name in layers))
+    if not targets:
+        targets = next((each for each in _QUERIES_AND_VALUES if {*each} <= {*ends}), ())
+        if not targets:
+            raise ValueError(
+                "tuning.lora.targets is empty, and no layers of this network are called as "
+                "projections of queries and values are; name some, of which there are: "
+                f"{', '.join(ends) or 'none'}"
+            )
+    missing = [target for target in targets if not any(_is_called(name, target) for name in layers)]
+    if missing:
+        raise ValueError(
+            f"tuning.lora.targets: {len(missing)} of the names fit no linear layer and no plain "
+            f"convolution ({missing[0]}); there are: {', '.join(ends) or 'none'}"
+        )
+    return [name for name in layers if any(_is_called(name, target) for target in targets)]
+
+
+def _is_called(name: str, target: str) -> bool:
+    return name == target or name.endswith(f".{target}")
+
+
+def _can_have(layer: nn.Module) -> bool:
+    """Whether a layer can have an adapter: linear, or a convolution without groups and dilation."""
+    if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+        plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
+        return plain and type(layer) in (nn.Conv1d, nn.Conv2d)
+    return type(layer) is nn.Linear
+
+
+def layers_of(network: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the names and layers of a network that have an adapter."""
+    for name, module in network.named_modules():
+        if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
+            yield name, module
+
+
+def plain_names(network: nn.Module) -> dict[str, str]:
+    """Return the names of a network's tensors -> the names that they have without adapters.
+
+    The tensors of adapters are left out.
+    """
+    adapted = [name for name, _ in layers_of(network)]
+    names: dict[str, str] = {}
+    for name in network.state_dict():
+        layer = next((layer for layer in adapted if name.startswith(f"{layer}.")), "")
+        rest = name.removeprefix(f"{layer}.") if layer else name
+        if not layer:
+            names[name] = name
+        elif rest.startswith("base_layer."):
+            names[name] = f"{layer}.{rest.removeprefix('base_layer.')}"
+    return names
+
+
+def tensors_of(network: nn.Module) -> dict[str, Tensor]:
+    """Return a network's tensors by name, with its adapters as a model file keeps them."""
+    state = network.state_dict()
+    tensors = {plain: state[name] for name, plain in plain_names(network).items()}
+    for name, layer in layers_of(network):
+        tensors[f"{ADAPTER}{name}.A"] = layer.lora_A[_NAME].weight.detach()
+        tensors[f"{ADAPTER}{name}.B"] = layer.lora_B[_NAME].weight.detach() * layer.scaling[_NAME]
+    return tensors
+
+
+def merged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a model file with its adapters merged into the weights.
+
+    An adapter without a layer of its shape stays among them, and is an unknown tensor to whatever
+    loads them strictly.
+
+    Args:
+        tensors: Name -> tensor, perhaps with adapters among them.
+
+    Example:
+        >>> import torch
+        >>> one, two = torch.ones(2, 1), torch.ones(1, 2)
+        >>> adapted = {"fc.weight": torch.zeros(2, 2), "adapter.fc.A": two, "adapter.fc.B": one}
+        >>> merged(adapted)
+        {'fc.weight': tensor([[1., 1.],
+                [1., 1.]])}
+    """
+    own = dict(tensors)
+    layers = {
+        name.removeprefix(ADAPTER).rpartition(".")[0]
+        for name in tensors
+        if name.startswith(ADAPTER)
+    }
+    for layer in sorted(layers):
+        if _fits(tensors, layer):
+            weight = own[f"{layer}.weight"]
+            a, b = (own.pop(f"{ADAPTER}{layer}.{side}").flatten(1).float() for side in "AB")
+            change = (b @ a).view(weight.shape)
+            own[f"{layer}.weight"] = (weight.float() + change).to(weight.dtype)
+    return own
+
+
+def _fits(tensors: Mapping[str, Tensor], layer: str) -> bool:
+    """Whether the adapter of a layer has the shapes that its weight (outputs, ...) needs."""
+    names = f"{layer}.weight", f"{ADAPTER}{layer}.A", f"{ADAPTER}{layer}.B"
+    weight, a, b = (tensors.get(name) for name in names)
+    if weight is None or a is None or b is None or weight.ndim < 2 or a.ndim < 2 or b.ndim < 2:
+        return False
+    return (
+        weight.is_floating_point()
+        and a.shape[1:] == weight.shape[1:]
+        and b.shape[0] == weight.shape[0]
+        and b[0].numel() == a.shape[0]
+    )
