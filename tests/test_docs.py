@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -30,6 +31,8 @@ from torch import nn
 from likeness.cli import app, main
 from likeness.commands.recipes import located, names
 from modalities import synthetic, synthetic_faces, synthetic_glyphs
+from tests.tiny_yunet import tiny_yunet
+from toolkit.data.images import encode
 from toolkit.training import recipe as recipes
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +45,8 @@ RUN = (
     "docs/losses.md",
     "docs/backbones.md",
     "docs/own_networks.md",
+    "docs/photographs.md",
+    "docs/fine_tuning.md",
     "docs/deployment.md",
     "docs/protocols.md",
 )
@@ -95,7 +100,12 @@ RUNNABLE = [
     for block in BLOCKS
     if block.page == name and block.kind in ("sh", "python")
 ]
-NARROW = [*(ROOT / page for page in RUN), ROOT / "CONTRIBUTING.md", ROOT / "docs" / "limits.md"]
+NARROW = [
+    *(ROOT / page for page in RUN),
+    ROOT / "docs" / "hub.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "limits.md",
+]
 SHOWN = [
     (block, line)
     for block in BLOCKS
@@ -135,6 +145,7 @@ def ran(
     (folder / "groups.txt").write_text(
         "".join(f"{name} {'fm'[i % 2]}\n" for i, name in enumerate(NAMES)), encoding="utf-8"
     )
+    write_photographs(folder)
     (folder / "recipes").symlink_to(ROOT / "recipes")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -151,6 +162,23 @@ def ran(
             return {(entry.page, entry.line): run(entry) for entry in RUNNABLE[: last + 1]}
     finally:
         torch.set_num_threads(threads)
+
+
+def write_photographs(folder: Path) -> None:
+    """Write photographs/SUBJECT/N.png, and yunet.onnx, a detector of the faces in them.
+
+    The detector takes a bright red square for a face.
+    """
+    tiny_yunet(folder / "yunet.onnx")
+    rng = np.random.default_rng(0)
+    for k, name in enumerate(NAMES):
+        for number in (1, 2, 3):
+            pixels = rng.integers(0, 90, (96, 128, 3), dtype=np.uint8)
+            top, left = 8 * (4 + number % 2), 8 * (5 + k % 3)
+            pixels[top : top + 8, left : left + 8, 0] = 255
+            path = folder / "photographs" / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(pixels))
 
 
 def run(block: Block) -> str:

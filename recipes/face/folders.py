@@ -7,8 +7,9 @@ needed.
         a small SFNet on 64 x 64 pixels: minutes on a CPU, dozens of subjects
     likeness train face/folders:sfnet20 --data ALIGNED --out runs/mine
         SFNet-20 on a GPU, thousands of subjects (iresnet50, simple likewise)
-    python recipes/face/folders.py --align DETECTOR.onnx DATA ALIGNED
-        112 x 112 crops from photographs, with an SCRFD or YuNet detector
+    python recipes/face/folders.py --align DETECTOR.onnx DATA ALIGNED [HEIGHTxWIDTH]
+        crops from photographs, with an SCRFD or YuNet detector; 112x112 unless another size, such
+        as 112x96, is given
     python recipes/face/folders.py DATA OUT
         the trial list and the item list for `score` and `embed`
 
@@ -104,9 +105,19 @@ def write_lists(data: Path, out: Path) -> None:
     say(f"{len(items)} items and {len(trials)} trials in {out}")
 
 
-def align_images(detector: Path, data: Path, out: Path) -> None:
-    """Write 112 x 112 crops of the images of `data` to the same places in `out`."""
-    made = align.align_folder(data, out, detector=detector, progress=sys.stderr.isatty())
+def align_images(detector: Path, data: Path, out: Path, size: str = "112x112") -> None:
+    """Write crops of the images of `data` to the same places in `out`."""
+    height, _, width = size.partition("x")
+    if not (height.isdecimal() and width.isdecimal()):
+        raise ValueError(f"size {size!r}: give height and width in pixels, such as 112x96")
+    made = align.align_folder(
+        data,
+        out,
+        detector=detector,
+        size=int(height),
+        width=int(width),
+        progress=sys.stderr.isatty(),
+    )
     failed = f"; {len(made.failures)} failed, see {out / 'failures.tsv'}" if made.failures else ""
     several = (
         f"; of {len(made.several)} images with several faces, see {out / 'several.tsv'}, the "
@@ -119,12 +130,12 @@ def align_images(detector: Path, data: Path, out: Path) -> None:
 
 if __name__ == "__main__":
     with one_sentence("folders.py"):
-        if len(sys.argv) == 5 and sys.argv[1] == "--align":
-            align_images(Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))
+        if len(sys.argv) in (5, 6) and sys.argv[1] == "--align":
+            align_images(*map(Path, sys.argv[2:5]), *sys.argv[5:])
         elif len(sys.argv) == 3:
             write_lists(Path(sys.argv[1]), Path(sys.argv[2]))
         else:
             raise ValueError(
                 "usage: python recipes/face/folders.py DATA OUT, or --align DETECTOR.onnx DATA "
-                "ALIGNED"
+                "ALIGNED [HEIGHTxWIDTH]"
             )
