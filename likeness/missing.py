@@ -58,5 +58,5 @@ def refuse_missing_model(model: str) -> None:
     if not model or (":" not in model and not Path(model).exists()):
         raise FileNotFoundError(
             f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
-            "file, speechbrain:SOURCE, wespeaker:FILE.pt or insightface:PATH"
+            "file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID or insightface:PATH"
         )

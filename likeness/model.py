@@ -338,7 +338,7 @@ def load(
 
     Args:
         model: the folder of a run, a .safetensors checkpoint, an .onnx file,
-            "speechbrain:SOURCE", "wespeaker:FILE.pt" or "insightface:PATH".
+            "speechbrain:SOURCE", "wespeaker:FILE.pt", "hub:FOLDER_OR_ID" or "insightface:PATH".
         detector: for faces, an SCRFD .onnx file with landmarks. Inputs are then photographs, in
             which the face is found and aligned. By default the detector of insightface:FOLDER is
             taken, and other models read aligned crops. False takes aligned crops always.

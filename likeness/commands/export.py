@@ -18,8 +18,8 @@ def export(
     model: Annotated[
         str,
         typer.Argument(
-            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE or "
-            "wespeaker:FILE.pt."
+            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
+            "wespeaker:FILE.pt or hub:FOLDER_OR_ID."
         ),
     ],
     onnx: Annotated[

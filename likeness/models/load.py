@@ -11,6 +11,9 @@
     load("insightface:FILE_OR_FOLDER")
         a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as
         buffalo_l
+    load("hub:FOLDER_OR_ID")
+        a network of Hugging Face's transformers: a folder with config.json and safetensors, or an id
+        such as hub:facebook/dinov2-small, perhaps with @REVISION; the hub is asked only for it
     load("model.onnx")
         a file of `likeness export`, of any modality; otherwise a speaker network that takes
         filterbanks (B, T, F) or waves (B, S) and gives (B, dim)
@@ -36,7 +39,7 @@ from torch import Tensor, nn
 
 from eval.formats.provenance import digest, sha256
 from eval.types import check_counts
-from likeness.models import insightface, speechbrain, wespeaker
+from likeness.models import hub, insightface, speechbrain, wespeaker
 from likeness.models import onnx as exported
 from likeness.models.run import load_model
 from modalities.face import align, images
@@ -81,12 +84,15 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
         return _load_speechbrain(source)
     if colon and kind == "wespeaker":
         return _load_wespeaker(Path(source), frontend)
+    if colon and kind == "hub":
+        return hub.load(source)
     if colon and kind == "insightface":
         return _load_insightface(source)
     if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
         raise ValueError(
             f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, insightface:PATH, FILE.onnx, a checkpoint or a run directory"
+            "wespeaker:FILE.pt, insightface:PATH, hub:FOLDER_OR_ID, FILE.onnx, a checkpoint or a run "
+            "directory"
         )
     if Path(model).suffix.lower() == ".onnx":
         return exported.load(Path(model)) or _load_onnx(Path(model), frontend)
@@ -179,7 +185,7 @@ def in_parts(
         settings["chunks"] = f"at most {chunk_seconds:g} s, mean by length"
     if only_speech:
         settings["pauses"] = "left out by energy"
-    return replace(model, read=read, settings=settings)
+    return replace(model, read=read, settings={**model.settings, **settings})
 
 
 def find_detector(model: str) -> Path | None:
