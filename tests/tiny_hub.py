@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import nn
+
+from toolkit.backbones.hub import import_transformers
+
+transformers: Any = import_transformers()
+transformers.utils.logging.set_verbosity_error()  # about torchvision, which is not needed
+transformers.utils.logging.disable_progress_bar()
 
 _VIT: dict[str, Any] = {
     "hidden_size": 12,
@@ -54,7 +59,11 @@ IMAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Dinov2WithRegistersConfig",
         {**_VIT, "num_register_tokens": 3},
     ),
-    "dinov3": ("DINOv3ViTModel", "DINOv3ViTConfig", {**_VIT, "num_register_tokens": 2}),
+    "dinov3": (
+        "DINOv3ViTModel",
+        "DINOv3ViTConfig",
+        {**_VIT, "hidden_size": 16, "num_register_tokens": 2},
+    ),
     "clip": ("CLIPVisionModel", "CLIPVisionConfig", _VIT),
     "clip, both towers": (
         "CLIPModel",
@@ -132,7 +141,9 @@ def network(name: str) -> Any:
     config = getattr(transformers, config_class)(**settings)
     made: Any = getattr(transformers, cls)(config)
     with torch.no_grad():
-        for parameter in made.parameters():  # a fresh network has biases of 0 and nearly equal norms
+        for (
+            parameter
+        ) in made.parameters():  # a fresh network has biases of 0 and nearly equal norms
             parameter += 0.1 * torch.randn_like(parameter)
         for module in made.modules():
             if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
@@ -163,8 +174,7 @@ def processor(name: str) -> Any:
         return make.SiglipImageProcessor(size=square)
     if name in ("convnext", "resnet"):
         return make.ConvNextImageProcessor(size={"shortest_edge": 32}, crop_pct=0.875)
-    if name == "dinov3" and hasattr(make, "DINOv3ViTImageProcessor"):
-        return make.DINOv3ViTImageProcessor(size=square)
+
     return make.ViTImageProcessor(size=square, image_std=[0.2, 0.3, 0.4])
 
 

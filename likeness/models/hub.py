@@ -37,11 +37,11 @@ from likeness.models.hub_files import Files, find_files, read_json, read_tensors
 from modalities.image import hub_images
 from modalities.speaker import audio
 from modalities.speaker.hub_features import StackedFbank, UnitWave, WhisperMel
-from toolkit.backbones.hub import configuration, family_of, renamed
+from toolkit.backbones.hub import configuration, family_of, fill
 from toolkit.backbones.hub_image import HubImage
 from toolkit.backbones.hub_speech import HubSpeech
 from toolkit.data.pixels import PixelScale
-from toolkit.models.checkpoint import Loaded, put
+from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import TorchEmbedder
 from toolkit.models.parts import Part
 
@@ -149,18 +149,16 @@ def _network(
     """
     part = partial(HubImage if _takes(config) == "images" else HubSpeech, config=config)
     with torch.device("meta"):  # what the configuration asks for may be more than the file holds
-        needed = sum(parameter.numel() for parameter in part(in_dim).parameters())
+        backbone: HubImage | HubSpeech = part(in_dim)
+    needed = sum(parameter.numel() for parameter in backbone.parameters())
     stored = sum(tensor.numel() for tensor in tensors.values())
     if needed > stored:
         raise ValueError(
             f"hub:{source}: weights do not fit: its configuration is of a network with {needed} "
             f"weights, and its files have {stored}; copy them again"
         )
-    backbone: HubImage | HubSpeech = part(in_dim)
-    family = family_of(json.loads(config)["model_type"])
-    kept, _ = renamed(tensors, family, backbone.network.state_dict().keys())
-    weights = {name: tensors[stored_name] for name, stored_name in kept.items()}
-    put(backbone.network, weights, f"hub:{source}", "give the files of one network, all of them")
+    # Its pooling has no parameters, so the network is all that a file has to give.
+    backbone.network = fill(config, tensors, f"hub:{source}")
     return backbone
 
 
@@ -248,9 +246,7 @@ def _channels(stated: Mapping[str, Any], name: str, source: str) -> tuple[float,
     return tuple(float(value) for value in values)
 
 
-def _image_reading(
-    stated: Mapping[str, Any], config: Mapping[str, Any], source: str
-) -> Part:
+def _image_reading(stated: Mapping[str, Any], config: Mapping[str, Any], source: str) -> Part:
     """Return how images are resized and cropped, as the processor of the network does it."""
     method = stated.get("resample", _BILINEAR)
     if method not in (_BILINEAR, _BICUBIC):
@@ -290,9 +286,7 @@ def _image_reading(
     return partial(reading, crop=crop[0], **resized)
 
 
-def _size(
-    value: Any, source: str, *, square: bool = False
-) -> tuple[int, tuple[int, int] | None]:
+def _size(value: Any, source: str, *, square: bool = False) -> tuple[int, tuple[int, int] | None]:
     """Return a stated size as (short edge, None) or (0, (height, width)).
 
     Old files state one number: the short edge, or with `square` both edges.
@@ -337,5 +331,3 @@ def _whole(
             "needed"
         )
     return value
-
-

@@ -201,7 +201,9 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(bounded(path, _MAX_JSON))
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0][:200]
-        raise ValueError(f"{path} holds no JSON that can be read ({reason}); copy it again") from None
+        raise ValueError(
+            f"{path} holds no JSON that can be read ({reason}); copy it again"
+        ) from None
     if not isinstance(content, dict):
         raise ValueError(
             f"{path} holds a {type(content).__name__}; a JSON object is needed: copy it again"

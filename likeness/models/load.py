@@ -12,8 +12,8 @@
         a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as
         buffalo_l
     load("hub:FOLDER_OR_ID")
-        a network of Hugging Face's transformers: a folder with config.json and safetensors, or an id
-        such as hub:facebook/dinov2-small, perhaps with @REVISION; the hub is asked only for it
+        a network of Hugging Face's transformers: a folder with config.json and safetensors, or an
+        id such as hub:facebook/dinov2-small, perhaps with @REVISION, which the hub is asked for
     load("model.onnx")
         a file of `likeness export`, of any modality; otherwise a speaker network that takes
         filterbanks (B, T, F) or waves (B, S) and gives (B, dim)
@@ -91,8 +91,8 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
     if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
         raise ValueError(
             f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, insightface:PATH, hub:FOLDER_OR_ID, FILE.onnx, a checkpoint or a run "
-            "directory"
+            "wespeaker:FILE.pt, insightface:PATH, hub:FOLDER_OR_ID, FILE.onnx, a checkpoint or a "
+            "run directory"
         )
     if Path(model).suffix.lower() == ".onnx":
         return exported.load(Path(model)) or _load_onnx(Path(model), frontend)

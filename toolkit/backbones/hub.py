@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from toolkit.backbones.torchaudio_cpu import import_torchaudio
+from toolkit.backbones.weights import first_names
 
 MAX_TEXT = 65_536  # characters of a configuration
 _MAX_WHOLE, _MAX_NUMBER = 1 << 20, 1e9
 _MAX_WORD, _MAX_VALUES, _MAX_LAYERS = 64, 256, 1000
 
-_WRAPPER = "vision_model."
-_TOWER_CLASSES = ("CLIPVisionModel", "SiglipVisionModel", "Siglip2VisionModel")
-_WEIGHT_NORM = re.compile(r"\.weight_([gv])$")
-_PARAMETRIZED = {
-    "g": ".parametrizations.weight.original0",
-    "v": ".parametrizations.weight.original1",
-}
 # What every configuration states and no network is sized by; some of it names code or files.
 _NEVER = frozenset(
     {
@@ -96,8 +93,6 @@ _SPEECH_HEADS = (
 _CLASSIFIER = ("classifier.", "embeddings.mask_token", "pooler.", "decoder.")
 _TWO_TOWERS = (
     "embeddings.position_ids",
-    "head.",
-    "vision_model.head.",
     "logit_bias",
     "logit_scale",
     "text_model.",
@@ -161,12 +156,26 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "resnet": Family("ResNetConfig", "ResNetModel", "images", ("resnet.",), ("classifier.",)),
         "wav2vec2": Family(
-            "Wav2Vec2Config", "Wav2Vec2Model", "waves", ("wav2vec2.",), _SPEECH_HEADS, _STILL, unused=_MASKED
+            "Wav2Vec2Config",
+            "Wav2Vec2Model",
+            "waves",
+            ("wav2vec2.",),
+            _SPEECH_HEADS,
+            _STILL,
+            unused=_MASKED,
         ),
         "hubert": Family(
-            "HubertConfig", "HubertModel", "waves", ("hubert.",), _SPEECH_HEADS, _STILL, unused=_MASKED
+            "HubertConfig",
+            "HubertModel",
+            "waves",
+            ("hubert.",),
+            _SPEECH_HEADS,
+            _STILL,
+            unused=_MASKED,
         ),
-        "wavlm": Family("WavLMConfig", "WavLMModel", "waves", ("wavlm.",), _SPEECH_HEADS, _STILL, unused=_MASKED),
+        "wavlm": Family(
+            "WavLMConfig", "WavLMModel", "waves", ("wavlm.",), _SPEECH_HEADS, _STILL, unused=_MASKED
+        ),
         "wav2vec2-bert": Family(
             "Wav2Vec2BertConfig",
             "Wav2Vec2BertModel",
@@ -200,6 +209,8 @@ def import_transformers() -> Any:
     Raises:
         ImportError: It is missing; the message names the extra to install.
     """
+    with suppress(ImportError):  # transformers imports it where it is installed
+        import_torchaudio()
     try:
         import transformers
     except ImportError:
@@ -310,6 +321,33 @@ def _fits(value: Any, depth: int = 2) -> bool:
     return False
 
 
+def _config(family: Family, settings: Mapping[str, Any], name: str) -> Any:
+    """Return transformers' object of a configuration."""
+    try:
+        return getattr(import_transformers(), family.config)(**{**settings, **family.fixed})
+    except Exception as error:  # transformers raises errors of any type here
+        raise _unbuildable(family, error, name) from None
+
+
+def _class(family: Family) -> Any:
+    """Return transformers' class of a family's networks."""
+    transformers = import_transformers()
+    if family.network != "WhisperEncoder":
+        return getattr(transformers, family.network)
+    from transformers.models.whisper import modeling_whisper
+
+    return modeling_whisper.WhisperEncoder
+
+
+def _unbuildable(family: Family, error: Exception, name: str) -> ValueError:
+    """Return the error for a configuration that contradicts itself."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")
+    return ValueError(
+        f"{name}: {family.network} cannot be built from its configuration "
+        f"({type(error).__name__}: {reason[:200]}); give the config.json of a published network"
+    )
+
+
 class Built(NamedTuple):
     """A network of transformers with random weights.
 
@@ -346,72 +384,99 @@ def build(text: str, takes: tuple[str, ...], name: str) -> Built:
             f"{name}: a network of model_type {model_type!r} takes {family.takes}; this class is "
             f"for {' and '.join(takes)}"
         )
-    transformers = import_transformers()
-    make: Any = getattr(transformers, family.network, None)
-    if family.network == "WhisperEncoder":
-        from transformers.models.whisper import modeling_whisper
-
-        make = modeling_whisper.WhisperEncoder
+    config = _config(family, settings, name)
     try:
-        config = getattr(transformers, family.config)(**{**settings, **family.fixed})
-        network = make(config, **family.options)
+        network = _class(family)(config, **family.options)
     except Exception as error:  # transformers and torch raise errors of any type here
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(
-            f"{name}: {family.network} cannot be built from its configuration "
-            f"({type(error).__name__}: {reason[:200]}); give the config.json of a published network"
-        ) from None
+        raise _unbuildable(family, error, name) from None
+    take_out(network, family)
+    return Built(network, config, model_type, family)
+
+
+def take_out(network: nn.Module, family: Family) -> None:
+    """Take the parameters out of a network that only pre-training uses."""
     for path in family.unused:
         owner, _, attribute = path.rpartition(".")
         module = network.get_submodule(owner)
         if hasattr(module, attribute):
             setattr(module, attribute, None)  # a parameter that is None has no name
-    return Built(network, config, model_type, family)
 
 
-def renamed(
-    names: Iterable[str], family: Family, expected: Collection[str]
-) -> tuple[dict[str, str], list[str]]:
-    """Give the tensors of a checkpoint the names that they have in the network.
+def fill(text: str, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
+    """Build the network of a configuration with the weights of a checkpoint, strictly.
 
-    These rules are applied in this order. A name that no rule fits stays as it is, so that it is
-    refused when the weights are put into the network.
+    Checkpoints name tensors in several ways. These rules apply, in this order:
 
     1. Where names begin with a prefix of the family, the checkpoint holds more than this network:
-       the prefix is dropped.
-    2. A weight norm's `weight_g` and `weight_v` get the names of torch's parametrizations.
-    3. `vision_model.`, which wraps an image tower, is dropped or added, as the network has it.
-    4. A name that the network has not is left out if its beginning is in `Family.left_out`, with or
-       without the prefix.
+       the prefix is dropped, and a name without it is left out if `Family.left_out` has its
+       beginning.
+    2. transformers renames what its versions have called otherwise: layers, the two parts of a
+       weight norm, the wrapper of an image tower.
+    3. What the network has not is left out if `Family.left_out` has its beginning.
+
+    Everything else has to fit. Numbers become float32.
 
     Args:
-        names: The names in the checkpoint.
-        family: The network's family.
-        expected: The names that the network has.
+        text: What `configuration` returns.
+        tensors: The checkpoint's tensors by name.
+        where: What errors begin with.
 
     Returns:
-        Name in the network -> name in the checkpoint, and the names that were left out.
+        The network of transformers, in evaluation mode.
 
-    Example:
-        >>> names = ["hubert.encoder.x.weight_g", "lm_head.bias"]
-        >>> renamed(names, FAMILIES["hubert"], ["encoder.x.parametrizations.weight.original0"])
-        ({'encoder.x.parametrizations.weight.original0': 'hubert.encoder.x.weight_g'}, ['lm_head.bias'])
+    Raises:
+        ValueError: Tensors are missing, unknown or of another shape. All are counted, and the first
+            of each kind are named.
+        ImportError: transformers is missing.
     """
-    stored = list(names)
-    prefix = next((p for p in family.prefixes if any(x.startswith(p) for x in stored)), "")
-    wrapped = any(name.startswith(_WRAPPER) for name in expected)
-    kept: dict[str, str] = {}
-    left_out: list[str] = []
-    for name in stored:
-        new = _WEIGHT_NORM.sub(lambda match: _PARAMETRIZED[match[1]], name.removeprefix(prefix))
-        if family.network in _TOWER_CLASSES:
-            inside = new.startswith(_WRAPPER)
-            if wrapped and not inside and f"{_WRAPPER}{new}" in expected:
-                new = f"{_WRAPPER}{new}"
-            elif not wrapped and inside:
-                new = new.removeprefix(_WRAPPER)
-        if new not in expected and (name.startswith(family.left_out) or new.startswith(family.left_out)):
-            left_out.append(name)
-        else:
-            kept[new] = name
-    return kept, left_out
+    family, settings = _checked(text, where)
+    transformers = import_transformers()
+    prefix = next((p for p in family.prefixes if any(x.startswith(p) for x in tensors)), "")
+    left = family.left_out
+    kept = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if not name.startswith(left) or (prefix and name.startswith(prefix))
+    }
+    config = _config(family, settings, where)
+    with _quiet(transformers):
+        network, report = _class(family).from_pretrained(
+            None,
+            config=config,
+            state_dict=kept,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **family.options,
+        )
+    missing = sorted(set(report["missing_keys"]) - set(family.unused))
+    unknown = sorted(name for name in report["unexpected_keys"] if not name.startswith(left))
+    shapes = [
+        f"{name} {tuple(stored)} for {tuple(shape)}"
+        for name, stored, shape in sorted(report["mismatched_keys"])
+    ]
+    kinds = ((missing, "missing"), (unknown, "unknown"), (shapes, "of another shape"))
+    faults = [f"{len(names)} {what} ({first_names(names)})" for names, what in kinds if names]
+    if faults:
+        raise ValueError(
+            f"{where}: weights do not fit: {', '.join(faults)}; give the files of one network, all "
+            "of them"
+        )
+    take_out(network, family)
+    filled: nn.Module = network.eval()
+    return filled
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Silence transformers' progress bars and its report of what does not fit."""
+    logging = transformers.utils.logging
+    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()

@@ -37,8 +37,8 @@ class HubImage(nn.Module):
     network has a norm after its pooling (ConvNeXt), it comes after the pooling here too.
 
     Attributes:
-        network: The network of transformers, with its names. What a pooling does not need is taken
-            out of it.
+        network: The network of transformers, with its names. SigLIP's own pooling stays in it where
+            another one is chosen, but is neither computed nor trained.
         pool: The pooling; it has parameters with GeM alone.
         project: The linear layer to `dim`; nothing if dim is 0.
         pooling: The pooling by name, never "".
@@ -101,7 +101,7 @@ class HubImage(nn.Module):
         own = getattr(self._config, "image_size", 0) if not sizes else 0
         self.own_size = 0 if self.family.startswith(("siglip2", "dinov3")) else int(own)
         if self.family in _WITH_HEAD and self.pooling != "head":
-            _take_out_head(self.network)
+            _rest_head(self.network)
         self.pool: nn.Module = nn.Identity()
         if self.pooling in ("mean", "GeM"):
             name: Literal["mean", "GeM"] = "GeM" if self.pooling == "GeM" else "mean"
@@ -181,12 +181,12 @@ def _last_norm(network: Any) -> Any:
     return _inner(network).post_layernorm
 
 
-def _take_out_head(network: Any) -> None:
-    """Remove SigLIP's attention pooling, which another pooling stands in for."""
+def _rest_head(network: Any) -> None:
+    """Leave SigLIP's attention pooling unused and untrained, since another pooling stands in."""
     inner = _inner(network)
     inner.use_head = False
     if hasattr(inner, "head"):
-        del inner.head
+        inner.head.requires_grad_(False)
 
 
 def _patches(x: Tensor, patch: int) -> tuple[Tensor, Tensor, Tensor]:

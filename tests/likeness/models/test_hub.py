@@ -1,4 +1,4 @@
-"""Networks of the hub: their embeddings are those of transformers, and what does not fit is refused.
+"""Networks of the hub: their embeddings are those of transformers, and misfits are refused.
 
 Every network is random and tiny, and saved into a folder by the test.
 """
@@ -93,7 +93,9 @@ def test_image_embeddings_are_those_of_transformers(name: str, tmp_path: Path) -
             np.testing.assert_allclose(result.matrix[row], theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["vit", "dinov2 registers", "dinov3", "clip", "siglip", "convnext"])
+@pytest.mark.parametrize(
+    "name", ["vit", "dinov2 registers", "dinov3", "clip", "siglip", "convnext"]
+)
 def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_path: Path) -> None:
     network = image_tower(tiny_hub.save(name, tmp_path))
     registers = getattr(network.config, "num_register_tokens", 0)
@@ -114,7 +116,8 @@ def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_
             part = hub.backbone(str(tmp_path), pooling=pooling, power=2.0, learn_power=False, dim=5)
             backbone = part(3).eval()
             lacking = backbone.network.load_state_dict(
-                weights.network.state_dict(), strict=False  # type: ignore[union-attr, operator]
+                weights.network.state_dict(),
+                strict=False,  # type: ignore[union-attr, operator]
             )
             assert not lacking.missing_keys
             theirs = backbone.project(pooled)

@@ -1,4 +1,4 @@
-"""Files of a network come from a folder or, for an id that is named, from the hub: a local server."""
+"""Files of a network come from a folder or, for an id that is named, from the hub."""
 
 from __future__ import annotations
 
@@ -81,9 +81,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[list[str]]:
+def asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What the hub was asked for, while it runs."""
     asked: list[str] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, folder, asked))  # type: ignore[arg-type]
