@@ -61,7 +61,7 @@ def find_files(source: str, *, weights: bool = True) -> Files:
             repository.
     """
     folder = Path(source).expanduser()
-    if folder.is_dir():
+    if source and folder.is_dir():
         names = [path.name for path in folder.iterdir()]
         return _chosen(source, names, weights, lambda name: folder / name, "")
     name, _, revision = source.partition("@")
@@ -79,7 +79,8 @@ def _fetch(name: str, revision: str | None, source: str, weights: bool) -> Files
 
     try:
         info = _within(
-            _SECONDS, lambda: huggingface_hub.model_info(name, revision=revision, timeout=_SECONDS)
+            _SECONDS,
+            lambda: huggingface_hub.HfApi().model_info(name, revision=revision, timeout=_SECONDS),
         )
         commit = str(info.sha)
         names = [file.rfilename for file in info.siblings or ()]

@@ -110,7 +110,11 @@ class StackedFbank(nn.Module):
         super().__init__()
         if not 1 <= stride <= 16:
             raise ValueError(f"StackedFbank: stride is {stride}; 1 to 16 are allowed")
-        self.fbank = KaldiFbank(num_mels, rate_hz, window="povey", cmn=False)
+        # In float64, as transformers computes it: where a band has next to no energy, float32 would
+        # be off by 3e-4 after the logarithm and the division.
+        self.fbank = KaldiFbank(num_mels, rate_hz, window="povey", cmn=False).double()
+        self.fbank.mel.copy_(_kaldi_mel_bank(num_mels, self.fbank.fft_size, rate_hz))
+        self.fbank.taper.copy_(torch.hann_window(400, False, dtype=torch.float64).pow(0.85))
         self.stride = stride
         self.dim = num_mels * stride
 
@@ -124,6 +128,7 @@ class StackedFbank(nn.Module):
         Args, Returns and Raises are those of KaldiFbank.forward. At least `stride` frames are
         needed.
         """
+        result = torch.float64 if wave.dtype == torch.float64 else torch.float32
         feats, relative = self.fbank(wave, lengths)
         total = feats.shape[1] // self.stride
         frames = None
@@ -139,12 +144,12 @@ class StackedFbank(nn.Module):
         with torch.autocast(wave.device.type, enabled=False):
             feats = _by_band(feats, frames)
             feats = feats[:, : total * self.stride]
-            feats = feats.reshape(feats.shape[0], -1, self.dim)
+            feats = feats.reshape(feats.shape[0], -1, self.dim).to(result)
             if frames is None:
                 return feats, relative
             valid = frames.div(self.stride, rounding_mode="floor")
             padding = past_the_end(valid, feats.shape[1]).unsqueeze(2)
-            return feats.masked_fill(padding, 0.0), (valid / total).to(feats.dtype)
+            return feats.masked_fill(padding, 0.0), valid.double() / total
 
 
 def _by_band(feats: Tensor, frames: Tensor | None) -> Tensor:
@@ -262,7 +267,7 @@ class WhisperMel(nn.Module):
             whole = counts.div(size, rounding_mode="floor")
             frames = whole * (size // self.hop_samples) + self._frames(counts - whole * size)
             feats = feats.masked_fill(past_the_end(frames, total).unsqueeze(2), 0.0)
-            return feats, (frames.double() / total)
+            return feats, frames.double() / total
 
     def _frames(self, samples: Tensor) -> Tensor:
         """Count the frames that samples of one window reach: 0 for none."""
@@ -289,6 +294,24 @@ class WhisperMel(nn.Module):
         # Frames of silence are at the floor, so they are never the loudest of a window with sound.
         level = torch.maximum(level, level.amax((1, 2), keepdim=True) - _WHISPER_RANGE)
         return (level + 4.0) / 4.0
+
+
+def _kaldi_mel_bank(num_mels: int, fft_size: int, rate_hz: int) -> Tensor:
+    """Compute the mel bank of modalities/speaker/features.py from 20 Hz to Nyquist in float64."""
+
+    def mel(hz: Tensor) -> Tensor:
+        return 1127.0 * torch.log1p(hz / 700.0)
+
+    low, high = mel(torch.tensor([20.0, 0.5 * rate_hz], dtype=torch.float64)).tolist()
+    edges = torch.linspace(low, high, num_mels + 2, dtype=torch.float64)
+    place = torch.arange(fft_size // 2 + 1, dtype=torch.float64)
+    bins = mel(place * (rate_hz / fft_size)).unsqueeze(1)
+    width = edges[1:] - edges[:-1]
+    rising = (bins - edges[:-2]) / width[:-1]
+    falling = (edges[2:] - bins) / width[1:]
+    triangles = torch.minimum(rising, falling).clamp(min=0.0)
+    triangles[-1] = 0.0  # the bin at the Nyquist frequency has no weight in Kaldi
+    return triangles
 
 
 def slaney_mel_bank(num_mels: int, fft_size: int, rate_hz: int) -> Tensor:

@@ -89,6 +89,8 @@ def asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     thread.start()
     address = f"http://127.0.0.1:{server.server_address[1]}"
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+    template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     yield asked
     server.shutdown()
