@@ -11,6 +11,8 @@ from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
 from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
 from toolkit.backbones.gradients import GradientHistograms
+from toolkit.backbones.hub_image import HubImage
+from toolkit.backbones.hub_speech import HubSpeech
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.mobileface import MobileFaceNet
@@ -29,6 +31,8 @@ __all__ = [
     "ERes2NetV2",
     "FaceViT",
     "GradientHistograms",
+    "HubImage",
+    "HubSpeech",
     "IResNet",
     "ImageResNet",
     "MobileFaceNet",

@@ -73,7 +73,7 @@ class UnitWave(nn.Module):
                 if self.normalise:
                     wave = wave - wave.mean(1, keepdim=True)
                     wave = wave / (wave.square().mean(1, keepdim=True) + _FLOOR).sqrt()
-                return wave.unsqueeze(2), wave.new_ones(len(wave))
+                return wave.unsqueeze(2), wave.new_ones(wave.shape[0])
             samples = valid_samples(lengths, wave.shape[1], "UnitWave")
             padding = past_the_end(samples, wave.shape[1])
             wave = wave.masked_fill(padding, 0.0)

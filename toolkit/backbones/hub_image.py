@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from toolkit.backbones.hub import build
 from toolkit.backbones.images import check_images, in_float32
@@ -126,7 +126,8 @@ class HubImage(nn.Module):
         else:
             z = in_float32(self.pool, tokens)
             if self.family == "convnext":
-                z = in_float32(self.network.layernorm, z)
+                norm: Any = self.network.layernorm
+                z = in_float32(norm, z)
         return in_float32(self.project, z).float()
 
     def _tokens(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,12 +140,10 @@ class HubImage(nn.Module):
             out = network(x)
             return out.last_hidden_state.flatten(2).transpose(1, 2), out.pooler_output
         if self.family == "siglip2_vision_model":
-            patches, mask, shapes = _patches(x, self.patch)
-            out = network(patches, mask, shapes)
-            return out.last_hidden_state, out.pooler_output
+            return _naflex(network, x, self.patch, pooled=self.pooling == "head")
         if self.own_size and tuple(x.shape[2:]) != (self.own_size, self.own_size):
-            interpolates = {} if self.family.startswith("dinov2") else {"interpolate": True}
-            options = {"interpolate_pos_encoding": True} if interpolates else {}
+            # DINOv2 interpolates its positions without being told.
+            options = {} if self.family.startswith("dinov2") else {"interpolate_pos_encoding": True}
             out = network(x, **options)
         else:
             out = network(x)
@@ -189,20 +188,35 @@ def _rest_head(network: Any) -> None:
         inner.head.requires_grad_(False)
 
 
-def _patches(x: Tensor, patch: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Cut images into the patches that SigLIP 2 takes.
+def _naflex(network: Any, x: Tensor, patch: int, *, pooled: bool) -> tuple[Tensor, Tensor]:
+    """Return the tokens (B, N, C) of SigLIP 2, and what its own pooling gives.
+
+    Images of a batch have one size here. So positions are interpolated once, nothing is masked, and
+    the batch stays free in an export.
 
     Args:
+        network: Siglip2VisionModel.
         x: (B, C, H, W), H and W multiples of the patch.
         patch: The side of a patch.
-
-    Returns:
-        The patches (B, N, patch * patch * C) row by row, each with its pixels row by row and the
-        channels last; the mask (B, N) of ones; and rows and columns of patches (B, 2).
+        pooled: Whether its own pooling is computed; without, the tokens stand in for it.
     """
-    batch, channels, height, width = x.shape
+    channels, height, width = x.shape[1:]
     rows, columns = height // patch, width // patch
-    cut = x.reshape(batch, channels, rows, patch, columns, patch).permute(0, 2, 4, 3, 5, 1)
-    cut = cut.reshape(batch, rows * columns, patch * patch * channels)
-    mask = torch.ones(cut.shape[:2], dtype=torch.int32, device=x.device)
-    return cut, mask, torch.tensor([[rows, columns]], device=x.device).expand(batch, -1)
+    cut = x.reshape(-1, channels, rows, patch, columns, patch).permute(0, 2, 4, 3, 5, 1)
+    inner = _inner(network)
+    embedded = inner.embeddings.patch_embedding(
+        cut.reshape(-1, rows * columns, patch**2 * channels)
+    )
+    side = int(inner.embeddings.position_embedding_size)
+    positions = inner.embeddings.position_embedding.weight.reshape(1, side, side, -1)
+    if (rows, columns) != (side, side):
+        positions = functional.interpolate(
+            positions.permute(0, 3, 1, 2).float(),
+            size=(rows, columns),
+            mode="bilinear",
+            align_corners=False,
+            antialias=True,
+        ).permute(0, 2, 3, 1)
+    embedded = embedded + positions.reshape(1, rows * columns, -1).to(embedded.dtype)
+    tokens = inner.post_layernorm(inner.encoder(inputs_embeds=embedded).last_hidden_state)
+    return tokens, inner.head(tokens) if pooled else tokens

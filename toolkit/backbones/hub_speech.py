@@ -6,6 +6,7 @@ encoder over log mel energies, as `transformers` has them.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,6 +81,8 @@ class HubSpeech(nn.Module):
         built = build(config, ("waves", "features"), "HubSpeech")
         self.network, self.family, self._config = built.network, built.model_type, built.config
         self.takes_waves = built.family.takes == "waves"
+        if self.family == "wavlm":  # torch warns of how transformers calls its attention
+            warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
         expected = self._frame_size()
         if in_dim != expected:
             raise ValueError(
