@@ -25,8 +25,8 @@ _VIT: dict[str, Any] = {
 }
 _CONVOLUTIONS: dict[str, Any] = {
     "conv_dim": [8, 8, 8],
-    "conv_kernel": [10, 3, 2],
-    "conv_stride": [5, 2, 2],
+    "conv_kernel": [10, 8, 8],
+    "conv_stride": [5, 8, 8],  # 320 samples in all, as in the published networks
     "num_feat_extract_layers": 3,
 }
 _WAVES: dict[str, Any] = {

@@ -143,8 +143,9 @@ class StackedFbank(nn.Module):
                 )
         with torch.autocast(wave.device.type, enabled=False):
             feats = _by_band(feats, frames)
-            feats = feats[:, : total * self.stride]
-            feats = feats.reshape(feats.shape[0], -1, self.dim).to(result)
+            # A view of whole groups, whose number stays one simple expression in torch.export.
+            groups = feats.unfold(1, self.stride, self.stride).transpose(2, 3)
+            feats = groups.reshape(groups.shape[0], groups.shape[1], self.dim).to(result)
             if frames is None:
                 return feats, relative
             valid = frames.div(self.stride, rounding_mode="floor")
@@ -245,6 +246,11 @@ class WhisperMel(nn.Module):
             ValueError: The wave has another shape or no samples, or a length lies outside (0, 1].
         """
         _check_shape(wave, "WhisperMel")
+        if torch.compiler.is_exporting():
+            raise ValueError(
+                "WhisperMel: the number of windows of 30 s depends on the length of a recording, "
+                "which an .onnx graph cannot follow; use the model in torch"
+            )
         batch, samples = wave.shape
         if self.mel.dtype not in (torch.float32, torch.float64):
             raise ValueError(
