@@ -6,7 +6,7 @@
         the same from the hub; it is asked only for the id that is named
 
 Inputs are read as preprocessor_config.json says, by the readers here and not by those of
-transformers. The families are in toolkit/backbones/hub.py.
+transformers. The families are in toolkit/backbones/hub_families.py.
 
 Example of a recipe that fine-tunes a network (docs/own_networks.md)::
 
@@ -37,7 +37,8 @@ from likeness.models.hub_files import Files, find_files, read_json, read_tensors
 from modalities.image import hub_images
 from modalities.speaker import audio
 from modalities.speaker.hub_features import StackedFbank, UnitWave, WhisperMel
-from toolkit.backbones.hub import configuration, family_of, fill
+from toolkit.backbones.hub import configuration, fill
+from toolkit.backbones.hub_families import family_of
 from toolkit.backbones.hub_image import HubImage
 from toolkit.backbones.hub_speech import HubSpeech
 from toolkit.data.pixels import PixelScale

@@ -1,9 +1,8 @@
-"""The networks of `transformers` that are read, and how one is built from its configuration.
+"""Networks of `transformers`: built from a configuration, and filled with a checkpoint's weights.
 
 A configuration is JSON text. Of what config.json states, only what sizes the network is kept, and
-every value is checked: a configuration comes with checkpoints from anywhere. A table names the
-class of every `model_type`, so no configuration chooses code. Nothing else of a repository is read
-here.
+every value is checked: a configuration comes with checkpoints from anywhere. The table of the
+networks is in hub_families.py.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from toolkit.backbones.hub_families import TOWERS, Family, family_of
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 from toolkit.backbones.weights import first_names
 
@@ -45,164 +44,6 @@ _NEVER = frozenset(
 )
 
 
-class Family(NamedTuple):
-    """How networks of one `model_type` are built, and what their checkpoints call their tensors.
-
-    Attributes:
-        config: transformers' class of the configuration.
-        network: transformers' class of the network.
-        takes: "images", "waves", or "features" (frames of log mel energies).
-        prefixes: What the names of the tensors begin with in checkpoints that hold more than this
-            network; what does not begin so is of another part then.
-        left_out: The beginnings of names that a checkpoint may have and this network has not: heads
-            of other tasks, and what only pre-training uses.
-        fixed: Settings of the configuration that are the same for every checkpoint.
-        options: What the class of the network is called with.
-        unused: Parameters that only pre-training uses; they are taken out of the network.
-    """
-
-    config: str
-    network: str
-    takes: Literal["images", "waves", "features"]
-    prefixes: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    fixed: Mapping[str, Any] = MappingProxyType({})
-    options: Mapping[str, Any] = MappingProxyType({})
-    unused: tuple[str, ...] = ()
-
-
-# Masking of frames draws from numpy's generator, which no checkpoint of ours restores, and layers
-# that are left out at random leave parameters without gradient.
-_STILL = MappingProxyType({"apply_spec_augment": False, "layerdrop": 0.0})
-_NO_POOLER = MappingProxyType({"add_pooling_layer": False})
-_MASKED = ("masked_spec_embed",)
-_SPEECH_HEADS = (
-    "classifier.",
-    "dropout_features.",
-    "layer_weights",
-    "lm_head.",
-    "masked_spec_embed",
-    "objective.",
-    "feature_extractor_objective.",
-    "project_hid.",
-    "project_q.",
-    "projector.",
-    "quantizer.",
-    "tdnn.",
-)
-_CLASSIFIER = ("classifier.", "embeddings.mask_token", "pooler.", "decoder.")
-_TWO_TOWERS = (
-    "embeddings.position_ids",
-    "logit_bias",
-    "logit_scale",
-    "text_model.",
-    "text_projection.",
-    "visual_projection.",
-)
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {
-        "vit": Family(
-            "ViTConfig",
-            "ViTModel",
-            "images",
-            ("vit.",),
-            _CLASSIFIER,
-            options=_NO_POOLER,
-        ),
-        "dinov2": Family(
-            "Dinov2Config",
-            "Dinov2Model",
-            "images",
-            ("dinov2.",),
-            _CLASSIFIER,
-            MappingProxyType({"use_mask_token": False}),
-        ),
-        "dinov2_with_registers": Family(
-            "Dinov2WithRegistersConfig",
-            "Dinov2WithRegistersModel",
-            "images",
-            ("dinov2_with_registers.",),
-            _CLASSIFIER,
-            unused=("embeddings.mask_token",),
-        ),
-        "dinov3_vit": Family(
-            "DINOv3ViTConfig",
-            "DINOv3ViTModel",
-            "images",
-            ("dinov3_vit.", "dinov3."),
-            _CLASSIFIER,
-            unused=("embeddings.mask_token",),
-        ),
-        "clip_vision_model": Family(
-            "CLIPVisionConfig",
-            "CLIPVisionModel",
-            "images",
-            left_out=_TWO_TOWERS,
-        ),
-        "siglip_vision_model": Family(
-            "SiglipVisionConfig",
-            "SiglipVisionModel",
-            "images",
-            left_out=_TWO_TOWERS,
-        ),
-        "siglip2_vision_model": Family(
-            "Siglip2VisionConfig",
-            "Siglip2VisionModel",
-            "images",
-            left_out=_TWO_TOWERS,
-        ),
-        "convnext": Family(
-            "ConvNextConfig", "ConvNextModel", "images", ("convnext.",), ("classifier.",)
-        ),
-        "resnet": Family("ResNetConfig", "ResNetModel", "images", ("resnet.",), ("classifier.",)),
-        "wav2vec2": Family(
-            "Wav2Vec2Config",
-            "Wav2Vec2Model",
-            "waves",
-            ("wav2vec2.",),
-            _SPEECH_HEADS,
-            _STILL,
-            unused=_MASKED,
-        ),
-        "hubert": Family(
-            "HubertConfig",
-            "HubertModel",
-            "waves",
-            ("hubert.",),
-            _SPEECH_HEADS,
-            _STILL,
-            unused=_MASKED,
-        ),
-        "wavlm": Family(
-            "WavLMConfig", "WavLMModel", "waves", ("wavlm.",), _SPEECH_HEADS, _STILL, unused=_MASKED
-        ),
-        "wav2vec2-bert": Family(
-            "Wav2Vec2BertConfig",
-            "Wav2Vec2BertModel",
-            "features",
-            ("wav2vec2_bert.",),
-            _SPEECH_HEADS,
-            _STILL,
-            unused=_MASKED,
-        ),
-        "whisper": Family(
-            "WhisperConfig",
-            "WhisperEncoder",
-            "features",
-            ("model.encoder.", "encoder."),
-            ("decoder.", "model.decoder.", "proj_out."),
-            MappingProxyType({"encoder_layerdrop": 0.0, "apply_spec_augment": False}),
-        ),
-    }
-)
-# Configurations of two towers keep that of the images inside.
-_TOWERS = {
-    "clip": "clip_vision_model",
-    "siglip": "siglip_vision_model",
-    "siglip2": "siglip2_vision_model",
-}
-
-
 def import_transformers() -> Any:
     """Import `transformers`, which takes some seconds.
 
@@ -218,20 +59,6 @@ def import_transformers() -> Any:
             "networks of the Hugging Face hub need transformers; run `pip install 'likeness[hub]'`"
         ) from None
     return transformers
-
-
-def family_of(model_type: Any, where: str = "config") -> Family:
-    """Return the family of a `model_type`.
-
-    Raises:
-        ValueError: It is none that is read.
-    """
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ValueError(
-            f"{where}: model_type is {str(model_type)[:40]!r}; allowed are {', '.join(FAMILIES)}, "
-            f"and the image tower of {', '.join(_TOWERS)}"
-        )
-    return FAMILIES[model_type]
 
 
 def configuration(stated: Mapping[str, Any], where: str = "config") -> str:
@@ -254,23 +81,24 @@ def configuration(stated: Mapping[str, Any], where: str = "config") -> str:
         '{"depths": [1, 1], "embedding_size": 4, "hidden_sizes": [4, 8], "model_type": "resnet"}'
     """
     model_type = stated.get("model_type")
-    if isinstance(model_type, str) and model_type in _TOWERS:
+    if isinstance(model_type, str) and model_type in TOWERS:
         inner = stated.get("vision_config")
         if not isinstance(inner, dict):
             raise ValueError(f"{where}: model_type is {model_type!r}, but it has no vision_config")
-        stated, model_type = inner, _TOWERS[model_type]
+        stated, model_type = inner, TOWERS[model_type]
     family = family_of(model_type, where)
-    default = getattr(import_transformers(), family.config)()
-    known = set(default.to_dict()) - _base_names() - _NEVER - set(family.fixed)
+    known = _sizes(family) - set(family.fixed)
     kept = {name: value for name, value in stated.items() if name in known and value is not None}
     text = json.dumps({**kept, "model_type": model_type}, sort_keys=True)
     _checked(text, where)
     return text
 
 
-def _base_names() -> set[str]:
-    """Return the names that every configuration of transformers has."""
-    return set(import_transformers().PretrainedConfig().to_dict())
+def _sizes(family: Family) -> set[str]:
+    """Return the names of what sizes a network: what its configuration has, and not every one."""
+    transformers = import_transformers()
+    every = set(transformers.PretrainedConfig().to_dict())
+    return set(getattr(transformers, family.config)().to_dict()) - every - _NEVER
 
 
 def _checked(text: str, where: str) -> tuple[Family, dict[str, Any]]:
@@ -323,6 +151,11 @@ def _fits(value: Any, depth: int = 2) -> bool:
 
 def _config(family: Family, settings: Mapping[str, Any], name: str) -> Any:
     """Return transformers' object of a configuration."""
+    if unknown := sorted(settings.keys() - _sizes(family)):
+        raise ValueError(
+            f"{name}: {first_names(unknown)} size no {family.network} in this version of "
+            "transformers; take the version that the model was trained with"
+        )
     try:
         return getattr(import_transformers(), family.config)(**{**settings, **family.fixed})
     except Exception as error:  # transformers raises errors of any type here

@@ -97,6 +97,7 @@ def test_a_run_starts_from_the_weights_of_a_folder(voices: Path, tmp_path: Path)
         ({"hidden_size": 4096}, "weights do not fit"),
         ({"_attn_implementation": "a/b"}, "_attn_implementation"),
         ({"auto_map": "net.Net"}, "auto_map"),
+        ({"use_kernels": True}, "use_kernels"),
         ({"hidden_act": "org/kernel"}, "hidden_act"),
         ({"model_type": "bert"}, "model_type"),
         ({"hidden_size": "many"}, "cannot be built"),
