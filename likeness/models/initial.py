@@ -14,7 +14,8 @@ def read_initial(init: str) -> Initial:
 
     Args:
         init: A run's folder or model file, or any other form that `likeness.models.load.load` takes
-            and that gives a network of torch: `speechbrain:SOURCE`, `wespeaker:FILE.pt`.
+            and that gives a network of torch: `speechbrain:SOURCE`, `wespeaker:FILE.pt`,
+            `hub:FOLDER_OR_ID`.
 
     Returns:
         Its weights, which a run takes if its own network has the same tensors.

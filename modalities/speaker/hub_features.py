@@ -143,9 +143,10 @@ class StackedFbank(nn.Module):
                 )
         with torch.autocast(wave.device.type, enabled=False):
             feats = _by_band(feats, frames)
-            # A view of whole groups, whose number stays one simple expression in torch.export.
-            groups = feats.unfold(1, self.stride, self.stride).transpose(2, 3)
-            feats = groups.reshape(groups.shape[0], groups.shape[1], self.dim).to(result)
+            # Slices of equal size, so that torch.export can follow their number.
+            last = feats.shape[1] - self.stride + 1
+            slices = [feats[:, i : last + i : self.stride] for i in range(self.stride)]
+            feats = torch.cat(slices, dim=2).to(result)
             if frames is None:
                 return feats, relative
             valid = frames.div(self.stride, rounding_mode="floor")

@@ -111,6 +111,11 @@ class HubSpeech(nn.Module):
                 f"HubSpeech: the features have shape {tuple(features.shape)}; it takes "
                 f"(B, T, {self.in_dim}): {self._remedy()}"
             )
+        if self.family == "wav2vec2-bert" and torch.compiler.is_exporting():
+            raise ValueError(
+                "HubSpeech: torch.export cannot follow the attention of w2v-BERT over recordings "
+                "of any length; use the model in torch"
+            )
         counts = None
         if lengths is not None:
             counts = (lengths.double() * features.shape[1]).round().clamp(min=1).long()

@@ -18,6 +18,7 @@ from likeness.models.load import load
 from modalities.speaker.augment import train_view
 from tests import tiny, tiny_hub
 from toolkit.models.checkpoint import FORMAT, find_model, read
+from toolkit.models.export import export
 from toolkit.training.recipe import Compute, Optim, Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.train import fit
@@ -143,3 +144,24 @@ def test_a_long_text_is_allowed_for_configurations_alone(tmp_path: Path) -> None
     for arguments in ({"config": "x" * 65_537}, {"pooling": "x" * 300}):
         with pytest.raises(ValueError, match="needed"):
             check_arguments(HubImage, arguments, "backbone")
+
+
+@pytest.mark.slow  # exports take long; image networks: tests/toolkit/models/test_export.py
+@pytest.mark.parametrize("name", ["wav2vec2 large", "wavlm base"])
+def test_a_network_of_the_hub_is_exported(name: str, tmp_path: Path) -> None:
+    """Waves of several lengths have the same embeddings on ONNX Runtime, and the file needs no
+    transformers.
+    """
+    tiny_hub.save(name, tmp_path / "net")
+    parity = export(load(f"hub:{tmp_path / 'net'}"), tmp_path / "net.onnx")
+    assert parity.distance < 1e-6
+    assert load(str(tmp_path / "net.onnx")).embedder.dim == 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "keyword"), [("whisper", "windows"), ("w2v-bert", "attention")])
+def test_what_cannot_be_exported_says_so(name: str, keyword: str, tmp_path: Path) -> None:
+    tiny_hub.save(name, tmp_path / "net")
+    with pytest.raises(ValueError, match=keyword):
+        export(load(f"hub:{tmp_path / 'net'}"), tmp_path / "net.onnx")
+    assert not (tmp_path / "net.onnx").exists()
