@@ -88,6 +88,11 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
         return hub.load(source)
     if colon and kind == "insightface":
         return _load_insightface(source)
+    if colon and kind == "timm":
+        raise ValueError(
+            f"model {model!r}: networks of timm are not read by name; give hub:FOLDER_OR_ID for a "
+            "network of transformers, or own.py, a model file that calls timm.create_model"
+        )
     if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
         raise ValueError(
             f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "

@@ -145,6 +145,11 @@ def test_a_repository_of_pickles_is_refused(folder: Path, asked: list[str]) -> N
     assert not [path for path in asked if path.endswith(".bin")]
 
 
+def test_networks_of_timm_are_refused_with_what_to_give_instead() -> None:
+    with pytest.raises(ValueError, match="own.py"):
+        load("timm:resnet18")
+
+
 @pytest.mark.parametrize("source", ["nowhere", "a/b/c", "../net", "a/b@-x", "a/b@c d", "a b/c", ""])
 def test_what_is_neither_folder_nor_id_is_refused_and_not_asked_for(
     source: str, asked: list[str]
