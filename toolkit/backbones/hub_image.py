@@ -60,6 +60,7 @@ class HubImage(nn.Module):
         ImportError: transformers is missing.
 
     Example:
+        >>> import torch
         >>> config = '{"model_type": "resnet", "depths": [1], "hidden_sizes": [8],'
         >>> config += ' "embedding_size": 4, "layer_type": "basic"}'
         >>> backbone = HubImage(3, config=config, dim=16)
