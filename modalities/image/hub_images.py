@@ -13,7 +13,7 @@ from PIL import Image
 
 from modalities.image import images
 from toolkit.data.batch import Array
-from toolkit.data.images import BadImage, as_input, to_pixels
+from toolkit.data.images import BadImage, Pixels, as_input, to_pixels
 from toolkit.data.items import Item
 
 _MAX_PIXELS = 4096 * 4096  # of what an image is resized to
@@ -70,13 +70,7 @@ def read(
     elif patch:
         size = patched_size(height, width, patch, max_patches)
     if size is not None and size != (height, width):
-        if min(size) < 1 or size[0] * size[1] > _MAX_PIXELS:
-            raise BadImage(
-                f"{item.name}: {height} x {width} pixels would become {size[0]} x {size[1]}; 1 to "
-                f"{_MAX_PIXELS} pixels are allowed; crop the image"
-            )
-        method = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
-        pixels = np.asarray(Image.fromarray(pixels).resize(size[::-1], method))
+        pixels = _resized(pixels, size, bicubic, item.name)
     if crop:
         height, width = pixels.shape[:2]
         if min(height, width) < crop:
@@ -87,6 +81,18 @@ def read(
         top, left = (height - crop) // 2, (width - crop) // 2
         pixels = pixels[top : top + crop, left : left + crop]
     return as_input(pixels, "float32")
+
+
+def _resized(pixels: Pixels, size: tuple[int, int], bicubic: bool, name: str) -> Pixels:
+    """Resize pixels (H, W, 3) to (height, width) as Pillow does."""
+    if min(size) < 1 or size[0] * size[1] > _MAX_PIXELS:
+        height, width = pixels.shape[:2]
+        raise BadImage(
+            f"{name}: {height} x {width} pixels would become {size[0]} x {size[1]}; 1 to "
+            f"{_MAX_PIXELS} pixels are allowed; crop the image"
+        )
+    method = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+    return np.asarray(Image.fromarray(pixels).resize(size[::-1], method))
 
 
 def patched_size(height: int, width: int, patch: int, max_patches: int) -> tuple[int, int]:
