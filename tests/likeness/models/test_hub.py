@@ -276,6 +276,36 @@ def test_shards_are_joined_and_half_precision_is_read(tmp_path: Path) -> None:
     torch.testing.assert_close(near, before, rtol=1e-2, atol=1e-2)
 
 
+def test_names_of_older_checkpoints_and_of_larger_models_are_read(tmp_path: Path) -> None:
+    """A weight norm's two parts, an encoder within a model with a head, and a tower's wrapper."""
+
+    def older(folder: Path, change: Callable[[str], str], **more: Tensor) -> None:
+        file = folder / "model.safetensors"
+        tensors = {change(name): value for name, value in load_file(file).items()}
+        save_file({**tensors, **more}, file)
+
+    def weight_norm(name: str) -> str:
+        name = name.replace("parametrizations.weight.original0", "weight_g")
+        return f"hubert.{name.replace('parametrizations.weight.original1', 'weight_v')}"
+
+    cases: dict[str, tuple[Callable[[str], str], dict[str, Tensor]]] = {
+        "hubert large": (weight_norm, {"lm_head.weight": torch.zeros(3, 16)}),
+        "whisper": (lambda name: f"model.{name}", {"proj_out.weight": torch.zeros(3, 16)}),
+        "clip": (
+            lambda name: f"vision_model.{name.removeprefix('vision_model.')}",
+            {"vision_model.embeddings.position_ids": torch.arange(17)[None]},
+        ),
+    }
+    for name, (change, more) in cases.items():
+        folder = tmp_path / name
+        tiny_hub.save(name, folder)
+        before = load(f"hub:{folder}").embedder.state_dict()
+        older(folder, change, **more)
+        after = load(f"hub:{folder}").embedder.state_dict()
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[key], after[key]) for key in before)
+
+
 def edit(change: Callable[[dict[str, Tensor]], object]) -> Callable[[Path], None]:
     """A change of the weights of a folder."""
 
