@@ -8,6 +8,7 @@ python docs/make_backbones.py
 from __future__ import annotations
 
 import inspect
+import json
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
 from toolkit.backbones.edgeface import EdgeFace
 from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
 from toolkit.backbones.gradients import GradientHistograms
+from toolkit.backbones.hub_image import HubImage
+from toolkit.backbones.hub_speech import HubSpeech
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.kprpe import KPRPEViT
@@ -205,6 +208,43 @@ COLUMNS = (
     "source",
 )
 IMAGES_COLUMNS = tuple("images" if name == "exact" else name for name in COLUMNS)
+
+
+HUB_HEAD = """
+## Networks of the Hugging Face hub
+These are networks of `transformers` (extra `hub`) behind the same signature: `HubImage` over images
+and `HubSpeech` over speech. A recipe writes `backbone=hub.backbone("facebook/dinov2-small",
+pooling="GeM", dim=256)` with `hub` from `likeness.models`. `config` is the network's config.json,
+of which a checkpoint keeps what sizes the network. The section of docs/own_networks.md about these
+networks shows how they embed, and how they are fine-tuned.
+
+- **usual pooling** is what `--model hub:...` takes, and what `pooling=""` takes for images. Images
+  can be pooled by CLS, mean, GeM (p learned or fixed) and head (SigLIP's own attention). Speech can
+  be pooled by mean, by a learned weighting of all layers with attentive statistics (`weighted`), by
+  MHFA (Peng et al. 2022), and by MFA (Zhang et al. 2022).
+- **parameters** are counted here from the configuration of the published network that is named,
+  without the heads and masks that only pre-training uses.
+- **exact** says for speech whether padding changes no embedding. Networks whose first convolution
+  is followed by group norm over time are not exact, so batches of `embed` hold equal lengths.
+- **difference** is the largest absolute difference from transformers' own processor, network and
+  pooling, over embeddings of files of several sizes or lengths in mixed batches. The networks were
+  random and tiny, and their largest values were from 1.0 to 3.6. It was measured by
+  `python benchmarks/hub_parity.py` with transformers 5.23 and torch 2.13 on an x86 CPU, November
+  2026. The tests hold 1e-5.
+
+Whisper's encoder takes 30 s. Longer recordings are cut into windows of 30 s, which are encoded one
+by one; the pooling runs over the frames of all windows.
+
+"""
+HUB_COLUMNS = (
+    "network",
+    "backbone",
+    "usual pooling",
+    "parameters",
+    "exact",
+    "difference",
+    "source",
+)
 
 
 class Row(NamedTuple):
@@ -538,6 +578,191 @@ IMAGES = (
 ROWS = (*SPEECH, *IMAGES)
 
 
+class HubRow(NamedTuple):
+    """One network of the Hugging Face hub."""
+
+    name: str  # of a published network of the family
+    cls: Any
+    pooling: str
+    in_dim: int
+    difference: str  # by benchmarks/hub_parity.py
+    source: str
+    config: dict[str, Any]  # what config.json states beyond the defaults of transformers
+
+
+_BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+_TOWER = {**_BASE, "intermediate_size": 3072}
+_LARGE = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+}
+_NORMED = {**_LARGE, "feat_extract_norm": "layer", "do_stable_layer_norm": True, "conv_bias": True}
+_SMALL = {"hidden_size": 384, "num_attention_heads": 6, "patch_size": 14, "image_size": 518}
+HUB = (
+    HubRow(
+        "google/vit-base-patch16-224",
+        HubImage,
+        "CLS",
+        3,
+        "0",
+        "Dosovitskiy et al. 2021",
+        {"model_type": "vit", **_TOWER},
+    ),
+    HubRow(
+        "facebook/dinov2-small",
+        HubImage,
+        "CLS",
+        3,
+        "0",
+        "Oquab et al. 2023",
+        {"model_type": "dinov2", **_SMALL},
+    ),
+    HubRow(
+        "facebook/dinov2-with-registers-small",
+        HubImage,
+        "CLS",
+        3,
+        "0",
+        "Darcet et al. 2023",
+        {"model_type": "dinov2_with_registers", **_SMALL},
+    ),
+    HubRow(
+        "facebook/dinov3-vits16-pretrain-lvd1689m",
+        HubImage,
+        "CLS",
+        3,
+        "0",
+        "Siméoni et al. 2025",
+        {"model_type": "dinov3_vit", "num_register_tokens": 4},
+    ),
+    HubRow(
+        "openai/clip-vit-base-patch32",
+        HubImage,
+        "CLS",
+        3,
+        "0",
+        "Radford et al. 2021, the image tower",
+        {"model_type": "clip_vision_model", **_TOWER, "patch_size": 32},
+    ),
+    HubRow(
+        "google/siglip2-base-patch16-224",
+        HubImage,
+        "head",
+        3,
+        "9.5e-07",
+        "Zhai et al. 2023, Tschannen et al. 2025, the image tower",
+        {"model_type": "siglip_vision_model", **_TOWER},
+    ),
+    HubRow(
+        "google/siglip2-base-patch16-naflex",
+        HubImage,
+        "head",
+        3,
+        "3.6e-07",
+        "Tschannen et al. 2025, the image tower",
+        {"model_type": "siglip2_vision_model", **_TOWER},
+    ),
+    HubRow(
+        "facebook/convnext-tiny-224",
+        HubImage,
+        "mean",
+        3,
+        "0",
+        "Liu et al. 2022",
+        {"model_type": "convnext"},
+    ),
+    HubRow(
+        "microsoft/resnet-50",
+        HubImage,
+        "mean",
+        3,
+        "4.8e-07",
+        "He et al. 2016",
+        {"model_type": "resnet"},
+    ),
+    HubRow(
+        "facebook/wav2vec2-base",
+        HubSpeech,
+        "mean",
+        1,
+        "1.2e-07",
+        "Baevski et al. 2020",
+        {"model_type": "wav2vec2", **_BASE},
+    ),
+    HubRow(
+        "facebook/wav2vec2-xls-r-300m",
+        HubSpeech,
+        "mean",
+        1,
+        "2.4e-07",
+        "Babu et al. 2021",
+        {"model_type": "wav2vec2", **_NORMED},
+    ),
+    HubRow(
+        "facebook/hubert-base-ls960",
+        HubSpeech,
+        "mean",
+        1,
+        "2.4e-07",
+        "Hsu et al. 2021",
+        {"model_type": "hubert", **_BASE},
+    ),
+    HubRow(
+        "facebook/hubert-large-ll60k",
+        HubSpeech,
+        "mean",
+        1,
+        "1.2e-07",
+        "the same",
+        {"model_type": "hubert", **_NORMED},
+    ),
+    HubRow(
+        "microsoft/wavlm-base-plus",
+        HubSpeech,
+        "mean",
+        1,
+        "2.4e-07",
+        "Chen et al. 2022",
+        {"model_type": "wavlm", **_BASE},
+    ),
+    HubRow(
+        "microsoft/wavlm-large",
+        HubSpeech,
+        "mean",
+        1,
+        "2.4e-07",
+        "the same",
+        {"model_type": "wavlm", **_NORMED, "conv_bias": False},
+    ),
+    HubRow(
+        "facebook/w2v-bert-2.0",
+        HubSpeech,
+        "mean",
+        160,
+        "3.6e-06",
+        "Barrault et al. 2023 (Seamless)",
+        {"model_type": "wav2vec2-bert", **_LARGE},
+    ),
+    HubRow(
+        "openai/whisper-small",
+        HubSpeech,
+        "mean",
+        80,
+        "2.4e-07",
+        "Radford et al. 2023, the encoder",
+        {
+            "model_type": "whisper",
+            "d_model": 768,
+            "encoder_layers": 12,
+            "encoder_attention_heads": 12,
+            "encoder_ffn_dim": 3072,
+        },
+    ),
+)
+
+
 def parts(make: Any) -> tuple[Any, dict[str, Any]]:
     """Split what makes a backbone into its class and the settings that differ from the defaults."""
     return (make.func, dict(make.keywords)) if isinstance(make, partial) else (make, {})
@@ -604,10 +829,28 @@ def table(columns: tuple[str, ...], rows: tuple[Row, ...]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped) + "\n"
 
 
+def hub_cells(row: HubRow) -> tuple[str, ...]:
+    """List the cells of a network of the hub."""
+    with torch.device("meta"):
+        backbone = row.cls(row.in_dim, config=json.dumps(row.config))
+    count = sum(parameter.numel() for parameter in backbone.parameters())
+    exact = "-" if row.cls is HubImage else "yes" if backbone.pads_exactly else "no"
+    name = f"**{row.name}**"
+    cls = f"`{row.cls.__name__}`"
+    return name, cls, row.pooling, f"{count:,}", exact, row.difference, row.source
+
+
+def hub_table() -> str:
+    """Make the Markdown table of the networks of the hub."""
+    lines = [HUB_COLUMNS, ("---",) * len(HUB_COLUMNS), *map(hub_cells, HUB)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
 def page() -> str:
     """Make the text of docs/backbones.md."""
     speech = HEAD + "\n" + table(COLUMNS, SPEECH) + PARITY
-    return speech + IMAGES_HEAD + "\n" + table(IMAGES_COLUMNS, IMAGES)
+    images = IMAGES_HEAD + "\n" + table(IMAGES_COLUMNS, IMAGES)
+    return speech + images + HUB_HEAD + hub_table()
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ from toolkit.backbones.edgeface import EdgeFace
 from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
 from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.head import Head
+from toolkit.backbones.hub_image import HubImage
+from toolkit.backbones.hub_speech import HubSpeech
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.kprpe import KPRPEViT
@@ -39,6 +41,8 @@ __all__ = [
     "FaceViT",
     "GradientHistograms",
     "Head",
+    "HubImage",
+    "HubSpeech",
     "IResNet",
     "ImageResNet",
     "KPRPEViT",

@@ -60,5 +60,5 @@ def refuse_missing_model(model: str) -> None:
     if not model or ((":" not in model or path != model) and not Path(path).exists()):
         raise FileNotFoundError(
             f"model {model!r} does not exist; give the folder of a run, a .safetensors, .onnx or "
-            ".py file, speechbrain:SOURCE, wespeaker:FILE.pt or insightface:PATH"
+            ".py file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID or insightface:PATH"
         )

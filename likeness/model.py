@@ -339,8 +339,8 @@ def load(
 
     Args:
         model: the folder of a run, a .safetensors checkpoint, an .onnx file,
-            "speechbrain:SOURCE", "wespeaker:FILE.pt", "insightface:PATH", or a Python file of
-            yours, "own.py" or "own.py:NAME", which is run (`likeness.Network`).
+            "speechbrain:SOURCE", "wespeaker:FILE.pt", "hub:FOLDER_OR_ID", "insightface:PATH", or a
+            Python file of yours, "own.py" or "own.py:NAME", which is run (`likeness.Network`).
         detector: for faces, an .onnx file of SCRFD (with landmarks) or YuNet. Inputs are then
             photographs, in which the face is found and aligned. By default the detector of
             insightface:FOLDER is taken, and other models read aligned crops. False takes aligned

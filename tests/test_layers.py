@@ -19,7 +19,7 @@ EXTERNAL = {
     "eval.reports": METRICS | {"jinja2", "markupsafe", "matplotlib", "PIL", "soundfile"},
     "toolkit.losses": {"torch"},
     "toolkit.vmf": {"torch", "numpy"},
-    "toolkit.backbones": {"torch", "speechbrain", "safetensors"},
+    "toolkit.backbones": {"torch", "speechbrain", "safetensors", "transformers"},
 }
 INTERNAL = {
     "eval": {"eval"},

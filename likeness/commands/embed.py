@@ -64,7 +64,7 @@ def embed(
         str,
         typer.Option(
             help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, insightface:PATH, own.py[:NAME] or an .onnx file."
+            "wespeaker:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH, own.py[:NAME] or an .onnx file."
         ),
     ],
     out: Annotated[

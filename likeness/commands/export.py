@@ -20,7 +20,7 @@ def export(
         str,
         typer.Argument(
             help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt or own.py[:NAME]."
+            "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME]."
         ),
     ],
     onnx: Annotated[

@@ -40,9 +40,9 @@ def verify(
         str,
         typer.Option(
             help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, an .onnx file, own.py[:NAME], or insightface:PATH, which is a "
-            "recognition .onnx file or the folder of a pack such as buffalo_l. InsightFace's own "
-            "weights are for non-commercial research only."
+            "wespeaker:FILE.pt, hub:FOLDER_OR_ID, an .onnx file, own.py[:NAME], or "
+            "insightface:PATH, which is a recognition .onnx file or the folder of a pack such as "
+            "buffalo_l. InsightFace's own weights are for non-commercial research only."
         ),
     ],
     detector: Annotated[

@@ -15,7 +15,8 @@ def read_initial(init: str) -> Initial:
     Args:
         init: A MODEL as on the command line (likeness.models.load.load) whose network torch can
             train: a run's folder or a .safetensors checkpoint, speechbrain:SOURCE,
-            wespeaker:FILE.pt, insightface:FILE.pth, own.py[:NAME], or another of its forms.
+            wespeaker:FILE.pt, insightface:FILE.pth, hub:FOLDER_OR_ID, own.py[:NAME], or another of
+            its forms.
 
     Returns:
         Its weights, which a run takes if its own network has the same tensors.

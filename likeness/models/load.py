@@ -14,6 +14,9 @@
         insightface:FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr (likeness/models/pixels.py)
     load("insightface:FILE.pth")
         weights of arcface_torch (backbone.pth), of an IResNet from r18 to r200
+    load("hub:FOLDER_OR_ID")
+        a network of Hugging Face's transformers: a folder with config.json and safetensors, or an
+        id such as hub:facebook/dinov2-small, perhaps with @REVISION, which the hub is asked for
     load("own.py"), load("own.py:NAME")
         a network that a Python file of the user defines (likeness/models/own.py); the file is run
     load("model.onnx")
@@ -43,7 +46,7 @@ from torch import Tensor, nn
 
 from eval.formats.provenance import digest, sha256
 from eval.types import check_counts
-from likeness.models import arcface_torch, insightface, own, speechbrain, wespeaker
+from likeness.models import arcface_torch, hub, insightface, own, speechbrain, wespeaker
 from likeness.models import onnx as exported
 from likeness.models.run import load_model
 from modalities.face import align, images
@@ -94,13 +97,20 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
         return _load_speechbrain(source)
     if colon and kind == "wespeaker":
         return _load_wespeaker(Path(source), frontend)
+    if colon and kind == "hub":
+        return hub.load(source)
     if colon and kind == "insightface":
         return _load_insightface(source)
+    if colon and kind == "timm":
+        raise ValueError(
+            f"model {model!r}: networks of timm are not read by name; give hub:FOLDER_OR_ID for a "
+            "network of transformers, or own.py, a model file that calls timm.create_model"
+        )
     if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
         raise ValueError(
             f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, insightface:PATH, FILE.onnx, FILE.py, a checkpoint or a run "
-            "directory"
+            "wespeaker:FILE.pt, insightface:PATH, hub:FOLDER_OR_ID, FILE.onnx, FILE.py, a "
+            "checkpoint or a run directory"
         )
     if Path(model).suffix.lower() == ".onnx":
         return exported.load(Path(model), trust=trust) or _load_onnx(Path(model), frontend)
@@ -203,7 +213,7 @@ def in_parts(
         settings["chunks"] = f"at most {chunk_seconds:g} s, mean by length"
     if only_speech:
         settings["pauses"] = "left out by energy"
-    return replace(model, read=read, settings=settings)
+    return replace(model, read=read, settings={**model.settings, **settings})
 
 
 def find_detector(model: str) -> Path | None:

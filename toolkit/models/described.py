@@ -21,6 +21,9 @@ from typing import Any, Literal
 _ANY_WHOLE = (-1, 65_536)
 _ANY_NUMBER = (-1e6, 1e6)
 _MAX_TEXT, _MAX_VALUES = 256, 256
+# Longer texts, by argument: the configuration of a network of transformers, which
+# toolkit/backbones/hub.py checks.
+_TEXTS = {"config": 65_536}
 _PIXELS, _LAYERS = (0, 4096), (0, 1000)
 _BOUNDS: dict[str, tuple[float, float]] = {
     "rate_hz": (1000, 192_000),
@@ -100,8 +103,9 @@ def _wrong(value: Any, hint: Any, key: str) -> str:
             return ""
         return f"a {'whole ' if hint is int else ''}number from {low:g} to {high:g} is needed"
     if hint is str:
-        fits = isinstance(value, str) and len(value) <= _MAX_TEXT
-        return "" if fits else f"a text of at most {_MAX_TEXT} characters is needed"
+        longest = _TEXTS.get(key, _MAX_TEXT)
+        fits = isinstance(value, str) and len(value) <= longest
+        return "" if fits else f"a text of at most {longest} characters is needed"
     if origin is collections.abc.Callable or inspect.isclass(hint):
         return "" if isinstance(value, partial) else "a part is needed"
     return "it cannot be given by a file"

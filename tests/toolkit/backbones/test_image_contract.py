@@ -21,6 +21,7 @@ import toolkit.backbones
 from toolkit.backbones.bninception import BNInception, _check_halves
 from toolkit.backbones.edgeface import EdgeFace
 from toolkit.backbones.gradients import GradientHistograms
+from toolkit.backbones.hub_image import HubImage
 from toolkit.backbones.image_resnet import ImageResNet, pool
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.kprpe import KPRPEViT
@@ -99,6 +100,17 @@ TINY: dict[str, tuple[Any, int, int]] = {  # name -> (small network, channels, s
         64,
     ),
     "BNInception": (partial(BNInception, dim=16), 3, 64),
+    "HubImage": (
+        partial(
+            HubImage,
+            config='{"model_type": "dinov2", "hidden_size": 24, "num_hidden_layers": 2, '
+            '"num_attention_heads": 3, "image_size": 32, "patch_size": 8}',
+            pooling="GeM",
+            dim=16,
+        ),
+        3,
+        32,
+    ),
     "SmallCNN": (partial(SmallCNN, dim=16), 1, 28),
     "GradientHistograms": (
         partial(GradientHistograms, dim=16, image_size=32, cells=4, bins=8),

@@ -217,7 +217,12 @@ def test_a_front_end_s_crop_moves_into_the_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # every backbone: about a minute and a half
-@pytest.mark.parametrize("make", speech.BACKBONES, ids=lambda found: found.__name__)
+@pytest.mark.parametrize(
+    "make",
+    # of HubSpeech, what can be exported depends on the network: tests/likeness/models/test_hub_runs
+    [make for make in speech.BACKBONES if make.__name__ != "HubSpeech"],
+    ids=lambda found: found.__name__,
+)
 def test_every_speech_backbone(make: Any, tmp_path: Path) -> None:
     assert (
         export.export(

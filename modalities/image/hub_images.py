@@ -1,0 +1,128 @@
+"""Read images as the image processors of `transformers` do: their sizes, their crops.
+
+Scale and colours are the front-end's (toolkit/data/pixels.py). Decoding and its bounds are those of
+images.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from PIL import Image
+
+from modalities.image import images
+from toolkit.data.batch import Array
+from toolkit.data.images import BadImage, Pixels, as_input, to_pixels
+from toolkit.data.items import Item
+
+_MAX_PIXELS = 4096 * 4096  # of what an image is resized to
+_EXACT = 1e-5  # how near the scale of `patched_size` comes to the largest that fits
+
+
+def read(
+    item: Item,
+    *,
+    short_edge: int = 0,
+    size: tuple[int, int] | None = None,
+    crop: int = 0,
+    patch: int = 0,
+    max_patches: int = 256,
+    bicubic: bool = False,
+) -> Array:
+    """Read an item as RGB levels (3, H, W) from 0 to 255, resized and cropped for a network.
+
+    Args:
+        item: What to read; grey images become RGB.
+        short_edge: The number of pixels that the shorter edge is resized to; 0 leaves it.
+        size: (height, width) that the image is resized to, whatever its proportions; None leaves
+            it.
+        crop: The edge of the central square that is cut out afterwards; 0 keeps the whole image.
+            Its corner is rounded down, where torchvision rounds to the even number.
+        patch: The side of SigLIP 2's patches: the image keeps about its proportions and becomes as
+            large as `max_patches` allow. 0 does not.
+        max_patches: See `patch`.
+        bicubic: Whether resizing is bicubic in place of bilinear.
+
+    Raises:
+        BadImage: The image cannot be read, is smaller than `crop`, or would become too large.
+        ValueError: More than one of short_edge, size and patch is set.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from toolkit.data.images import encode
+        >>> path = Path(tempfile.mkdtemp(), "grey.png")
+        >>> _ = path.write_bytes(encode(np.full((30, 40, 3), 7, np.uint8)))
+        >>> read(Item("grey", path, None), short_edge=16, crop=16).shape
+        (3, 16, 16)
+    """
+    if sum(map(bool, (short_edge, size, patch))) > 1:
+        raise ValueError(
+            f"read: short_edge {short_edge}, size {size} and patch {patch} are set; give one of "
+            "them"
+        )
+    pixels = to_pixels(images.read(item, dtype="uint8"))
+    height, width = pixels.shape[:2]
+    if short_edge:
+        long_edge = int(short_edge * max(height, width) / min(height, width))
+        size = (short_edge, long_edge) if height <= width else (long_edge, short_edge)
+    elif patch:
+        size = patched_size(height, width, patch, max_patches)
+    if size is not None and size != (height, width):
+        pixels = _resized(pixels, size, bicubic, item.name)
+    if crop:
+        height, width = pixels.shape[:2]
+        if min(height, width) < crop:
+            raise BadImage(
+                f"{item.name}: {height} x {width} pixels; a crop of {crop} needs edges as long; "
+                "give larger images"
+            )
+        top, left = (height - crop) // 2, (width - crop) // 2
+        pixels = pixels[top : top + crop, left : left + crop]
+    return as_input(pixels, "float32")
+
+
+def _resized(pixels: Pixels, size: tuple[int, int], bicubic: bool, name: str) -> Pixels:
+    """Resize pixels (H, W, 3) to (height, width) as Pillow does."""
+    if min(size) < 1 or size[0] * size[1] > _MAX_PIXELS:
+        height, width = pixels.shape[:2]
+        raise BadImage(
+            f"{name}: {height} x {width} pixels would become {size[0]} x {size[1]}; 1 to "
+            f"{_MAX_PIXELS} pixels are allowed; crop the image"
+        )
+    method = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+    return np.asarray(Image.fromarray(pixels).resize(size[::-1], method))
+
+
+def patched_size(height: int, width: int, patch: int, max_patches: int) -> tuple[int, int]:
+    """Return the largest size of at most `max_patches` patches that keeps about the proportions.
+
+    Both edges are multiples of the patch, rounded up, and at least one patch. It is SigLIP 2's
+    get_image_size_for_max_num_patches, a bisection of the scale.
+
+    Args:
+        height: Of the image, in pixels.
+        width: Of the image, in pixels.
+        patch: The side of a patch, in pixels.
+        max_patches: How many patches are allowed.
+
+    Example:
+        >>> patched_size(300, 400, 16, 256)
+        (224, 288)
+    """
+
+    def scaled(scale: float) -> tuple[int, int]:
+        edges = (math.ceil(edge * scale / patch) * patch for edge in (height, width))
+        rows, columns = (max(patch, edge) for edge in edges)
+        return int(rows), int(columns)
+
+    low, high = _EXACT / 10, 100.0
+    while high - low >= _EXACT:
+        middle = (low + high) / 2
+        rows, columns = scaled(middle)
+        if rows * columns / patch**2 <= max_patches:
+            low = middle
+        else:
+            high = middle
+    return scaled(low)

@@ -1,0 +1,356 @@
+"""Front-ends of the speech networks of the Hugging Face hub, as `transformers` computes them.
+
+UnitWave
+    Wav2Vec2FeatureExtractor: the wave with zero mean and unit variance (wav2vec 2.0, HuBERT,
+    WavLM).
+StackedFbank
+    SeamlessM4TFeatureExtractor: Kaldi's filterbank, normalised by band, two frames side by side
+    (w2v-BERT 2.0).
+WhisperMel
+    WhisperFeatureExtractor: log10 mel energies within 8 of the loudest (Whisper).
+
+They keep the conventions of features.py: a padded batch of waves (B, S) with relative lengths
+becomes features (B, T, F) with relative lengths, and what lies in the padding changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from modalities.speaker.cmn import past_the_end, valid_samples
+from modalities.speaker.features import KaldiFbank
+
+_FLOOR = 1e-7  # under both variances
+_WHISPER_FLOOR = 1e-10  # under the mel energies
+_WHISPER_RANGE = 8.0  # how far below the loudest value the others may lie, in powers of ten
+
+
+class UnitWave(nn.Module):
+    """The wave with zero mean and unit variance over its valid samples: (B, S) -> (B, S, 1).
+
+    (x - mean) / sqrt(variance + 1e-7), as Wav2Vec2FeatureExtractor.zero_mean_unit_var_norm. The
+    padding is zero.
+
+    Args:
+        normalise: Whether to normalise; False only sets the padding to zero.
+
+    Example:
+        >>> features, lengths = UnitWave()(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([2 / 3]))
+        >>> [round(value, 4) for value in features.flatten().tolist()]
+        [-1.0, 1.0, 0.0]
+    """
+
+    def __init__(self, normalise: bool = True) -> None:
+        super().__init__()
+        self.normalise = normalise
+        self.dim = 1
+
+    def trim(self, num_samples: int) -> int:
+        """Return `num_samples`, because every sample counts."""
+        return num_samples
+
+    def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Normalise a padded batch of waves.
+
+        Args:
+            wave: (B, S), mono.
+            lengths: (B,) relative to S, or None when all waves are full.
+
+        Returns:
+            (B, S, 1), and the lengths (B,).
+
+        Raises:
+            ValueError: The wave has another shape, or a length lies outside (0, 1].
+        """
+        _check_shape(wave, "UnitWave")
+        with torch.autocast(wave.device.type, enabled=False):
+            wave = wave if wave.dtype == torch.float64 else wave.float()
+            if lengths is None:
+                if self.normalise:
+                    wave = wave - wave.mean(1, keepdim=True)
+                    wave = wave / (wave.square().mean(1, keepdim=True) + _FLOOR).sqrt()
+                return wave.unsqueeze(2), wave.new_ones(wave.shape[0])
+            samples = valid_samples(lengths, wave.shape[1], "UnitWave")
+            padding = past_the_end(samples, wave.shape[1])
+            wave = wave.masked_fill(padding, 0.0)
+            if self.normalise:
+                num = samples.to(wave.dtype).unsqueeze(1)
+                wave = (wave - wave.sum(1, keepdim=True) / num).masked_fill(padding, 0.0)
+                wave = wave / (wave.square().sum(1, keepdim=True) / num + _FLOOR).sqrt()
+            return wave.unsqueeze(2), lengths
+
+
+class StackedFbank(nn.Module):
+    """Kaldi's filterbank, normalised by band, frames side by side: (B, S) -> (B, T, stride * mels).
+
+    It is SeamlessM4TFeatureExtractor: Povey's window, samples at int16 scale, zero mean and unit
+    (unbiased) variance of each band over the utterance, then `stride` frames make one. Frames that
+    are left over at the end are in mean and variance and are then dropped; transformers masks them
+    out.
+
+    Args:
+        num_mels: The number of bands.
+        rate_hz: The rate of the waves in Hz.
+        stride: How many frames make one.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> features, lengths = StackedFbank()(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
+        >>> features.shape, (lengths * features.shape[1]).round().int().tolist()
+        (torch.Size([2, 49, 160]), [49, 24])
+    """
+
+    def __init__(self, num_mels: int = 80, rate_hz: int = 16_000, stride: int = 2) -> None:
+        super().__init__()
+        if not 1 <= stride <= 16:
+            raise ValueError(f"StackedFbank: stride is {stride}; 1 to 16 are allowed")
+        # In float64, as transformers computes it: where a band has next to no energy, float32 would
+        # be off by 3e-4 after the logarithm and the division.
+        self.fbank = KaldiFbank(num_mels, rate_hz, window="povey", cmn=False).double()
+        self.fbank.mel.copy_(_kaldi_mel_bank(num_mels, self.fbank.fft_size, rate_hz))
+        self.fbank.taper.copy_(torch.hann_window(400, False, dtype=torch.float64).pow(0.85))
+        self.stride = stride
+        self.dim = num_mels * stride
+
+    def trim(self, num_samples: int) -> int:
+        """Return how many of `num_samples` count, as KaldiFbank.trim does."""
+        return self.fbank.trim(num_samples)
+
+    def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Compute the features of a padded batch of waves.
+
+        Args, Returns and Raises are those of KaldiFbank.forward. At least `stride` frames are
+        needed.
+        """
+        result = torch.float64 if wave.dtype == torch.float64 else torch.float32
+        feats, relative = self.fbank(wave, lengths)
+        total = feats.shape[1] // self.stride
+        frames = None
+        if lengths is not None:
+            frames = (relative.double() * feats.shape[1]).round().long()
+        if not torch.compiler.is_compiling():
+            shortest = feats.shape[1] if frames is None else int(frames.min())
+            if shortest < max(2, self.stride):
+                raise ValueError(
+                    f"StackedFbank: an utterance has {shortest} frames of 25 ms; at least "
+                    f"{max(2, self.stride)} are needed: give longer audio"
+                )
+        with torch.autocast(wave.device.type, enabled=False):
+            feats = _by_band(feats, frames)
+            # Slices of equal size, so that torch.export can follow their number.
+            last = feats.shape[1] - self.stride + 1
+            slices = [feats[:, i : last + i : self.stride] for i in range(self.stride)]
+            feats = torch.cat(slices, dim=2).to(result)
+            if frames is None:
+                return feats, relative
+            valid = frames.div(self.stride, rounding_mode="floor")
+            padding = past_the_end(valid, feats.shape[1]).unsqueeze(2)
+            return feats.masked_fill(padding, 0.0), valid.double() / total
+
+
+def _by_band(feats: Tensor, frames: Tensor | None) -> Tensor:
+    """Give each band zero mean and unit unbiased variance over the valid frames of (B, T, F)."""
+    if frames is None:
+        # As a tensor, the number of frames stays free in torch.export.
+        num = feats.new_ones(1, feats.shape[1], 1).sum(1, keepdim=True)
+        centred = feats - feats.mean(1, keepdim=True)
+    else:
+        num = frames.to(feats.dtype).view(-1, 1, 1)
+        padding = past_the_end(frames, feats.shape[1]).unsqueeze(2)
+        mean = feats.masked_fill(padding, 0.0).sum(1, keepdim=True) / num
+        centred = (feats - mean).masked_fill(padding, 0.0)
+    variance = centred.square().sum(1, keepdim=True) / (num - 1)
+    return centred / (variance + _FLOOR).sqrt()
+
+
+class WhisperMel(nn.Module):
+    """Whisper's log mel energies: waves (B, S) -> (B, T, F), in windows of 30 s.
+
+    It is WhisperFeatureExtractor (OpenAI's whisper/audio.py): frames of 25 ms every 10 ms under a
+    Hann window, Slaney's mel bank, log10 with a floor at 1e-10 and at 8 below the loudest value of
+    the window, then (x + 4) / 4.
+
+    Whisper's encoder takes 30 s. A longer recording is cut into windows of 30 s, each with its own
+    loudest value. A shorter one is not padded here: T counts the frames that audio reaches, and the
+    backbone (toolkit/backbones/hub_speech.py) adds the others, which are all of one value.
+
+    Args:
+        num_mels: F: 80, or 128 for large-v3.
+        rate_hz: The rate of the waves in Hz.
+        fft_size: The samples of a frame.
+        hop_samples: The samples between the beginnings of two frames.
+        window_seconds: The length of a window.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> features, lengths = WhisperMel()(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
+        >>> features.shape, (lengths * features.shape[1]).round().int().tolist()
+        (torch.Size([2, 102, 80]), [102, 52])
+    """
+
+    taper: Tensor  # (fft_size,) the window function
+    mel: Tensor  # (fft_size // 2 + 1, F)
+
+    def __init__(
+        self,
+        num_mels: int = 80,
+        rate_hz: int = 16_000,
+        fft_size: int = 400,
+        hop_samples: int = 160,
+        window_seconds: int = 30,
+    ) -> None:
+        super().__init__()
+        self.window_samples = window_seconds * rate_hz
+        if (
+            num_mels < 4
+            or window_seconds < 1
+            or not 1 <= hop_samples <= fft_size
+            or fft_size % 2
+            or fft_size > self.window_samples
+            or self.window_samples % (2 * hop_samples)
+        ):
+            raise ValueError(
+                f"WhisperMel: num_mels {num_mels}, frames of {fft_size} samples every "
+                f"{hop_samples} and windows of {window_seconds} s at {rate_hz} Hz; at least 4 "
+                "bands, an even frame within the window, and windows of an even number of hops are "
+                "needed"
+            )
+        self.fft_size, self.hop_samples, self.rate_hz = fft_size, hop_samples, rate_hz
+        self.dim = num_mels
+        self.register_buffer("taper", torch.hann_window(fft_size), persistent=False)
+        self.register_buffer("mel", slaney_mel_bank(num_mels, fft_size, rate_hz), persistent=False)
+
+    def trim(self, num_samples: int) -> int:
+        """Return `num_samples`, because every sample counts."""
+        return num_samples
+
+    def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Compute the features of a padded batch of waves.
+
+        Args:
+            wave: (B, S) in [-1, 1], mono at rate_hz.
+            lengths: (B,) relative to S, or None when all waves are full.
+
+        Returns:
+            The features (B, T, F), and their lengths (B,) relative to T. The frames after the end
+            of a wave are zero.
+
+        Raises:
+            ValueError: The wave has another shape or no samples, or a length lies outside (0, 1].
+        """
+        _check_shape(wave, "WhisperMel")
+        if torch.compiler.is_exporting():
+            raise ValueError(
+                "WhisperMel: the number of windows of 30 s depends on the length of a recording, "
+                "which an .onnx graph cannot follow; use the model in torch"
+            )
+        batch, samples = wave.shape
+        if self.mel.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"WhisperMel: it was converted to {self.mel.dtype}, which ruins the mel bank; keep "
+                "it in float32"
+            )
+        with torch.autocast(wave.device.type, enabled=False):
+            wave = wave.to(self.mel.dtype)
+            counts = torch.full((batch,), samples, device=wave.device)
+            if lengths is not None:
+                counts = valid_samples(lengths, samples, "WhisperMel")
+                wave = wave.masked_fill(past_the_end(counts, samples), 0.0)
+            size = self.window_samples
+            parts = [
+                self._window(wave[:, start : start + size], (counts - start).clamp(0, size))
+                for start in range(0, samples, size)
+            ]
+            feats = torch.cat(parts, dim=1)
+            total = feats.shape[1]
+            whole = counts.div(size, rounding_mode="floor")
+            frames = whole * (size // self.hop_samples) + self._frames(counts - whole * size)
+            feats = feats.masked_fill(past_the_end(frames, total).unsqueeze(2), 0.0)
+            return feats, frames.double() / total
+
+    def _frames(self, samples: Tensor) -> Tensor:
+        """Count the frames that samples of one window reach: 0 for none."""
+        reach = samples + self.fft_size // 2 + self.hop_samples - 1
+        most = self.window_samples // self.hop_samples
+        frames = reach.div(self.hop_samples, rounding_mode="floor").clamp(max=most)
+        return torch.where(samples > 0, frames, torch.zeros_like(frames))
+
+    def _window(self, wave: Tensor, samples: Tensor) -> Tensor:
+        """Compute the frames of one window of at most 30 s: (B, S) -> (B, T, F).
+
+        The window is a wave of 30 s that is zero after its samples, so only the frames that the
+        longest wave reaches are computed. A frame beyond the end of a window sees its reflection.
+        """
+        half, size = self.fft_size // 2, self.window_samples
+        reached = wave.shape[1]
+        total = min(size // self.hop_samples, -(-(reached + half) // self.hop_samples))
+        wave = functional.pad(wave, (0, min(self.fft_size, size - reached)))
+        wave = functional.pad(wave.unsqueeze(1), (half, half), mode="reflect").squeeze(1)
+        frames = wave.unfold(1, self.fft_size, self.hop_samples)[:, :total]
+        spectrum = torch.fft.rfft(frames * self.taper)
+        power = spectrum.real.square() + spectrum.imag.square()
+        level = torch.matmul(power, self.mel).clamp(min=_WHISPER_FLOOR).log10()
+        # Frames of silence are at the floor, so they are never the loudest of a window with sound.
+        level = torch.maximum(level, level.amax((1, 2), keepdim=True) - _WHISPER_RANGE)
+        return (level + 4.0) / 4.0
+
+
+def _kaldi_mel_bank(num_mels: int, fft_size: int, rate_hz: int) -> Tensor:
+    """Compute the mel bank of modalities/speaker/features.py from 20 Hz to Nyquist in float64."""
+
+    def mel(hz: Tensor) -> Tensor:
+        return 1127.0 * torch.log1p(hz / 700.0)
+
+    low, high = mel(torch.tensor([20.0, 0.5 * rate_hz], dtype=torch.float64)).tolist()
+    edges = torch.linspace(low, high, num_mels + 2, dtype=torch.float64)
+    place = torch.arange(fft_size // 2 + 1, dtype=torch.float64)
+    bins = mel(place * (rate_hz / fft_size)).unsqueeze(1)
+    width = edges[1:] - edges[:-1]
+    rising = (bins - edges[:-2]) / width[:-1]
+    falling = (edges[2:] - bins) / width[1:]
+    triangles = torch.minimum(rising, falling).clamp(min=0.0)
+    triangles[-1] = 0.0  # the bin at the Nyquist frequency has no weight in Kaldi
+    return triangles
+
+
+def slaney_mel_bank(num_mels: int, fft_size: int, rate_hz: int) -> Tensor:
+    """Compute Slaney's triangular mel filters from 0 Hz to Nyquist, each of unit area.
+
+    The scale is linear below 1000 Hz, and logarithmic above (Auditory Toolbox, 1998; librosa's
+    filters.mel with its defaults).
+
+    Args:
+        num_mels: The number of triangles.
+        fft_size: The samples of the transform.
+        rate_hz: The rate of the waves in Hz.
+
+    Returns:
+        The weights, (fft_size // 2 + 1, num_mels) float32.
+    """
+    step, knee_hz, knee, ratio = 200.0 / 3, 1000.0, 15.0, math.log(6.4) / 27.0
+    top_hz = 0.5 * rate_hz
+    top = top_hz / step if top_hz < knee_hz else knee + math.log(top_hz / knee_hz) / ratio
+    mels = torch.linspace(0.0, top, num_mels + 2, dtype=torch.float64)
+    edges = torch.where(mels < knee, mels * step, knee_hz * torch.exp(ratio * (mels - knee)))
+    bins = torch.linspace(0.0, top_hz, fft_size // 2 + 1, dtype=torch.float64).unsqueeze(1)
+    width = edges[1:] - edges[:-1]
+    rising = (bins - edges[:-2]) / width[:-1]
+    falling = (edges[2:] - bins) / width[1:]
+    triangles = torch.minimum(rising, falling).clamp(min=0.0)
+    return (triangles * (2.0 / (edges[2:] - edges[:-2]))).float()
+
+
+def _check_shape(wave: Tensor, name: str) -> None:
+    if wave.ndim != 2 or wave.shape[1] < 1:
+        raise ValueError(
+            f"{name}: wave has shape {tuple(wave.shape)}; it must be (batch, samples), mono, not "
+            "empty"
+        )

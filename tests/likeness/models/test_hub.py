@@ -1,0 +1,409 @@
+"""Networks of the hub: their embeddings are those of transformers, and misfits are refused.
+
+Every network is random and tiny, and saved into a folder by the test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from likeness.models import hub
+from likeness.models.load import in_parts, load
+from tests import tiny_hub
+from toolkit.backbones.layer_pooling import pool_places
+from toolkit.data.images import encode
+from toolkit.data.items import Item
+from toolkit.models.embed import embed
+
+RATE_HZ = 16_000
+SIZES = ((40, 51), (64, 33), (37, 37), (90, 40))
+SECONDS = (0.5, 0.46, 0.43, 0.55, 0.31)
+EXACT = [name for name in tiny_hub.SPEECH if "base" not in name]
+
+
+def pictures(folder: Path) -> list[Item]:
+    """Images of several sizes as files, smooth enough for resizing to matter."""
+    rng = np.random.default_rng(3)
+    items = []
+    for number, (height, width) in enumerate(SIZES):
+        coarse = rng.integers(0, 256, (6, 7, 3)).astype(np.uint8)
+        rows = np.linspace(0, 5, height).astype(int)
+        columns = np.linspace(0, 6, width).astype(int)
+        path = folder / f"{number}.png"
+        path.write_bytes(encode(np.ascontiguousarray(coarse[rows][:, columns])))
+        items.append(Item(str(number), path, None))
+    return items
+
+
+def recordings(folder: Path) -> list[Item]:
+    """Noise of several lengths as files, whose colour differs from one to the next."""
+    rng = np.random.default_rng(5)
+    items = []
+    for number, seconds in enumerate(SECONDS):
+        wave = np.convolve(rng.standard_normal(round(seconds * RATE_HZ)), rng.uniform(-1, 1, 6))
+        path = folder / f"{number}.wav"
+        soundfile.write(path, 0.05 * wave, RATE_HZ, subtype="FLOAT")
+        items.append(Item(str(number), path, None))
+    return items
+
+
+def image_tower(network: Any) -> Any:
+    """The part of a network of transformers that sees images, without a classifier."""
+    inner = getattr(network, "vit", network)
+    return getattr(inner, "vision_model", inner)
+
+
+def expected_pixels(name: str, item: Item) -> dict[str, Tensor]:
+    """What the processor of transformers makes of an image."""
+    from PIL import Image
+
+    made = tiny_hub.processor(name)(images=Image.open(item.path), return_tensors="pt")
+    return {key: value for key, value in made.items() if isinstance(value, Tensor)}
+
+
+def usual(name: str, out: Any) -> Tensor:
+    """The vector by which a family is pooled where nothing is asked for."""
+    if name.startswith(("vit", "dino")):
+        return torch.as_tensor(out.last_hidden_state[:, 0])
+    return torch.as_tensor(out.pooler_output).flatten(1)
+
+
+@pytest.mark.parametrize("name", tiny_hub.IMAGES)
+def test_image_embeddings_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    """From the file to the embedding: reading, scale, network and pooling."""
+    network = tiny_hub.save(name, tmp_path / "net")
+    items = pictures(tmp_path)
+    model = load(f"hub:{tmp_path / 'net'}")
+    result, bad = embed(model.embedder, items, model.read, batch_size=3)
+    assert (model.modality, model.similarity, bad) == ("image", "cosine", [])
+    with torch.no_grad():
+        for row, item in enumerate(items):
+            out = image_tower(network)(**expected_pixels(name, item))
+            theirs = usual(name, out)[0].numpy()
+            np.testing.assert_allclose(result.matrix[row], theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["vit", "dinov2 registers", "dinov3", "clip", "siglip", "convnext"]
+)
+def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_path: Path) -> None:
+    network = image_tower(tiny_hub.save(name, tmp_path))
+    registers = getattr(network.config, "num_register_tokens", 0)
+    x = torch.randn(2, 3, 32, 32)
+    gem = pool_places("GeM", 2.0, learned=False)
+    with torch.no_grad():
+        tokens = network(x).last_hidden_state
+        if name == "convnext":
+            tokens = tokens.flatten(2).transpose(1, 2)
+        elif name == "clip":
+            tokens = network.post_layernorm(tokens)[:, 1:]
+        elif name != "siglip":
+            tokens = tokens[:, 1 + registers :]
+        weights = load(f"hub:{tmp_path}").embedder.backbone
+        for pooling, pooled in (("mean", tokens.mean(1)), ("GeM", gem(tokens))):
+            if name == "convnext":
+                pooled = network.layernorm(pooled)
+            part = hub.backbone(str(tmp_path), pooling=pooling, power=2.0, learn_power=False, dim=5)
+            backbone = part(3).eval()
+            lacking = backbone.network.load_state_dict(
+                weights.network.state_dict(),
+                strict=False,  # type: ignore[union-attr, operator]
+            )
+            assert not lacking.missing_keys
+            theirs = backbone.project(pooled)
+            torch.testing.assert_close(backbone(x), theirs, rtol=1e-5, atol=1e-5)
+            assert backbone.dim == 5
+            names = {key.partition(".")[0] for key in backbone.state_dict()}
+            assert names == {"network", "project"}
+
+
+@pytest.mark.parametrize("name", tiny_hub.SPEECH)
+def test_speech_embeddings_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    """From the file to the embedding, one by one by transformers and in mixed batches here."""
+    network = tiny_hub.save(name, tmp_path / "net")
+    items = recordings(tmp_path)
+    model = load(f"hub:{tmp_path / 'net'}")
+    assert model.modality == "speaker"
+    assert model.meta["pooling"] == "mean"
+    assert model.embedder.pads_exactly == (name in EXACT)
+    result, _ = embed(model.embedder, items, model.read, batch_size=4)
+    for row, item in enumerate(items):
+        theirs = expected_speech(name, network, soundfile.read(item.path, dtype="float32")[0])
+        np.testing.assert_allclose(result.matrix[row], theirs, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def expected_speech(name: str, network: Any, wave: Any) -> Any:
+    """The mean over time of the last layer of one recording, by transformers alone."""
+    made = tiny_hub.processor(name)(wave, sampling_rate=RATE_HZ, return_tensors="pt")
+    if name == "whisper":
+        out = network.encoder(made["input_features"]).last_hidden_state[0]
+        reached = -(-(len(wave) + 200) // 160)  # frames of 10 ms; two make one of the encoder
+        return out[: -(-reached // 2)].mean(0).numpy()
+    if name == "w2v-bert":
+        out = network(made["input_features"], made["attention_mask"]).last_hidden_state[0]
+        return out[: int(made["attention_mask"].sum())].mean(0).numpy()
+    inner = getattr(network, "wav2vec2", network)
+    return inner(made["input_values"]).last_hidden_state[0].mean(0).numpy()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "weighted", "MHFA", "MFA"])
+@pytest.mark.parametrize("name", EXACT)
+def test_padding_changes_no_embedding(name: str, pooling: Any, tmp_path: Path) -> None:
+    """A batch of lengths from a tenth to the whole, with rubbish in the padding."""
+    tiny_hub.save(name, tmp_path)
+    frontend = hub.frontend(str(tmp_path))()
+    torch.manual_seed(0)
+    backbone = hub.backbone(str(tmp_path), pooling=pooling, dim=6, heads=2, compressed=3)(
+        frontend.dim
+    ).eval()
+    assert backbone.pads_exactly
+    waves = [torch.randn(samples) for samples in (9000, 2345, 901, 8999)]
+    batch = torch.full((4, 9000), 3.0)
+    for row, wave in zip(batch, waves, strict=True):
+        row[: len(wave)] = wave
+    lengths = torch.tensor([len(wave) for wave in waves]).double() / 9000
+    with torch.no_grad():
+        together = backbone(*frontend(batch, lengths))
+        for row, wave in enumerate(waves):
+            features, _ = frontend(wave[None])
+            torch.testing.assert_close(backbone(features)[0], together[row], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["wav2vec2 base", "hubert base", "wavlm base"])
+def test_group_norm_says_that_padding_changes_an_embedding(name: str, tmp_path: Path) -> None:
+    tiny_hub.save(name, tmp_path)
+    model = load(f"hub:{tmp_path}").embedder
+    assert not model.pads_exactly
+    wave = torch.randn(1, 4000)
+    padded = torch.nn.functional.pad(wave, (0, 4000))
+    with torch.no_grad():
+        difference = model(wave) - model(padded, torch.tensor([0.5]))
+    assert difference.abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("pooling", ["weighted", "MHFA", "MFA"])
+@pytest.mark.parametrize("name", ["wav2vec2 large", "wavlm large", "w2v-bert", "whisper"])
+def test_poolings_see_the_layers_of_transformers(name: str, pooling: Any, tmp_path: Path) -> None:
+    network = tiny_hub.save(name, tmp_path)
+    weights: Any = load(f"hub:{tmp_path}").embedder
+    backbone = hub.backbone(str(tmp_path), pooling=pooling, heads=2, compressed=3)(
+        weights.frontend.dim
+    ).eval()
+    backbone.network.load_state_dict(weights.backbone.network.state_dict())
+    wave = torch.randn(RATE_HZ // 2)
+    features, _ = weights.frontend(wave[None])
+    made = tiny_hub.processor(name)(wave.numpy(), sampling_rate=RATE_HZ, return_tensors="pt")
+    with torch.no_grad():
+        if name == "whisper":
+            out = network.encoder(made["input_features"], output_hidden_states=True)
+        else:
+            inputs = made["input_features" if name == "w2v-bert" else "input_values"]
+            out = network(inputs, output_hidden_states=True)
+        assert len(out.hidden_states) == 3
+        frames = features.shape[1] // (2 if name == "whisper" else 1)
+        layers = [
+            layer if name.startswith("wav") else layer[:, :frames] for layer in out.hidden_states
+        ]
+        theirs = backbone.pool(layers, None)
+        torch.testing.assert_close(backbone(features), theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_whisper_pools_the_windows_of_a_long_recording(tmp_path: Path) -> None:
+    """61 s are three windows, whose frames count alike."""
+    network = tiny_hub.save("whisper", tmp_path)
+    model = load(f"hub:{tmp_path}").embedder
+    wave = 0.05 * torch.randn(61 * RATE_HZ)
+    windows = wave.split(30 * RATE_HZ)
+    frames = [len(window) // 320 + (len(window) < 30 * RATE_HZ) for window in windows]
+    parts = [expected_speech("whisper", network, window.numpy()) for window in windows]
+    assert frames == [1500, 1500, 51]
+    theirs = sum(n * part for n, part in zip(frames, parts, strict=True)) / sum(frames)
+    with torch.no_grad():
+        np.testing.assert_allclose(model(wave[None])[0], theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_settings_state_the_pooling_and_stay_where_recordings_are_cut(tmp_path: Path) -> None:
+    tiny_hub.save("hubert large", tmp_path)
+    model = load(f"hub:{tmp_path}")
+    assert dict(model.settings) == {"pooling": "mean"}
+    assert set(in_parts(model, crops=2).settings) == {"pooling", "crops"}
+
+
+def test_the_digest_is_of_all_files(tmp_path: Path) -> None:
+    tiny_hub.save("vit", tmp_path)
+    before = load(f"hub:{tmp_path}").digest
+    assert load(f"hub:{tmp_path}").digest == before
+    tiny_hub.change(tmp_path / "preprocessor_config.json", image_mean=[0.1, 0.2, 0.3])
+    second = load(f"hub:{tmp_path}").digest
+    tiny_hub.change(tmp_path / "config.json", layer_norm_eps=1e-3)
+    assert len({before, second, load(f"hub:{tmp_path}").digest}) == 3
+
+
+def test_shards_are_joined_and_half_precision_is_read(tmp_path: Path) -> None:
+    tiny_hub.save("resnet", tmp_path)
+    x = torch.randn(1, 3, 32, 32)
+    with torch.no_grad():
+        before = load(f"hub:{tmp_path}").embedder(x)
+        tensors = load_file(tmp_path / "model.safetensors")
+        names = sorted(tensors)
+        parts = {"model-1-of-2.safetensors": names[::2], "model-2-of-2.safetensors": names[1::2]}
+        for file, kept in parts.items():
+            save_file({name: tensors[name] for name in kept}, tmp_path / file)
+        placed = {name: file for file, kept in parts.items() for name in kept}
+        (tmp_path / "model.safetensors").unlink()
+        index = tmp_path / "model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": placed}))
+        assert torch.equal(load(f"hub:{tmp_path}").embedder(x), before)
+        index.unlink()
+        halves = {
+            name: value.half() if value.is_floating_point() else value
+            for name, value in tensors.items()
+        }
+        save_file(halves, tmp_path / "model.safetensors")
+        near = load(f"hub:{tmp_path}").embedder(x)
+    assert near.dtype == torch.float32
+    torch.testing.assert_close(near, before, rtol=1e-2, atol=1e-2)
+
+
+def test_names_of_older_checkpoints_and_of_larger_models_are_read(tmp_path: Path) -> None:
+    """A weight norm's two parts, an encoder within a model with a head, and a tower's wrapper."""
+
+    def older(folder: Path, change: Callable[[str], str], **more: Tensor) -> None:
+        file = folder / "model.safetensors"
+        tensors = {change(name): value for name, value in load_file(file).items()}
+        save_file({**tensors, **more}, file)
+
+    def weight_norm(name: str) -> str:
+        name = name.replace("parametrizations.weight.original0", "weight_g")
+        return f"hubert.{name.replace('parametrizations.weight.original1', 'weight_v')}"
+
+    cases: dict[str, tuple[Callable[[str], str], dict[str, Tensor]]] = {
+        "hubert large": (weight_norm, {"lm_head.weight": torch.zeros(3, 16)}),
+        "whisper": (lambda name: f"model.{name}", {"proj_out.weight": torch.zeros(3, 16)}),
+        "clip": (
+            lambda name: f"vision_model.{name.removeprefix('vision_model.')}",
+            {"vision_model.embeddings.position_ids": torch.arange(17)[None]},
+        ),
+    }
+    for name, (change, more) in cases.items():
+        folder = tmp_path / name
+        tiny_hub.save(name, folder)
+        before = load(f"hub:{folder}").embedder.state_dict()
+        older(folder, change, **more)
+        after = load(f"hub:{folder}").embedder.state_dict()
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def edit(change: Callable[[dict[str, Tensor]], object]) -> Callable[[Path], None]:
+    """A change of the weights of a folder."""
+
+    def apply(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors")
+
+    return apply
+
+
+def drop_two(tensors: dict[str, Tensor]) -> None:
+    for name in sorted(tensors)[:2]:
+        del tensors[name]
+
+
+def add_two(tensors: dict[str, Tensor]) -> None:
+    tensors |= {"extra.a": torch.zeros(1), "extra.b": torch.zeros(1)}
+
+
+def bend(tensors: dict[str, Tensor]) -> None:
+    name = next(name for name in sorted(tensors) if tensors[name].ndim == 1)
+    tensors[name] = torch.cat([tensors[name], torch.zeros(1)])
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (edit(drop_two), "2 missing"),
+    "unknown": (edit(add_two), "2 unknown"),
+    "shape": (edit(bend), "1 of another shape"),
+    "pickle": (
+        lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+        "pytorch_model.bin",
+    ),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no weights"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "config.json"),
+    "no preprocessing": (
+        lambda folder: (folder / "preprocessor_config.json").unlink(),
+        "preprocessor_config.json",
+    ),
+    "no json": (lambda folder: (folder / "config.json").write_text("{"), "no JSON"),
+    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "JSON object"),
+    "another network": (
+        lambda folder: tiny_hub.change(folder / "config.json", model_type="bert"),
+        "model_type",
+    ),
+    "too large": (
+        lambda folder: tiny_hub.change(folder / "config.json", hidden_size=120_000),
+        "weights do not fit|cannot be built",
+    ),
+    "absurd": (
+        lambda folder: tiny_hub.change(folder / "config.json", hidden_size=1 << 40),
+        "hidden_size",
+    ),
+    "layers": (
+        lambda folder: tiny_hub.change(folder / "config.json", num_hidden_layers=100_000),
+        "layers",
+    ),
+    "resample": (
+        lambda folder: tiny_hub.change(folder / "preprocessor_config.json", resample=1),
+        "resample",
+    ),
+    "mean": (
+        lambda folder: tiny_hub.change(folder / "preprocessor_config.json", image_mean=[0.5]),
+        "image_mean",
+    ),
+    "size": (
+        lambda folder: tiny_hub.change(
+            folder / "preprocessor_config.json", size={"height": 1 << 20, "width": 5}
+        ),
+        "size",
+    ),
+    "damaged": (
+        lambda folder: (folder / "model.safetensors").write_bytes(b"nothing of use"),
+        "cannot be read",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_folder_that_does_not_fit_is_refused(name: str, tmp_path: Path) -> None:
+    tiny_hub.save("vit", tmp_path)
+    change, keyword = CHANGES[name]
+    change(tmp_path)
+    with pytest.raises(ValueError, match=keyword):
+        load(f"hub:{tmp_path}")
+
+
+def test_what_names_code_is_left_out_of_the_configuration(tmp_path: Path) -> None:
+    tiny_hub.save("vit", tmp_path)
+    tiny_hub.change(
+        tmp_path / "config.json",
+        auto_map={"AutoModel": "evil--net.Net"},
+        attn_implementation="someone/kernel",
+        _attn_implementation="someone/kernel",
+        quantization_config={"quant_method": "x"},
+        _name_or_path="someone/else",
+    )
+    config = json.loads(hub.backbone(str(tmp_path)).keywords["config"])
+    assert not {"auto_map", "attn_implementation", "quantization_config"} & set(config)
+    assert not [name for name in config if name.startswith("_")]
+    assert load(f"hub:{tmp_path}").embedder.dim == 12

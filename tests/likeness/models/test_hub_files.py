@@ -1,0 +1,200 @@
+"""Files of a network come from a folder or, for an id that is named, from the hub."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pytest
+
+from likeness.models.hub_files import find_files
+from likeness.models.load import load
+from tests import tiny_hub
+
+COMMIT = hashlib.sha1(b"likeness").hexdigest()
+ROOT = Path(__file__).parents[3]
+
+
+class Hub(BaseHTTPRequestHandler):
+    """What the hub answers about one repository, ann/net, whose files are those of a folder."""
+
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, folder: Path, asked: list[str], *arguments: Any):
+        self.folder, self.asked = folder, asked
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        self.answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self.answer(body=False)
+
+    def answer(self, *, body: bool) -> None:
+        path = self.path.partition("?")[0]
+        self.asked.append(path)
+        if path in (f"/api/models/ann/net/revision/{tag}" for tag in ("main", "v1", COMMIT)) or (
+            path == "/api/models/ann/net"
+        ):
+            siblings = [{"rfilename": file.name} for file in sorted(self.folder.iterdir())]
+            content = json.dumps({"id": "ann/net", "sha": COMMIT, "siblings": siblings}).encode()
+            self.send(200, content, body, {"Content-Type": "application/json"})
+            return
+        file = self.folder / path.rpartition("/")[2]
+        if path == f"/ann/net/resolve/{COMMIT}/{file.name}" and file.is_file():
+            content = file.read_bytes()
+            etag = hashlib.sha256(content).hexdigest()
+            self.send(200, content, body, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
+            return
+        self.send(404, b"{}", body, {"X-Error-Code": "RepoNotFound"})
+
+    def send(self, status: int, content: bytes, body: bool, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A repository with more in it than a network needs."""
+    tiny_hub.save("resnet", tmp_path / "net")
+    (tmp_path / "net" / "modeling_evil.py").write_text("raise SystemExit")
+    (tmp_path / "net" / "pytorch_model.bin").write_bytes(b"pickle")
+    return tmp_path / "net"
+
+
+@pytest.fixture
+def asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What the hub was asked for, while it runs."""
+    asked: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, folder, asked))  # type: ignore[arg-type]
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+    template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    yield asked
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_an_id_is_fetched_once_and_its_commit_is_stored(
+    folder: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only JSON and safetensors; the embeddings are those of the folder."""
+    model = load("hub:ann/net@v1")
+    assert model.settings["revision"] == model.meta["revision"] == COMMIT
+    fetched = {path.rpartition("/")[2] for path in asked if "/resolve/" in path}
+    assert fetched == {"config.json", "preprocessor_config.json", "model.safetensors"}
+    assert any(path.endswith("/revision/v1") for path in asked)
+    assert load(f"hub:{folder}").digest == model.digest
+    files = sum("/resolve/" in path for path in asked)
+    assert load(f"hub:ann/net@{COMMIT}").digest == model.digest
+    assert sum("/resolve/" in path for path in asked) == files, "what is cached is not fetched"
+    # where the hub cannot be asked, the cache is enough
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    offline = load(f"hub:ann/net@{COMMIT}")
+    assert (offline.digest, offline.settings["revision"]) == (model.digest, COMMIT)
+
+
+def test_a_folder_is_never_asked_for(
+    folder: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its path looks like an id."""
+    folder.rename(folder.parent / "ann")
+    (folder.parent / "ann").mkdir(exist_ok=True)
+    (folder.parent / "org").mkdir()
+    (folder.parent / "ann").rename(folder.parent / "org" / "net")
+    monkeypatch.chdir(folder.parent)
+    assert "revision" not in load("hub:org/net").settings
+    assert asked == []
+
+
+def test_a_repository_that_is_not_there_is_one_sentence(asked: list[str]) -> None:
+    with pytest.raises(OSError, match="could not be fetched") as error:
+        load("hub:ann/nothing")
+    assert str(error.value).startswith("ann/nothing")
+    assert "\n" not in str(error.value)
+    assert asked
+
+
+def test_a_repository_of_pickles_is_refused(folder: Path, asked: list[str]) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="safetensors"):
+        load("hub:ann/net")
+    assert not [path for path in asked if path.endswith(".bin")]
+
+
+def test_networks_of_timm_are_refused_with_what_to_give_instead() -> None:
+    with pytest.raises(ValueError, match="create_model"):
+        load("timm:resnet18")
+
+
+@pytest.mark.parametrize("source", ["nowhere", "a/b/c", "../net", "a/b@-x", "a/b@c d", "a b/c", ""])
+def test_what_is_neither_folder_nor_id_is_refused_and_not_asked_for(
+    source: str, asked: list[str]
+) -> None:
+    with pytest.raises(ValueError, match="neither a folder nor an id"):
+        find_files(source)
+    assert asked == []
+
+
+def test_an_index_may_name_files_beside_it_only(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    index = folder / "model.safetensors.index.json"
+    for content, keyword in (
+        ({"weight_map": {"a": "../../etc/a.safetensors"}}, "1 of them"),
+        ({"weight_map": {"a": "a.bin"}}, "1 of them"),
+        ({"weight_map": {"a": 3}}, "1 of them"),
+        ({"weight_map": {"a": "gone.safetensors"}}, "gone.safetensors"),
+        ({"weight_map": {}}, "0 files"),
+        ({"weight_map": [1]}, "damaged"),
+        ({}, "damaged"),
+    ):
+        index.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=keyword):
+            find_files(str(folder))
+
+
+def test_without_a_connection_the_command_says_one_sentence(tmp_path: Path) -> None:
+    """The settings of huggingface_hub hold: HF_ENDPOINT leads to a port where nobody listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    (tmp_path / "a.png").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "likeness", "verify", "a.png", "a.png", "--model", "hub:ann/net"],
+        env={
+            **os.environ,
+            "HF_ENDPOINT": f"http://127.0.0.1:{port}",
+            "HF_HOME": str(tmp_path / "home"),
+            "PYTHONPATH": str(ROOT),
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "ann/net could not be fetched" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,167 @@
+"""Runs that train a network of the hub: they start from it, resume, and need its files no more."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from likeness.models import hub
+from likeness.models.initial import read_initial
+from likeness.models.load import load
+from modalities.speaker.augment import train_view
+from tests import tiny, tiny_hub
+from toolkit.models.checkpoint import FORMAT, find_model, read
+from toolkit.models.export import export
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule
+from toolkit.training.run import Run
+from toolkit.training.train import fit
+from toolkit.training.train import step as default_step
+
+
+def recipe(folder: Path, **backbone: Any) -> Recipe:
+    """A run of four steps over a network that a folder holds."""
+    return replace(
+        tiny.BASE,
+        frontend=hub.frontend(str(folder)),
+        backbone=hub.backbone(str(folder), **backbone),
+        augment=partial(train_view, seconds=(0.2, 0.3)),
+        optim=Optim(lr=0.01),
+        measure=None,
+        schedule=Schedule(steps=4, save_every=2),
+        compute=Compute(threads=1),
+    )
+
+
+@pytest.mark.parametrize("name", ["wav2vec2 large", "wavlm base"])
+def test_a_run_resumes_and_its_model_needs_neither_hub_nor_folder(
+    name: str, voices: Path, tmp_path: Path
+) -> None:
+    """Dropout and all: the weights after a power cut are those of a run without one."""
+    folder = tmp_path / "net"
+    tiny_hub.save(name, folder)
+    # Layers left out and frames masked at random, as published configurations have it.
+    tiny_hub.change(
+        folder / "config.json", layerdrop=0.5, mask_time_prob=0.5, apply_spec_augment=True
+    )
+    changed = recipe(folder, pooling="MHFA", heads=2, compressed=3, dim=8)
+    fit(changed, data=voices, out=tmp_path / "whole")
+
+    def until_3(run: Run, batch: Any, recipe: Recipe) -> torch.Tensor:
+        if run.step == 3:
+            raise RuntimeError("power cut")
+        return default_step(run, batch, recipe)
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        fit(changed, data=voices, out=tmp_path / "cut", step=until_3)
+    fit(changed, data=voices, out=tmp_path / "cut", resume=True)
+    weights, stated, _ = read(find_model(tmp_path / "whole"), FORMAT)
+    again, _, _ = read(find_model(tmp_path / "cut"), FORMAT)
+    assert weights.keys() == again.keys()
+    assert all(torch.equal(weights[key], again[key]) for key in weights)
+    parts = {key.split(".")[1] for key in weights if key.startswith("backbone.")}
+    assert parts == {"network", "pool", "project"}
+    shutil.rmtree(folder)
+    model = load(str(tmp_path / "whole"))
+    assert model.embedder.dim == 8
+    assert json.loads(stated["backbone"]["args"]["config"])["hidden_size"] == 16
+    assert torch.isfinite(model.embedder(torch.randn(2, 4000))).all()
+    assert torch.equal(
+        model.embedder.state_dict()["backbone.pool.weights_k"], weights["backbone.pool.weights_k"]
+    )
+
+
+def test_a_run_starts_from_the_weights_of_a_folder(voices: Path, tmp_path: Path) -> None:
+    tiny_hub.save("hubert large", tmp_path / "net")
+    changed = replace(
+        recipe(tmp_path / "net"),
+        init=f"hub:{tmp_path / 'net'}",
+        optim=Optim(lr=0.0),
+        schedule=Schedule(steps=1),
+    )
+    fit(changed, data=voices, out=tmp_path / "run", read_initial=read_initial)
+    stored = load(f"hub:{tmp_path / 'net'}").embedder.state_dict()
+    weights, _, _ = read(find_model(tmp_path / "run"), FORMAT)
+    assert all(torch.equal(weights[key], value) for key, value in stored.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "keyword"),
+    [
+        ({"hidden_size": 1 << 30}, "hidden_size"),
+        ({"hidden_size": 4096}, "weights do not fit"),
+        ({"_attn_implementation": "a/b"}, "_attn_implementation"),
+        ({"auto_map": "net.Net"}, "auto_map"),
+        ({"use_kernels": True}, "use_kernels"),
+        ({"hidden_act": "org/kernel"}, "hidden_act"),
+        ({"model_type": "bert"}, "model_type"),
+        ({"hidden_size": "many"}, "cannot be built"),
+        ({"num_hidden_layers": 5000}, "layers"),
+    ],
+)
+def test_a_hostile_configuration_in_a_checkpoint_is_refused(
+    change: dict[str, Any], keyword: str, tmp_path: Path
+) -> None:
+    """A checkpoint that comes from elsewhere chooses no code, and no size beyond its weights."""
+    from toolkit.models.checkpoint import save
+    from toolkit.models.parts import describe
+
+    tiny_hub.save("hubert large", tmp_path / "net")
+    part = hub.backbone(str(tmp_path / "net"))
+    config = {**json.loads(part.keywords["config"]), **change}
+    tensors = {
+        f"backbone.{name}": value
+        for name, value in load(f"hub:{tmp_path / 'net'}").embedder.backbone.state_dict().items()
+    }
+    description = {
+        "modality": "speaker",
+        "frontend": describe(hub.frontend(str(tmp_path / "net"))),
+        "backbone": {
+            "call": "toolkit.backbones.hub_speech.HubSpeech",
+            "args": {"config": json.dumps(config)},
+        },
+        "read": describe(tiny.BASE.read),
+        "features": "raw",
+        "similarity": "cosine",
+        "step": 1,
+    }
+    save(tmp_path / "model.safetensors", tensors, description, FORMAT)
+    with pytest.raises(ValueError, match=keyword):
+        load(str(tmp_path / "model.safetensors"))
+
+
+def test_a_long_text_is_allowed_for_configurations_alone(tmp_path: Path) -> None:
+    from toolkit.backbones.hub_image import HubImage
+    from toolkit.models.described import check_arguments
+
+    check_arguments(HubImage, {"config": "x" * 65_536}, "backbone")
+    for arguments in ({"config": "x" * 65_537}, {"pooling": "x" * 300}):
+        with pytest.raises(ValueError, match="needed"):
+            check_arguments(HubImage, arguments, "backbone")
+
+
+@pytest.mark.slow  # exports take long; image networks: tests/toolkit/models/test_export.py
+@pytest.mark.parametrize("name", ["wav2vec2 large", "wavlm base"])
+def test_a_network_of_the_hub_is_exported(name: str, tmp_path: Path) -> None:
+    """Waves of several lengths have the same embeddings on ONNX Runtime, and the file needs no
+    transformers.
+    """
+    tiny_hub.save(name, tmp_path / "net")
+    parity = export(load(f"hub:{tmp_path / 'net'}"), tmp_path / "net.onnx")
+    assert parity.distance < 1e-6
+    assert load(str(tmp_path / "net.onnx")).embedder.dim == 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "keyword"), [("whisper", "windows"), ("w2v-bert", "attention")])
+def test_what_cannot_be_exported_says_so(name: str, keyword: str, tmp_path: Path) -> None:
+    tiny_hub.save(name, tmp_path / "net")
+    with pytest.raises(ValueError, match=keyword):
+        export(load(f"hub:{tmp_path / 'net'}"), tmp_path / "net.onnx")
+    assert not (tmp_path / "net.onnx").exists()

@@ -1,0 +1,236 @@
+"""Pooling for pretrained networks: over the layers and frames of speech, over the places of images.
+
+A self-supervised speech network keeps what tells speakers apart in its lower and middle layers, so
+three of the poolings for speech look at all layers. Padded frames count in none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.backbones.pooling import pool
+
+LayerPooling = Literal["mean", "weighted", "MHFA", "MFA"]
+_SMALLEST = 1e-6  # GeM's floor under what is raised to a power
+
+
+def pool_layers(
+    name: LayerPooling,
+    num_layers: int,
+    channels: int,
+    *,
+    heads: int = 32,
+    compressed: int = 128,
+) -> tuple[nn.Module, int]:
+    """Return the pooling of this name, and the size of what it gives.
+
+    Call the module with (layers, mask). `layers` are L tensors (B, T, C): the input of the first
+    block of the network, and what every block gives, the last one last. `mask` is (B, T) bool, or
+    None if all frames are valid.
+
+    - mean: the mean of the last layer over the valid frames (C). It has no parameters.
+    - weighted: a learned weighting of all layers, and of its sum mean and deviation under attention
+      (2C); `_Weighted` has the equations.
+    - MHFA: multi-head factorised attentive pooling (heads * compressed); see `_MHFA`.
+    - MFA: multi-layer feature aggregation, all blocks side by side (2 (L - 1) C); see `_MFA`.
+
+    Args:
+        name: One of the four.
+        num_layers: L, at least 2.
+        channels: C.
+        heads: For MHFA: the number of attention heads.
+        compressed: For MHFA: the size of keys and values.
+
+    Raises:
+        ValueError: The name is another one, or a size is below its least.
+
+    Example:
+        >>> module, size = pool_layers("MHFA", 3, 8, heads=4, compressed=5)
+        >>> layers = [torch.randn(2, 7, 8) for _ in range(3)]
+        >>> module(layers, None).shape, size
+        (torch.Size([2, 20]), 20)
+    """
+    if num_layers < 2 or min(channels, heads, compressed) < 1:
+        raise ValueError(
+            f"pooling {name!r} over {num_layers} layers of {channels} channels with {heads} heads "
+            f"of {compressed}: at least 2 layers, and at least 1 of the others, are needed"
+        )
+    if name == "mean":
+        return _LastMean(), channels
+    if name == "weighted":
+        return _Weighted(num_layers, channels), 2 * channels
+    if name == "MHFA":
+        return _MHFA(num_layers, channels, heads, compressed), heads * compressed
+    if name == "MFA":
+        return _MFA(num_layers, channels), 2 * (num_layers - 1) * channels
+    raise ValueError(f"pooling is {name!r}; it must be one of {', '.join(get_args(LayerPooling))}")
+
+
+def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean over the valid frames: (B, T, C) -> (B, C), in float32 at least.
+
+    Args:
+        x: (B, T, C).
+        mask: (B, T) bool, True for valid frames; None if all are valid.
+
+    Example:
+        >>> x = torch.tensor([[[1.0], [3.0], [50.0]]])
+        >>> masked_mean(x, torch.tensor([[True, True, False]])).tolist()
+        [[2.0]]
+    """
+    x = _precise(x)
+    if mask is None:
+        return x.mean(dim=1)
+    valid = mask[..., None].to(x.dtype)
+    return (x * valid).sum(dim=1) / valid.sum(dim=1)
+
+
+def _precise(x: Tensor) -> Tensor:
+    """Return x in float32 at least."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _mix(layers: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """Return the sum of the layers (B, T, C), weighted by the softmax of `weights` (L,)."""
+    shares = weights.softmax(dim=0)
+    mixed = shares[0] * layers[0]
+    for share, layer in zip(shares[1:], layers[1:], strict=True):
+        mixed = mixed + share * layer
+    return mixed
+
+
+class _LastMean(nn.Module):
+    """The mean of the last layer over the valid frames."""
+
+    only_last = True  # the other layers need not be kept
+
+    def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        return masked_mean(layers[-1], mask)
+
+
+class _Weighted(nn.Module):
+    """A learned weighting of all layers, and attentive statistics of the weighted sum.
+
+    x_t = sum_l softmax(w)_l h_t^l (Yang et al. 2021, SUPERB, Sec. 3), with one weight for each
+    layer. Then mean and deviation under channel-wise attention over the frames (Okabe et al. 2018,
+    Eq 5 and 6), which is ASTP of toolkit/backbones/pooling.py.
+    """
+
+    only_last = False
+
+    def __init__(self, num_layers: int, channels: int):
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(num_layers))
+        self.attentive, _ = pool("ASTP", channels)
+
+    def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        mixed = _mix(layers, self.weights).transpose(1, 2)
+        return torch.as_tensor(self.attentive(mixed, mask))
+
+
+class _MHFA(nn.Module):
+    """Multi-head factorised attentive pooling (Peng et al. 2022, Sec. 2.2).
+
+    Keys and values are two weightings of all layers, each compressed by a linear layer:
+    k_t = S_k sum_l softmax(w_k)_l h_t^l and v_t = S_v sum_l softmax(w_v)_l h_t^l. Head i attends
+    with a_it = softmax_t(q_i . k_t), and gives c_i = sum_t a_it v_t; the heads are put side by
+    side. The names are those of the authors' release, whose last layer, pooling_fc, is the
+    `project` of the backbone here.
+    """
+
+    only_last = False
+
+    def __init__(self, num_layers: int, channels: int, heads: int, compressed: int):
+        super().__init__()
+        self.weights_k = nn.Parameter(torch.ones(num_layers))
+        self.weights_v = nn.Parameter(torch.ones(num_layers))
+        self.cmp_linear_k = nn.Linear(channels, compressed)
+        self.cmp_linear_v = nn.Linear(channels, compressed)
+        self.att_head = nn.Linear(compressed, heads)
+
+    def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        keys = self.cmp_linear_k(_mix(layers, self.weights_k))
+        values = _precise(self.cmp_linear_v(_mix(layers, self.weights_v)))
+        scores = _precise(self.att_head(keys))
+        if mask is not None:
+            scores = scores.masked_fill(~mask[..., None], -torch.inf)
+        attention = scores.softmax(dim=1)  # (B, T, heads)
+        return torch.matmul(attention.transpose(1, 2), values.to(attention.dtype)).flatten(1)
+
+
+class _MFA(nn.Module):
+    """Multi-layer feature aggregation (Zhang et al. 2022, MFA-Conformer, Sec. 2.3).
+
+    What all blocks give is put side by side, H_t = LayerNorm([h_t^1; ...; h_t^(L-1)]), and pooled
+    to mean and deviation under channel-wise attention (ASTP of toolkit/backbones/pooling.py); batch
+    norm follows. The input of the first block is left out, as there.
+    """
+
+    only_last = False
+
+    def __init__(self, num_layers: int, channels: int):
+        super().__init__()
+        size = (num_layers - 1) * channels
+        self.norm = nn.LayerNorm(size)
+        self.attentive, _ = pool("ASTP", size)
+        self.normalise = nn.BatchNorm1d(2 * size)
+
+    def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        joined = self.norm(torch.cat(list(layers[1:]), dim=2))
+        return torch.as_tensor(self.normalise(self.attentive(joined.transpose(1, 2), mask)))
+
+
+def pool_places(name: Literal["mean", "GeM"], power: float, *, learned: bool) -> nn.Module:
+    """Return the pooling over the places of an image: it takes (B, N, C) and gives (B, C).
+
+    - mean: the mean over the N places.
+    - GeM: the generalised mean (Radenovic et al. 2019, Eq 3), (mean_n max(x_n, 1e-6)^p)^(1/p), with
+      one p for all channels. p = 1 is the mean of what is above the floor, and a large p nears the
+      maximum.
+
+    Args:
+        name: One of the two.
+        power: p where training begins, or for ever; above 0.
+        learned: Whether p is a parameter.
+
+    Raises:
+        ValueError: The name is another one, or the power is not above 0.
+
+    Example:
+        >>> x = torch.tensor([[[1.0], [2.0]]])
+        >>> round(pool_places("GeM", 2.0, learned=False)(x).item() ** 2, 5)
+        2.5
+    """
+    if name == "mean":
+        return _PlacesMean()
+    if name != "GeM" or not power > 0:
+        raise ValueError(
+            f"pooling {name!r} with a power of {power}: mean, or GeM with a power above 0, is "
+            "allowed"
+        )
+    return _GeM(power, learned=learned)
+
+
+class _PlacesMean(nn.Module):
+    """The mean over all places."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _precise(x).mean(dim=1)
+
+
+class _GeM(nn.Module):
+    """The generalised mean over all places."""
+
+    def __init__(self, power: float, *, learned: bool):
+        super().__init__()
+        self.power: float | nn.Parameter = power
+        if learned:
+            self.power = nn.Parameter(torch.tensor([float(power)]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        raised = _precise(x).clamp(min=_SMALLEST).pow(self.power)
+        return raised.mean(dim=1).pow(1.0 / self.power)
