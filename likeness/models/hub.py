@@ -44,7 +44,7 @@ from toolkit.backbones.hub_speech import HubSpeech
 from toolkit.data.pixels import PixelScale
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import TorchEmbedder
-from toolkit.models.parts import Part
+from toolkit.models.parts import Part, describe
 
 _BILINEAR, _BICUBIC = 2, 3  # Pillow's numbers
 _MAX_EDGE = 4096  # pixels
@@ -78,6 +78,11 @@ def load(source: str) -> Loaded:
     settings = {"pooling": getattr(network, "pooling", "mean")}
     if files.revision:
         settings["revision"] = files.revision
+    parts = {
+        "frontend": front,
+        "backbone": partial(type(network), config=config, pooling=settings["pooling"]),
+        "read": reading,
+    }
     paths = (files.config, *([files.preprocessor] if files.preprocessor else []), *files.weights)
     return Loaded(
         TorchEmbedder(frontend, network).eval(),
@@ -87,6 +92,7 @@ def load(source: str) -> Loaded:
         digest([sha256(path) for path in paths]),
         0,
         settings,
+        parts={name: describe(part, name) for name, part in parts.items()},
     )
 
 

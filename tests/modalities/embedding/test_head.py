@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from modalities.embedding import rows
 from modalities.image import images
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
+from tests import tiny_hub
 from tests.tiny_yunet import network
 from toolkit.backbones.head import Head
 from toolkit.backbones.small import SmallCNN
@@ -414,6 +416,52 @@ def test_a_wespeaker_network_is_joined(voices: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(
         joined.embed(voices).matrix, head.embed(tmp_path / "e.npz").matrix, rtol=1e-6, atol=1e-6
     )
+
+
+VOICE = """
+import likeness
+from torch import nn
+
+
+class JoinedVoice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(160, 6)
+
+    def forward(self, waves):
+        return self.linear(waves.unfold(1, 160, 80)).tanh().mean(dim=1)
+
+
+MODEL = likeness.Network(modality="speaker", network=JoinedVoice, weights="net.pt")
+"""
+
+
+@pytest.mark.parametrize("kind", ["hub", "own"])
+def test_networks_of_others_are_joined(
+    kind: str, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    if kind == "hub":
+        tiny_hub.save("wav2vec2 large", tmp_path / "net")
+        name, trust = f"hub:{tmp_path / 'net'}", []
+    else:
+        (tmp_path / "joined_voice.py").write_text(VOICE)
+        linear = nn.Linear(160, 6)
+        torch.save(
+            {f"linear.{key}": value for key, value in linear.state_dict().items()},
+            tmp_path / "net.pt",
+        )
+        name, trust = str(tmp_path / "joined_voice.py"), [tmp_path / "joined_voice.py"]
+    likeness.load(name).embed(voices).save(tmp_path / "e.npz")
+    head = likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
+    likeness.join(name, tmp_path / "head", tmp_path / "joined")
+    joined = likeness.load(tmp_path / "joined", trust=trust)
+    np.testing.assert_allclose(
+        joined.embed(voices).matrix, head.embed(tmp_path / "e.npz").matrix, rtol=1e-6, atol=1e-6
+    )
+    if trust:
+        with pytest.raises(ValueError, match="trust"):
+            likeness.load(tmp_path / "joined")
 
 
 def test_what_cannot_be_joined_is_refused(
