@@ -262,7 +262,8 @@ def problem(arguments: list[str], folder: Path) -> str:
     if file:
         try:
             path = located(file) if not file.startswith("recipes/") else str(ROOT / file)
-            path = str(folder / file) if (folder / file).is_file() else path  # of the page
+            of_page = folder / file
+            path = str(of_page) if of_page.is_file() and of_page.stat().st_size else path
             chosen = str(inputs.get("variants") or "").split(",")
             for argument in (".".join(part for part in (variant, name) if part) for name in chosen):
                 loaded, _ = recipes.load(path + (f":{argument}" if argument else ""))

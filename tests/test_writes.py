@@ -72,6 +72,7 @@ ALLOWED = {
         "a temporary folder, which goes when its inputs were read",
     ),
     "likeness/commands/plda.py": {"fit_files": _ATOMIC},
+    "likeness/joining.py": {"join": _ATOMIC},
     "likeness/commands/score.py": {"calibrate_files": _ATOMIC},
     "eval/formats/writing.py": {"move": _MOVE},
     "modalities/face/align.py": {

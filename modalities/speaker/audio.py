@@ -220,6 +220,7 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
         ValueError: A speed is outside 0.5 to 2, repeated, or 1.
 
     Example:
+        >>> from pathlib import Path
         >>> items = [Item("a/1", Path("a/1.flac"), "a")]
         >>> [(item.id, item.label) for item in speed_copies(items, speeds=(0.9,))]
         [('a/1', 'a'), ('a/1#speed=0.9', 'a#speed=0.9')]

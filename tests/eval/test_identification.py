@@ -305,7 +305,7 @@ def test_from_embeddings_in_blocks_is_the_matrix(monkeypatch, cells, similarity)
         (centres[:40], np.arange(40), subject),
     ):
         whole = search(matrix(probes, x, similarity), names, who, keep=37)
-        monkeypatch.setattr(searching, "_CELLS", cells)
+        monkeypatch.setattr(searching, "CELLS", cells)
         result = search_embeddings(probes, x, names, who, similarity=similarity, keep=37)
         monkeypatch.undo()
         for name in ("mate", "rival", "highest"):
