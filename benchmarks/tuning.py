@@ -24,7 +24,7 @@ LoRA: peft knows linear layers and plain convolutions, so networks of these were
 Needs: `pip install 'likeness[hub,tune]'`; speechocean/, an4/ and omniglot/ in the folder of --data.
 Takes: with the defaults, not quite two hours of one core, of which the search is half (--tune 0);
     what is complete in OUT is not done again.
-Gives: section Fine-tuning of docs/results.md.
+Gives: two tables with paired intervals. They were not measured yet.
 """
 
 from __future__ import annotations

@@ -134,7 +134,8 @@ says which files these were, and `tests/toolkit/backbones/test_released.py` repe
 without them. All names were equal.
 
 The table has the largest difference between embeddings, and the largest value in one. It was
-measured at full size on a CPU (2026-11-22, torch 2.13).
+measured at full size on two CPU cores (2026-11-22, torch 2.13), by hand: the code of the releases
+is not part of this project, and the tests compare with small numbers that it gave.
 
 | networks | release | largest difference | largest value | precision |
 | --- | --- | --- | --- | --- |
@@ -215,8 +216,8 @@ HUB_HEAD = """
 These are networks of `transformers` (extra `hub`) behind the same signature: `HubImage` over images
 and `HubSpeech` over speech. A recipe writes `backbone=hub.backbone("facebook/dinov2-small",
 pooling="GeM", dim=256)` with `hub` from `likeness.models`. `config` is the network's config.json,
-of which a checkpoint keeps what sizes the network. The section of docs/own_networks.md about these
-networks shows how they embed, and how they are fine-tuned.
+of which a checkpoint keeps what sizes the network. [hub.md](hub.md) shows how they embed, and how
+they are fine-tuned.
 
 - **usual pooling** is what `--model hub:...` takes, and what `pooling=""` takes for images. Images
   can be pooled by CLS, mean, GeM (p learned or fixed) and head (SigLIP's own attention). Speech can

@@ -31,8 +31,8 @@ def join(
 
     Args:
         model: the model that made the embeddings, as of `likeness.load`. It has to be one whose
-            weights torch has: a run, a .safetensors checkpoint, wespeaker:FILE.pt or
-            a Python file of yours.
+            weights torch has: a run, a .safetensors checkpoint, wespeaker:FILE.pt,
+            hub:FOLDER_OR_ID or a Python file of yours.
         head: the run of the recipe `head` that was trained on these embeddings.
         out: the folder of the joined model, which must not exist or be empty.
         frontend: the filterbanks that a wespeaker: model was trained with.

@@ -19,7 +19,7 @@ def join(
         str,
         typer.Argument(
             help="The model that made the embeddings: the folder of a run, a .safetensors "
-            "checkpoint, wespeaker:FILE.pt or a Python file of yours."
+            "checkpoint, wespeaker:FILE.pt, hub:FOLDER_OR_ID or a Python file of yours."
         ),
     ],
     head: Annotated[

@@ -8,7 +8,7 @@
 Inputs are read as preprocessor_config.json says, by the readers here and not by those of
 transformers. The families are in toolkit/backbones/hub_families.py.
 
-Example of a recipe that fine-tunes a network (docs/own_networks.md)::
+Example of a recipe that fine-tunes a network (docs/hub.md)::
 
     SOURCE = "facebook/dinov2-small"
     Recipe(
@@ -275,7 +275,7 @@ def _image_reading(stated: Mapping[str, Any], config: Mapping[str, Any], source:
         short_edge, size = 0, None
     if config["model_type"] in ("convnext", "resnet") and short_edge and "crop_pct" in stated:
         # ConvNextImageProcessor: large images are squeezed, small ones are resized and cropped.
-        share = stated["crop_pct"]
+        share = 224 / 256 if stated["crop_pct"] is None else stated["crop_pct"]
         if not isinstance(share, int | float) or not 0.1 <= share <= 1:
             raise ValueError(f"hub:{source}: crop_pct is {str(share)[:40]}; 0.1 to 1 is needed")
         if short_edge >= 384:

@@ -34,7 +34,7 @@ def read_initial(init: str) -> Initial:
     if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
         raise ValueError(
             f"init={init!r} is a model that torch cannot train; give a run's folder, a checkpoint, "
-            "speechbrain:SOURCE, wespeaker:FILE.pt, insightface:FILE.pth, own.py, or another model "
-            "whose weights torch holds"
+            "speechbrain:SOURCE, wespeaker:FILE.pt, insightface:FILE.pth, hub:, own.py, or another "
+            "model whose weights torch holds"
         )
     return Initial(embedder.state_dict(), f"{init} ({loaded.digest[:12]})")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from eval.formats.provenance import digest, sha256
 from eval.similarity import check_similarity
+from likeness.models.trust import OURS
 from likeness.network import Network
 from modalities.face import images as faces
 from modalities.image import images
@@ -27,7 +29,7 @@ from modalities.speaker.features import RawWave
 from toolkit.backbones.own import Own
 from toolkit.backbones.weights import read_weights
 from toolkit.data.pixels import PixelScale
-from toolkit.models import user_files
+from toolkit.models import foreign, user_files
 from toolkit.models.checkpoint import Loaded, put
 from toolkit.models.embed import TorchEmbedder
 from toolkit.models.parts import Part, describe
@@ -81,10 +83,27 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
         read,
         network.modality,
         network.similarity,
-        digest([text, weights]),
+        digest([text, weights, *_versions(embedder, read)]),
         0,
         parts=parts,
     )
+
+
+def _versions(embedder: TorchEmbedder, read: Any) -> list[str]:
+    """Return the modules of others that the network, front-end and reading are defined in.
+
+    Each of them is "NAME VERSION", where the version of a file is its SHA-256: another class gives
+    other embeddings, so a model's digest has to tell it apart.
+    """
+    function = read.func if isinstance(read, partial) else read
+    makers = [*map(type, embedder.modules()), function]
+    names = {str(getattr(maker, "__module__", "")) for maker in makers}
+    known = {"torch", *OURS, *sys.stdlib_module_names}
+    return [
+        f"{name} {foreign.version_of(name)}"
+        for name in sorted(names)
+        if name and name.partition(".")[0] not in known
+    ]
 
 
 def _network(defined: Mapping[str, Any], path: Path, name: str) -> Network:

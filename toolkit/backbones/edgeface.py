@@ -38,7 +38,7 @@ class EdgeFace(nn.Module):
     """EdgeFace, which gives raw embeddings (B, dim).
 
     EdgeNeXt has four stages of convolution blocks, and attention over channels at the end of the
-    last three. In EdgeFace every linear layer, the last one too, is a product of two smaller ones.
+    last three. In EdgeFace's xs and s every linear layer, the last one too, is a product of two.
     Sources: George et al. 2023, arXiv 2307.01838; Maaz et al. 2022, arXiv 2206.10589 (EdgeNeXt).
     Parameter names are those of otroshi/edgeface (backbones/timmfr.py, with timm's EdgeNeXt).
 

@@ -130,15 +130,17 @@ class HubSpeech(nn.Module):
         return in_float32(self.project, z).float()
 
     def _encode(self, inputs: Tensor, valid: Tensor | None) -> Sequence[Tensor]:
-        """Return all layers (B, T, C) of the network, or the last one where that is enough."""
+        """Return all layers (B, T, C) of the network, or the last one where that is enough.
+
+        The last one is the network's own output. In networks that normalise at the end, such as
+        wav2vec2-large, it is normalised, which the last of transformers' hidden_states is not.
+        """
         network: Any = self.network
         options = {} if valid is None else {"attention_mask": valid.long()}
         if getattr(self.pool, "only_last", False):
             return [network(inputs, **options).last_hidden_state]
-        layers: tuple[Tensor, ...] = network(
-            inputs, output_hidden_states=True, **options
-        ).hidden_states
-        return layers
+        out = network(inputs, output_hidden_states=True, **options)
+        return [*out.hidden_states[:-1], out.last_hidden_state]
 
     def _of_waves(
         self, wave: Tensor, counts: Tensor | None

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.pooling import pool
+from toolkit.backbones.pooling import pool, precise
 
 LayerPooling = Literal["mean", "weighted", "MHFA", "MFA"]
 _SMALLEST = 1e-6  # GeM's floor under what is raised to a power
@@ -82,16 +82,11 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
         >>> masked_mean(x, torch.tensor([[True, True, False]])).tolist()
         [[2.0]]
     """
-    x = _precise(x)
+    x = precise(x)
     if mask is None:
         return x.mean(dim=1)
     valid = mask[..., None].to(x.dtype)
     return (x * valid).sum(dim=1) / valid.sum(dim=1)
-
-
-def _precise(x: Tensor) -> Tensor:
-    """Return x in float32 at least."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _mix(layers: Sequence[Tensor], weights: Tensor) -> Tensor:
@@ -154,12 +149,13 @@ class _MHFA(nn.Module):
 
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         keys = self.cmp_linear_k(_mix(layers, self.weights_k))
-        values = _precise(self.cmp_linear_v(_mix(layers, self.weights_v)))
-        scores = _precise(self.att_head(keys))
+        values = precise(self.cmp_linear_v(_mix(layers, self.weights_v)))
+        scores = precise(self.att_head(keys))
         if mask is not None:
             scores = scores.masked_fill(~mask[..., None], -torch.inf)
         attention = scores.softmax(dim=1)  # (B, T, heads)
-        return torch.matmul(attention.transpose(1, 2), values.to(attention.dtype)).flatten(1)
+        with torch.autocast(values.device.type, enabled=False):  # which would multiply in 16 bits
+            return torch.matmul(attention.transpose(1, 2), values).flatten(1)
 
 
 class _MFA(nn.Module):
@@ -189,8 +185,8 @@ def pool_places(name: Literal["mean", "GeM"], power: float, *, learned: bool) ->
 
     - mean: the mean over the N places.
     - GeM: the generalised mean (Radenovic et al. 2019, Eq 3), (mean_n max(x_n, 1e-6)^p)^(1/p), with
-      one p for all channels. p = 1 is the mean of what is above the floor, and a large p nears the
-      maximum.
+      one p for all channels. p = 1 is the mean of the values, of which those below the floor are
+      raised to it, and a large p nears the maximum.
 
     Args:
         name: One of the two.
@@ -219,7 +215,7 @@ class _PlacesMean(nn.Module):
     """The mean over all places."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return _precise(x).mean(dim=1)
+        return precise(x).mean(dim=1)
 
 
 class _GeM(nn.Module):
@@ -232,5 +228,5 @@ class _GeM(nn.Module):
             self.power = nn.Parameter(torch.tensor([float(power)]))
 
     def forward(self, x: Tensor) -> Tensor:
-        raised = _precise(x).clamp(min=_SMALLEST).pow(self.power)
+        raised = precise(x).clamp(min=_SMALLEST).pow(self.power)
         return raised.mean(dim=1).pow(1.0 / self.power)

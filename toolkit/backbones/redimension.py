@@ -301,12 +301,13 @@ class _BandWeights(nn.Module):
         self.exitation = nn.Linear(hidden, bands)  # the release's spelling
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        exact: Any = precise(x)  # float16 cannot count the values of a long recording
         if mask is None:
-            means = x.mean(dim=(1, 3))
+            means = exact.mean(dim=(1, 3))
         else:
-            num = mask.to(x.dtype).sum(dim=(1, 3)) * x.shape[1]
-            means = keep(x, mask).sum(dim=(1, 3)) / num
-        weights = self.exitation(torch.relu(self.squeeze(means))).sigmoid()
+            num = mask.to(exact.dtype).sum(dim=(1, 3)) * x.shape[1]
+            means = keep(exact, mask).sum(dim=(1, 3)) / num
+        weights = self.exitation(torch.relu(self.squeeze(means.to(x.dtype)))).sigmoid()
         return torch.as_tensor(x * weights[:, None, :, None])
 
 

@@ -59,7 +59,7 @@ class ReDimNet2(nn.Module):
         width: The channels of the first stage, where they are not to be the size's.
         stages: The stages, where they are not to be the size's: for each of them its stride over
             bands, its number of blocks, how much wider than their output these are, by how much the
-            time context reduces the channels, and on every which frame it works: 1, 2 or 4.
+            time context reduces the channels, and how many frames it takes together: 1, 2 or 4.
         pooled: The channels of the head before the pooling; 0: no head, -1: what the size says.
         split_bands: Whether the head works on the bands one by one, as in the release. WeSpeaker's
             b0 to b5 have a head over all bands: its b0 is split_bands=False, and its b1, b2 and b5

@@ -17,8 +17,8 @@ class Average(nn.Module):
     """The average of a network, and of its loss where the model file keeps the loss.
 
     It is an exponential average (decay > 0), or the mean over the last checkpoints (last > 0).
-    Running statistics of batch norm are averaged as weights are; counters are those of the newest
-    weights. Both are what timm's ModelEmaV2 and WeSpeaker's average_model.py do.
+    Running statistics of batch norm are averaged as weights are, as timm's ModelEmaV2 and
+    WeSpeaker's average_model.py do. Counters are those of the newest weights.
 
     Args:
         embedder: The network that is trained.

@@ -212,9 +212,12 @@ def test_poolings_see_the_layers_of_transformers(name: str, pooling: Any, tmp_pa
             out = network(inputs, output_hidden_states=True)
         assert len(out.hidden_states) == 3
         frames = features.shape[1] // (2 if name == "whisper" else 1)
+        # In networks with layer norm at the end, hidden_states has the last layer before it.
         layers = [
-            layer if name.startswith("wav") else layer[:, :frames] for layer in out.hidden_states
+            layer if name.startswith("wav") else layer[:, :frames]
+            for layer in (*out.hidden_states[:-1], out.last_hidden_state)
         ]
+        assert torch.equal(out.hidden_states[-1], out.last_hidden_state) != name.endswith("large")
         theirs = backbone.pool(layers, None)
         torch.testing.assert_close(backbone(features), theirs, rtol=1e-5, atol=1e-5)
 

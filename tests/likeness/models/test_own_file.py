@@ -189,6 +189,32 @@ def test_the_digest_is_of_the_text_and_of_the_weights(own: Path, tmp_path: Path)
     assert load(own, "VOICE").digest == one
 
 
+BESIDE = """
+from torch import nn
+
+
+class Beside(nn.Module):
+    def forward(self, images):
+        return images.mean(dim=(2, 3)).ACTIVATION()
+"""
+
+
+def test_the_digest_is_of_the_files_beside_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    file = tmp_path / "uses_beside.py"
+    file.write_text(
+        "import likeness\nfrom net_beside import Beside\n"
+        "MODEL = likeness.Network(modality='image', network=Beside, size=(8, 8))\n"
+    )
+    digests = []
+    for activation in ("relu", "tanh", "relu"):
+        (tmp_path / "net_beside.py").write_text(BESIDE.replace("ACTIVATION", activation))
+        digests.append(load(file).digest)
+    assert digests[0] == digests[2] != digests[1]
+
+
 @pytest.mark.parametrize(
     ("name", "keyword"),
     [
