@@ -27,6 +27,7 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _REVISION = re.compile(r"[\w][\w./-]{0,127}")
 _SHARD = re.compile(r"[\w][\w.-]{0,127}\.safetensors")
 _MAX_JSON, _MAX_INDEX, _MAX_SHARDS = 2**20, 2**24, 256
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _SECONDS = 4.0  # how long the hub may take to say which files there are
 _Answer = TypeVar("_Answer")
 
@@ -83,6 +84,11 @@ def _fetch(name: str, revision: str | None, source: str, weights: bool) -> Files
             lambda: huggingface_hub.HfApi().model_info(name, revision=revision, timeout=_SECONDS),
         )
         commit = str(info.sha)
+        if not _COMMIT.fullmatch(commit):  # it becomes the name of a folder
+            raise _Refused(
+                f"hub:{source}: the hub names a commit {commit[:60]!r}, which is none; ask again, "
+                "or set HF_ENDPOINT to a hub that you trust"
+            )
         names = [file.rfilename for file in info.siblings or ()]
 
         def fetch(file: str) -> Path:

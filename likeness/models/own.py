@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -83,10 +84,25 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
         read,
         network.modality,
         network.similarity,
-        digest([text, weights, *_versions(embedder, read)]),
+        digest([text, _settings(network), weights, *_versions(embedder, read)]),
         0,
         parts=parts,
     )
+
+
+def _settings(network: Network) -> str:
+    """Return what a network states, as text: the same weights on other pixels are another model."""
+    return repr([(field.name, _plainly(getattr(network, field.name))) for field in fields(network)])
+
+
+def _plainly(value: Any) -> Any:
+    """Return a setting without the addresses of functions."""
+    if isinstance(value, partial):
+        stated = {key: _plainly(setting) for key, setting in sorted(value.keywords.items())}
+        return [_plainly(value.func), *map(_plainly, value.args), stated]
+    if callable(value):
+        return f"{value.__module__}.{getattr(value, '__qualname__', type(value).__name__)}"
+    return str(value) if isinstance(value, Path) else value
 
 
 def _versions(embedder: TorchEmbedder, read: Any) -> list[str]:

@@ -83,12 +83,14 @@ def restore(
             "opened; give them by --detector or --ijb instead"
         )
     if untrusted and is_foreign:
+        arguments = foreign.without_weights(target, arguments)
         if files := foreign.files_in(arguments):
             raise ValueError(
                 f"{name}: {' and '.join(files)} names a file, and no model chooses a file to be "
                 "opened"
             )
-        arguments = foreign.without_weights(target, arguments)
+    elif untrusted and isinstance(arguments.get("weights"), str):
+        arguments["weights"] = ""  # the file that training started from
     part = partial(target, **arguments)
     parameters = inspect.signature(target).parameters
     takes_any = any(value.kind is value.VAR_KEYWORD for value in parameters.values())

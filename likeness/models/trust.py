@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from toolkit.models import foreign, user_files
 
 OURS = frozenset({"eval", "likeness", "modalities", "recipes", "toolkit"})
 _FILE_VERSION = re.compile(rf"[0-9a-f]{{{foreign.SUM_DIGITS}}}")
+_VERSION = re.compile(r"[\w.+!-]*", re.ASCII)
 _MAX_TEXT = 100  # characters of a package's name and of a version
+_MOST_NAMED = 3  # packages in one sentence
 
 
 def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozenset[str]:
@@ -25,8 +27,8 @@ def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozen
 
     Args:
         descriptions: What a file says of its parts, as JSON values.
-        trust: Names of packages, and paths of Python files. The folders of these files go to the
-            end of sys.path.
+        trust: Names of packages, and paths of Python files. Of the folder of such a file nothing
+            else can be imported.
         where: What an error begins with: the model.
 
     Returns:
@@ -39,13 +41,21 @@ def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozen
     trusted = frozenset(_name(entry) for entry in trust)
     parts = list(foreign.parts_in(descriptions))
     packages = {_package(part, where): str(part["version"]) for part in parts}
+    # A module without a distribution is a file, unless its parts are in modules below it.
+    files = {
+        str(part["package"])
+        for part in parts
+        if _FILE_VERSION.fullmatch(str(part["version"])) and str(part["call"]).count(".") == 1
+    }
     if others := sorted(packages.keys() - trusted):
-        _refuse(others, packages, trust, where)
+        _refuse(others, packages, files, trust, where)
     for package, version in packages.items():
         if not user_files.exists(package):
             install = (
                 f"give the path of its file, --trust FOLDER/{package}.py"
-                if _is_of_file(version)
+                if package in files
+                else "put the folder that holds it on PYTHONPATH"
+                if _FILE_VERSION.fullmatch(version)
                 else f"install it in version {version}"
             )
             raise ValueError(
@@ -75,7 +85,7 @@ def _name(entry: str) -> str:
         path = Path(entry)
         if not path.is_file():
             raise ValueError(f"trust {entry!r}: there is no such file; correct the path")
-        if not user_files.enter(path):
+        if not user_files.offer(path):
             raise ValueError(
                 f"trust {entry!r}: the file cannot be imported by its name; {user_files.RENAME}"
             )
@@ -97,6 +107,7 @@ def _package(part: Mapping[str, Any], where: str) -> str:
         or not isinstance(package, str)
         or not isinstance(version, str)
         or max(len(package), len(version)) > _MAX_TEXT
+        or not _VERSION.fullmatch(version)
         or len(words) < 2
         or max(map(len, words)) > _MAX_TEXT
         or not all(word.isidentifier() and not word.startswith("__") for word in words)
@@ -113,11 +124,16 @@ def _package(part: Mapping[str, Any], where: str) -> str:
 
 
 def _refuse(
-    others: Sequence[str], packages: Mapping[str, str], trust: Sequence[str], where: str
+    others: Sequence[str],
+    packages: Mapping[str, str],
+    files: Collection[str],
+    trust: Sequence[str],
+    where: str,
 ) -> None:
     """Raise the ValueError that names the packages which are not trusted."""
-    named = ", ".join(f"{name} {packages[name]}".rstrip() for name in others)
-    wanted = [f"{name}.py" if _is_of_file(packages[name]) else name for name in others]
+    named = ", ".join(f"{name} {packages[name]}".rstrip() for name in others[:_MOST_NAMED])
+    named += ", ..." if len(others) > _MOST_NAMED else ""
+    wanted = [f"{name}.py" if name in files else name for name in others[:_MOST_NAMED]]
     options = " ".join(f"--trust {name}" for name in wanted)
     listed = ", ".join(f'"{name}"' for name in [*trust, *wanted])
     several = len(others) > 1
@@ -127,10 +143,6 @@ def _refuse(
         f"{'them' if several else 'it'}; if you do, add {options}, in Python trust=[{listed}]"
         + (", with the path of the file" if any(name.endswith(".py") for name in wanted) else "")
     )
-
-
-def _is_of_file(version: str) -> bool:
-    return _FILE_VERSION.fullmatch(version) is not None
 
 
 def _warn_of_version(part: Mapping[str, Any], where: str) -> None:

@@ -98,15 +98,43 @@ def is_reading(target: Any) -> bool:
 
 
 def files_in(arguments: Mapping[str, Any]) -> list[str]:
-    """Return the names of the arguments of a foreign part that name a file of this machine.
+    """Return the names of the arguments of a foreign part that name a file, at any depth.
 
-    `weights` is not among them: a part that is loaded takes its own default in place of it.
+    A text names a file if a file or folder of this name is here, or if it is an absolute path, a
+    path that leads upwards or home, or an address.
+
+    Example:
+        >>> files_in({"name": "resnet", "log": "/var/log/x", "parts": ({"file": "../x"},)})
+        ['log', 'parts']
     """
-    return [
-        name
-        for name, value in arguments.items()
-        if name != "weights" and _is_path(value) and os.path.isfile(value)
-    ]
+    return [name for name, value in arguments.items() if any(map(_is_file, _texts(value)))]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a value, at any depth; parts have been looked through by themselves."""
+    values = [value]
+    while values:
+        value = values.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            values += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            values += value
+
+
+def _is_file(text: str) -> bool:
+    """Say whether a text names a file, as `files_in` says."""
+    if "\0" in text or not text:
+        return False
+    words = text.replace("\\", "/").split("/")
+    return (
+        os.path.lexists(text)
+        or os.path.isabs(text)
+        or text.startswith(("~", "\\"))
+        or "://" in text
+        or (len(words) > 1 and ".." in words)
+    )
 
 
 def without_weights(target: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,7 +215,9 @@ def _reason(
         )
     if field == "read" and not is_reading(target):
         return "a reading is a function whose first argument is called item: def read(item)"
-    if field in ("frontend", "backbone", "read") and (files := files_in(arguments)):
+    if field in ("frontend", "backbone", "read") and (
+        files := files_in(without_weights(target, arguments))
+    ):
         return (
             f"{' and '.join(files)} names a file, and no model chooses a file to be opened; give "
             "weights by init=, and name other files inside the function or class"

@@ -12,8 +12,9 @@ import importlib.util
 import keyword
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ from weakref import WeakKeyDictionary
 RENAME = (
     "rename the file to letters, digits and underscores that are the name of no installed module"
 )
+_offered: dict[str, Path] = {}  # the files that `offer` was given, by the names of their modules
 _folders: list[str] = []  # the folders that `enter` put on sys.path, the newest first
 # The SHA-256 of a module's file as it was when the module was imported. The file may be edited
 # while the process goes on with what it imported.
@@ -43,8 +45,10 @@ def run(path: Path, *, anew: bool = True) -> ModuleType:
     path = Path(os.path.abspath(path))
     importable = enter(path)
     name = path.stem if importable else f"recipe_{path.stem}"
-    if importable and not anew and name in sys.modules:
-        return sys.modules[name]
+    known = sys.modules.get(name) if importable and not anew else None
+    # Of a module that somebody else imported, nobody knows whether its file has changed since.
+    if known is not None and known in _sums:
+        return known
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -90,6 +94,52 @@ def enter(path: Path) -> bool:
     return _is_found(path)
 
 
+def offer(path: Path) -> bool:
+    """Let `import NAME` find one Python file by its name, and nothing else of its folder.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Whether `import NAME` now finds this very file. It does not where the name is no name of a
+        module, or is that of another one.
+    """
+    path = Path(os.path.abspath(path))
+    name = path.stem
+    if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        return False
+    importlib.invalidate_caches()
+    known = sys.modules.get(name)
+    if known is not None:
+        file = _file_of(known)
+        is_same = _is_same(file, path)
+        if not is_same and name not in _offered and _folder_of(file) not in _folders:
+            return False
+        if not is_same or _sums.get(known) not in (None, _sha256(file)):
+            del sys.modules[name]
+    elif name not in _offered:
+        found = _find(name)
+        if found and not _is_same(found, path) and _folder_of(found) not in _folders:
+            return False
+    _offered[name] = path
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    return True
+
+
+class _Finder(MetaPathFinder):
+    """Finds the files that were offered, by their names."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of an offered file; None for every other name."""
+        file = _offered.get(name)
+        if file is None or not file.is_file():
+            return None
+        return importlib.util.spec_from_file_location(name, file)
+
+
 def summed(name: str) -> str:
     """Return the SHA-256 of a module's file; of an imported one, as it was when first asked.
 
@@ -113,7 +163,9 @@ def exists(package: str) -> bool:
 
 
 def is_beside(package: str) -> bool:
-    """Say whether a top-level module lies in a folder that `enter` put on sys.path."""
+    """Say whether a top-level module is a file of the user: one of `enter`'s or of `offer`'s."""
+    if package in _offered:
+        return True
     module = sys.modules.get(package)
     file = _find(package) if module is None else _file_of(module)
     return _folder_of(file) in _folders
@@ -171,6 +223,10 @@ def _forget(folder: str) -> None:
                 for name in _modules_in(other)
                 if Path(folder, f"{name}.py").is_file() or Path(folder, name).is_dir()
             }
+    for name in list(_offered):
+        if Path(folder, f"{name}.py").is_file() or Path(folder, name).is_dir():
+            names.add(name)
+            del _offered[name]
     for name in list(sys.modules):
         if name.partition(".")[0] in names:
             del sys.modules[name]

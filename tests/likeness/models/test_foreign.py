@@ -533,3 +533,40 @@ def test_our_own_parts_are_described_as_before(described: Callable[[str], Any]) 
     stated = describe(described("beside"))
     assert set(stated["measure"]["trials"]) == {"call", "args"}
     assert stated["schedule"]["decay"] == {"call": "toolkit.training.schedules.cosine", "args": {}}
+
+
+def test_no_part_inside_a_part_chooses_a_file_of_weights() -> None:
+    inner = {"call": "toolkit.backbones.vit.ViT", "args": {"weights": "secret.pt", "dim": 8}}
+    head = {"call": "toolkit.backbones.head.Head", "args": {}}
+    joined = {
+        "call": "toolkit.models.joined.Joined",
+        "args": {"network": inner, "head": head},
+    }
+    part = restore(joined, "backbone", kind="module", untrusted=True)
+    assert part.keywords["network"].keywords["weights"] == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"weights": "present.pt"},
+        {"cfg": "present.pt"},
+        {"cfg": "folder"},
+        {"cfg": {"file": "present.pt"}},
+        {"paths": ["a", ("b", "present.pt")]},
+        {"log": "/absent/log.txt"},
+        {"log": "../absent.txt"},
+        {"log": "a/../../absent.txt"},
+        {"log": "~/absent"},
+        {"url": "https://example.org/x.pt"},
+        {"share": "\\\\host\\share"},
+    ],
+)
+def test_arguments_that_name_files_are_known(
+    arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "present.pt").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    assert foreign.files_in(arguments) == list(arguments)
+    assert foreign.files_in({"name": "facebook/dinov2", "kind": "resnet", "sizes": (1, 2)}) == []

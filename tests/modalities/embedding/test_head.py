@@ -37,6 +37,7 @@ from toolkit.data.images import encode
 from toolkit.data.items import Item
 from toolkit.data.pixels import PixelScale
 from toolkit.losses.margin import ArcFace
+from toolkit.models import checkpoint
 from toolkit.models.checkpoint import save_model
 from toolkit.models.embed import TorchEmbedder
 from toolkit.models.joined import Joined
@@ -502,6 +503,27 @@ def test_what_cannot_be_joined_is_refused(
         likeness.load(tmp_path / "head").embed([tmp_path / "a.wav"])
     with pytest.raises(ValueError, match="is a head"):
         likeness.load(tmp_path / "head").export(tmp_path / "head.onnx")
+
+
+def test_joining_runs_nothing_that_a_head_names(
+    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a head says of its recipe is no trust of the user's."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    base = model(tmp_path / "base")
+    likeness.load(base).embed(voices).save(tmp_path / "e.npz")
+    likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
+    hostile = tmp_path / "hostile_net.py"
+    hostile.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    path = tmp_path / "head" / "last.safetensors"
+    tensors, state = checkpoint.load(path, checkpoint.FORMAT)
+    for number, package in enumerate((str(hostile), "hostile_net", "os", 3)):
+        part = {"call": "hostile_net.Net", "args": {}, "package": package, "version": ""}
+        checkpoint.save(path, tensors, state | {"recipe": {"x": part}}, checkpoint.FORMAT)
+        likeness.join(base, tmp_path / "head", tmp_path / f"joined{number}")
+    assert not (tmp_path / "ran").exists()
+    assert str(tmp_path) not in sys.path
+    assert "hostile_net" not in sys.modules
 
 
 def test_a_head_behind_polarlike_features(voices: Path, tmp_path: Path) -> None:

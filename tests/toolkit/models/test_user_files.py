@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import pickle
 import sys
@@ -126,3 +127,27 @@ def test_recipes_that_come_with_likeness_need_no_module(tmp_path: Path) -> None:
     """Their files have names that installed modules may have too."""
     write(tmp_path / "a", pytest=(Path(__file__).parents[2] / "tiny.py").read_text())
     assert set(recipes.read(str(tmp_path / "a" / "pytest.py"))["RECIPES"]) == {"arcface", "simple"}
+
+
+def test_an_offered_file_brings_nothing_else_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "offered_net.py").write_text(f"NAME = {folder!r}\n")
+        (tmp_path / folder / "offered_beside.py").write_text("")
+    assert user_files.offer(tmp_path / "first" / "offered_net.py")
+    assert importlib.import_module("offered_net").NAME == "first"
+    assert str(tmp_path / "first") not in sys.path
+    with pytest.raises(ImportError):
+        importlib.import_module("offered_beside")
+    assert user_files.offer(tmp_path / "second" / "offered_net.py")
+    assert importlib.import_module("offered_net").NAME == "second"
+    (tmp_path / "second" / "offered_net.py").write_text("NAME = 'changed'\n")
+    assert user_files.enter(tmp_path / "first" / "offered_net.py")
+    assert importlib.import_module("offered_net").NAME == "first"
+    (tmp_path / "json.py").write_text("")
+    (tmp_path / "numpy.py").write_text("")
+    assert not user_files.offer(tmp_path / "json.py")
+    assert not user_files.offer(tmp_path / "numpy.py")
