@@ -70,8 +70,8 @@ def join(
     base = load_model(str(model), frontend=frontend, trust=trusted)
     path = checkpoint.find_model(Path(head))
     trained, description, digest = checkpoint.read(path, checkpoint.FORMAT)
-    part = _fitting_head(description, path, base, str(model))
     load_model(str(path), trust=trusted)  # its weights are those of its description
+    part = _fitting_head(description, path, base, str(model))
     tensors = {_renamed(name): value for name, value in base.embedder.state_dict().items()}
     tensors |= {
         f"backbone.head.{name.removeprefix('backbone.')}": value
@@ -103,7 +103,8 @@ def _description(
     """
     network = {"network": _without_files(base.parts["backbone"]), "head": dict(head)}
     return {
-        **{name: trained[name] for name in ("features", "similarity", "step", "metrics")},
+        **{name: trained[name] for name in ("features", "similarity", "step")},
+        "metrics": trained.get("metrics", {}),
         "modality": base.modality,
         "frontend": _without_files(base.parts["frontend"]),
         "backbone": {

@@ -27,7 +27,7 @@ import json
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -47,6 +47,7 @@ from toolkit.models.embed import TorchEmbedder
 from toolkit.models.parts import Part, describe
 
 _BILINEAR, _BICUBIC = 2, 3  # Pillow's numbers
+_MAX_BUFFERS = 2**26  # tables of positions and the like: 256 MB
 _MAX_EDGE = 4096  # pixels
 _RATES_HZ = (1000, 192_000)
 
@@ -80,7 +81,7 @@ def load(source: str) -> Loaded:
         settings["revision"] = files.revision
     parts = {
         "frontend": front,
-        "backbone": partial(type(network), config=config, pooling=settings["pooling"]),
+        "backbone": partial(cast(Part, type(network)), config=config, pooling=settings["pooling"]),
         "read": reading,
     }
     paths = (files.config, *([files.preprocessor] if files.preprocessor else []), *files.weights)
@@ -158,6 +159,12 @@ def _network(
     with torch.device("meta"):  # what the configuration asks for may be more than the file holds
         backbone: HubImage | HubSpeech = part(in_dim)
     needed = sum(parameter.numel() for parameter in backbone.parameters())
+    buffers = sum(buffer.numel() for buffer in backbone.buffers())
+    if buffers > _MAX_BUFFERS:
+        raise ValueError(
+            f"hub:{source}: its configuration asks for {buffers} values beside the weights; at "
+            f"most {_MAX_BUFFERS} are made: give the config.json of a published network"
+        )
     stored = sum(tensor.numel() for tensor in tensors.values())
     if needed > stored:
         raise ValueError(

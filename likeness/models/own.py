@@ -70,7 +70,13 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
             f"model {str(path)!r}: there is no such file; give a Python file that defines {DEFAULT}"
         )
     text = sha256(path)
-    defined = vars(user_files.run(path, anew=False))
+    try:
+        defined = vars(user_files.run(path, anew=False))
+    except SystemExit as ended:
+        raise ValueError(
+            f"{path}: the file ended the program (sys.exit({ended.code!r})) as it was run; a model "
+            "file defines a likeness.Network, and does nothing else"
+        ) from None
     network = _network(defined, path, name)
     where = str(path) if name == DEFAULT else f"{path}:{name}"
     frontend, read = _frontend(network), _reading(network)

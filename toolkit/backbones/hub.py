@@ -125,7 +125,9 @@ def _checked(text: str, where: str) -> tuple[Family, dict[str, Any]]:
                 "numbers, short words, and lists of at most 256 of them are read: give the "
                 "config.json of a published network"
             )
-        if "layers" in name and isinstance(value, int) and not 0 <= value <= _MAX_LAYERS:
+        counts = value if isinstance(value, list) and name == "depths" else [value]
+        is_count = "layers" in name or name == "depths"
+        if is_count and any(isinstance(x, int) and not 0 <= x <= _MAX_LAYERS for x in counts):
             raise ValueError(
                 f"{where}: {name} is {value}; 0 to {_MAX_LAYERS} layers are read: give the "
                 "config.json of a published network"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 Lengths = Literal["none", "relative", "counts"]
 # How far padding may move an embedding that is said to be exact, relative to its largest value.
 _MAX_CHANGE = 1e-3
+_MAX_VALUES = 2**24  # of one input that is tried: an image of 2,300 x 2,300, or 17 minutes of waves
 
 
 class Own(nn.Module):
@@ -206,6 +207,11 @@ def _check_shape(shape: tuple[int, ...], in_dim: int) -> None:
             f"Own: input_shape is {shape} with {in_dim} channels or features of the front-end; "
             f"({in_dim}, height, width) for images, (frames, {in_dim}) for features, or (samples,) "
             "for waves with 1 is needed"
+        )
+    if shape and _count(shape) > _MAX_VALUES:
+        raise ValueError(
+            f"Own: input_shape is {shape}, which are {_count(shape)} values; at most {_MAX_VALUES} "
+            "are tried: give a shorter or smaller input"
         )
 
 

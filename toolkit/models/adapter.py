@@ -181,5 +181,6 @@ def _fits(tensors: Mapping[str, Tensor], layer: str) -> bool:
         weight.is_floating_point()
         and a.shape[1:] == weight.shape[1:]
         and b.shape[0] == weight.shape[0]
+        and weight.shape[0] > 0
         and b[0].numel() == a.shape[0]
     )

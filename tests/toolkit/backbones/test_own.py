@@ -218,3 +218,8 @@ def test_weights_have_the_same_names_as_in_a_recipe() -> None:
     assert names == ["backbone.network.weight", "backbone.network.bias"]
     put(own.network, nn.Linear(20, 4).state_dict(), "x")
     assert Own.fresh == ()
+
+
+def test_a_huge_input_is_refused_before_it_is_made() -> None:
+    with pytest.raises(ValueError, match="input_shape"):
+        Own(1, network=nn.Flatten, input_shape=(1, 60_000, 60_000))
