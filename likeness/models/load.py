@@ -398,6 +398,11 @@ def _load_insightface(source: str) -> Loaded:
     pack = insightface.find(source)
     path, (size, mean, std, bgr) = pack.recognition, pack.pixels
     session = onnx.open_session(path)
+    if session.text is not None:
+        raise ValueError(
+            f"{path}: this is a file of likeness export, whose graph scales the pixels itself; "
+            f"give it without insightface:, as {path}"
+        )
     value = session.get_inputs()[0]
     takes_bytes = value.type == "tensor(uint8)" and pack.stated and (mean, std) == (0.0, 1.0)
     if value.type != "tensor(float)" and not takes_bytes:

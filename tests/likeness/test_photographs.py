@@ -185,6 +185,16 @@ def test_wrong_sizes_and_statements_are_refused(
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_of_ours_is_refused_as_it_scales_the_pixels_itself(tmp_path: Path) -> None:
+    import onnx
+
+    made = onnx.load(network(tmp_path / "ours.onnx", (112, 96)))
+    onnx.helper.set_model_props(made, {"likeness": "{}"})
+    onnx.save(made, tmp_path / "ours.onnx")
+    with pytest.raises(ValueError, match="likeness export"):
+        load.load(f"insightface:{tmp_path / 'ours.onnx'}")
+
+
 def test_a_folder_takes_no_statement(own: Path) -> None:
     with pytest.raises(ValueError, match="is a folder"):
         load.load(f"insightface:{own.parent}@std=128")
