@@ -73,6 +73,7 @@ ALLOWED = {
     ),
     "likeness/commands/plda.py": {"fit_files": _ATOMIC},
     "likeness/joining.py": {"join": _ATOMIC},
+    "toolkit/models/user_files.py": {"_link": "a temporary folder of this process"},
     "likeness/commands/score.py": {"calibrate_files": _ATOMIC},
     "eval/formats/writing.py": {"move": _MOVE},
     "modalities/face/align.py": {

@@ -11,7 +11,9 @@ import hashlib
 import importlib.util
 import keyword
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
@@ -24,6 +26,7 @@ RENAME = (
     "rename the file to letters, digits and underscores that are the name of no installed module"
 )
 _offered: dict[str, Path] = {}  # the files that `offer` was given, by the names of their modules
+_links: list[tempfile.TemporaryDirectory[str]] = []  # at most one folder
 _folders: list[str] = []  # the folders that `enter` put on sys.path, the newest first
 # The SHA-256 of a module's file as it was when the module was imported. The file may be edited
 # while the process goes on with what it imported.
@@ -122,9 +125,29 @@ def offer(path: Path) -> bool:
         if found and not _is_same(found, path) and _folder_of(found) not in _folders:
             return False
     _offered[name] = path
+    _link(name, path)
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     return True
+
+
+def _link(name: str, path: Path | None) -> None:
+    """Put a link to an offered file where spawned processes find it; None takes the link away.
+
+    They get sys.path, and not the finder. The folder holds nothing but such links.
+    """
+    if not _links:
+        _links.append(tempfile.TemporaryDirectory(prefix="likeness-offered-"))
+    folder = _links[0].name
+    if folder not in sys.path:
+        sys.path.append(folder)
+    link = Path(folder, f"{name}.py")
+    link.unlink(missing_ok=True)
+    if path is not None:
+        try:
+            link.symlink_to(path)
+        except OSError:  # systems on which not everybody may make links
+            shutil.copyfile(path, link)
 
 
 class _Finder(MetaPathFinder):
@@ -227,6 +250,7 @@ def _forget(folder: str) -> None:
         if Path(folder, f"{name}.py").is_file() or Path(folder, name).is_dir():
             names.add(name)
             del _offered[name]
+            _link(name, None)
     for name in list(sys.modules):
         if name.partition(".")[0] in names:
             del sys.modules[name]
