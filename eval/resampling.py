@@ -153,11 +153,9 @@ def resampled(
             counts.append(drawn)
             num_redrawn += redrawn
         c = np.concatenate(counts)
-        thinned = cells and cells.thinned(c, known)
-        for num_rows, of_block in in_threads(
-            partial(_values, functions, thinned or Thinned.none(trials), c),
-            _rows(len(c), thinned or Thinned.none(trials)),
-        ):
+        thinned = (cells and cells.thinned(c, known)) or Thinned.none(trials)
+        work = partial(_values, functions, thinned, c)
+        for num_rows, of_block in in_threads(work, _rows(len(c), thinned)):
             for name, value in of_block.items():
                 values[name].append(value)
             done += num_rows

@@ -63,10 +63,10 @@ def join(
 
     from likeness.model import load
     from likeness.models.load import load as load_model
-    from likeness.models.trust import packages_of
+    from likeness.models.trust import entries_of, packages_of
     from toolkit.models import checkpoint
 
-    trusted = [str(entry) for entry in ([trust] if isinstance(trust, str | Path) else trust)]
+    trusted = entries_of(trust)
     base = load_model(str(model), frontend=frontend, trust=trusted)
     path = checkpoint.find_model(Path(head))
     trained, description, digest = checkpoint.read(path, checkpoint.FORMAT)

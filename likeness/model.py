@@ -370,6 +370,7 @@ def load(
     _refuse_wrong(model, detector, calibration)
 
     from likeness.models import load as loading
+    from likeness.models.trust import entries_of
     from likeness.verification import find_calibration
     from toolkit.models.embed import pick_device
 
@@ -384,7 +385,7 @@ def load(
         name,
         detector=Path(detector) if isinstance(detector, str | PathLike) else detector,
         frontend=frontend,
-        trust=[str(entry) for entry in ([trust] if isinstance(trust, str | Path) else trust)],
+        trust=entries_of(trust),
         takes_heads=True,
     )
     made = Model(loaded, fitted, calibration_is_named=calibration is not None)

@@ -79,6 +79,16 @@ def packages_of(*descriptions: Any) -> list[str]:
     return sorted({str(part["package"]) for part in foreign.parts_in(descriptions)})
 
 
+def entries_of(trust: str | Path | Sequence[str | Path]) -> list[str]:
+    """Return what a user trusts as a list of texts: one package or file, or several of them.
+
+    Example:
+        >>> entries_of("nets"), entries_of([Path("nets.py"), "other"])
+        (['nets'], ['nets.py', 'other'])
+    """
+    return [str(entry) for entry in ([trust] if isinstance(trust, str | Path) else trust)]
+
+
 def _name(entry: str) -> str:
     """Return the name of the module that an entry of `trust` means; make a file importable."""
     if entry.endswith(".py"):
@@ -133,15 +143,15 @@ def _refuse(
     """Raise the ValueError that names the packages which are not trusted."""
     named = ", ".join(f"{name} {packages[name]}".rstrip() for name in others[:_MOST_NAMED])
     named += ", ..." if len(others) > _MOST_NAMED else ""
-    wanted = [f"{name}.py" if name in files else name for name in others[:_MOST_NAMED]]
-    options = " ".join(f"--trust {name}" for name in wanted)
-    listed = ", ".join(f'"{name}"' for name in [*trust, *wanted])
+    entries = [f"{name}.py" if name in files else name for name in others[:_MOST_NAMED]]
+    options = " ".join(f"--trust {name}" for name in entries)
+    listed = ", ".join(f'"{name}"' for name in [*trust, *entries])
     several = len(others) > 1
     raise ValueError(
         f"{where}: it has parts of {len(others)} package{'s' if several else ''} of others "
         f"({named}), which {'are' if several else 'is'} imported only if you trust "
         f"{'them' if several else 'it'}; if you do, add {options}, in Python trust=[{listed}]"
-        + (", with the path of the file" if any(name.endswith(".py") for name in wanted) else "")
+        + (", with the path of the file" if any(name.endswith(".py") for name in entries) else "")
     )
 
 

@@ -7,13 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from toolkit.losses.classes import hardest_classes, target_column
 from toolkit.losses.common import checked, in_full, known_settings, proxies
 from toolkit.losses.contract import Rates, proxy_group
-from toolkit.losses.margin import MovingMargin, Ramp, Wrap, cos_plus_margin, margin_softmax
-from toolkit.vmf.precision import unit
+from toolkit.losses.margin import (
+    MovingMargin,
+    Ramp,
+    Wrap,
+    cos_plus_margin,
+    further_subcentres,
+    margin_softmax,
+    subcentre_logits,
+)
 
 
 class InterTopK(nn.Module):
@@ -81,9 +87,7 @@ class InterTopK(nn.Module):
         self.moving = MovingMargin("InterTopK", margin, warmup_steps, ramp)
         self.rising = MovingMargin("InterTopK", penalty, warmup_steps, ramp)
         self.proxies = proxies(num_classes, dim)
-        self.subcentres = nn.Parameter(torch.empty(num_subcentres - 1, num_classes, dim))
-        for subcentre in self.subcentres:
-            nn.init.xavier_normal_(subcentre)
+        self.subcentres = further_subcentres(num_subcentres, num_classes, dim)
 
     def at_step(self, step: int) -> None:
         """Set the margin and the penalty for this step (counted from 0) of the warm-up."""
@@ -93,11 +97,7 @@ class InterTopK(nn.Module):
     @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale * the largest cosine over the class's sub-centres."""
-        rows = self.scale * unit(z)
-        largest = linear(rows, unit(self.proxies).to(rows.dtype))
-        for subcentre in self.subcentres:
-            largest = torch.maximum(largest, linear(rows, unit(subcentre).to(rows.dtype)))
-        return largest
+        return subcentre_logits(z, self.scale, self.proxies, self.subcentres)
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:

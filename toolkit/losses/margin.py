@@ -323,6 +323,33 @@ class CosFace(nn.Module):
         return cross_entropy(add_to_target(logits, y, -lowered), y)
 
 
+def further_subcentres(num: int, num_classes: int, dim: int) -> nn.Parameter:
+    """Draw the sub-centres (num - 1, C, D) of each class beside its proxy."""
+    subcentres = nn.Parameter(torch.empty(num - 1, num_classes, dim))
+    for subcentre in subcentres:
+        nn.init.xavier_normal_(subcentre)
+    return subcentres
+
+
+def subcentre_logits(z: Tensor, scale: float, proxies: Tensor, subcentres: Tensor) -> Tensor:
+    """Return scale * the largest cosine of embeddings (B, D) over the sub-centres of classes.
+
+    Args:
+        z: (B, D).
+        scale: The factor of the cosines.
+        proxies: (C, D), the first sub-centre of each class.
+        subcentres: (K - 1, C, D), the others.
+
+    Returns:
+        (B, C).
+    """
+    rows = scale * unit(z)
+    largest = linear(rows, unit(proxies).to(rows.dtype))
+    for subcentre in subcentres:
+        largest = torch.maximum(largest, linear(rows, unit(subcentre).to(rows.dtype)))
+    return largest
+
+
 class SubCenterArcFace(nn.Module):
     """ArcFace with K sub-centres per class. Deng et al. 2020.
 
@@ -362,18 +389,12 @@ class SubCenterArcFace(nn.Module):
         self.margin, self.scale, self.wrap = margin, scale, wrap
         self.grad = grad
         self.proxies = proxies(num_classes, dim)
-        self.subcentres = nn.Parameter(torch.empty(num_subcentres - 1, num_classes, dim))
-        for subcentre in self.subcentres:
-            nn.init.xavier_normal_(subcentre)
+        self.subcentres = further_subcentres(num_subcentres, num_classes, dim)
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale * the largest cosine over the class's sub-centres."""
-        rows = self.scale * unit(z)
-        largest = linear(rows, unit(self.proxies).to(rows.dtype))
-        for subcentre in self.subcentres:
-            largest = torch.maximum(largest, linear(rows, unit(subcentre).to(rows.dtype)))
-        return largest
+        return subcentre_logits(z, self.scale, self.proxies, self.subcentres)
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:

@@ -109,7 +109,7 @@ def offer(path: Path) -> bool:
     """
     path = Path(os.path.abspath(path))
     name = path.stem
-    if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+    if not _is_name(name):
         return False
     importlib.invalidate_caches()
     known = sys.modules.get(name)
@@ -121,8 +121,8 @@ def offer(path: Path) -> bool:
         if not is_same or _sums.get(known) not in (None, _sha256(file)):
             del sys.modules[name]
     elif name not in _offered:
-        found = _find(name)
-        if found and not _is_same(found, path) and _folder_of(found) not in _folders:
+        file = _find(name)
+        if file and not _is_same(file, path) and _folder_of(file) not in _folders:
             return False
     _offered[name] = path
     _link(name, path)
@@ -220,12 +220,24 @@ def _find(name: str) -> str:
 def _is_found(path: Path) -> bool:
     """Say whether the import system finds this file, and no other, by its name."""
     name = path.stem
-    if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+    if not _is_name(name):
         return False
     known = sys.modules.get(name)
     if known is not None:
         return _is_same(_file_of(known), path)
     return _is_same(_find(name), path)
+
+
+def _is_name(name: str) -> bool:
+    """Say whether a module of the user may have this name."""
+    return (
+        name.isidentifier() and not keyword.iskeyword(name) and name not in sys.stdlib_module_names
+    )
+
+
+def _has_module(folder: str, name: str) -> bool:
+    """Say whether a folder has a file or a package for a module of this name."""
+    return Path(folder, f"{name}.py").is_file() or Path(folder, name).is_dir()
 
 
 def _is_same(file: str, path: Path) -> bool:
@@ -241,13 +253,9 @@ def _forget(folder: str) -> None:
     names = set(inside) if changed else set()
     for other in _folders:
         if other != folder:
-            names |= {
-                name
-                for name in _modules_in(other)
-                if Path(folder, f"{name}.py").is_file() or Path(folder, name).is_dir()
-            }
+            names |= {name for name in _modules_in(other) if _has_module(folder, name)}
     for name in list(_offered):
-        if Path(folder, f"{name}.py").is_file() or Path(folder, name).is_dir():
+        if _has_module(folder, name):
             names.add(name)
             del _offered[name]
             _link(name, None)
