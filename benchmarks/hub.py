@@ -28,7 +28,7 @@ import soundfile
 import torch
 
 from likeness.models.load import load
-from toolkit.backbones.hub import import_transformers
+from toolkit.backbones.hub.network import import_transformers
 from toolkit.data.items import Item
 from toolkit.models.embed import TorchEmbedder, embed
 

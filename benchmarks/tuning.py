@@ -54,10 +54,9 @@ from modalities.image import omniglot
 from modalities.speaker import an4, folders
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.training import recipe as recipes
-from toolkit.training.compare import Terms, Tuning, compare
+from toolkit.training.compare import Search, Terms, compare
 from toolkit.training.compared_run import SCORES
-from toolkit.training.fine_tuning import LoRA
-from toolkit.training.fine_tuning import Tuning as FineTuning
+from toolkit.training.fine_tuning import LoRA, Tuning
 from toolkit.training.recipe import Recipe, Verification
 from toolkit.training.train import fit
 from toolkit.training.tune import Choice
@@ -123,10 +122,10 @@ def ways(
     none = replace(tuned.schedule, steps=1, warmup_steps=0)
     return {
         "scratch": recipe,
-        "as-it-is": replace(tuned, tuning=FineTuning(freeze=("backbone",)), schedule=none),
-        "frozen": replace(tuned, tuning=FineTuning(freeze=tuple(body))),
+        "as-it-is": replace(tuned, tuning=Tuning(freeze=("backbone",)), schedule=none),
+        "frozen": replace(tuned, tuning=Tuning(freeze=tuple(body))),
         "full": tuned,
-        "lora": replace(tuned, tuning=FineTuning(lora=lora)),
+        "lora": replace(tuned, tuning=Tuning(lora=lora)),
     }
 
 
@@ -143,7 +142,7 @@ def compared(
         data=data,
         out=out,
         terms=Terms("scratch", ("init", "schedule.steps"), "python benchmarks/tuning.py"),
-        tuning=Tuning(ranges, num_tried) if num_tried else None,
+        search=Search(ranges, num_tried) if num_tried else None,
         say=partial(print, flush=True),
         read_initial=read_initial,
     )

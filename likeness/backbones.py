@@ -1,8 +1,8 @@
 """Every backbone, in one flat list: `from likeness.backbones import ECAPA, IResNet`.
 
 A backbone is a torch module that gives raw embeddings (B, dim), from features (B, T, F) or from
-images (B, C, H, W). docs/backbones.md lists them with their sizes. `Own` takes a network of another
-project, and `Head` takes the embeddings of another network.
+images (B, C, H, W). docs/backbones.md lists them with their sizes. `External` takes a network of
+another project, and `Head` takes the embeddings of another network.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
 from toolkit.backbones.edgeface import EdgeFace
 from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
+from toolkit.backbones.external import External
 from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.head import Head
-from toolkit.backbones.hub_image import HubImage
-from toolkit.backbones.hub_speech import HubSpeech
+from toolkit.backbones.hub.image import HubImage
+from toolkit.backbones.hub.speech import HubSpeech
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.kprpe import KPRPEViT
 from toolkit.backbones.mobileface import MobileFaceNet
-from toolkit.backbones.own import Own
 from toolkit.backbones.redimnet import ReDimNet
 from toolkit.backbones.redimnet2 import ReDimNet2
 from toolkit.backbones.resnet import ResNet, ResNet34
@@ -38,6 +38,7 @@ __all__ = [
     "ERes2Net",
     "ERes2NetV2",
     "EdgeFace",
+    "External",
     "FaceViT",
     "GradientHistograms",
     "Head",
@@ -48,7 +49,6 @@ __all__ = [
     "KPRPEViT",
     "MobileFaceNet",
     "OrderStatistics",
-    "Own",
     "ReDimNet",
     "ReDimNet2",
     "ResNet",

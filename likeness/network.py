@@ -37,8 +37,9 @@ class Network:
         frontend: Makes the front-end, as in a recipe. None takes images as above, and waves as they
             are.
         lengths: What a network for speech takes as its second argument, see
-            `toolkit.backbones.own.Own`.
-        output: Which of several outputs is the embedding, see `toolkit.backbones.own.Own`.
+            `toolkit.backbones.external.External`.
+        output: Which of several outputs is the embedding, see
+            `toolkit.backbones.external.External`.
         similarity: How two embeddings are compared.
         read: read(item) -> array. None reads aligned faces of `size`, images resized to `size`, or
             waves at `rate_hz`.

@@ -60,7 +60,7 @@ from modalities.image import cars, cifar, cub, lists, mnist, omniglot, sop
 from modalities.speaker import audio, cnceleb, folders, long, noise, voxceleb
 from modalities.speaker import lists as speaker_lists
 from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.own import Own
+from toolkit.backbones.external import External
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.weights import read_weights
 from toolkit.data import images as decoded
@@ -442,7 +442,7 @@ def foreign_file() -> bytes:
         modality="face",
         frontend=PixelScale,
         backbone=partial(
-            Own,
+            External,
             network=partial(nn.Conv2d, in_channels=1, out_channels=3, kernel_size=4),
             input_shape=(1, 4, 4),
         ),

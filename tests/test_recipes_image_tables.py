@@ -372,7 +372,7 @@ def test_figure_5_is_tuned_on_held_out_classes(birds: Path, tmp_path: Path) -> N
     }
     ranges = {name: NIVMF.RANGES[f"cub200.{name}"] for name in chosen}
     result = compare.compare(
-        chosen, num_seeds=1, data=birds, out=tmp_path, tuning=compare.Tuning(ranges, 1), say=str
+        chosen, num_seeds=1, data=birds, out=tmp_path, search=compare.Search(ranges, 1), say=str
     )
     assert [run.failed for run in result.runs] == [""]
     elk: Any = chosen["elk_nivmf"]

@@ -92,7 +92,7 @@ def compare(
             data=data,
             out=out,
             terms=comparing.Terms(reference, _names(allow_different), str(context.obj)),
-            tuning=comparing.Tuning(ranges, tune, overrides or []) if tune else None,
+            search=comparing.Search(ranges, tune, overrides or []) if tune else None,
             say=say,
             read_initial=read_initial,
         )

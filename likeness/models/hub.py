@@ -6,7 +6,7 @@
         the same from the hub; it is asked only for the id that is named
 
 Inputs are read as preprocessor_config.json says, by the readers here and not by those of
-transformers. The families are in toolkit/backbones/hub_families.py.
+transformers. The families are in toolkit/backbones/hub/families.py.
 
 Example of a recipe that fine-tunes a network (docs/hub.md)::
 
@@ -34,13 +34,13 @@ from torch import Tensor
 
 from eval.formats.provenance import digest, sha256
 from likeness.models.hub_files import Files, find_files, read_json, read_tensors
-from modalities.image import hub_images
+from modalities.image import hub
 from modalities.speaker import audio
-from modalities.speaker.hub_features import StackedFbank, UnitWave, WhisperMel
-from toolkit.backbones.hub import configuration, fill
-from toolkit.backbones.hub_families import family_of
-from toolkit.backbones.hub_image import HubImage
-from toolkit.backbones.hub_speech import HubSpeech
+from modalities.speaker.hub import StackedFbank, UnitWave, WhisperMel
+from toolkit.backbones.hub.families import family_of
+from toolkit.backbones.hub.image import HubImage
+from toolkit.backbones.hub.network import configuration, fill
+from toolkit.backbones.hub.speech import HubSpeech
 from toolkit.data.pixels import PixelScale
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import TorchEmbedder
@@ -268,7 +268,7 @@ def _image_reading(stated: Mapping[str, Any], config: Mapping[str, Any], source:
             f"hub:{source}: resample is {str(method)[:40]}; {_BILINEAR} (bilinear) and {_BICUBIC} "
             "(bicubic) are read"
         )
-    reading = partial(hub_images.read, bicubic=True) if method == _BICUBIC else hub_images.read
+    reading = partial(hub.read, bicubic=True) if method == _BICUBIC else hub.read
     if config["model_type"] == "siglip2_vision_model":
         patches = _whole(stated, "max_num_patches", 256, (1, 65_536), source)
         patch = _whole(stated, "patch_size", 16, (1, 256), source)

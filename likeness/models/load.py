@@ -18,7 +18,7 @@
         a network of Hugging Face's transformers: a folder with config.json and safetensors, or an
         id such as hub:facebook/dinov2-small, perhaps with @REVISION, which the hub is asked for
     load("own.py"), load("own.py:NAME")
-        a network that a Python file of the user defines (likeness/models/own.py); the file is run
+        a network that a Python file of the user defines (model_file.py); the file is run
     load("model.onnx")
         a file of `likeness export`, of any modality; otherwise a speaker network that takes
         filterbanks (B, T, F) or waves (B, S) and gives (B, dim)
@@ -46,7 +46,7 @@ from torch import Tensor, nn
 
 from eval.formats.provenance import digest, sha256
 from eval.types import check_counts
-from likeness.models import arcface_torch, hub, insightface, own, speechbrain, wespeaker
+from likeness.models import arcface_torch, hub, insightface, model_file, speechbrain, wespeaker
 from likeness.models import onnx as exported
 from likeness.models.run import load_model
 from modalities.face import align, images
@@ -90,8 +90,8 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
     """
     if frontend not in get_args(Frontend):
         raise ValueError(f"front-end {frontend!r}: must be one of {', '.join(get_args(Frontend))}")
-    if named := own.named(model):
-        return own.load(*named)
+    if named := model_file.named(model):
+        return model_file.load(*named)
     kind, colon, source = model.partition(":")
     if colon and kind == "speechbrain":
         return _load_speechbrain(source)

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from toolkit.losses.contract import Keyed, features_of, param_groups
 from toolkit.models.embed import TorchEmbedder
 from toolkit.parallel import batch_norm, distributed, spread
-from toolkit.training import trained
+from toolkit.training import trainable
 from toolkit.training.average import Average
 from toolkit.training.layers import recompute, still
 from toolkit.training.memory import Bank, momentum_encoder
@@ -97,7 +97,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     embedder = TorchEmbedder(frontend, backbone, features=features_of(loss)).to(device)
     if recipe.compute.channels_last:
         embedder.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    frozen = trained.prepare(embedder, recipe.tuning)
+    frozen = trainable.prepare(embedder, recipe.tuning)
     later = frozen if recipe.tuning.freeze_until else []
     for parameter in frozen if not later else ():
         parameter.requires_grad_(False)
@@ -110,7 +110,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     _check_trains(embedder, loss, frozen)
     average = _average(recipe, embedder, loss)
     steps = optimizer(
-        recipe.optim, embedder, loss, device, multiples=trained.rates(embedder, recipe.tuning)
+        recipe.optim, embedder, loss, device, multiples=trainable.rates(embedder, recipe.tuning)
     )
     for parameter in later:
         parameter.requires_grad_(False)

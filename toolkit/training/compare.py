@@ -75,7 +75,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class Search:
     """A search for each variant's settings on validation classes, before it is compared.
 
     Attributes:
@@ -97,7 +97,7 @@ def compare(
     data: Path,
     out: Path,
     terms: Terms = Terms(),
-    tuning: Tuning | None = None,
+    search: Search | None = None,
     say: Callable[[str], None] = print,
     read_initial: ReadInitial = read_initial,
 ) -> Comparison:
@@ -113,7 +113,7 @@ def compare(
         data: The folder of the data set.
         out: The folder for runs, tables and report.
         terms: The reference, and the fields in which variants may differ besides METHOD.
-        tuning: A search for settings that comes first.
+        search: A search for settings that comes first.
         say: Takes each line of progress.
         read_initial: Reads the network that a recipe's init names.
 
@@ -126,14 +126,14 @@ def compare(
     """
     terms = replace(terms, allow_different=[place(field) for field in terms.allow_different])
     check_variants(variants, num_seeds, terms.reference, terms.allow_different)
-    searched = _searched(variants, tuning, terms, data)
+    searched = _searched(variants, search, terms, data)
     measured = data_of(variants, data)
     plan_file = out / "plan.json"
     keep_plan(plan_file, _without(variants, searched), measured)
     score = partial(first_metric, data=data, read_initial=read_initial)
     train = partial(train_and_measure, data=data, read_initial=read_initial)
     try:
-        chosen, tuned, untunable = _tune(variants, searched, tuning, measured, score, out, say)
+        chosen, tuned, untunable = _tune(variants, searched, search, measured, score, out, say)
         keep_plan(plan_file, _without(chosen, untunable), measured)
         runs = _train_all(chosen, untunable, num_seeds, measured, train, out, say)
     except (Interrupted, KeyboardInterrupt):
@@ -153,19 +153,19 @@ def _without(variants: Mapping[str, Recipe], names: Collection[str]) -> dict[str
 
 
 def _searched(
-    variants: Mapping[str, Recipe], tuning: Tuning | None, terms: Terms, data: Path
+    variants: Mapping[str, Recipe], search: Search | None, terms: Terms, data: Path
 ) -> dict[str, Ranges]:
     """The ranges of the variants that are tuned, checked."""
-    if tuning is None:
+    if search is None:
         return {}
-    searched = {name: ranges for name, ranges in tuning.ranges.items() if name in variants}
+    searched = {name: ranges for name, ranges in search.ranges.items() if name in variants}
     if not searched:
         raise ValueError(
-            "tuning: the recipe file states no RANGES for these variants; add RANGES = {variant: "
+            "--tune: the recipe file states no RANGES for these variants; add RANGES = {variant: "
             "{field: Range(low, high)}} (toolkit.training.tune)"
         )
     for name, ranges in searched.items():
-        check_ranges(variants[name], ranges, name, tuning.overrides)
+        check_ranges(variants[name], ranges, name, search.overrides)
         changed = [field for field in map(place, ranges) if not within(field, METHOD)]
         refuse(changed, terms.allow_different, f"RANGES of {name} change")
         on_validation_classes(variants[name]).items(data)  # too few classes for a validation split
@@ -175,7 +175,7 @@ def _searched(
 def _tune(
     variants: Mapping[str, Recipe],
     searched: Mapping[str, Ranges],
-    tuning: Tuning | None,
+    search: Search | None,
     measured: Mapping[str, Data],
     score: Score,
     out: Path,
@@ -186,13 +186,13 @@ def _tune(
     """
     chosen, tuned, untunable = dict(variants), dict[str, Tuned](), dict[str, str]()
     for name, ranges in searched.items():
-        assert tuning is not None
+        assert search is not None
         try:
             chosen[name], tuned[name] = tune(
                 variants[name],
                 ranges,
                 variant=name,
-                num_trials=tuning.num_trials,
+                num_trials=search.num_trials,
                 out=out / "tune",
                 score=score,
                 data=measured[name].digest,

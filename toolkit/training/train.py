@@ -18,7 +18,7 @@ from toolkit.data.sampling import draws
 from toolkit.losses.contract import Scheduled
 from toolkit.models import checkpoint
 from toolkit.parallel import distributed, spread
-from toolkit.training import trained
+from toolkit.training import trainable
 from toolkit.training.build import half, least_rows, thaw
 from toolkit.training.keeper import Keeper
 from toolkit.training.loading import loader_of, on_device, part_of
@@ -213,7 +213,7 @@ def _overview(run: Run, planned: Plan) -> str:
     tuning = planned.recipe.tuning
     part = ""
     if tuning.freeze or tuning.lora.rank:
-        part = f" ({trained.overview(run, tuning.freeze_until)})"
+        part = f" ({trainable.overview(run, tuning.freeze_until)})"
     return (
         f"{len(planned.items)} items of {len(planned.classes)} classes, {size:,} parameters{part}, "
         f"{planned.recipe.schedule.steps} steps on {run.device.type}{processes}"

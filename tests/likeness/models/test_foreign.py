@@ -397,7 +397,7 @@ def test_no_model_chooses_a_file_to_be_opened(pets: Path, voices: Path) -> None:
             untrusted=True,
             trusted=["petnets"],
         )
-    nested = {"call": "toolkit.backbones.own.Own", "args": {**given, "dim": 8}}
+    nested = {"call": "toolkit.backbones.external.External", "args": {**given, "dim": 8}}
     made: Any = restore(nested, "backbone", kind="module", untrusted=True, trusted=["petnets"])
     assert made.keywords["network"].keywords == {}
     given["network"]["args"]["weights"] = "distance"  # a word, not a path

@@ -123,7 +123,7 @@ def test_a_hostile_configuration_in_a_checkpoint_is_refused(
         "modality": "speaker",
         "frontend": describe(hub.frontend(str(tmp_path / "net"))),
         "backbone": {
-            "call": "toolkit.backbones.hub_speech.HubSpeech",
+            "call": "toolkit.backbones.hub.speech.HubSpeech",
             "args": {"config": json.dumps(config)},
         },
         "read": describe(tiny.BASE.read),
@@ -137,7 +137,7 @@ def test_a_hostile_configuration_in_a_checkpoint_is_refused(
 
 
 def test_a_long_text_is_allowed_for_configurations_alone(tmp_path: Path) -> None:
-    from toolkit.backbones.hub_image import HubImage
+    from toolkit.backbones.hub.image import HubImage
     from toolkit.models.described import check_arguments
 
     check_arguments(HubImage, {"config": "x" * 65_536}, "backbone")

@@ -23,7 +23,7 @@ from toolkit.losses.triplet import Triplet
 from toolkit.models import adapter, checkpoint
 from toolkit.models.embed import TorchEmbedder
 from toolkit.training import recipe as recipes
-from toolkit.training import trained
+from toolkit.training import trainable
 from toolkit.training.build import build
 from toolkit.training.fine_tuning import LoRA, Tuning
 from toolkit.training.layers import depths
@@ -266,7 +266,7 @@ def test_a_run_of_before_goes_on(voices: Path, tmp_path: Path) -> None:
 
 
 def rates_of(backbone: nn.Module, **settings: Any) -> dict[str, float]:
-    return trained.rates(TorchEmbedder(PixelScale(), backbone), Tuning(**settings))
+    return trainable.rates(TorchEmbedder(PixelScale(), backbone), Tuning(**settings))
 
 
 def test_rates_by_name_and_by_depth() -> None:
@@ -339,7 +339,7 @@ def test_groups_of_the_optimiser_take_their_rates() -> None:
         for name, own in run.embedder.named_parameters()
         if own is value
     }
-    assert rates == pytest.approx(trained.rates(run.embedder, WAYS["rates"]["tuning"]))
+    assert rates == pytest.approx(trainable.rates(run.embedder, WAYS["rates"]["tuning"]))
     assert rates["backbone.layer1.0.conv1.weight"] == pytest.approx(0.1 * 0.5**4)
     assert all(
         (value.ndim > 1) == bool(group["weight_decay"])

@@ -499,7 +499,7 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
         num_seeds=1,
         data=NOWHERE,
         out=tmp_path,
-        tuning=compare.Tuning(ranges, 2),
+        search=compare.Search(ranges, 2),
         say=lambda _: None,
     )
     assert result.tuned is not None

@@ -437,7 +437,7 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
     }
     ranges = {"arcface": {"loss.margin": Range(0.0, 0.5), "optim.lr": Range(1e-3, 1e-1, log=True)}}
     result = compare.compare(
-        chosen, num_seeds=1, data=voices, out=tmp_path / "out", tuning=compare.Tuning(ranges, 2)
+        chosen, num_seeds=1, data=voices, out=tmp_path / "out", search=compare.Search(ranges, 2)
     )
     document = json.loads((tmp_path / "out" / "comparison.json").read_text())["tuned"]["arcface"]
     assert len(document["trials"]) == 2
@@ -462,5 +462,5 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
             num_seeds=1,
             data=voices,
             out=tmp_path / "out",
-            tuning=compare.Tuning({"plain": {"sampling.batch_size": Choice((4, 8))}}, 2),
+            search=compare.Search({"plain": {"sampling.batch_size": Choice((4, 8))}}, 2),
         )

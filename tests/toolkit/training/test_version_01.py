@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.training.compare import Tuning, compare
+from toolkit.training.compare import Search, compare
 from toolkit.training.recipe import Recipe, current, descriptions
 from toolkit.training.tune import Range
 from toolkit.training.variants import load_variants
 
 ROOT = Path(__file__).parents[3]
 LEFT = ROOT / "tests" / "golden" / "likeness-0.1-compare"
-TUNING = Tuning({"open": {"loss.margin": Range(0.1, 0.3)}}, num_trials=1)
+SEARCH = Search({"open": {"loss.margin": Range(0.1, 0.3)}}, num_trials=1)
 
 
 def variants(*overrides: str) -> dict[str, Recipe]:
@@ -44,7 +44,7 @@ def test_a_search_and_a_comparison_go_on(out: Path, tmp_path: Path) -> None:
         num_seeds=1,
         data=tmp_path,
         out=out,
-        tuning=TUNING,
+        search=SEARCH,
         say=lines.append,
     )
     kept = json.loads((LEFT / "open" / "seed-0" / "result.json").read_text())
@@ -60,7 +60,7 @@ def test_another_recipe_is_still_refused(out: Path, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     changed = variants("schedule.steps=3")
     with pytest.raises(ValueError, match="another recipe"):
-        compare(changed, num_seeds=1, data=tmp_path, out=out, tuning=TUNING, say=print)
+        compare(changed, num_seeds=1, data=tmp_path, out=out, search=SEARCH, say=print)
     with pytest.raises(ValueError, match="steps"):
         compare(changed, num_seeds=1, data=tmp_path, out=out, say=print)
 

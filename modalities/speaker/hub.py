@@ -178,7 +178,7 @@ class WhisperMel(nn.Module):
 
     Whisper's encoder takes 30 s. A longer recording is cut into windows of 30 s, each with its own
     loudest value. A shorter one is not padded here: T counts the frames that audio reaches, and the
-    backbone (toolkit/backbones/hub_speech.py) adds the others, which are all of one value.
+    backbone (toolkit/backbones/hub/speech.py) adds the others, which are all of one value.
 
     Args:
         num_mels: F: 80, or 128 for large-v3.

@@ -14,7 +14,7 @@ _MAX_CHANGE = 1e-3
 _MAX_VALUES = 2**24  # of one input that is tried: an image of 2,300 x 2,300, or 17 minutes of waves
 
 
-class Own(nn.Module):
+class External(nn.Module):
     """A network of another project as a backbone: (B, T, in_dim) or (B, in_dim, H, W) -> (B, dim).
 
     The network gets what it is used to: images as (B, C, H, W), features as (B, T, F), and the one
@@ -44,8 +44,8 @@ class Own(nn.Module):
 
     Example:
         >>> from functools import partial
-        >>> own = Own(2, network=partial(nn.Flatten), input_shape=(2, 4, 3))
-        >>> own.dim, tuple(own(torch.zeros(5, 2, 4, 3)).shape)
+        >>> external = External(2, network=partial(nn.Flatten), input_shape=(2, 4, 3))
+        >>> external.dim, tuple(external(torch.zeros(5, 2, 4, 3)).shape)
         (24, (5, 24))
     """
 
@@ -64,18 +64,19 @@ class Own(nn.Module):
         super().__init__()
         if lengths not in get_args(Lengths):
             raise ValueError(
-                f"Own: lengths is {lengths!r}; it must be one of {', '.join(get_args(Lengths))}"
+                f"External: lengths is {lengths!r}; it must be one of "
+                f"{', '.join(get_args(Lengths))}"
             )
         if dim < 0 or (not dim and not input_shape):
             raise ValueError(
-                f"Own: dim is {dim}; give the size of the network's embeddings, or give "
+                f"External: dim is {dim}; give the size of the network's embeddings, or give "
                 "input_shape, the shape of one input, by which the size is found"
             )
         _check_shape(input_shape, in_dim)
         made = network()
         if not isinstance(made, nn.Module):
             raise ValueError(
-                f"Own: network makes a {type(made).__name__}; it must make a torch.nn.Module"
+                f"External: network makes a {type(made).__name__}; it must make a torch.nn.Module"
             )
         self.network = made
         self.in_dim, self.dim, self.lengths, self.output = in_dim, dim, lengths, output
@@ -102,9 +103,9 @@ class Own(nn.Module):
             return self._embeddings(self.network(x, self._stated(lengths, x)))
         if lengths is not None and bool((lengths < 1).any()):
             raise ValueError(
-                f"Own: {int((lengths < 1).sum())} of {len(lengths)} inputs of a batch are padded, "
-                "and the network takes no lengths; train on crops of one length, or set lengths "
-                "if it takes them"
+                f"External: {int((lengths < 1).sum())} of {len(lengths)} inputs of a batch are "
+                "padded, and the network takes no lengths; train on crops of one length, or set "
+                "lengths if it takes them"
             )
         return self._embeddings(self.network(x))
 
@@ -134,10 +135,12 @@ class Own(nn.Module):
         finally:
             self.train(was_training)
         if len(z) != 2:
-            raise ValueError(f"Own: the network gives {len(z)} rows for 2 inputs; it must give 2")
+            raise ValueError(
+                f"External: the network gives {len(z)} rows for 2 inputs; it must give 2"
+            )
         if finite and not bool(torch.isfinite(z).all()):
             raise ValueError(
-                f"Own: the network gives NaN or infinity for an input of {input_shape}; take "
+                f"External: the network gives NaN or infinity for an input of {input_shape}; take "
                 "other weights, or another input_shape"
             )
         return z
@@ -151,7 +154,7 @@ class Own(nn.Module):
         except Exception as error:  # a network of others may raise anything
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             raise ValueError(
-                f"Own: the network does not take an input of {tuple(x.shape[1:])} "
+                f"External: the network does not take an input of {tuple(x.shape[1:])} "
                 f"({type(error).__name__}: {reason}); set input_shape and lengths to what it takes"
             ) from None
 
@@ -167,7 +170,7 @@ class Own(nn.Module):
         largest = alone.abs().max()
         if bool(change > _MAX_CHANGE * largest):
             raise ValueError(
-                f"Own: lengths={self.lengths!r}, but padding changes an embedding by "
+                f"External: lengths={self.lengths!r}, but padding changes an embedding by "
                 f"{float(change / largest):.1e} of its largest value; set lengths='none', so that "
                 "batches hold inputs of one length"
             )
@@ -185,7 +188,7 @@ class Own(nn.Module):
         z = given if self.output == "" else _picked(given, self.output)
         if not isinstance(z, Tensor):
             raise ValueError(
-                f"Own: the network gives {_described(z)}; name where the embeddings are by "
+                f"External: the network gives {_described(z)}; name where the embeddings are by "
                 "output, such as output=0 or output='embeddings'"
             )
         if z.ndim > 2 and sum(size != 1 for size in z.shape[1:]) <= 1:
@@ -193,8 +196,8 @@ class Own(nn.Module):
         if z.ndim != 2 or (self.dim and z.shape[1] != self.dim):
             expected = f"(B, {self.dim})" if self.dim else "(B, D)"
             raise ValueError(
-                f"Own: the network gives {_described(z)}, and embeddings {expected} are needed; "
-                "correct dim, pool what it gives, or choose another output"
+                f"External: the network gives {_described(z)}, and embeddings {expected} are "
+                "needed; correct dim, pool what it gives, or choose another output"
             )
         return z
 
@@ -204,14 +207,14 @@ def _check_shape(shape: tuple[int, ...], in_dim: int) -> None:
     fits = {1: in_dim == 1, 2: shape[-1:] == (in_dim,), 3: shape[:1] == (in_dim,)}
     if shape and (min(shape) < 1 or not fits.get(len(shape), False)):
         raise ValueError(
-            f"Own: input_shape is {shape} with {in_dim} channels or features of the front-end; "
-            f"({in_dim}, height, width) for images, (frames, {in_dim}) for features, or (samples,) "
-            "for waves with 1 is needed"
+            f"External: input_shape is {shape} with {in_dim} channels or features of the "
+            f"front-end; ({in_dim}, height, width) for images, (frames, {in_dim}) for features, or "
+            "(samples,) for waves with 1 is needed"
         )
     if shape and _count(shape) > _MAX_VALUES:
         raise ValueError(
-            f"Own: input_shape is {shape}, which are {_count(shape)} values; at most {_MAX_VALUES} "
-            "are tried: give a shorter or smaller input"
+            f"External: input_shape is {shape}, which are {_count(shape)} values; at most "
+            f"{_MAX_VALUES} are tried: give a shorter or smaller input"
         )
 
 
@@ -229,8 +232,8 @@ def _picked(given: Any, output: int | str) -> Any:
         return getattr(given, str(output))
     except (KeyError, IndexError, AttributeError):
         raise ValueError(
-            f"Own: output is {output!r}, and the network gives {_described(given)}; name one of "
-            "its values"
+            f"External: output is {output!r}, and the network gives {_described(given)}; name one "
+            "of its values"
         ) from None
 
 

@@ -2,7 +2,7 @@
 
 A configuration is JSON text. Of what config.json states, only what sizes the network is kept, and
 every value is checked: a configuration comes with checkpoints from anywhere. The table of the
-networks is in hub_families.py.
+networks is in families.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.hub_families import TOWERS, Family, family_of
+from toolkit.backbones.hub.families import TOWERS, Family, family_of
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 from toolkit.backbones.weights import first_names
 

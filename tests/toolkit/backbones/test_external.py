@@ -14,7 +14,7 @@ from likeness.models.run import load_model
 from modalities.face import images
 from modalities.speaker import folders
 from modalities.speaker.features import KaldiFbank, RawWave
-from toolkit.backbones.own import Own
+from toolkit.backbones.external import External
 from toolkit.data.pixels import PixelScale
 from toolkit.losses.margin import ArcFace
 from toolkit.models.checkpoint import put, save_model
@@ -74,23 +74,23 @@ class Several(nn.Module):
     [("tuple", 1), ("tuple", "1"), ("tuple", -1), ("dict", "embeddings"), ("object", "embeddings")],
 )
 def test_an_embedding_among_several_outputs(form: str, output: int | str) -> None:
-    own = Own(3, network=partial(Several, form), input_shape=(3, 2, 2), output=output)
+    external = External(3, network=partial(Several, form), input_shape=(3, 2, 2), output=output)
     x = torch.randn(5, 3, 2, 2)
-    assert own.dim == 4
-    assert own.image_size == (2, 2)
-    assert torch.equal(own(x), own.network.linear(x.flatten(1)))
-    assert [name for name, _ in own.named_children()] == ["network"]
+    assert external.dim == 4
+    assert external.image_size == (2, 2)
+    assert torch.equal(external(x), external.network.linear(x.flatten(1)))
+    assert [name for name, _ in external.named_children()] == ["network"]
 
 
 def test_nan_is_refused_where_it_is_asked_for() -> None:
-    own = Own(3, network=partial(Several, "nan"), input_shape=(3, 2, 2))
+    external = External(3, network=partial(Several, "nan"), input_shape=(3, 2, 2))
     with pytest.raises(ValueError, match="NaN"):
-        own.try_out((3, 2, 2))
+        external.try_out((3, 2, 2))
 
 
 def test_dimensions_of_size_1_are_dropped() -> None:
-    own = Own(3, network=partial(Several, "map"), input_shape=(3, 2, 2))
-    assert own(torch.randn(5, 3, 2, 2)).shape == (5, 4)
+    external = External(3, network=partial(Several, "map"), input_shape=(3, 2, 2))
+    assert external(torch.randn(5, 3, 2, 2)).shape == (5, 4)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_dimensions_of_size_1_are_dropped() -> None:
 )
 def test_what_is_no_embedding_is_refused(form: str, output: int | str, keyword: str) -> None:
     with pytest.raises(ValueError, match=keyword):
-        Own(3, network=partial(Several, form), input_shape=(3, 2, 2), output=output)
+        External(3, network=partial(Several, form), input_shape=(3, 2, 2), output=output)
 
 
 @pytest.mark.parametrize(
@@ -129,13 +129,13 @@ def test_what_is_no_embedding_is_refused(form: str, output: int | str, keyword: 
 def test_settings_that_do_not_fit(settings: dict[str, Any], keyword: str) -> None:
     network = partial(Several, "map")
     with pytest.raises(ValueError, match=keyword):
-        Own(3, **{"network": network, **settings})
+        External(3, **{"network": network, **settings})
 
 
 def test_a_size_that_was_stated_is_checked_at_the_first_batch() -> None:
-    own = Own(3, network=partial(Several, "map"), dim=5)
+    external = External(3, network=partial(Several, "map"), dim=5)
     with pytest.raises(ValueError, match=r"\(B, 5\)"):
-        own(torch.randn(2, 3, 2, 2))
+        external(torch.randn(2, 3, 2, 2))
 
 
 def test_trying_a_network_draws_no_random_number_and_changes_no_statistics() -> None:
@@ -146,36 +146,38 @@ def test_trying_a_network_draws_no_random_number_and_changes_no_statistics() -> 
     before = network()
     expected = torch.rand(3)
     torch.manual_seed(0)
-    own = Own(3, network=network, input_shape=(3, 2, 2))
+    external = External(3, network=network, input_shape=(3, 2, 2))
     assert torch.equal(torch.rand(3), expected)
-    assert own.training
-    state = own.network.state_dict()
+    assert external.training
+    state = external.network.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in before.state_dict().items())
 
 
 @pytest.mark.parametrize("form", ["relative", "counts"])
 def test_lengths_are_given_as_the_network_takes_them(form: Any) -> None:
-    own = Own(1, network=partial(Waves, form), input_shape=(100,), lengths=form)
-    assert own.pads_exactly
+    external = External(1, network=partial(Waves, form), input_shape=(100,), lengths=form)
+    assert external.pads_exactly
     waves, lengths = torch.randn(2, 100), torch.tensor([0.4, 1.0])
     features, frames = RawWave()(waves, lengths)
-    together = own(features, frames)
-    assert own.network.seen.tolist() == pytest.approx([40, 100] if form == "counts" else [0.4, 1.0])
-    alone = own(RawWave()(waves[:1, :40], None)[0])
+    together = external(features, frames)
+    assert external.network.seen.tolist() == pytest.approx(
+        [40, 100] if form == "counts" else [0.4, 1.0]
+    )
+    alone = external(RawWave()(waves[:1, :40], None)[0])
     torch.testing.assert_close(together[:1], alone)
 
 
 def test_lengths_that_keep_no_padding_out_are_refused() -> None:
     with pytest.raises(ValueError, match="padding changes"):
-        Own(1, network=partial(Waves, exact=False), input_shape=(100,), lengths="relative")
+        External(1, network=partial(Waves, exact=False), input_shape=(100,), lengths="relative")
 
 
 def test_without_lengths_a_padded_batch_is_refused() -> None:
-    own = Own(1, network=Waves, dim=4)
-    assert not own.pads_exactly
-    assert own(torch.randn(2, 100, 1), torch.ones(2)).shape == (2, 4)
+    external = External(1, network=Waves, dim=4)
+    assert not external.pads_exactly
+    assert external(torch.randn(2, 100, 1), torch.ones(2)).shape == (2, 4)
     with pytest.raises(ValueError, match="1 of 2 inputs"):
-        own(torch.randn(2, 100, 1), torch.tensor([0.5, 1.0]))
+        external(torch.randn(2, 100, 1), torch.tensor([0.5, 1.0]))
 
 
 def test_features_go_to_the_network_as_they_are() -> None:
@@ -189,8 +191,8 @@ def test_features_go_to_the_network_as_they_are() -> None:
             out: Tensor = self.linear(x.mean(dim=1))
             return out
 
-    own = Own(20, network=Frames, input_shape=(50, 20))
-    assert own(torch.randn(3, 70, 20)).shape == (3, 4)
+    external = External(20, network=Frames, input_shape=(50, 20))
+    assert external(torch.randn(3, 70, 20)).shape == (3, 4)
 
 
 def test_a_checkpoint_with_torch_s_own_layers_needs_trust_in_torch(tmp_path: Any) -> None:
@@ -198,7 +200,7 @@ def test_a_checkpoint_with_torch_s_own_layers_needs_trust_in_torch(tmp_path: Any
     recipe = Recipe(
         modality="face",
         frontend=PixelScale,
-        backbone=partial(Own, network=nn.Flatten, input_shape=(1, 4, 4)),
+        backbone=partial(External, network=nn.Flatten, input_shape=(1, 4, 4)),
         loss=ArcFace,
         items=folders.items,
         read=images.read,
@@ -212,14 +214,14 @@ def test_a_checkpoint_with_torch_s_own_layers_needs_trust_in_torch(tmp_path: Any
 
 
 def test_weights_have_the_same_names_as_in_a_recipe() -> None:
-    own = Own(20, network=partial(nn.Linear, 20, 4), dim=4)
-    embedder = TorchEmbedder(KaldiFbank(num_mels=20), own)
+    external = External(20, network=partial(nn.Linear, 20, 4), dim=4)
+    embedder = TorchEmbedder(KaldiFbank(num_mels=20), external)
     names = [name for name in embedder.state_dict() if name.startswith("backbone.")]
     assert names == ["backbone.network.weight", "backbone.network.bias"]
-    put(own.network, nn.Linear(20, 4).state_dict(), "x")
-    assert Own.fresh == ()
+    put(external.network, nn.Linear(20, 4).state_dict(), "x")
+    assert External.fresh == ()
 
 
 def test_a_huge_input_is_refused_before_it_is_made() -> None:
     with pytest.raises(ValueError, match="input_shape"):
-        Own(1, network=nn.Flatten, input_shape=(1, 60_000, 60_000))
+        External(1, network=nn.Flatten, input_shape=(1, 60_000, 60_000))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toolkit.backbones.hub import build
+from toolkit.backbones.hub.network import build
 from toolkit.backbones.images import in_float32
 from toolkit.backbones.layer_pooling import LayerPooling, pool_layers
 
@@ -28,7 +28,7 @@ class HubSpeech(nn.Module):
     What it takes depends on the network. wav2vec 2.0, HuBERT and WavLM take waves, in_dim 1;
     w2v-BERT 2.0 takes stacked filterbanks; Whisper takes log mel energies of recordings of any
     length, which are cut into windows of 30 s, encoded one by one, and pooled together. The
-    front-ends are those of modalities/speaker/hub_features.py.
+    front-ends are those of modalities/speaker/hub.py.
 
     Padding changes no embedding, with one exception: networks whose first convolution is followed
     by group norm over time (feat_extract_norm "group", such as wav2vec2-base, hubert-base-ls960 and

@@ -21,7 +21,7 @@ from eval.formats import embeddings as files
 from likeness.cli import main
 from likeness.models import load as loading
 from likeness.models.initial import read_initial
-from likeness.models.own import load
+from likeness.models.model_file import load
 from toolkit.training import recipe as recipes
 from toolkit.training.train import fit
 
@@ -282,7 +282,7 @@ from eval.verification import eer
 from face_net import Net
 
 from modalities.face import folders, images
-from toolkit.backbones.own import Own
+from toolkit.backbones.external import External
 from toolkit.data.pixels import PixelScale
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
@@ -292,7 +292,7 @@ RECIPES = {
     "tune": Recipe(
         modality="face",
         frontend=partial(PixelScale, mean=(127.5,) * 3, std=(128.0,) * 3, scale=1.0),
-        backbone=partial(Own, network=Net, input_shape=(3, 112, 96)),
+        backbone=partial(External, network=Net, input_shape=(3, 112, 96)),
         loss=partial(ArcFace, scale=8.0),
         items=partial(folders.items, split="all"),
         read=partial(images.read, size=(112, 96)),

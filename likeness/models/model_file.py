@@ -27,7 +27,7 @@ from modalities.face import images as faces
 from modalities.image import images
 from modalities.speaker import audio
 from modalities.speaker.features import RawWave
-from toolkit.backbones.own import Own
+from toolkit.backbones.external import External
 from toolkit.backbones.weights import read_weights
 from toolkit.data.pixels import PixelScale
 from toolkit.models import foreign, user_files
@@ -183,7 +183,7 @@ def _embedder(
         else:
             shape = (in_dim, *network.size)
     part = partial(
-        Own,
+        External,
         network=network.network,
         input_shape=shape,
         lengths=network.lengths,
@@ -243,5 +243,5 @@ def _bytes(value: Tensor) -> bytes:
 
 
 def _plain(error: ValueError) -> str:
-    """Return the text of an error of `Own`, which the user of a model file did not write."""
-    return str(error).removeprefix("Own: ")
+    """Return the text of an error of `External`, which the user of a model file did not write."""
+    return str(error).removeprefix("External: ")

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toolkit.backbones.hub import build
+from toolkit.backbones.hub.network import build
 from toolkit.backbones.images import check_images, in_float32
 from toolkit.backbones.layer_pooling import pool_places
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modalities.image.hub_images import patched_size, read
+from modalities.image.hub import patched_size, read
 from toolkit.data.images import BadImage, encode
 from toolkit.data.items import Item
 

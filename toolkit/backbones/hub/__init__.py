@@ -1,0 +1,1 @@
+"""Networks of the Hugging Face hub, as `transformers` has them."""
