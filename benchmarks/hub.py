@@ -1,40 +1,39 @@
-"""Throughput of a network of the hub through `likeness embed` over the bare network, by length.
+"""Measures what `likeness embed` adds to a network of the Hugging Face hub.
 
-python benchmarks/hub.py [FOLDER] [--items 200] [--repeats 3] [--seconds 2 8]
+    OMP_NUM_THREADS=1 python benchmarks/hub.py [FOLDER] [--items 20] [--repeats 3]
 
-Without a FOLDER (as `save_pretrained` writes it) a random network of the size of wav2vec2-base with
-layer norm is saved into a temporary folder. Recordings of random lengths are written as WAV files.
-Both sides read nothing from a network.
-
-- bare: transformers alone. The waves are in memory, normalised, sorted by length, padded in
-  batches of at most 20 % padding and of the size that `embed` takes, and pooled to their mean.
-- embed: what `likeness embed` does with the files: reading, batching, front-end, network, pooling.
-
-The ratio is the time of `embed` over that of `bare`; the aim is at most 1.1. The sides alternate,
-and the median of the repeats counts.
+Measures: the embedding of recordings of random lengths. "embed" is what `likeness embed` does with
+    the files: reading, batching, front-end, network, pooling. CPU seconds of one thread, the least
+    of the repeats; both sides take turns.
+Limit: transformers alone. The waves are in memory, normalised, sorted by length, padded in batches
+    of at most 20 % padding and of the size that `embed` takes, and pooled to their mean.
+Needs: `pip install 'likeness[hub]'`. Without a FOLDER (as `save_pretrained` writes it) a random
+    network of the size of wav2vec2-base with layer norm is saved into a temporary folder.
+Takes: four minutes of one core and 2 GB of memory.
+Gives: the table of section hub of docs/performance.md. The aim is a ratio of at most 1.1.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import soundfile
 import torch
+from performance import in_turn, parser_of, row, table, warn_of_many_threads
 
 from likeness.models.load import load
 from toolkit.backbones.hub.network import import_transformers
 from toolkit.data.items import Item
-from toolkit.models.embed import TorchEmbedder, embed
+from toolkit.models.embed import embed
 
 RATE_HZ = 16_000
 BATCH_SAMPLES = 2**14  # as toolkit.models.embed batches waves on a CPU
 BATCH_VALUES = 2**24  # and elsewhere
+LENGTHS = ((1.0, 3.0), (2.0, 8.0))  # of the recordings, in seconds
 
 
 def save_random(folder: Path) -> None:
@@ -70,16 +69,15 @@ def batches(waves: list[np.ndarray], batch_size: int, most: int) -> list[list[np
 
 
 @torch.no_grad()
-def run_bare(network: Any, waves: list[np.ndarray], batch_size: int, device: torch.device) -> float:
-    """Time transformers alone over waves in memory, in seconds."""
-    started = time.perf_counter()
+def run_bare(network: Any, waves: list[np.ndarray], batch_size: int, device: torch.device) -> None:
+    """Embed waves in memory by transformers alone."""
     most = BATCH_SAMPLES if device.type == "cpu" else BATCH_VALUES
     for group in batches(waves, batch_size, most):
         longest = max(map(len, group))
         inputs, mask = torch.zeros(len(group), longest), torch.zeros(len(group), longest).long()
-        for row, wave in enumerate(group):
-            inputs[row, : len(wave)] = torch.from_numpy((wave - wave.mean()) / wave.std())
-            mask[row, : len(wave)] = 1
+        for index, wave in enumerate(group):
+            inputs[index, : len(wave)] = torch.from_numpy((wave - wave.mean()) / wave.std())
+            mask[index, : len(wave)] = 1
         padded = len({len(wave) for wave in group}) > 1
         mask = mask.to(device)
         out = network(inputs.to(device), attention_mask=mask if padded else None)
@@ -87,50 +85,48 @@ def run_bare(network: Any, waves: list[np.ndarray], batch_size: int, device: tor
         hidden = out.last_hidden_state
         valid = torch.arange(hidden.shape[1], device=device)[None] < frames[:, None]
         ((hidden * valid[..., None]).sum(1) / frames[:, None]).cpu()
-    return time.perf_counter() - started
-
-
-def run_embed(embedder: TorchEmbedder, items: list[Item], read: Any, batch_size: int) -> float:
-    """Time the way of `likeness embed` over files, in seconds."""
-    started = time.perf_counter()
-    embed(embedder, items, read, batch_size=batch_size)
-    return time.perf_counter() - started
 
 
 def main() -> None:
-    """Print both throughputs and their ratio."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Print the table: both sides and their ratio, for short and for long recordings."""
+    warn_of_many_threads()
+    parser = parser_of(__doc__)
     parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--items", type=int, default=200)
+    parser.add_argument("--items", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--seconds", type=float, nargs=2, default=(2.0, 8.0))
     arguments = parser.parse_args()
+    batch_size = arguments.batch_size
+    table("recordings", "audio, s", "embed, s", "limit, s", "embed / limit")
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder
         if folder is None:
             folder = Path(temporary, "network")
             save_random(folder)
-        items = write_recordings(Path(temporary), arguments.items, *arguments.seconds)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = load(f"hub:{folder}")
         embedder = model.embedder.to(device)
         network: Any = embedder.backbone.network
-        waves = [soundfile.read(item.path, dtype="float32")[0] for item in items]
-        seconds = sum(map(len, waves)) / RATE_HZ
-        run_bare(network, waves[:4], arguments.batch_size, device)
-        pairs = [
-            (
-                run_bare(network, waves, arguments.batch_size, device),
-                run_embed(embedder, items, model.read, arguments.batch_size),
+        for low, high in LENGTHS:
+            files = Path(temporary, f"{low}-{high}")
+            files.mkdir()
+            items = write_recordings(files, arguments.items, low, high)
+            waves = [soundfile.read(item.path, dtype="float32")[0] for item in items]
+            through, bare = in_turn(
+                [
+                    partial(embed, embedder, items, model.read, batch_size=batch_size),
+                    partial(run_bare, network, waves, batch_size, device),
+                ],
+                arguments.repeats,
             )
-            for _ in range(arguments.repeats)
-        ]
-    bare, through = (statistics.median(column) for column in zip(*pairs, strict=True))
-    print(f"{len(items)} recordings, {seconds:.0f} s, batches of {arguments.batch_size}, {device}")
-    print(f"bare   {seconds / bare:8.1f} s of audio a second  ({bare:.2f} s)")
-    print(f"embed  {seconds / through:8.1f} s of audio a second  ({through:.2f} s)")
-    print(f"embed over bare: {through / bare:.3f}")
+            seconds = sum(map(len, waves)) / RATE_HZ
+            row(
+                f"{len(items)} of {low:g} to {high:g} s",
+                f"{seconds:.0f}",
+                f"{through:.2f}",
+                f"{bare:.2f}",
+                f"{through / bare:.3f}",
+            )
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ PAGE = ROOT / "docs" / "performance.md"
 SCRIPTS = [
     *sorted(path.stem for path in HERE.glob("eval_*.py")),
     "face",
+    "hub",
     "image",
     "losses",
     "scale",
@@ -76,6 +77,7 @@ is not in a table was not measured.
 | [eval_scoring](#eval_scoring) | scoring of trials, AS-norm, reading of trial lists |
 | [eval_verification](#eval_verification) | EER, minDCF, TAR, bootstrap intervals, identification |
 | [face](#face) | alignment and augmentation of faces, RecordIO, the tables of IJB-C |
+| [hub](#hub) | a network of the Hugging Face hub through `embed` |
 | [image](#image) | training views, decoding, steps on MNIST, a test of retrieval |
 | [losses](#losses) | every loss, forward and backward |
 | [scale](#scale) | time and memory from ten thousand to ten million; takes half an hour |
