@@ -13,18 +13,19 @@ Measures: voices: an ECAPA-TDNN of 64 channels is trained on the 149 speakers of
     frozen: all stands still but the last layer and the loss
     full: everything is trained on
     lora: adapters of rank 8 on the convolutions and the last layer
-    Beside them is `as it is`: the network of the first training, after no step of its own.
+    Beside them is `as-it-is`: the network of the first training, after no step of its own.
     With --tune N, the rate of each way is chosen on validation classes first, from N of a third,
     once and three times the recipe's rate; the test is never touched for it.
-    Differences are to scratch, paired, with intervals over the subjects that are tested; those of
-    AN4's folds are of the mean over the folds, and each fold's subjects are drawn by themselves.
+    Differences are to scratch, or to the network as it is (--reference as-it-is). They are paired,
+    with intervals over the subjects that are tested. Those of AN4 are of the mean over the folds,
+    and each fold's subjects are drawn by themselves.
 LoRA: peft knows linear layers and plain convolutions, so networks of these were chosen.
     OrderStatistics, the best network on AN4, has a single linear layer; the dilated convolutions of
     the ECAPA-TDNN get no adapter.
 Needs: `pip install 'likeness[hub,tune]'`; speechocean/, an4/ and omniglot/ in the folder of --data.
 Takes: with the defaults, not quite two hours of one core, of which the search is half (--tune 0);
     what is complete in OUT is not done again.
-Gives: two tables with paired intervals. They were not measured yet.
+Gives: the tables of the section on fine-tuning of docs/results.md.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def voices(fold: int, steps: int) -> Recipe:
     return short(replace(recipe, items=items, measure=measured), steps)
 
 
-def images(split: str, steps: int) -> Recipe:
+def images(split: omniglot.Split, steps: int) -> Recipe:
     """Omniglot's recipe on its first 15 alphabets ("train"), or on the next 5 ("validation")."""
     recipe = recipes.load(f"{ROOT / 'recipes' / 'image' / 'omniglot.py'}:arcface")[0]
     items = partial(omniglot.items, split=split, validation_alphabets=5)
@@ -130,7 +131,12 @@ def ways(
 
 
 def compared(
-    variants: dict[str, Recipe], data: Path, out: Path, seeds: int, num_tried: int
+    variants: dict[str, Recipe],
+    data: Path,
+    out: Path,
+    seeds: int,
+    num_tried: int,
+    reference: str,
 ) -> Comparison:
     """Train and measure the ways, after a search of their rates if one is wanted."""
     rate = variants["scratch"].optim.lr
@@ -141,7 +147,7 @@ def compared(
         num_seeds=seeds,
         data=data,
         out=out,
-        terms=Terms("scratch", ("init", "schedule.steps"), "python benchmarks/tuning.py"),
+        terms=Terms(reference, ("init", "schedule.steps"), "python benchmarks/tuning.py"),
         search=Search(ranges, num_tried) if num_tried else None,
         say=partial(print, flush=True),
         read_initial=read_initial,
@@ -166,9 +172,13 @@ def outcome(recipe: Recipe, data: Path, folder: Path, fold: int) -> tuple[Outcom
 
 
 def print_folds(
-    by_fold: dict[int, dict[str, Recipe]], data: Path, out: Callable[[int], Path], seeds: int
+    by_fold: dict[int, dict[str, Recipe]],
+    data: Path,
+    out: Callable[[int], Path],
+    seeds: int,
+    reference: str,
 ) -> None:
-    """Print the means over folds of each way, and their paired differences to scratch."""
+    """Print the means over folds of each way, and their paired differences to the reference."""
     some = next(iter(by_fold.values()))
     pooled: dict[str, dict[int, Outcome]] = {name: {} for name in some}
     for name in some:
@@ -187,8 +197,9 @@ def print_folds(
                 "folds",
                 Drawn(sum(subjects for _, subjects in parts), "subjects"),
             )
-    cells, _ = summarise(pooled, list(some["scratch"].metrics), reference="scratch")
-    table("way", "metric", "mean", "seeds", "interval", "less scratch", "interval", "p (Holm)")
+    cells, _ = summarise(pooled, list(some["scratch"].metrics), reference=reference)
+    less = f"less {reference}"
+    table("way", "metric", "mean", "seeds", "interval", less, "interval", "p (Holm)")
     for cell in cells:
         differs = cell.difference
         row(
@@ -218,16 +229,20 @@ def main() -> None:
     parser.add_argument("--tune", type=int, default=3, help="rates that are tried for each way")
     parser.add_argument("--first-steps", type=int, default=FIRST_STEPS)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--reference", choices=("scratch", "as-it-is"), default="scratch")
     parser.add_argument("--only", choices=("voices", "images"), default="")
     arguments = parser.parse_args()
     data, out, seeds, steps = arguments.data, arguments.out, arguments.seeds, arguments.steps
+    compare_all = partial(
+        compared, data=data, seeds=seeds, num_tried=arguments.tune, reference=arguments.reference
+    )
     if arguments.only != "voices":
         first = out / "omniglot-first"
         recipe = replace(images("train", arguments.first_steps), measure=None)
         fit(recipe, data=data, out=first, resume=True)
         variants = ways(images("validation", steps), first, SFNET_BODY, ("conv1", "fc"))
         print("\nOmniglot: 5 alphabets after 15 others\n", flush=True)
-        print(text.table(compared(variants, data, out / "omniglot", seeds, arguments.tune)))
+        print(text.table(compare_all(variants, out=out / "omniglot")))
     if arguments.only != "images":
         first = out / "speechocean-first"
         fit(
@@ -240,10 +255,10 @@ def main() -> None:
         for fold in map(int, arguments.folds.split(",")):
             by_fold[fold] = ways(voices(fold, steps), first, ECAPA_BODY, ("conv",))
             print(f"\nAN4, fold {fold}\n", flush=True)
-            result = compared(by_fold[fold], data, out / f"an4-{fold}", seeds, arguments.tune)
+            result = compare_all(by_fold[fold], out=out / f"an4-{fold}")
             print(text.table(result), flush=True)
         print(f"\nAN4, mean over folds {arguments.folds}\n")
-        print_folds(by_fold, data, lambda fold: out / f"an4-{fold}", seeds)
+        print_folds(by_fold, data, lambda fold: out / f"an4-{fold}", seeds, arguments.reference)
 
 
 if __name__ == "__main__":
