@@ -52,6 +52,7 @@ from eval.reports import text
 from eval.types import Scores
 from likeness.models.initial import read_initial
 from modalities.image import omniglot
+from modalities.image.splits import Split
 from modalities.speaker import an4, folders
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.training import recipe as recipes
@@ -100,7 +101,7 @@ def voices(fold: int, steps: int) -> Recipe:
     return short(replace(recipe, items=items, measure=measured), steps)
 
 
-def images(split: omniglot.Split, steps: int) -> Recipe:
+def images(split: Split, steps: int) -> Recipe:
     """Omniglot's recipe on its first 15 alphabets ("train"), or on the next 5 ("validation")."""
     recipe = recipes.load(f"{ROOT / 'recipes' / 'image' / 'omniglot.py'}:arcface")[0]
     items = partial(omniglot.items, split=split, validation_alphabets=5)
