@@ -229,8 +229,8 @@ class BadItems:
         if self.failed > self.max_share * self.drawn + (1 if self.max_share else 0):
             raise ValueError(
                 f"{self.failed} of {self.drawn} items drawn so far cannot be read "
-                f"({name_first(self.seen)}), more than max_bad_share={self.max_share}; "
-                "repair or remove them, or raise max_bad_share"
+                f"({name_first(self.seen)}), more than max_bad_share={self.max_share}; the first: "
+                f"{next(iter(self.seen.values()))}; repair or remove them, or raise max_bad_share"
             )
 
     def report(self) -> None:

@@ -502,13 +502,13 @@ def test_weights_of_another_version_that_do_not_fit_are_counted(pets: Path, voic
         ("value", "backbone=partial(MeanNet, dim=8, act=object())", "object"),
         ("method", "backbone=MeanNet.forward", "top"),
         ("reading", "read=Levels", "item"),
-        ("other", "read=gap", "item"),
+        ("other", "read=write", "item"),
     ],
 )
 def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
     variant: str, change: str, keyword: str, pets: Path, voices: Path
 ) -> None:
-    text = RECIPE.replace("MeanNet, Scaled", "MeanNet, Scaled, make_anything").replace(
+    text = RECIPE.replace("MeanNet, Scaled", "MeanNet, Scaled, make_anything, write").replace(
         "def build",
         "def make_closure():\n    def inner(dim):\n        return None\n    return "
         "inner\n\n\ndef build",
