@@ -1,5 +1,5 @@
 """How a command ends when something goes wrong: one sentence on stderr and exit code 2, never a
-traceback unless LIKENESS_TRACEBACK=1 asks for it.
+traceback unless LIKENESS_TRACEBACK=1 asks for it. And how it warns: in one line.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import re
 import sys
 import sysconfig
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from traceback import walk_tb
+from typing import TextIO
 
-from toolkit.printing import one_line, say, silence
+from toolkit.printing import one_line, say, silence, warn
 
 _PACKAGES = ("likeness", "eval", "toolkit", "modalities", "recipes")
 _ROOT = Path(__file__).parents[1]
@@ -57,7 +59,8 @@ def one_sentence(program: str) -> Iterator[None]:
     LIKENESS_TRACEBACK=1 prints the traceback as well. SystemExit passes.
     """
     try:
-        yield
+        with _plain_warnings():
+            yield
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as error:
@@ -71,6 +74,31 @@ def one_sentence(program: str) -> Iterator[None]:
             sys.exit(130)
         say(f"{program}: {explain(error)}", error=True)
         sys.exit(2)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Within the block, a warning of Likeness or of the user's file is one line for the user; those
+    of other packages are shown as Python shows them, with their place.
+    """
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if category is UserWarning and (_is_of_likeness(filename) or _is_users(filename)):
+                warn(str(message))
+            else:
+                shown(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
 
 
 def explain(error: BaseException) -> str:

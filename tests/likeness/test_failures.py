@@ -9,6 +9,7 @@ import os
 import runpy
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -121,6 +122,26 @@ def test_the_line_of_the_user_is_found_behind_a_sentence_of_ours(
         External(1, network=made["net"], dim=3)
     assert place_of(caught.value) == "net.py, line 2"
     assert explain(caught.value).endswith("correct its class or function (net.py, line 2)")
+
+
+def test_only_warnings_for_the_user_are_shown_without_their_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    (tmp_path / "own.py").write_text("")
+    installed = tmp_path / "site-packages" / "net.py"
+    with one_sentence("likeness"), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        for file in (ROOT / "toolkit" / "any.py", tmp_path / "own.py"):
+            warnings.warn_explicit("a\nb", UserWarning, str(file), 7)
+        assert capsys.readouterr().err == "warning: a\\nb\n" * 2
+        assert not recwarn.list
+        warnings.warn_explicit("of others", UserWarning, str(installed), 7)
+        warnings.warn_explicit("of others", FutureWarning, str(tmp_path / "own.py"), 7)
+    assert [(entry.category, entry.lineno) for entry in recwarn.list] == [
+        (UserWarning, 7),
+        (FutureWarning, 7),
+    ]
+    assert capsys.readouterr().err == ""
 
 
 def raised_by(code: CodeType) -> BaseException:
