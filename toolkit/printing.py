@@ -72,6 +72,11 @@ def say(text: str, *, error: bool = False) -> None:
         raise
 
 
+def warn(sentence: str) -> None:
+    """Print a warning to stderr, on one line."""
+    say(one_line(f"warning: {sentence}"), error=True)
+
+
 def silence(stream: TextIO) -> None:
     """Lead a stream whose reader has gone to nowhere, so that neither later prints nor Python's
     flush at the end fail.

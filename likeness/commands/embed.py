@@ -11,7 +11,7 @@ import typer
 
 from likeness.commands.options import EXISTING, PACK, Frontend, Trust, placed
 from likeness.missing import refuse_missing_files, refuse_missing_model
-from toolkit.printing import one_line, say
+from toolkit.printing import one_line, say, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -257,10 +257,9 @@ def _loaded(
         embeddings.check_ids(out, [item.id for item in items])
         refuse_missing_files([item.path for item in items], allow_some=skips_bad)
         if isinstance(items, Items) and {"start", "end"} & items.further.keys():
-            say(
-                f"warning: {source.items}: the columns start and end are not used; every file is "
-                "embedded whole",
-                error=True,
+            warn(
+                f"{source.items}: the columns start and end are not used; every file is embedded "
+                "whole"
             )
     # The faces of IJB are aligned by its landmarks, not by a detector.
     detector: Path | Literal[False] | None = False if source.ijb is not None else reading.detector

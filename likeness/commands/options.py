@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from toolkit.printing import one_line, say
-
 EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
@@ -153,8 +151,3 @@ def refuse_input_as_output(context: typer.Context, output: str) -> None:
                     f"{out} is one of the inputs, and the output would replace it; name another "
                     "file for the output"
                 )
-
-
-def warn(sentence: str) -> None:
-    """Print a warning to the error stream."""
-    say(one_line(f"warning: {sentence}"), error=True)

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands.options import EXISTING, Frontend, ModelCalibration, Trust, warn
+from likeness.commands.options import EXISTING, Frontend, ModelCalibration, Trust
 from likeness.missing import refuse_missing_model
-from toolkit.printing import say
+from toolkit.printing import say, warn
 
 app = typer.Typer()
 _PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")

@@ -14,10 +14,9 @@ from likeness.commands.options import (
     ModelCalibration,
     Trust,
     refuse_input_as_output,
-    warn,
 )
 from likeness.missing import refuse_missing_files, refuse_missing_model
-from toolkit.printing import say
+from toolkit.printing import say, warn
 
 if TYPE_CHECKING:
     from likeness.verification import Verification

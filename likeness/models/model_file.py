@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,24 +21,24 @@ import torch
 from torch import Tensor, nn
 
 from eval.formats.provenance import digest, sha256
-from eval.similarity import check_similarity
+from likeness.failures import explain_in_file, place_of
 from likeness.models.trust import OURS
 from likeness.network import Network
 from modalities.face import images as faces
 from modalities.image import images
 from modalities.speaker import audio
 from modalities.speaker.features import RawWave
-from toolkit.backbones.external import External
+from toolkit.backbones.external import External, Unfit
 from toolkit.backbones.weights import read_weights
 from toolkit.data.pixels import PixelScale
 from toolkit.models import foreign, user_files
 from toolkit.models.checkpoint import Loaded, put
 from toolkit.models.embed import TorchEmbedder
 from toolkit.models.parts import Part, describe
+from toolkit.part_checks import check_features, made, name_of
 
 DEFAULT = "MODEL"
 _NAMED = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
-_MODALITIES = ("speaker", "face", "image")
 _REMEDY = "take the weights of this network, or set prefix or leave_out of the Network"
 
 
@@ -77,10 +78,12 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
             f"{path}: the file ended the program (sys.exit({ended.code!r})) as it was run; a model "
             "file defines a likeness.Network, and does nothing else"
         ) from None
+    except Exception as error:  # the file is code of the user, and may raise anything
+        raise ValueError(explain_in_file(error)) from error
     network = _network(defined, path, name)
     where = str(path) if name == DEFAULT else f"{path}:{name}"
     frontend, read = _frontend(network), _reading(network)
-    embedder, backbone, weights = _embedder(network, frontend(), path.parent, where)
+    embedder, backbone, weights = _embedder(network, _made(frontend, where), path.parent, where)
     parts = {}
     with suppress(ValueError):  # a part without a name: the model can be used, but not joined
         named = {"frontend": frontend, "backbone": backbone, "read": read}
@@ -129,7 +132,7 @@ def _versions(embedder: TorchEmbedder, read: Any) -> list[str]:
 
 
 def _network(defined: Mapping[str, Any], path: Path, name: str) -> Network:
-    """Return the network of this name among what a file defines, after checking its settings."""
+    """Return the network of this name among what a file defines."""
     network = defined.get(name)
     if not isinstance(network, Network):
         others = [key for key, value in defined.items() if isinstance(value, Network)]
@@ -138,11 +141,6 @@ def _network(defined: Mapping[str, Any], path: Path, name: str) -> Network:
             f"{path} defines no network {name!r}: {listed}; write {name} = likeness.Network(...), "
             "or name another with a colon after the file"
         )
-    if network.modality not in _MODALITIES:
-        raise ValueError(
-            f"{path}: modality is {network.modality!r}; it must be one of {', '.join(_MODALITIES)}"
-        )
-    check_similarity(network.similarity)
     return network
 
 
@@ -152,7 +150,7 @@ def _frontend(network: Network) -> Part:
     if network.modality == "speaker":
         return RawWave
     mean, std = (
-        (float(value),) * 3 if isinstance(value, int | float) else tuple(value)
+        (float(value),) * 3 if isinstance(value, int | float | Real) else tuple(value)
         for value in (network.mean, network.std)
     )
     return partial(PixelScale, mean=mean, std=std, scale=network.scale, bgr=network.bgr)
@@ -175,13 +173,7 @@ def _embedder(
     """Return the embedder with its weights, after trying it, its backbone as a part, and the digest
     of the weights.
     """
-    in_dim = cast(int, frontend.dim)
-    with torch.no_grad():
-        if network.modality == "speaker":
-            features, _ = frontend.eval()(torch.zeros(1, network.rate_hz), None)
-            shape = tuple(features.shape[1:]) if in_dim > 1 else (features.shape[1],)
-        else:
-            shape = (in_dim, *network.size)
+    shape = _input_shape(network, frontend, where)
     part = partial(
         External,
         network=network.network,
@@ -189,21 +181,78 @@ def _embedder(
         lengths=network.lengths,
         output=network.output,
     )
-    try:
-        backbone = part(in_dim)
-    except ValueError as error:
-        raise ValueError(f"{where}: {_plain(error)}") from None
+    with _of_user(network, where):
+        backbone = part(cast(int, frontend.dim))
     summed = _digest_of(backbone)
     if network.weights:
         file = folder / network.weights
-        tensors = _fitting(read_weights(file, key=network.key), network, backbone.network)
-        put(backbone.network, tensors, f"{where}: {file}", _REMEDY)
+        with _of_user(network, where):
+            tensors = read_weights(file, key=network.key)
+        fitting = _fitting(tensors, network, backbone.network)
+        put(backbone.network, fitting, f"{where}: {file}", _REMEDY)
         summed, where = sha256(file), f"{where} with {file}"
-    try:
+    with _of_user(network, where):
         backbone.try_out(shape)
-    except ValueError as error:
-        raise ValueError(f"{where}: {_plain(error)}") from None
     return TorchEmbedder(frontend, backbone), part, summed
+
+
+def _made(part: Part, where: str) -> nn.Module:
+    """Return the front-end that a part makes."""
+    try:
+        return cast(nn.Module, made(part, "frontend"))
+    except Exception as error:  # a class of the user may raise anything
+        place = place_of(error)
+        sentence = explain_in_file(error)
+        raise ValueError(sentence if place else f"{where}: {sentence}") from error
+
+
+@torch.no_grad()
+def _input_shape(network: Network, frontend: nn.Module, where: str) -> tuple[int, ...]:
+    """Return the shape of one input of the network: what its front-end makes of a second of silence
+    or of a black image.
+    """
+    in_dim, speech = cast(int, frontend.dim), network.modality == "speaker"
+    if not speech and (network.frontend is None or network.read is not None):
+        return (in_dim, *network.size)
+    size = (1, network.rate_hz) if speech else (1, 3, *network.size)
+    with _of_user(network, where):
+        features, _ = check_features(frontend.eval()(torch.zeros(size), None), frontend)
+    shape = tuple(features.shape)
+    is_frames = speech and len(shape) == 3 and shape[2] == in_dim
+    if not is_frames and not (len(shape) == 4 and shape[1] == in_dim):
+        form = "(1, frames, dim)" if speech else "(1, dim, height, width)"
+        raise ValueError(
+            f"{where}: frontend: {name_of(frontend)} gives features {shape} for an input {size}, "
+            f"and states dim as {in_dim}; it must give {form}"
+        )
+    return shape[1:2] if is_frames and in_dim == 1 else shape[1:]
+
+
+@contextmanager
+def _of_user(network: Network, where: str) -> Iterator[None]:
+    """Whatever goes wrong in the user's network or front-end becomes a ValueError that names the
+    file, its line where there is one, and the settings of the Network.
+    """
+    try:
+        yield
+    except Unfit as error:
+        fault = f"{error.fault}; {_remedy(network, error)}"
+        raise ValueError(f"{place_of(error) or where}: {fault}") from error
+    except Exception as error:
+        sentence = explain_in_file(error)
+        raise ValueError(sentence if place_of(error) else f"{where}: {sentence}") from error
+
+
+def _remedy(network: Network, error: Unfit) -> str:
+    """Return what to do about an error of `External`, in the settings of a Network."""
+    inputs = ["size"] if network.modality != "speaker" else ["rate_hz", "lengths"]
+    named = " and ".join(inputs if network.frontend is None else [*inputs, "frontend"])
+    remedies = {
+        "input": f"correct the network, or set {named} to what it takes",
+        "shape": "pool what it gives to (B, D), or choose another output",
+        "numbers": f"take other weights, or another {inputs[0]}",
+    }
+    return remedies.get(error.kind, error.remedy)
 
 
 def _fitting(
@@ -240,8 +289,3 @@ def _digest_of(module: nn.Module) -> str:
 
 def _bytes(value: Tensor) -> bytes:
     return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def _plain(error: ValueError) -> str:
-    """Return the text of an error of `External`, which the user of a model file did not write."""
-    return str(error).removeprefix("External: ")

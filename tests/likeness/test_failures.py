@@ -9,7 +9,10 @@ import os
 import runpy
 import sys
 import tomllib
+import warnings
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +21,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from eval.formats import embeddings
 from likeness.cli import main
-from likeness.failures import explain, one_sentence
+from likeness.failures import explain, one_sentence, place_of
+from toolkit.backbones.external import External
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,8 +40,7 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-# What bad input makes the standard library, numpy and native code raise: each is run for real, from
-# a recipe that the command loads.
+# What the standard library, numpy and native code raise; each is run for real.
 RAISED = {
     "TypeError": "1 + 'a'",
     "AttributeError": "None.shape",
@@ -60,17 +63,95 @@ RAISED = {
 
 
 @pytest.mark.parametrize("kind", RAISED)
-def test_any_exception_ends_in_one_sentence(
+def test_any_exception_in_a_file_of_the_user_names_its_line(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("LIKENESS_TRACEBACK", raising=False)
-    (tmp_path / "recipe.py").write_text(f"RECIPES = {RAISED[kind]}\n")
-    assert likeness("train", tmp_path / "recipe.py", "--out", tmp_path / "out") == 2
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.py").write_text(f"import likeness\n\nRECIPES = {RAISED[kind]}\n")
+    assert likeness("train", "recipe.py", "--out", "out") == 2
     output = one_line(capsys)
-    assert kind in output
-    assert "damaged" in output
+    assert output.startswith(f"likeness: recipe.py, line 3: {kind}")
+    assert "damaged" not in output
     assert "LIKENESS_TRACEBACK=1" in output
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", RAISED)
+def test_any_other_exception_is_named_with_a_doubt(kind: str) -> None:
+    """As a damaged input, or a defect, makes code of Likeness raise it."""
+    text = explain(raised_by(compile(RAISED[kind], str(ROOT / "toolkit" / "any.py"), "eval")))
+    assert kind in text
+    assert "damaged" in text
+    assert "LIKENESS_TRACEBACK=1" in text
+
+
+BROKEN_FILES = {
+    "def f(:\n": "own.py, line 1: SyntaxError: ",
+    "\nimport beside\n": "beside.py, line 2: SyntaxError: ",
+    "import not_installed\n": "own.py, line 1: No module named 'not_installed'; install it",
+    "open('gone.txt')\n": "own.py, line 1: [Errno 2] No such file or directory: 'gone.txt'; ",
+    "\nraise NotImplementedError\n": "own.py, line 2: NotImplementedError; ",
+    "raise RuntimeError('set WEIGHTS')\n": "own.py, line 1: set WEIGHTS\n",
+    "def f():\n    import json\n    json.loads('{')\n\n\nf()\n": "own.py, line 3: JSONDecodeError",
+    "import likeness\n\nlikeness.Netwrk\n": "likeness has no 'Netwrk'; it has ",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN_FILES)
+def test_a_broken_file_of_the_user_is_named_with_its_line(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside.py").write_text("\n1 +\n")
+    (tmp_path / "own.py").write_text(text)
+    assert likeness("train", "own.py", "--out", "out") == 2
+    assert one_line(capsys).startswith(f"likeness: {BROKEN_FILES[text]}")
+
+
+def test_the_line_of_the_user_is_found_behind_a_sentence_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours says what is wrong, and its cause where."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text("def net():\n    return undefined\n")
+    made: dict[str, Any] = {}
+    exec(compile((tmp_path / "net.py").read_text(), str(tmp_path / "net.py"), "exec"), made)
+    with pytest.raises(ValueError, match="cannot be made") as caught:
+        External(1, network=made["net"], dim=3)
+    assert place_of(caught.value) == "net.py, line 2"
+    assert explain(caught.value).endswith("correct its class or function (net.py, line 2)")
+
+
+def test_only_warnings_for_the_user_are_shown_without_their_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    (tmp_path / "own.py").write_text("")
+    installed = tmp_path / "site-packages" / "net.py"
+    with one_sentence("likeness"), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        for file in (ROOT / "toolkit" / "any.py", tmp_path / "own.py"):
+            warnings.warn_explicit("a\nb", UserWarning, str(file), 7)
+        assert capsys.readouterr().err == "warning: a\\nb\n" * 2
+        assert not recwarn.list
+        warnings.warn_explicit("of others", UserWarning, str(installed), 7)
+        warnings.warn_explicit("of others", FutureWarning, str(tmp_path / "own.py"), 7)
+    assert [(entry.category, entry.lineno) for entry in recwarn.list] == [
+        (UserWarning, 7),
+        (FutureWarning, 7),
+    ]
+    assert capsys.readouterr().err == ""
+
+
+def raised_by(code: CodeType) -> BaseException:
+    """What a piece of code raises, with a traceback that begins there."""
+    try:
+        eval(code)
+    except BaseException as error:
+        trace = error.__traceback__
+        return error.with_traceback(trace and trace.tb_next)
+    raise AssertionError("nothing was raised")
 
 
 def test_too_little_memory_is_not_called_a_defect(
@@ -96,15 +177,16 @@ def test_the_traceback_is_shown_where_it_is_asked_for(
     assert likeness("train", tmp_path / "recipe.py", "--out", tmp_path / "out") == 2
     err = capsys.readouterr().err
     assert "Traceback" in err
-    assert err.splitlines()[-1].startswith("likeness: TypeError")
+    assert err.splitlines()[-1].startswith(f"likeness: {tmp_path / 'recipe.py'}, line 1: TypeError")
 
 
-def test_a_sentence_of_a_recipe_stands_for_itself(
+def test_a_sentence_of_a_recipe_needs_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "recipe.py").write_text("raise TypeError('set NUM_SUBJECTS first')\n")
     assert likeness("train", tmp_path / "recipe.py", "--out", tmp_path / "out") == 2
-    assert one_line(capsys) == "likeness: set NUM_SUBJECTS first\n"
+    file = tmp_path / "recipe.py"
+    assert one_line(capsys) == f"likeness: {file}, line 1: set NUM_SUBJECTS first\n"
 
 
 def test_usage_errors_of_every_kind_end_with_2(
@@ -211,15 +293,16 @@ class _Refusing(torch.utils.data.Dataset[int]):
 @pytest.mark.slow  # torch takes five seconds to end the process
 @pytest.mark.parametrize(
     ("place", "said"),
-    [(0, "item 0 is no recording"), (1, "invalid literal")],
+    [(0, "item 0 is no recording"), (1, "ValueError: invalid literal")],
 )
 def test_a_reading_process_hands_on_its_sentence_not_its_traceback(place: int, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
         next(iter(torch.utils.data.DataLoader(_Refusing(), sampler=[place], num_workers=1)))
     message = explain(caught.value)
     assert "Traceback" not in message
-    assert said in message
-    assert ("damaged" in message) == bool(place)
+    assert "test_failures.py, line " in message
+    assert f": {said}" in message
+    assert "damaged" not in message
 
 
 SCRIPTS = sorted(
@@ -261,7 +344,7 @@ def test_errors_of_the_json_module_are_named_with_their_type() -> None:
     """The texts of others are named with their kind, however harmless they look."""
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads("{")
-    assert explain(caught.value).startswith("JSONDecodeError: ")
+    assert ": JSONDecodeError: " in explain(caught.value)
 
 
 def test_errors_of_our_packages_are_shown_without_their_type() -> None:

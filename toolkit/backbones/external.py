@@ -9,9 +9,32 @@ import torch
 from torch import Tensor, nn
 
 Lengths = Literal["none", "relative", "counts"]
+Fault = Literal["setting", "network", "input", "output", "shape", "numbers", "padding"]
 # How far padding may move an embedding that is said to be exact, relative to its largest value.
 _MAX_CHANGE = 1e-3
 _MAX_VALUES = 2**24  # of one input that is tried: an image of 2,300 x 2,300, or 17 minutes of waves
+
+
+class Unfit(ValueError):
+    """A network that `External` cannot take.
+
+    Attributes:
+        kind: What is wrong: a setting, how the network is made, the input that it is tried with,
+            which value it gives, the shape of that value, NaN in it, or padding that changes it.
+        fault: The same in words.
+        remedy: What to do, in the settings of `External`.
+    """
+
+    kind: Fault = "setting"
+    fault: str = ""
+    remedy: str = ""
+
+
+def _unfit(kind: Fault, fault: str, remedy: str) -> Unfit:
+    """Return the error on a network, in the terms of `External`."""
+    error = Unfit(f"External: {fault}; {remedy}")
+    error.kind, error.fault, error.remedy = kind, fault, remedy
+    return error
 
 
 class External(nn.Module):
@@ -63,22 +86,20 @@ class External(nn.Module):
     ) -> None:
         super().__init__()
         if lengths not in get_args(Lengths):
-            raise ValueError(
-                f"External: lengths is {lengths!r}; it must be one of "
-                f"{', '.join(get_args(Lengths))}"
+            raise _unfit(
+                "setting",
+                f"lengths is {lengths!r}",
+                f"it must be one of {', '.join(get_args(Lengths))}",
             )
         if dim < 0 or (not dim and not input_shape):
-            raise ValueError(
-                f"External: dim is {dim}; give the size of the network's embeddings, or give "
-                "input_shape, the shape of one input, by which the size is found"
+            raise _unfit(
+                "setting",
+                f"dim is {dim}",
+                "give the size of the network's embeddings, or give input_shape, the shape of one "
+                "input, by which the size is found",
             )
         _check_shape(input_shape, in_dim)
-        made = network()
-        if not isinstance(made, nn.Module):
-            raise ValueError(
-                f"External: network makes a {type(made).__name__}; it must make a torch.nn.Module"
-            )
-        self.network = made
+        self.network = _made(network)
         self.in_dim, self.dim, self.lengths, self.output = in_dim, dim, lengths, output
         self.pads_exactly = lengths != "none"
         if len(input_shape) == 3:
@@ -98,14 +119,15 @@ class External(nn.Module):
             ValueError: The inputs have several lengths and the network takes none, or it gives no
                 embeddings (B, dim).
         """
-        x = features[..., 0] if features.ndim == 3 and self.in_dim == 1 else features
+        x = self._as_taken(features)
         if self.lengths != "none":
             return self._embeddings(self.network(x, self._stated(lengths, x)))
         if lengths is not None and bool((lengths < 1).any()):
-            raise ValueError(
-                f"External: {int((lengths < 1).sum())} of {len(lengths)} inputs of a batch are "
-                "padded, and the network takes no lengths; train on crops of one length, or set "
-                "lengths if it takes them"
+            raise _unfit(
+                "padding",
+                f"{int((lengths < 1).sum())} of {len(lengths)} inputs of a batch are padded, and "
+                f"{_name_of(self.network)} takes no lengths",
+                "train on crops of one length, or set lengths if it takes them",
             )
         return self._embeddings(self.network(x))
 
@@ -135,13 +157,16 @@ class External(nn.Module):
         finally:
             self.train(was_training)
         if len(z) != 2:
-            raise ValueError(
-                f"External: the network gives {len(z)} rows for 2 inputs; it must give 2"
+            raise _unfit(
+                "output",
+                f"{_name_of(self.network)} gives {len(z)} rows for 2 inputs",
+                "it must give 2",
             )
         if finite and not bool(torch.isfinite(z).all()):
-            raise ValueError(
-                f"External: the network gives NaN or infinity for an input of {input_shape}; take "
-                "other weights, or another input_shape"
+            raise _unfit(
+                "numbers",
+                f"{_name_of(self.network)} gives NaN or infinity for an input of {input_shape}",
+                "take other weights, or another input_shape",
             )
         return z
 
@@ -149,14 +174,15 @@ class External(nn.Module):
         """Call the network as `forward` does; what it raises becomes one sentence."""
         try:
             return cast(Tensor, self(x, lengths))
-        except ValueError:
+        except Unfit:
             raise
         except Exception as error:  # a network of others may raise anything
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-            raise ValueError(
-                f"External: the network does not take an input of {tuple(x.shape[1:])} "
-                f"({type(error).__name__}: {reason}); set input_shape and lengths to what it takes"
-            ) from None
+            shape = tuple(self._as_taken(x).shape[1:])
+            raise _unfit(
+                "input",
+                f"{_name_of(self.network)} does not take an input of {shape} ({_reason(error)})",
+                "set input_shape and lengths to what it takes",
+            ) from error
 
     def _check_padding(self, x: Tensor) -> None:
         """Raise ValueError if padding changes the embedding of the first half of an input."""
@@ -169,11 +195,16 @@ class External(nn.Module):
         change = (self._tried(padded, lengths)[:1] - alone).abs().max()
         largest = alone.abs().max()
         if bool(change > _MAX_CHANGE * largest):
-            raise ValueError(
-                f"External: lengths={self.lengths!r}, but padding changes an embedding by "
-                f"{float(change / largest):.1e} of its largest value; set lengths='none', so that "
-                "batches hold inputs of one length"
+            raise _unfit(
+                "padding",
+                f"lengths={self.lengths!r}, but padding changes an embedding by "
+                f"{float(change / largest):.1e} of its largest value",
+                "set lengths='none', so that batches hold inputs of one length",
             )
+
+    def _as_taken(self, features: Tensor) -> Tensor:
+        """Return the features as the network takes them: frames of one value are waves."""
+        return features[..., 0] if features.ndim == 3 and self.in_dim == 1 else features
 
     def _stated(self, lengths: Tensor | None, x: Tensor) -> Tensor:
         """Return the lengths as the network takes them."""
@@ -187,17 +218,20 @@ class External(nn.Module):
         """Return the embeddings among what the network gives."""
         z = given if self.output == "" else _picked(given, self.output)
         if not isinstance(z, Tensor):
-            raise ValueError(
-                f"External: the network gives {_described(z)}; name where the embeddings are by "
-                "output, such as output=0 or output='embeddings'"
+            raise _unfit(
+                "output",
+                f"{_name_of(self.network)} gives {described(z)}",
+                "name where the embeddings are by output, such as output=0 or output='embeddings'",
             )
         if z.ndim > 2 and sum(size != 1 for size in z.shape[1:]) <= 1:
             z = z.flatten(1)
         if z.ndim != 2 or (self.dim and z.shape[1] != self.dim):
             expected = f"(B, {self.dim})" if self.dim else "(B, D)"
-            raise ValueError(
-                f"External: the network gives {_described(z)}, and embeddings {expected} are "
-                "needed; correct dim, pool what it gives, or choose another output"
+            raise _unfit(
+                "shape",
+                f"{_name_of(self.network)} gives {described(z)}, and embeddings {expected} are "
+                "needed",
+                "correct dim, pool what it gives, or choose another output",
             )
         return z
 
@@ -206,16 +240,58 @@ def _check_shape(shape: tuple[int, ...], in_dim: int) -> None:
     """Raise ValueError if this is no shape of one input with in_dim channels or features."""
     fits = {1: in_dim == 1, 2: shape[-1:] == (in_dim,), 3: shape[:1] == (in_dim,)}
     if shape and (min(shape) < 1 or not fits.get(len(shape), False)):
-        raise ValueError(
-            f"External: input_shape is {shape} with {in_dim} channels or features of the "
-            f"front-end; ({in_dim}, height, width) for images, (frames, {in_dim}) for features, or "
-            "(samples,) for waves with 1 is needed"
+        raise _unfit(
+            "setting",
+            f"input_shape is {shape} with {in_dim} channels or features of the front-end",
+            f"({in_dim}, height, width) for images, (frames, {in_dim}) for features, or (samples,) "
+            "for waves with 1 is needed",
         )
     if shape and _count(shape) > _MAX_VALUES:
-        raise ValueError(
-            f"External: input_shape is {shape}, which are {_count(shape)} values; at most "
-            f"{_MAX_VALUES} are tried: give a shorter or smaller input"
+        raise _unfit(
+            "setting",
+            f"input_shape is {shape}, which are {_count(shape)} values",
+            f"at most {_MAX_VALUES} are tried: give a shorter or smaller input",
         )
+
+
+def _made(network: Callable[..., nn.Module]) -> nn.Module:
+    """Return what `network` makes, if it is a module."""
+    if isinstance(network, nn.Module):
+        kind = type(network).__name__
+        raise _unfit(
+            "network",
+            f"network is an instance of {_name_of(network)}",
+            f"give the class itself, {kind}, or functools.partial({kind}, ...)",
+        )
+    try:
+        made = network()
+    except (Unfit, ImportError):
+        raise
+    except Exception as error:  # a network of others may raise anything
+        refused = error.__traceback__ is None or error.__traceback__.tb_next is None
+        raise _unfit(
+            "network",
+            f"the network cannot be made ({_reason(error)})",
+            "it is called without arguments: give them by functools.partial"
+            if refused
+            else "correct its class or function",
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise _unfit(
+            "network", f"network makes {described(made)}", "it must make a torch.nn.Module"
+        )
+    return made
+
+
+def _reason(error: Exception) -> str:
+    """Return the kind and the first line of an exception of somebody else."""
+    text = (str(error).strip() or "no reason is given").splitlines()[0][:200]
+    return f"{type(error).__name__}: {text}"
+
+
+def _name_of(network: nn.Module) -> str:
+    """Return the name of a network's class, with its module."""
+    return f"{type(network).__module__}.{type(network).__qualname__}"
 
 
 def _count(shape: tuple[int, ...]) -> int:
@@ -231,18 +307,27 @@ def _picked(given: Any, output: int | str) -> Any:
             return given[int(output)]
         return getattr(given, str(output))
     except (KeyError, IndexError, AttributeError):
-        raise ValueError(
-            f"External: output is {output!r}, and the network gives {_described(given)}; name one "
-            "of its values"
+        raise _unfit(
+            "output",
+            f"output is {output!r}, and the network gives {described(given)}",
+            "name one of its values, or leave output out",
         ) from None
 
 
-def _described(given: Any) -> str:
-    """Return what a network gives, in words."""
+def described(given: Any) -> str:
+    """Return what a network, or another part of a model, gives, in words.
+
+    Example:
+        >>> described((torch.zeros(2, 3), None))
+        'a tuple of 2: a tensor (2, 3), None'
+    """
+    if given is None:
+        return "None"
     if isinstance(given, Tensor):
         return f"a tensor {tuple(given.shape)}"
     if isinstance(given, Mapping):
         return f"a {type(given).__name__} of {', '.join(map(str, given))}"
     if isinstance(given, tuple | list):
-        return f"a {type(given).__name__} of {len(given)}: {', '.join(map(_described, given[:4]))}"
+        values = f": {', '.join(map(described, given[:4]))}" if given else ""
+        return f"a {type(given).__name__} of {len(given)}{values}"
     return f"a {type(given).__name__}"

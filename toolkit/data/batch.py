@@ -15,6 +15,7 @@ from torch import Tensor
 
 from toolkit.data.columns import Shared
 from toolkit.data.items import Item
+from toolkit.part_checks import as_input
 
 Floats = NDArray[np.float32]
 Levels = NDArray[np.uint8]  # of images, (C, H, W), 0 to 255
@@ -110,6 +111,10 @@ class Views(torch.utils.data.Dataset[tuple[Array, int] | Bad]):
                     self.kept[draw.item] = value
         except (ValueError, OSError) as error:
             return Bad(self.items[draw.item].id, str(error))
+        # A reading may give an opened file to the augmentation, which is no value of Python's own.
+        plain = isinstance(value, Tensor) or type(value).__module__ == "builtins"
+        if plain or self.augment is None:
+            value = as_input(value, self.read, self.items[draw.item].id)
         if self.augment is not None:
             rng = np.random.default_rng((self.seed, draw.step, draw.position))
             batch_rng = np.random.default_rng((self.seed, draw.step))
@@ -117,6 +122,7 @@ class Views(torch.utils.data.Dataset[tuple[Array, int] | Bad]):
                 value = self.augment(value, rng, batch_rng)
             except Unreadable as error:
                 return Bad(self.items[draw.item].id, str(error))
+            value = as_input(value, self.augment, self.items[draw.item].id)
         if not is_finite(value):
             when = "" if self.augment is None else ", as read or after its augmentation"
             return Bad(self.items[draw.item].id, NOT_FINITE + when)

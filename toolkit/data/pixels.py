@@ -81,7 +81,7 @@ class PixelScale(nn.Module):
         if inputs.dim() != 4 or inputs.shape[1] != self.dim:
             raise ValueError(
                 f"PixelScale: images of shape {tuple(inputs.shape)}; (B, {self.dim}, H, W) is "
-                "needed, give as many means as channels or read them grey"
+                f"needed: read images as ({self.dim}, H, W), or give as many means as channels"
             )
         if self.crop:
             height, width = inputs.shape[2:]

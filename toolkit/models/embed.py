@@ -30,7 +30,9 @@ from toolkit.data.batch import (
 from toolkit.data.forms import reading_for
 from toolkit.data.items import Item
 from toolkit.losses.simple import polarlike
+from toolkit.models.parts import HOMES
 from toolkit.parallel import distributed
+from toolkit.part_checks import as_input, check_features, name_of
 
 Flip = Literal["none", "sum", "mean", "concat"]
 # A reading that gives an item in several inputs: crops, or the chunks of a long recording.
@@ -110,7 +112,7 @@ class TorchEmbedder(nn.Module):
 
     def encode(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the backbone's raw outputs (B, backbone.dim), which losses are computed on."""
-        features, frames = self.frontend(inputs, lengths)
+        features, frames = check_features(self.frontend(inputs, lengths), self.frontend)
         if lengths is None:  # nothing is padded, so the backbone has no masks to apply
             frames = None
         return cast(Tensor, self.backbone(features, frames))
@@ -312,10 +314,10 @@ def _rows(
                 if value is None or isinstance(value, Bad):
                     shown.advance(task)
                 if len(window) >= _WINDOW or num_values >= _WINDOW_VALUES:
-                    _add_window(sums, window, embedder, items, batch_size)
+                    _add_window(sums, window, embedder, items, batch_size, read)
                     window, num_values = [], 0
             if window:
-                _add_window(sums, window, embedder, items, batch_size)
+                _add_window(sums, window, embedder, items, batch_size, read)
     finally:
         embedder.train(was_training)
     return _means(sums, bad, items)
@@ -333,6 +335,7 @@ def _add_window(
     embedder: TorchEmbedder,
     items: Sequence[Item],
     batch_size: int,
+    read: Read | ReadParts,
 ) -> None:
     """Embed a window of inputs and add them to the sums of their items."""
     # An ONNX network has neither parameters nor buffers; it takes inputs on the CPU.
@@ -348,7 +351,9 @@ def _add_window(
             ids = dict.fromkeys(items[window[place][0]].id for place in places)
             # Inputs of two axes are waves, which networks refuse because they are short.
             remedy = ": remove it, or read with a larger min_seconds" if inputs.ndim == 2 else ""
-            raise ValueError(f"{error}; it is among ({name_first(ids)}){remedy}") from error
+            name = name_of(read)
+            whose = "" if name.partition(".")[0] in HOMES else f", as {name} reads them"
+            raise ValueError(f"{error}; it is among ({name_first(ids)}){whose}{remedy}") from error
         for place, row in zip(places, z, strict=True):
             position, size = window[place][0], sizes[place]
             total, weight = sums.get(position, (np.zeros(1), 0))
@@ -387,15 +392,24 @@ class _Inputs(torch.utils.data.IterableDataset[tuple[int, Array | Bad | None]]):
         for position in range(
             worker.id if worker else 0, len(self.items), worker.num_workers if worker else 1
         ):
+            item = self.items[position]
             try:
-                value = self.read(self.items[position])
-                for part in [value] if isinstance(value, np.ndarray) else value:
+                value = self.read(item)
+                for given in value if _is_in_parts(value) else [value]:
+                    part = as_input(given, self.read, item.id)
                     if not is_finite(part):
                         raise ValueError(NOT_FINITE)
                     yield position, part
                 yield position, None
             except (ValueError, OSError) as error:
-                yield position, Bad(self.items[position].id, str(error))
+                yield position, Bad(item.id, str(error))
+
+
+def _is_in_parts(value: object) -> bool:
+    """Whether a reading gives an item in several inputs."""
+    if isinstance(value, list | tuple):
+        return all(isinstance(part, np.ndarray | Tensor) for part in value)
+    return isinstance(value, Iterator)
 
 
 def _collect(

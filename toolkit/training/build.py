@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from toolkit.losses.contract import Keyed, features_of, param_groups
 from toolkit.models.embed import TorchEmbedder
 from toolkit.parallel import batch_norm, distributed, spread
+from toolkit.part_checks import check_features, made
 from toolkit.training import trainable
 from toolkit.training.average import Average
 from toolkit.training.layers import recompute, still
@@ -56,7 +57,7 @@ class Network(nn.Module):
 
     def whole(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
         if self.frontend is not None:
-            inputs, frames = self.frontend(inputs, lengths)
+            inputs, frames = check_features(self.frontend(inputs, lengths), self.frontend)
             lengths = None if lengths is None else frames
         return cast(Tensor, self.backbone(inputs, lengths))
 
@@ -88,10 +89,10 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     """
     torch.manual_seed(recipe.seed)
     _make_deterministic(recipe.compute.deterministic)
-    frontend = recipe.frontend()
+    frontend = made(recipe.frontend, "frontend")
     _check_rates(recipe, frontend)
-    backbone = recipe.backbone(frontend.dim)
-    loss = recipe.loss(backbone.dim, num_classes).to(device)
+    backbone = made(recipe.backbone, "backbone", frontend.dim)
+    loss = made(recipe.loss, "loss", backbone.dim, num_classes).to(device)
     if distributed.world() > 1 and recipe.parallel.sync_batch_norm:
         backbone = batch_norm.synced(backbone, device)
     embedder = TorchEmbedder(frontend, backbone, features=features_of(loss)).to(device)

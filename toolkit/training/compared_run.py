@@ -28,9 +28,9 @@ from toolkit.training.of_data import of_data
 from toolkit.training.recipe import Recipe, Verification, descriptions
 from toolkit.training.start import ReadInitial, read_initial
 from toolkit.training.train import fit
-from toolkit.training.variants import Data, write_json
+from toolkit.training.variants import RESULT, Data, write_json
 
-RESULT, SCORES = "result.json", "scores.txt"
+SCORES = "scores.txt"
 # what ends one run and not the comparison: a loss that is NaN, unreadable items, memory or disk
 # that is full
 _FAILURES = (ValueError, RuntimeError, OSError)

@@ -11,19 +11,24 @@ from typing import Any
 
 from eval.formats.files import atomic_path, json_object
 from eval.formats.writing import remove_abandoned
+from toolkit.console import console
 from toolkit.models import checkpoint
-from toolkit.training.log import LOG
+from toolkit.training import lock
+from toolkit.training.log import LOG, RUN_ID
 from toolkit.training.moved import flat
 from toolkit.training.recipe import current
 from toolkit.training.run import RESUME, STATE
 
 RECIPE = "recipe.json"
+_FIELDS = {"modality", "frontend", "backbone", "loss"}  # that every description of a recipe has
 # what eval.formats.writing makes beside the file
 _BEGUN = re.compile(r"\.(best-\d+\.safetensors)\.[0-9a-f]{12}\.part")
 
 
 def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
     """Refuse to mix two runs in one folder; nothing is written.
+
+    A run that ended before its first checkpoint is in nobody's way: see `is_unbegun`.
 
     Args:
         out: The run's folder.
@@ -33,6 +38,8 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
     Raises:
         ValueError: Another run is there, or this one without `resume`.
     """
+    if is_unbegun(out):
+        return
     recipe_file = out / RECIPE
     holds_run = recipe_file.is_file() or (out / RESUME).is_dir()
     if resume and holds_run:
@@ -54,13 +61,45 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
         )
 
 
+def is_unbegun(out: Path) -> bool:
+    """Say whether a folder holds the recipe of a run, and nothing that the run has learnt.
+
+    A new run takes the place of such a run. It only does so under the lock of the folder, which a
+    run that is alive holds too: a file system without locks keeps the first run.
+
+    Args:
+        out: The folder.
+    """
+    if not lock.is_held(out) or holds_checkpoint(out):
+        return False
+    try:
+        stated = json_object(out / RECIPE) if (out / RECIPE).is_file() else {}
+    except ValueError:
+        return False
+    return stated.keys() >= _FIELDS  # a recipe.json of somebody else is none of a run
+
+
+def holds_checkpoint(out: Path) -> bool:
+    """Say whether a run's folder holds a model, or a state that the run can go on from."""
+    patterns = (checkpoint.BEST, checkpoint.LAST, "best-*.safetensors", f"{RESUME}/*/{STATE}")
+    return any(True for pattern in patterns for _ in out.glob(pattern))
+
+
 def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
     """Make the run's folder, after `check_folder`.
 
-    What a killed run left half-written is removed. The main process calls this.
+    What a killed run left half-written is removed, and so is the log of a run that ended before its
+    first checkpoint. The main process calls this.
     """
     check_folder(out, description, resume)
     recipe_file = out / RECIPE
+    if is_unbegun(out):
+        console.print_line(
+            f"{out} holds a run that ended before its first checkpoint; training begins anew, and "
+            f"its {RECIPE} and {LOG} are replaced"
+        )
+        for name in (LOG, RUN_ID):
+            (out / name).unlink(missing_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     names = {
         RECIPE,

@@ -34,6 +34,7 @@ from toolkit.data.items import Item, Items
 from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.losses.contract import Estimated
 from toolkit.parallel import distributed
+from toolkit.part_checks import as_input, check_features
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 
@@ -168,10 +169,11 @@ class _Read(torch.utils.data.Dataset[Bad | bool]):
 
     def __getitem__(self, place: int) -> Bad | bool:
         try:
-            if not is_finite(self.read(self.items[place])):
+            item = self.items[place]
+            if not is_finite(as_input(self.read(item), self.read, item.id)):
                 raise ValueError(NOT_FINITE)
         except (ValueError, OSError) as error:
-            return Bad(self.items[place].id, str(error))
+            return Bad(item.id, str(error))
         return True
 
 
@@ -231,7 +233,9 @@ def estimate(
                 shown.advance(task)
                 if batch is not None:
                     batch = on_device(batch, run.device, recipe)
-                    features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
+                    frontend = run.embedder.frontend
+                    given = frontend(batch.inputs, batch.lengths)
+                    features, lengths = check_features(given, frontend)
                     yield features, None if batch.lengths is None else lengths, batch.labels
 
     run.embedder.eval()

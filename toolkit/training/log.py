@@ -22,6 +22,7 @@ from toolkit.data.batch import Bad, Batch
 
 LOG = "log.jsonl"
 LOGGERS = ("tensorboard", "wandb")
+RUN_ID = "wandb.id"
 
 
 class Log:
@@ -170,7 +171,7 @@ def run_id(out: Path) -> str:
     """One id for a run's folder, so that a resumed run goes on in the same Weights & Biases run;
     kept in the folder.
     """
-    path = out / "wandb.id"
+    path = out / RUN_ID
     if not path.is_file():
         with atomic_path(path) as partial_path:
             partial_path.write_text(secrets.token_hex(4), encoding="utf-8")
@@ -228,8 +229,8 @@ class BadItems:
         if self.failed > self.max_share * self.drawn + (1 if self.max_share else 0):
             raise ValueError(
                 f"{self.failed} of {self.drawn} items drawn so far cannot be read "
-                f"({name_first(self.seen)}), more than max_bad_share={self.max_share}; "
-                "repair or remove them, or raise max_bad_share"
+                f"({name_first(self.seen)}), more than max_bad_share={self.max_share}; the first: "
+                f"{next(iter(self.seen.values()))}; repair or remove them, or raise max_bad_share"
             )
 
     def report(self) -> None:

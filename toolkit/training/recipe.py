@@ -18,6 +18,7 @@ from toolkit.data.sampling import Sampling
 from toolkit.losses.common import unknown_settings
 from toolkit.models import user_files
 from toolkit.models.parts import Part, describe
+from toolkit.part_checks import check_factory, check_takes
 from toolkit.training.assign import assign, suggest
 from toolkit.training.fine_tuning import Tuning
 from toolkit.training.memory import Memory
@@ -25,6 +26,13 @@ from toolkit.training.moved import as_test, as_version_0_1, place, refuse_flat, 
 from toolkit.training.schedules import cosine
 
 T = TypeVar("T")
+# The functions of a recipe, and what they are called with.
+_TAKES = {
+    "items": ("data",),
+    "read": ("item",),
+    "train_read": ("item",),
+    "augment": ("input", "rng", "batch_rng"),
+}
 
 
 @dataclass(frozen=True)
@@ -342,7 +350,8 @@ def check(recipe: Recipe) -> None:
     anything runs.
 
     Raises:
-        ValueError: Such an argument, or a measure that is none.
+        ValueError: Such an argument, a part that is no class or function or takes other inputs, or
+            a measure that is none.
     """
     if recipe.measure is not None and not isinstance(recipe.measure, Measure):
         raise ValueError(
@@ -357,7 +366,10 @@ def check(recipe: Recipe) -> None:
             f"give a {type(recipe.measure).__name__} without metrics and without a validation of "
             "its own"
         )
+    for name in ("frontend", "backbone", "loss", "items", "read"):
+        check_factory(getattr(recipe, name), name)
     for name, value in _parts(recipe):
+        check_factory(value, name)
         if isinstance(value, partial):
             try:
                 accepted = inspect.signature(value.func).parameters
@@ -375,6 +387,9 @@ def check(recipe: Recipe) -> None:
                     )
             if unknown := unknown_settings(value.func, value.keywords):
                 raise ValueError(f"{name}.{unknown[0]}")
+    for name, arguments in _TAKES.items():
+        if (part := getattr(recipe, name)) is not None:
+            check_takes(part, name, arguments)
 
 
 def override(recipe: Recipe, assignments: list[str]) -> Recipe:

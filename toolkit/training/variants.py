@@ -17,11 +17,14 @@ from eval.types import Trials, name_first
 from toolkit.data.items import Item
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
+from toolkit.training.folder import holds_checkpoint
+from toolkit.training.lock import is_held
 from toolkit.training.measure import items_of, settings_of
 from toolkit.training.moved import GROUPS, flat
 from toolkit.training.recipe import Recipe, Verification, current, describe_test
 from toolkit.training.tune import Ranges
 
+RESULT = "result.json"  # of a run of a comparison, in its folder
 # What variants may differ in: the method, and what moves no number. Everything else decides what is
 # learnt from, for how long, or how it is measured, and fields that are added to Recipe later count
 # as such until they are named here.
@@ -252,7 +255,10 @@ def _tested(recipe: Recipe) -> Any:
 
 
 def keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str, Data]) -> None:
-    """Refuse to mix two comparisons in one folder; variants may be added."""
+    """Refuse to mix two comparisons in one folder; variants may be added.
+
+    A variant of which no run has come to its first checkpoint may have been changed.
+    """
     stated = {
         name: {
             "recipe": json.loads(json.dumps(describe(replace(recipe, seed=0)))),
@@ -267,7 +273,8 @@ def keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str,
         differ = sorted(
             field for field in old.keys() | new.keys() if old.get(field) != new.get(field)
         )
-        if differ or before[name]["data"] != stated[name]["data"]:
+        differs = differ or before[name]["data"] != stated[name]["data"]
+        if differs and not (is_held(path.parent) and _is_unbegun(path.parent / name)):
             changed[name] = differ or ["the data"]
     if changed:
         first = min(changed)
@@ -278,3 +285,9 @@ def keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str,
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, before | stated)
+
+
+def _is_unbegun(variant: Path) -> bool:
+    """Say whether the runs in a variant's folder have learnt nothing yet."""
+    runs = list(variant.glob("seed-*"))
+    return not any(holds_checkpoint(run) or (run / RESULT).exists() for run in runs)

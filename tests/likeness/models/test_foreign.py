@@ -479,6 +479,21 @@ def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path
         load_model(run, trust=["petnets", "nearby_net"])
 
 
+def test_the_command_warns_of_another_version_in_one_line(
+    pets: Path, voices: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(pets, voices, "package")
+    forget()
+    (pets / "nearby_net.py").write_text(BESIDE + "\n# changed\n")
+    first, second = sorted(voices.rglob("*.flac"))[:2]
+    trust = ("--trust", "petnets", "--trust", pets / "nearby_net.py")
+    capsys.readouterr()
+    call("verify", first, second, "--model", run, *trust)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: {run}")
+    assert "was made with nearby_net" in line
+
+
 def test_weights_of_another_version_that_do_not_fit_are_counted(pets: Path, voices: Path) -> None:
     run = trained(pets, voices, "package")
     forget()
@@ -502,13 +517,13 @@ def test_weights_of_another_version_that_do_not_fit_are_counted(pets: Path, voic
         ("value", "backbone=partial(MeanNet, dim=8, act=object())", "object"),
         ("method", "backbone=MeanNet.forward", "top"),
         ("reading", "read=Levels", "item"),
-        ("other", "read=gap", "item"),
+        ("other", "read=write", "item"),
     ],
 )
 def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
     variant: str, change: str, keyword: str, pets: Path, voices: Path
 ) -> None:
-    text = RECIPE.replace("MeanNet, Scaled", "MeanNet, Scaled, make_anything").replace(
+    text = RECIPE.replace("MeanNet, Scaled", "MeanNet, Scaled, make_anything, write").replace(
         "def build",
         "def make_closure():\n    def inner(dim):\n        return None\n    return "
         "inner\n\n\ndef build",

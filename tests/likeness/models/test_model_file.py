@@ -72,8 +72,6 @@ BANDS = likeness.Network(
 )
 BROKEN = likeness.Network(modality="face", network=Broken)
 MAPS = likeness.Network(modality="face", network=nn.Identity)
-SIMILARITY = likeness.Network(modality="face", network=Net, similarity="cosin")
-MODALITY = likeness.Network(modality="voice", network=Net)
 SAFE = likeness.Network(
     modality="image", network=Net, weights="net.safetensors", prefix="model.", leave_out="head.",
     size=(32, 32), scale=255.0, mean=(0.5, 0.5, 0.5), std=0.5, bgr=True,
@@ -222,8 +220,6 @@ def test_the_digest_is_of_the_files_beside_it_too(
         ("MAPS", r"\(2, 3, 112, 112\)"),
         ("NOBODY", "MODEL, VOICE"),
         ("Net", "MODEL, VOICE"),
-        ("SIMILARITY", "cosine"),
-        ("MODALITY", "voice"),
         ("NO_KEY", "averaged"),
         ("ABSENT", r"absent\.pt"),
         ("DIVERGED", r"nan\.pt.*NaN"),

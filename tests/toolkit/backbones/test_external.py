@@ -101,7 +101,7 @@ def test_dimensions_of_size_1_are_dropped() -> None:
         ("dict", "embedding", "features, embeddings"),
         ("object", "embedding", "SimpleNamespace"),
         ("frames", "", r"\(2, 3, 4\)"),
-        ("none", "", "NoneType"),
+        ("none", "", "gives None"),
         ("text", "", "str"),
         ("one", "", "1 rows"),
     ],

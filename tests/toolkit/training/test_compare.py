@@ -43,8 +43,9 @@ from toolkit.data import batch
 from toolkit.data.pairs import all_pairs
 from toolkit.training import compare
 from toolkit.training import recipe as recipes
+from toolkit.training.lock import only_writer
 from toolkit.training.recipe import Classification, Recipe
-from toolkit.training.variants import Data, load_variants
+from toolkit.training.variants import Data, data_of, keep_plan, load_variants
 
 ROOT = Path(__file__).parents[3]
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -197,6 +198,26 @@ def test_finished_runs_are_not_done_again_and_other_recipes_refused(
         == 2
     )
     assert "1 variants differ (arcface: optim)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("trained", ["last.safetensors", "result.json"])
+def test_a_variant_may_be_changed_until_a_run_of_it_has_a_checkpoint(
+    trained: str, file: Path, voices: Path, tmp_path: Path
+) -> None:
+    """As after a mistake in a class of the user, which ends every run in its first step."""
+    first, second = (variants(file, "arcface", overrides=[f"optim.lr={lr}"]) for lr in (0.1, 0.2))
+    measured = data_of(first, voices)
+    keep_plan(tmp_path / "plan.json", first, measured)
+    with pytest.raises(ValueError, match="1 variants differ"):  # nobody holds the lock
+        keep_plan(tmp_path / "plan.json", second, measured)
+    with only_writer(tmp_path):
+        keep_plan(tmp_path / "plan.json", second, measured)
+        (tmp_path / "arcface" / "seed-0").mkdir(parents=True)
+        keep_plan(tmp_path / "plan.json", first, measured)
+        (tmp_path / "arcface" / "seed-0" / trained).touch()
+        with pytest.raises(ValueError, match="1 variants differ"):
+            keep_plan(tmp_path / "plan.json", second, measured)
+        keep_plan(tmp_path / "plan.json", first, measured)
 
 
 def drawn_by_hand(

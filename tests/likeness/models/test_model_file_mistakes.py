@@ -1,0 +1,269 @@
+"""Mistakes in a model file: one sentence names the file, its line and what to do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import likeness
+from likeness.cli import main
+from likeness.models.model_file import load
+
+HEAD = """import likeness
+import numpy as np
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, dim=4):
+        super().__init__()
+        self.fc = nn.Linear(3, dim)
+
+    def forward(self, x):
+        return self.fc(x.mean(dim=(2, 3)))
+
+
+"""
+FIRST = len(HEAD.splitlines()) + 1  # the line of what comes after it
+SETTINGS = {
+    "weigths='x.pt'": "did you mean 'weights'",
+    "network=Net()": "instance of bad_file.Net",
+    "network='Net'": "network is 'Net'",
+    "modality='faces'": "did you mean 'face'",
+    "similarity='cosin'": "cosine",
+    "size=112": "(height, width)",
+    "size='112x112'": "(height, width)",
+    "size=(112.0, 112.0)": "(height, width)",
+    "size=(3, 112, 112)": "(height, width)",
+    "size=(0, 112)": "(height, width)",
+    "size=(True, 112)": "(height, width)",
+    "size=(100_000, 100_000)": "smaller",
+    "rate_hz='16k'": "rate_hz is '16k'",
+    "rate_hz=16e3": "whole number",
+    "rate_hz=-1": "rate_hz is -1",
+    "mean=(0.5, 0.5)": "three for red, green and blue",
+    "mean='0.5'": "mean is '0.5'",
+    "mean=float('nan')": "mean is nan",
+    "std=0": "above 0",
+    "std=(1, 1, 0)": "above 0",
+    "scale=0": "scale is 0",
+    "bgr='yes'": "bgr is 'yes'",
+    "weights=3": "weights is 3",
+    "key=3": "key is 3",
+    "leave_out=3": "leave_out is 3",
+    "lengths='count'": "did you mean 'counts'",
+    "output=0.5": "output is 0.5",
+    "frontend=nn.Flatten()": "instance of torch",
+    "frontend='mel'": "frontend is 'mel'",
+    "read=3": "read is 3",
+    "read=lambda item, size: None": "missing a required argument: 'size'",
+}
+
+
+def refused(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is said of a model file."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(folder)
+    Path("bad_file.py").write_text(HEAD + text)
+    with pytest.raises(ValueError, match=r"bad_file\.py") as caught:
+        load(Path("bad_file.py"))
+    assert "\n" not in str(caught.value)
+    assert "defect" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_wrong_setting_is_named_with_its_line(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stated = {"modality": "'face'", "network": "Net"}
+    stated = {name: value for name, value in stated.items() if not setting.startswith(f"{name}=")}
+    settings = ", ".join([*(f"{name}={value}" for name, value in stated.items()), setting])
+    text = refused(f"MODEL = likeness.Network({settings})\n", tmp_path, monkeypatch)
+    assert text.startswith(f"bad_file.py, line {FIRST}: ")
+    assert SETTINGS[setting] in text
+
+
+def class_of(body: str, base: str = "Net") -> str:
+    return f"class Bad({base}):\n    {body.replace(chr(10), chr(10) + '    ')}\n\n\n"
+
+
+def model(settings: str, modality: str = "face") -> str:
+    return f"MODEL = likeness.Network(modality='{modality}', {settings})\n"
+
+
+FRONT = "def forward(self, x, lengths):\n    return x, lengths"
+INIT = "def __init__(self):\n    super().__init__()\n    self.x = undefined"
+BAD = model("network=Bad")
+# What a file holds, the line that is named (None for the file alone), and a part of the sentence.
+MISTAKES: dict[str, tuple[str, int | None, str]] = {
+    "a syntax error": ("MODEL = likeness.Network(\n", FIRST, "never closed"),
+    "an exception": ("\nsize = 1 / 0\n", FIRST + 1, "ZeroDivisionError"),
+    "a sentence": ("raise RuntimeError('set WEIGHTS')\n", FIRST, "set WEIGHTS"),
+    "no such package": ("import gone_package\n", FIRST, "install it"),
+    "no such name": ("from torch import Gone\n", FIRST, "Gone"),
+    "no such setting": ("MODEL = likeness.Network('face')\n", FIRST, "'network'"),
+    "no such name of ours": ("MODEL = likeness.Netwrk('face')\n", FIRST, "Netwrk"),
+    "a front-end without dim": (
+        class_of(FRONT, "nn.Module") + model("network=Net, frontend=Bad"),
+        None,
+        "frontend: bad_file.Bad states no dim",
+    ),
+    "a front-end that is no module": (
+        model("network=Net, frontend=dict"),
+        None,
+        "frontend: builtins.dict makes a dict",
+    ),
+    "a front-end that cannot be made": (
+        class_of(INIT, "nn.Module") + model("network=Net, frontend=Bad"),
+        FIRST + 3,
+        "NameError",
+    ),
+    "a front-end that gives a tensor": (
+        class_of("dim = 3\n\ndef forward(self, x, lengths):\n    return x", "nn.Module")
+        + model("network=Net, frontend=Bad"),
+        None,
+        "bad_file.Bad gives a tensor (1, 3, 112, 112)",
+    ),
+    "a front-end that takes no lengths": (
+        class_of("dim = 3\n\ndef forward(self, x):\n    return x, None", "nn.Module")
+        + model("network=Net, frontend=Bad"),
+        None,
+        "(inputs, lengths)",
+    ),
+    "a front-end of another dim": (
+        class_of(f"dim = 5\n\n{FRONT}", "nn.Module") + model("network=Net, frontend=Bad"),
+        None,
+        "states dim as 5",
+    ),
+    "a front-end of speech that raises": (
+        class_of("dim = 1\n\ndef forward(self, x, lengths):\n    return x.gone", "nn.Module")
+        + model("network=Net, frontend=Bad", "speaker"),
+        FIRST + 4,
+        "gone",
+    ),
+    "a network that needs arguments": (
+        class_of("def __init__(self, width):\n    super().__init__()") + BAD,
+        None,
+        "functools.partial",
+    ),
+    "a network that cannot be made": (class_of(INIT) + BAD, FIRST + 3, "NameError"),
+    "a network without a forward": (class_of("pass", "nn.Module") + BAD, None, "forward"),
+    "a network of no module": (class_of("pass", "list") + BAD, None, "torch.nn.Module"),
+    "a forward of another shape": (
+        class_of("def forward(self, x):\n    return self.fc(x)") + BAD,
+        FIRST + 2,
+        "set size",
+    ),
+    "a forward with a mistake": (
+        class_of("def forward(self, x):\n\n    return self.gone(x)") + BAD,
+        FIRST + 3,
+        "no attribute 'gone'",
+    ),
+    "a forward that refuses": (
+        class_of("def forward(self, x):\n    raise ValueError('wants 64 x 64')") + BAD,
+        FIRST + 2,
+        "wants 64 x 64",
+    ),
+    "images for a network of waves": (
+        model("network=Net", "speaker"),
+        FIRST - 3,
+        "bad_file.Net does not take an input of (16000,)",
+    ),
+    "no pooling": (
+        model("network=nn.Identity"),
+        None,
+        "gives a tensor (2, 3, 112, 112), and embeddings (B, D) are needed; pool",
+    ),
+    "several outputs": (
+        class_of("def forward(self, x):\n    return super().forward(x), x") + BAD,
+        None,
+        "output=0",
+    ),
+    "no such output": (model("network=Net, output='embedding'"), None, "leave output out"),
+    "NaN": (
+        class_of("def forward(self, x):\n    return super().forward(x) / 0") + BAD,
+        None,
+        "another size",
+    ),
+    "no such weights": (model("network=Net, weights='gone.pt'"), None, "gone.pt"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_the_file_is_named_with_its_line(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, line, keyword = MISTAKES[mistake]
+    text = refused(content, tmp_path, monkeypatch)
+    start = "bad_file.py: " if line is None else f"bad_file.py, line {line}: "
+    assert text.startswith(start)
+    assert keyword in text
+    assert "input_shape" not in text  # a setting of External, and not of a Network
+
+
+@pytest.fixture
+def crops(tmp_path: Path) -> Path:
+    """Two subjects with two crops of 112 x 112 each."""
+    rng = np.random.default_rng(0)
+    for subject in "ab":
+        (tmp_path / "crops" / subject).mkdir(parents=True)
+        for number in range(2):
+            pixels = rng.integers(0, 255, (112, 112, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "crops" / subject / f"{number}.png")
+    return tmp_path / "crops"
+
+
+READINGS = {
+    "return None": "gives None for item a/0.png",
+    "return [1.0, 2.0]": "gives a list of 2: a float, a float",
+    "return np.float32(1)": "gives a float32",
+    "return np.array(['a'])": "gives an array (1,) of <U1",
+    "return np.zeros((112, 112, 3), np.float32)": "read images as (3, H, W)",
+    "return np.zeros((112, 112), np.float32)": "read images as (3, H, W)",
+    "return item.gone": f"bad_file.py, line {FIRST + 1}: AttributeError",
+    "raise KeyError('gone')": f"bad_file.py, line {FIRST + 1}: gone",
+}
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_reading_that_gives_no_input_is_named(
+    reading: str,
+    workers: int,
+    crops: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(crops.parent)
+    content = f"def own(item):\n    {reading}\n\n\n" + model("network=Net, read=own")
+    Path("bad_file.py").write_text(HEAD + content)
+    Path("list.txt").write_text("a/0.png\nb/1.png\n")
+    command = ["embed", "--model", "bad_file.py", "--items", "list.txt", "--root", "crops"]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--workers", str(workers), "--out", "a.npz"])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert READINGS[reading] in line
+    assert "bad_file." in line
+    assert "defect" not in line
+
+
+def test_a_reading_may_give_tensors_and_other_numbers(
+    crops: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    matrices = []
+    for kind in ("torch.full((3, 8, 8), 7.0)", "np.full((3, 8, 8), 7)"):
+        content = f"def own(item):\n    return {kind}\n\n\n" + model("network=Net, read=own")
+        (tmp_path / "bad_file.py").write_text(HEAD + content)
+        torch.manual_seed(0)
+        matrices.append(likeness.load(tmp_path / "bad_file.py").embed(crops / "a/0.png").matrix)
+    np.testing.assert_array_equal(*matrices)
