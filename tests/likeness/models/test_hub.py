@@ -20,6 +20,9 @@ from torch import Tensor
 from likeness.models import hub
 from likeness.models.load import in_parts, load
 from tests import tiny_hub
+from toolkit.backbones.hub.image import HubImage
+from toolkit.backbones.hub.network import configuration
+from toolkit.backbones.hub.speech import HubSpeech
 from toolkit.backbones.layer_pooling import pool_places
 from toolkit.data.images import encode
 from toolkit.data.items import Item
@@ -246,6 +249,69 @@ def test_poolings_see_the_layers_of_transformers(name: str, pooling: Any, tmp_pa
         assert torch.equal(out.hidden_states[-1], out.last_hidden_state) != name.endswith("large")
         theirs = backbone.pool(layers, None)
         torch.testing.assert_close(backbone(features), theirs, rtol=1e-5, atol=1e-5)
+
+
+def without_gradient(backbone: torch.nn.Module, *inputs: Tensor) -> tuple[list[str], set[str]]:
+    """The trainable parameters that get no gradient, and the names of those not trainable."""
+    z = backbone.train()(*inputs)
+    (z * torch.randn_like(z)).sum().backward()
+    parameters = dict(backbone.named_parameters())
+    fixed = {name for name, parameter in parameters.items() if not parameter.requires_grad}
+    lacking = [name for name in parameters.keys() - fixed if parameters[name].grad is None]
+    return lacking, fixed
+
+
+@pytest.mark.parametrize("pooling", ["mean", "weighted", "MHFA", "MFA"])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *(
+            (name, {"do_stable_layer_norm": stable})
+            for name in tiny_hub.SPEECH
+            if name.endswith(("base", "large"))
+            for stable in (False, True)
+        ),
+        ("w2v-bert", {}),
+        ("whisper", {}),
+    ],
+)
+def test_every_parameter_of_a_speech_network_gets_a_gradient(
+    name: str, change: dict[str, Any], pooling: Any
+) -> None:
+    """Training in many processes stops where one gets none. Masks are for pre-training."""
+    stated = {**tiny_hub.network(name).config.to_dict(), **change}
+    in_dim = {"w2v-bert": 160, "whisper": 80}.get(name, 1)
+    part: Any = HubSpeech
+    backbone = part(
+        in_dim, config=configuration(stated), pooling=pooling, dim=6, heads=2, compressed=3
+    )
+    lengths = torch.tensor([1.0, 0.5])
+    lacking, fixed = without_gradient(backbone, torch.randn(2, 4000 // in_dim, in_dim), lengths)
+    assert not lacking
+    assert fixed == ({"network.embed_positions.weight"} if name == "whisper" else set())
+    assert not [key for key in backbone.state_dict() if "mask" in key]
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling"),
+    [
+        (name, pooling)
+        for name in tiny_hub.IMAGES
+        for pooling in ("CLS", "mean", "GeM", "head")
+        if not name.endswith(("towers", "classifier"))
+        and (pooling != "head" or name.startswith("siglip"))
+        and (pooling != "CLS" or name.startswith(("vit", "dino", "clip")))
+    ],
+)
+def test_every_parameter_of_an_image_network_gets_a_gradient(name: str, pooling: Any) -> None:
+    """SigLIP's own pooling is not trained where another one stands in."""
+    config = configuration(tiny_hub.network(name).config.to_dict())
+    backbone = HubImage(3, config=config, pooling=pooling, dim=6)
+    lacking, fixed = without_gradient(backbone, torch.randn(2, 3, 32, 32))
+    assert not lacking
+    head = {key for key, _ in backbone.named_parameters() if key.startswith("network.head.")}
+    assert fixed == (head if pooling != "head" else set())
+    assert not [key for key in backbone.state_dict() if "mask" in key]
 
 
 def test_whisper_pools_the_windows_of_a_long_recording(tmp_path: Path) -> None:
