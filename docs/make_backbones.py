@@ -234,7 +234,8 @@ they are fine-tuned.
   2026. The tests hold 1e-5.
 
 Whisper's encoder takes 30 s. Longer recordings are cut into windows of 30 s, which are encoded one
-by one; the pooling runs over the frames of all windows.
+by one; the pooling runs over the frames of all windows that WhisperFeatureExtractor marks in its
+`attention_mask`.
 
 """
 HUB_COLUMNS = (
@@ -751,7 +752,7 @@ HUB = (
         HubSpeech,
         "mean",
         80,
-        "2.4e-07",
+        "1.8e-07",
         "Radford et al. 2023, the encoder",
         {
             "model_type": "whisper",

@@ -342,9 +342,9 @@ def load(
             "speechbrain:SOURCE", "wespeaker:FILE.pt", "hub:FOLDER_OR_ID", "insightface:PATH", or a
             Python file of yours, "own.py" or "own.py:NAME", which is run (`likeness.Network`).
         detector: for faces, an .onnx file of SCRFD (with landmarks) or YuNet. Inputs are then
-            photographs, in which the face is found and aligned. By default the detector of
-            insightface:FOLDER is taken, and other models read aligned crops. False takes aligned
-            crops always.
+            photographs, and the largest face near the centre of each is aligned. By default the
+            detector of insightface:FOLDER is taken, and other models read aligned crops. False
+            takes aligned crops always.
         calibration: what `likeness.calibrate` gives, or a file of it, which `likeness score
             --calibrate` writes too. By default that of the run's folder is taken, if there is one.
             False takes none.

@@ -115,8 +115,9 @@ def embed(
         Path | None,
         typer.Option(
             help="For faces: an SCRFD (with landmarks) or YuNet .onnx file. The items are then "
-            "photographs, not aligned crops. By default the detector of insightface:FOLDER is "
-            "taken; for aligned crops name the recognition file, insightface:FOLDER/FILE.onnx.",
+            "photographs, not aligned crops, and the largest face near the centre of each is "
+            "aligned. By default the detector of insightface:FOLDER is taken; for aligned crops "
+            "name the recognition file, insightface:FOLDER/FILE.onnx.",
             **EXISTING,
         ),
     ] = None,

@@ -55,8 +55,9 @@ def serve(
     detector: Annotated[
         Path | None,
         typer.Option(
-            help="For faces: an SCRFD or YuNet .onnx file, so that photographs may be sent "
-            "(default: the detector of insightface:FOLDER).",
+            help="For faces: an SCRFD (with landmarks) or YuNet .onnx file, so that photographs "
+            "may be sent, of each of which the largest face near the centre is aligned (default: "
+            "the detector of insightface:FOLDER).",
             **EXISTING,
         ),
     ] = None,

@@ -48,7 +48,7 @@ def verify(
         Path | None,
         typer.Option(
             help="For faces: an SCRFD (with landmarks) or YuNet .onnx file. A and B are then "
-            "photographs, of which the largest face near the centre is aligned. By default the "
+            "photographs, and the largest face near the centre of each is aligned. By default the "
             "detector of insightface:FOLDER is taken; without one, as with insightface:FILE.onnx, "
             "A and B are aligned crops.",
             **EXISTING,

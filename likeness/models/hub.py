@@ -50,6 +50,7 @@ _BILINEAR, _BICUBIC = 2, 3  # Pillow's numbers
 _MAX_BUFFERS = 2**26  # tables of positions and the like: 256 MB
 _MAX_EDGE = 4096  # pixels
 _RATES_HZ = (1000, 192_000)
+_MOST_FRAMES = 200  # a second, of which networks over waves make one token each; published: 50
 
 
 def load(source: str) -> Loaded:
@@ -73,9 +74,10 @@ def load(source: str) -> Loaded:
     takes = _takes(config)
     stated = _preprocessing(files, source)
     front, reading = _reading(stated, config, source)
-    tensors = read_tensors(files)
     frontend = front()
-    network = _network(config, frontend.dim, tensors, source)
+    network = _without_weights(config, frontend.dim, source)
+    _check_inputs(network, reading, source)
+    _fill(network, config, read_tensors(files), source)
     settings = {"pooling": getattr(network, "pooling", "mean")}
     if files.revision:
         settings["revision"] = files.revision
@@ -147,24 +149,33 @@ def _takes(config: str) -> str:
     return family_of(json.loads(config)["model_type"]).takes
 
 
-def _network(
-    config: str, in_dim: int, tensors: Mapping[str, Tensor], source: str
-) -> HubImage | HubSpeech:
-    """Build the network of a configuration and fill it with the tensors of a checkpoint.
+def _without_weights(config: str, in_dim: int, source: str) -> HubImage | HubSpeech:
+    """Build the network of a configuration, whose weights take no memory yet.
 
     Raises:
-        ValueError: The tensors do not fit.
+        ValueError: The configuration asks for more than is made.
     """
     part = partial(HubImage if _takes(config) == "images" else HubSpeech, config=config)
     with torch.device("meta"):  # what the configuration asks for may be more than the file holds
         backbone: HubImage | HubSpeech = part(in_dim)
-    needed = sum(parameter.numel() for parameter in backbone.parameters())
     buffers = sum(buffer.numel() for buffer in backbone.buffers())
     if buffers > _MAX_BUFFERS:
         raise ValueError(
             f"hub:{source}: its configuration asks for {buffers} values beside the weights; at "
             f"most {_MAX_BUFFERS} are made: give the config.json of a published network"
         )
+    return backbone
+
+
+def _fill(
+    backbone: HubImage | HubSpeech, config: str, tensors: Mapping[str, Tensor], source: str
+) -> None:
+    """Fill a network with the tensors of a checkpoint.
+
+    Raises:
+        ValueError: The tensors do not fit.
+    """
+    needed = sum(parameter.numel() for parameter in backbone.parameters())
     stored = sum(tensor.numel() for tensor in tensors.values())
     if needed > stored:
         raise ValueError(
@@ -173,7 +184,27 @@ def _network(
         )
     # Its pooling has no parameters, so the network is all that a file has to give.
     backbone.network = fill(config, tensors, f"hub:{source}")
-    return backbone
+
+
+def _check_inputs(network: HubImage | HubSpeech, reading: Part, source: str) -> None:
+    """Refuse inputs of which a network makes many more tokens than published ones do.
+
+    Raises:
+        ValueError: There would be too many; it says how many.
+    """
+    stated = reading.keywords if isinstance(reading, partial) else {}
+    if isinstance(network, HubImage):
+        edge = stated.get("crop") or stated.get("short_edge", 0)
+        height, width = (edge, edge) if edge else stated.get("size", (0, 0))
+        if patch := stated.get("patch"):  # images of any proportions, whose patches are counted
+            height, width = patch * stated["max_patches"], patch
+        network.check_size(height, width)
+    elif network.takes_waves and stated["rate_hz"] > _MOST_FRAMES * network.samples:
+        raise ValueError(
+            f"hub:{source}: sampling_rate is {stated['rate_hz']}, and its network makes a frame of "
+            f"every {network.samples} samples; at most {_MOST_FRAMES} frames a second are made: "
+            "give a published network"
+        )
 
 
 def _preprocessing(files: Files, source: str) -> dict[str, Any]:
@@ -205,25 +236,37 @@ def _reading(stated: Mapping[str, Any], config: str, source: str) -> tuple[Part,
         return partial(UnitWave, normalise=_flag(stated, "do_normalize", True, source)), reading
     bands = _whole(stated, "feature_size", 80, (4, 1024), source)
     if values["model_type"] == "whisper":
-        return _whisper(stated, bands, rate_hz, source), reading
+        positions = _whole(values, "max_source_positions", 1500, (1, 1 << 20), source)
+        return _whisper(stated, bands, rate_hz, positions, source), reading
     stride = _whole(stated, "stride", 2, (1, 16), source)
     return partial(StackedFbank, num_mels=bands, rate_hz=rate_hz, stride=stride), reading
 
 
-def _whisper(stated: Mapping[str, Any], bands: int, rate_hz: int, source: str) -> Part:
-    """Return Whisper's front-end."""
+def _whisper(
+    stated: Mapping[str, Any], bands: int, rate_hz: int, positions: int, source: str
+) -> Part:
+    """Return Whisper's front-end, whose windows are those of a network with so many positions."""
     if _flag(stated, "do_normalize", False, source) or stated.get("dither", 0.0):
         raise ValueError(
             f"hub:{source}: its preprocessing normalises waves or dithers, which WhisperMel does "
             "not; give a published Whisper"
+        )
+    hop_samples = _whole(stated, "hop_length", 160, (1, 65_536), source)
+    seconds = _whole(stated, "chunk_length", 30, (1, 60), source)
+    if seconds * rate_hz != 2 * positions * hop_samples:
+        raise ValueError(
+            f"hub:{source}: windows of {seconds} s at {rate_hz} Hz have "
+            f"{seconds * rate_hz / hop_samples:g} frames of {hop_samples} samples, but the "
+            f"network takes {2 * positions}; give preprocessor_config.json and config.json of one "
+            "network"
         )
     return partial(
         WhisperMel,
         num_mels=bands,
         rate_hz=rate_hz,
         fft_size=_whole(stated, "n_fft", 400, (16, 65_536), source),
-        hop_samples=_whole(stated, "hop_length", 160, (1, 65_536), source),
-        window_seconds=_whole(stated, "chunk_length", 30, (1, 60), source),
+        hop_samples=hop_samples,
+        window_seconds=seconds,
     )
 
 

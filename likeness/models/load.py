@@ -127,7 +127,7 @@ def load_to_embed(
 ) -> Loaded:
     """Load the model that a text names, reading what people have: recordings, images, photographs.
 
-    `insightface:FOLDER` takes photographs, in which the detector of the pack finds the face. Every
+    `insightface:FOLDER` takes photographs, which are aligned by the detector of the pack. Every
     other face model takes aligned crops, unless a detector is named.
 
     Args:
@@ -250,7 +250,7 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
 
 
 def with_detector(model: Loaded, detector: Path | None) -> Loaded:
-    """Return the face model reading photographs, in which a detector finds the face.
+    """Return the face model reading photographs, in which a detector finds faces.
 
     It takes the face that InsightFace takes, the largest near the centre, and aligns it to the
     model's size (modalities.face.align). The model's `settings` state it.

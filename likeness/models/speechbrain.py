@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from eval.formats.files import bounded
 from eval.types import name_first
+from likeness.models.hub_cache import from_hub
 
 _MAX_YAML = 2**16  # bytes: the published ones have 2 kB; one number of 1 MB takes minutes to parse
 _MAX_ALIASES = 8  # a few aliases that refer to each other unfold to lists of any size
@@ -50,27 +51,17 @@ def find_files(source: str) -> tuple[Path, Path]:
             downloaded.
 
     Raises:
-        ValueError: The source is neither.
+        ValueError: The source is neither, or its files are too large.
         OSError: The hub cannot be reached or has no such files.
     """
     folder = Path(source)
     if folder.is_dir():
         yaml, weights = folder / "hyperparams.yaml", folder / "embedding_model.ckpt"
     elif _HUB_NAME.fullmatch(source):
-        from huggingface_hub import hf_hub_download
-
-        try:
-            yaml, weights = (
-                Path(hf_hub_download(source, name))
-                for name in ("hyperparams.yaml", "embedding_model.ckpt")
-            )
-        except Exception as error:
-            # The hub's library and the HTTP library under it have exceptions that share no base.
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")
-            raise OSError(
-                f"{source} could not be fetched from the Hugging Face hub ({reason[:200]}); fetch "
-                "its files and give speechbrain:FOLDER"
-            ) from None
+        files = ("hyperparams.yaml", "embedding_model.ckpt")
+        yaml, weights = from_hub(
+            f"speechbrain:{source}", source, None, files[0], lambda snapshot: snapshot.get(files)
+        )
     else:
         raise ValueError(
             f"speechbrain:{source} is neither a folder nor a name on the hub such as "

@@ -32,6 +32,10 @@ _SUFFIXES = (".npz", ".ark", ".parquet", ".h5", ".lance")
 # Embeddings that were joined or averaged are not what the network gives for one input, so that a
 # head of theirs does not fit behind the network.
 _JOINED = ("flip", "crops", "chunks")
+_GIVE_A_LIST = (
+    "put a list of lines `id subject` beside the embeddings as subjects.txt and give the folder, "
+    "or set items.subjects=FILE and measure.trials.subjects=FILE"
+)
 
 
 def items(
@@ -65,11 +69,17 @@ def items(
             have no subject, or there are too few subjects.
     """
     file, table = _opened(data)
-    names = _subjects_of(table.ids, Path(data), subjects)
-    if len(set(names.values())) < 2:
+    listed = _list_of(Path(data), subjects)
+    names = _from_list(table.ids, listed) if listed else _from_ids(table.ids, Path(data))
+    found = sorted({names[id] for id in table.ids})
+    needed = 4 if test_share > 0 and split != "all" else 2
+    if len(found) < needed:
+        source = f"by {listed}" if listed else f"the first part of ids such as {table.ids[0]!r}"
+        remedy = "add others" if listed else f"if that is none, {_GIVE_A_LIST}"
         raise ValueError(
-            f"{file}: all {len(table)} embeddings are of one subject ({table.ids[0]!r} of "
-            f"{names[table.ids[0]]!r}); at least 2 subjects are needed to train, and 2 to test"
+            f"{file}: the {len(table)} embeddings are of {len(found)} "
+            f"subject{'s' * (len(found) > 1)} ({name_first(found)}), {source}; at least {needed} "
+            f"subjects are needed, 2 of them to train: {remedy}"
         )
     return hold_out(
         Items.of(Item(id, file, names[id]) for id in table.ids),
@@ -264,29 +274,39 @@ def _cached(file: str, changed: int, size: int) -> Embeddings:
     return embeddings.read(file)
 
 
-def _subjects_of(ids: tuple[str, ...], data: Path, subjects: str) -> Mapping[str, str]:
-    """Return the subject of each id.
+def _list_of(data: Path, subjects: str) -> Path | None:
+    """Return the list of subjects: the one that is named, or the one in the folder, if any."""
+    if subjects:
+        return Path(subjects)
+    return next((data / name for name in SUBJECTS if (data / name).is_file()), None)
+
+
+def _from_list(ids: tuple[str, ...], path: Path) -> Mapping[str, str]:
+    """Return the subject of each id by a list.
+
+    Raises:
+        ValueError: The list has not all ids.
+    """
+    mapping = nfc_mapping(read_mapping(path))
+    missing = [id for id in ids if id not in mapping]
+    if missing:
+        raise ValueError(
+            f"{path}: {len(missing)} of {len(ids)} embeddings have no subject there "
+            f"({name_first(missing)}); add lines `id subject`, or leave these items out"
+        )
+    return mapping
+
+
+def _from_ids(ids: tuple[str, ...], data: Path) -> Mapping[str, str]:
+    """Return the subject of each id such as SUBJECT/1.
 
     Raises:
         ValueError: Ids have none.
     """
-    beside = [data / name for name in SUBJECTS if data.is_dir() and (data / name).is_file()]
-    if subjects or beside:
-        path = Path(subjects) if subjects else beside[0]
-        mapping = nfc_mapping(read_mapping(path))
-        missing = [id for id in ids if id not in mapping]
-        if missing:
-            raise ValueError(
-                f"{path}: {len(missing)} of {len(ids)} embeddings have no subject there "
-                f"({name_first(missing)}); add lines `id subject`, or leave these items out"
-            )
-        return mapping
     without = [id for id in ids if not id.partition("/")[1]]
     if without:
         raise ValueError(
             f"{data}: {len(without)} of {len(ids)} ids name no subject ({name_first(without)}); "
-            "ids such as SUBJECT/1 do, or a list of lines `id subject`: put it beside the "
-            "embeddings as subjects.txt and give the folder, or set items.subjects=FILE and "
-            "measure.trials.subjects=FILE"
+            f"ids such as SUBJECT/1 do, or {_GIVE_A_LIST}"
         )
     return {id: id.partition("/")[0] for id in ids}

@@ -41,6 +41,7 @@ from toolkit.data.items import Item, Items
 from toolkit.models.onnx import open_session
 
 Choose = Literal["largest", "central"]
+_TAKEN = {"largest": "largest", "central": "largest near the centre"}
 SCRFD_MIN_SCORE = 0.5  # the default of InsightFace's FaceAnalysis
 # InsightFace's arcface_dst: the landmarks of a crop of 112 x 112.
 ARCFACE_POINTS = (
@@ -278,8 +279,9 @@ def choose_face(faces: Faces, height: int, width: int, choose: Choose = "largest
         faces: At least one face.
         height: The height of the image in pixels.
         width: The width of the image in pixels.
-        choose: "largest" takes the largest box. "central" is InsightFace's rule: the area minus 2 x
-            the squared distance from the centre.
+        choose: "largest" takes the largest box, wherever it is. "central" takes the largest near
+            the centre by InsightFace's rule: of the area of the box, 2 x the squared distance of
+            its centre from that of the image is subtracted.
 
     Returns:
         The number of the face, from 0.
@@ -385,7 +387,7 @@ def read(
             "hand"
         ) from None
     if num_faces > 1:
-        console.print(f"{item.name}: {num_faces} faces; the {choose} one was taken")
+        console.print(f"{item.name}: {num_faces} faces; the {_TAKEN[choose]} was taken")
     return to_floats(aligned)
 
 

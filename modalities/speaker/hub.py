@@ -27,6 +27,7 @@ from modalities.speaker.features import KaldiFbank
 _FLOOR = 1e-7  # under both variances
 _WHISPER_FLOOR = 1e-10  # under the mel energies
 _WHISPER_RANGE = 8.0  # how far below the loudest value the others may lie, in powers of ten
+_WHISPER_SILENCE = -1.5  # (log10 of the floor + 4) / 4
 
 
 class UnitWave(nn.Module):
@@ -177,8 +178,13 @@ class WhisperMel(nn.Module):
     the window, then (x + 4) / 4.
 
     Whisper's encoder takes 30 s. A longer recording is cut into windows of 30 s, each with its own
-    loudest value. A shorter one is not padded here: T counts the frames that audio reaches, and the
-    backbone (toolkit/backbones/hub/speech.py) adds the others, which are all of one value.
+    loudest value. A shorter one is not padded to 30 s here: the backbone
+    (toolkit/backbones/hub/speech.py) adds what is lacking, which is all of one value.
+
+    The encoder makes one frame of two. A recording of n samples fills n / (2 * hop_samples) of
+    them, rounded up, as WhisperFeatureExtractor's attention_mask says with every second value. So T
+    is twice this number, and two more: sound reaches the window of up to two more frames, and the
+    encoder has to see these. The backbone pools no frame for them.
 
     Args:
         num_mels: F: 80, or 128 for large-v3.
@@ -194,6 +200,8 @@ class WhisperMel(nn.Module):
         >>> features, lengths = WhisperMel()(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
         >>> features.shape, (lengths * features.shape[1]).round().int().tolist()
         (torch.Size([2, 102, 80]), [102, 52])
+        >>> WhisperMel()(torch.randn(1, 16001))[0].shape
+        torch.Size([1, 104, 80])
     """
 
     taper: Tensor  # (fft_size,) the window function
@@ -212,7 +220,7 @@ class WhisperMel(nn.Module):
         if (
             num_mels < 4
             or window_seconds < 1
-            or not 1 <= hop_samples <= fft_size
+            or not 1 <= hop_samples <= fft_size <= 4 * hop_samples
             or fft_size % 2
             or fft_size > self.window_samples
             or self.window_samples % (2 * hop_samples)
@@ -220,8 +228,8 @@ class WhisperMel(nn.Module):
             raise ValueError(
                 f"WhisperMel: num_mels {num_mels}, frames of {fft_size} samples every "
                 f"{hop_samples} and windows of {window_seconds} s at {rate_hz} Hz; at least 4 "
-                "bands, an even frame within the window, and windows of an even number of hops are "
-                "needed"
+                "bands, an even frame of one to four hops within the window, and windows of an "
+                "even number of hops are needed"
             )
         self.fft_size, self.hop_samples, self.rate_hz = fft_size, hop_samples, rate_hz
         self.dim = num_mels
@@ -266,33 +274,31 @@ class WhisperMel(nn.Module):
                 wave = wave.masked_fill(past_the_end(counts, samples), 0.0)
             size = self.window_samples
             parts = [
-                self._window(wave[:, start : start + size], (counts - start).clamp(0, size))
-                for start in range(0, samples, size)
+                self._window(wave[:, start : start + size]) for start in range(0, samples, size)
             ]
             feats = torch.cat(parts, dim=1)
-            total = feats.shape[1]
-            whole = counts.div(size, rounding_mode="floor")
-            frames = whole * (size // self.hop_samples) + self._frames(counts - whole * size)
+            total = int(self._frames(torch.tensor(samples)))
+            # A last window that is full has no room for the two frames more.
+            feats = functional.pad(feats, (0, 0, 0, total - feats.shape[1]), value=_WHISPER_SILENCE)
+            frames = self._frames(counts)
             feats = feats.masked_fill(past_the_end(frames, total).unsqueeze(2), 0.0)
             return feats, frames.double() / total
 
     def _frames(self, samples: Tensor) -> Tensor:
-        """Count the frames that samples of one window reach: 0 for none."""
-        reach = samples + self.fft_size // 2 + self.hop_samples - 1
-        most = self.window_samples // self.hop_samples
-        frames = reach.div(self.hop_samples, rounding_mode="floor").clamp(max=most)
-        return torch.where(samples > 0, frames, torch.zeros_like(frames))
+        """Count the frames of so many samples: two for each frame of the encoder, and two more."""
+        pair = 2 * self.hop_samples
+        return 2 * (samples + pair - 1).div(pair, rounding_mode="floor") + 2
 
-    def _window(self, wave: Tensor, samples: Tensor) -> Tensor:
+    def _window(self, wave: Tensor) -> Tensor:
         """Compute the frames of one window of at most 30 s: (B, S) -> (B, T, F).
 
-        The window is a wave of 30 s that is zero after its samples, so only the frames that the
-        longest wave reaches are computed. A frame beyond the end of a window sees its reflection.
+        The window is a wave of 30 s that is zero after its samples, so only the frames of the
+        longest wave are computed. A frame beyond the end of a window sees its reflection.
         """
         half, size = self.fft_size // 2, self.window_samples
         reached = wave.shape[1]
-        total = min(size // self.hop_samples, -(-(reached + half) // self.hop_samples))
-        wave = functional.pad(wave, (0, min(self.fft_size, size - reached)))
+        total = min(size // self.hop_samples, int(self._frames(torch.tensor(reached))))
+        wave = functional.pad(wave, (0, min(4 * self.hop_samples + half, size - reached)))
         wave = functional.pad(wave.unsqueeze(1), (half, half), mode="reflect").squeeze(1)
         frames = wave.unfold(1, self.fft_size, self.hop_samples)[:, :total]
         spectrum = torch.fft.rfft(frames * self.taper)

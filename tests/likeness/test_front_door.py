@@ -124,11 +124,11 @@ def test_the_flat_lists_are_complete(room: ModuleType) -> None:
     listed = getattr(likeness, room.__name__.rpartition(".")[2])
     classes = {
         value.__name__
-        for info in pkgutil.iter_modules(room.__path__)
-        for value in vars(importlib.import_module(f"{room.__name__}.{info.name}")).values()
+        for info in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")
+        for value in vars(importlib.import_module(info.name)).values()
         if inspect.isclass(value)
         and issubclass(value, nn.Module)
-        and value.__module__ == f"{room.__name__}.{info.name}"
+        and value.__module__ == info.name
         and not value.__name__.startswith("_")
     }
     assert set(listed.__all__) == classes - {"KeyBank"}

@@ -107,10 +107,10 @@ def load_published(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
     return dropped
 
 
-def read_weights(path: str | Path, *, key: str = "") -> dict[str, Tensor]:
+def read_weights(path: str | Path, *, key: str = "", largest: int = 0) -> dict[str, Tensor]:
     """Read the tensors of a local .safetensors file or of one by torch.save, executing nothing.
 
-    At most 4 GiB are read. A state dict inside a checkpoint is found under the names that the
+    A state dict inside a checkpoint is found under the names that the
     releases give it: state_dict, state_dict_backbone (arcface_torch), teacher (DINO), model, and
     backbone (OpenSphere's model_STEP.pth; inside model in its ckpt_STEP.pth).
 
@@ -118,6 +118,7 @@ def read_weights(path: str | Path, *, key: str = "") -> dict[str, Tensor]:
         path: The file.
         key: Where in a file by torch.save the state dict lies, with dots between several keys; ""
             looks under the names above.
+        largest: How many bytes are read at most; 0 is 4 GiB.
 
     Raises:
         ValueError: The file is absent, too large, broken, of another kind, or cannot be read
@@ -134,8 +135,10 @@ def read_weights(path: str | Path, *, key: str = "") -> dict[str, Tensor]:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:  # an archive may unpack to more than its size
                 size = max(size, sum(member.file_size for member in archive.infolist()))
-        if size > _LARGEST:
-            raise ValueError(f"it holds {size} bytes, more than the {_LARGEST} that are read")
+        if size > (largest or _LARGEST):
+            raise ValueError(
+                f"it holds {size} bytes, more than the {largest or _LARGEST} that are read"
+            )
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
         content, read = open_pickled(path)

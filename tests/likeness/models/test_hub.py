@@ -20,6 +20,9 @@ from torch import Tensor
 from likeness.models import hub
 from likeness.models.load import in_parts, load
 from tests import tiny_hub
+from toolkit.backbones.hub.image import HubImage
+from toolkit.backbones.hub.network import configuration
+from toolkit.backbones.hub.speech import HubSpeech
 from toolkit.backbones.layer_pooling import pool_places
 from toolkit.data.images import encode
 from toolkit.data.items import Item
@@ -145,16 +148,41 @@ def test_speech_embeddings_are_those_of_transformers(name: str, tmp_path: Path) 
 @torch.no_grad()
 def expected_speech(name: str, network: Any, wave: Any) -> Any:
     """The mean over time of the last layer of one recording, by transformers alone."""
-    made = tiny_hub.processor(name)(wave, sampling_rate=RATE_HZ, return_tensors="pt")
     if name == "whisper":
-        out = network.encoder(made["input_features"]).last_hidden_state[0]
-        reached = -(-(len(wave) + 200) // 160)  # frames of 10 ms; two make one of the encoder
-        return out[: -(-reached // 2)].mean(0).numpy()
+        features, mask = whisper_inputs(network, wave)
+        return network.encoder(features).last_hidden_state[0][mask].mean(0).numpy()
+    made = tiny_hub.processor(name)(wave, sampling_rate=RATE_HZ, return_tensors="pt")
     if name == "w2v-bert":
         out = network(made["input_features"], made["attention_mask"]).last_hidden_state[0]
         return out[: int(made["attention_mask"].sum())].mean(0).numpy()
     inner = getattr(network, "wav2vec2", network)
     return inner(made["input_values"]).last_hidden_state[0].mean(0).numpy()
+
+
+def whisper_inputs(network: Any, wave: Any) -> tuple[Tensor, Tensor]:
+    """The extractor's features of at most 30 s, and its mask at the stride of the encoder."""
+    made = tiny_hub.processor("whisper")(
+        wave, sampling_rate=RATE_HZ, return_tensors="pt", return_attention_mask=True
+    )
+    mask = made["attention_mask"][0]
+    counted = network._get_feat_extract_output_lengths(mask.sum())
+    assert int(mask[::2].sum()) == int(counted)
+    return made["input_features"], mask[::2].bool()
+
+
+@pytest.mark.parametrize("samples", [1, 160, 16_000, 16_001, 16_121, 479_600, 479_681, 480_000])
+def test_whisper_pools_the_frames_that_the_extractor_marks(samples: int, tmp_path: Path) -> None:
+    """Also of two recordings in a batch, where the longer one has a window more."""
+    network = tiny_hub.save("whisper", tmp_path)
+    model = load(f"hub:{tmp_path}").embedder
+    wave = 0.05 * torch.randn(samples)
+    theirs = expected_speech("whisper", network, wave.numpy())
+    batch = torch.full((2, 481_000), 0.3)
+    batch[0, :samples] = wave
+    with torch.no_grad():
+        np.testing.assert_allclose(model(wave[None])[0], theirs, rtol=1e-5, atol=1e-5)
+        together = model(batch, torch.tensor([samples / 481_000, 1.0]).double())
+        np.testing.assert_allclose(together[0], theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "weighted", "MHFA", "MFA"])
@@ -203,23 +231,87 @@ def test_poolings_see_the_layers_of_transformers(name: str, pooling: Any, tmp_pa
     backbone.network.load_state_dict(weights.backbone.network.state_dict())
     wave = torch.randn(RATE_HZ // 2)
     features, _ = weights.frontend(wave[None])
-    made = tiny_hub.processor(name)(wave.numpy(), sampling_rate=RATE_HZ, return_tensors="pt")
+    frames = features.shape[1]
     with torch.no_grad():
         if name == "whisper":
-            out = network.encoder(made["input_features"], output_hidden_states=True)
+            inputs, mask = whisper_inputs(network, wave.numpy())
+            out = network.encoder(inputs, output_hidden_states=True)
+            frames = int(mask.sum())
         else:
+            made = tiny_hub.processor(name)(
+                wave.numpy(), sampling_rate=RATE_HZ, return_tensors="pt"
+            )
             inputs = made["input_features" if name == "w2v-bert" else "input_values"]
             out = network(inputs, output_hidden_states=True)
         assert len(out.hidden_states) == 3
-        frames = features.shape[1] // (2 if name == "whisper" else 1)
         # In networks with layer norm at the end, hidden_states has the last layer before it.
-        layers = [
-            layer if name.startswith("wav") else layer[:, :frames]
-            for layer in (*out.hidden_states[:-1], out.last_hidden_state)
-        ]
+        layers = [layer[:, :frames] for layer in (*out.hidden_states[:-1], out.last_hidden_state)]
         assert torch.equal(out.hidden_states[-1], out.last_hidden_state) != name.endswith("large")
         theirs = backbone.pool(layers, None)
         torch.testing.assert_close(backbone(features), theirs, rtol=1e-5, atol=1e-5)
+
+
+def without_gradient(backbone: torch.nn.Module, *inputs: Tensor) -> tuple[list[str], set[str]]:
+    """The trainable parameters that get no gradient, and the names of those not trainable."""
+    z = backbone.train()(*inputs)
+    (z * torch.randn_like(z)).sum().backward()
+    parameters = dict(backbone.named_parameters())
+    fixed = {name for name, parameter in parameters.items() if not parameter.requires_grad}
+    lacking = [name for name in parameters.keys() - fixed if parameters[name].grad is None]
+    return lacking, fixed
+
+
+@pytest.mark.parametrize("pooling", ["mean", "weighted", "MHFA", "MFA"])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *(
+            (name, {"do_stable_layer_norm": stable})
+            for name in tiny_hub.SPEECH
+            if name.endswith(("base", "large"))
+            for stable in (False, True)
+        ),
+        ("w2v-bert", {}),
+        ("whisper", {}),
+    ],
+)
+def test_every_parameter_of_a_speech_network_gets_a_gradient(
+    name: str, change: dict[str, Any], pooling: Any
+) -> None:
+    """Training in many processes stops where one gets none. Masks are for pre-training."""
+    stated = {**tiny_hub.network(name).config.to_dict(), **change}
+    in_dim = {"w2v-bert": 160, "whisper": 80}.get(name, 1)
+    part: Any = HubSpeech
+    backbone = part(
+        in_dim, config=configuration(stated), pooling=pooling, dim=6, heads=2, compressed=3
+    )
+    lengths = torch.tensor([1.0, 0.5])
+    lacking, fixed = without_gradient(backbone, torch.randn(2, 4000 // in_dim, in_dim), lengths)
+    assert not lacking
+    assert fixed == ({"network.embed_positions.weight"} if name == "whisper" else set())
+    assert not [key for key in backbone.state_dict() if "mask" in key]
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling"),
+    [
+        (name, pooling)
+        for name in tiny_hub.IMAGES
+        for pooling in ("CLS", "mean", "GeM", "head")
+        if not name.endswith(("towers", "classifier"))
+        and (pooling != "head" or name.startswith("siglip"))
+        and (pooling != "CLS" or name.startswith(("vit", "dino", "clip")))
+    ],
+)
+def test_every_parameter_of_an_image_network_gets_a_gradient(name: str, pooling: Any) -> None:
+    """SigLIP's own pooling is not trained where another one stands in."""
+    config = configuration(tiny_hub.network(name).config.to_dict())
+    backbone = HubImage(3, config=config, pooling=pooling, dim=6)
+    lacking, fixed = without_gradient(backbone, torch.randn(2, 3, 32, 32))
+    assert not lacking
+    head = {key for key, _ in backbone.named_parameters() if key.startswith("network.head.")}
+    assert fixed == (head if pooling != "head" else set())
+    assert not [key for key in backbone.state_dict() if "mask" in key]
 
 
 def test_whisper_pools_the_windows_of_a_long_recording(tmp_path: Path) -> None:
@@ -228,9 +320,9 @@ def test_whisper_pools_the_windows_of_a_long_recording(tmp_path: Path) -> None:
     model = load(f"hub:{tmp_path}").embedder
     wave = 0.05 * torch.randn(61 * RATE_HZ)
     windows = wave.split(30 * RATE_HZ)
-    frames = [len(window) // 320 + (len(window) < 30 * RATE_HZ) for window in windows]
+    frames = [int(whisper_inputs(network, window.numpy())[1].sum()) for window in windows]
     parts = [expected_speech("whisper", network, window.numpy()) for window in windows]
-    assert frames == [1500, 1500, 51]
+    assert frames == [1500, 1500, 50]
     theirs = sum(n * part for n, part in zip(frames, parts, strict=True)) / sum(frames)
     with torch.no_grad():
         np.testing.assert_allclose(model(wave[None])[0], theirs, rtol=1e-5, atol=1e-5)
@@ -366,6 +458,16 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: tiny_hub.change(folder / "config.json", num_hidden_layers=100_000),
         "layers",
     ),
+    "tokens": (
+        lambda folder: tiny_hub.change(folder / "config.json", patch_size=1, image_size=448),
+        "200704 tokens",
+    ),
+    "tokens of an image": (
+        lambda folder: tiny_hub.change(
+            folder / "preprocessor_config.json", size={"height": 600, "width": 600}
+        ),
+        "5625 tokens",
+    ),
     "resample": (
         lambda folder: tiny_hub.change(folder / "preprocessor_config.json", resample=1),
         "resample",
@@ -394,6 +496,52 @@ def test_a_folder_that_does_not_fit_is_refused(name: str, tmp_path: Path) -> Non
     change(tmp_path)
     with pytest.raises(ValueError, match=keyword):
         load(f"hub:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "keyword"),
+    [
+        ("convnext", {"patch_size": 0}, "patch_size"),
+        ("convnext", {"patch_size": 1}, "tokens"),
+        ("siglip2", {"patch_size": 1}, "tokens"),
+        ("resnet", {}, "tokens"),
+        ("hubert large", {"conv_stride": [1, 1, 79]}, "79 samples"),
+        ("whisper", {"max_source_positions": 6001}, "12002"),
+        ("whisper", {"max_source_positions": 750}, "1500"),
+    ],
+)
+def test_networks_that_would_make_too_many_tokens_are_refused(
+    name: str, change: dict[str, Any], keyword: str, tmp_path: Path
+) -> None:
+    tiny_hub.save(name, tmp_path)
+    tiny_hub.change(tmp_path / "config.json", **change)
+    if name in ("convnext", "resnet"):
+        tiny_hub.change(
+            tmp_path / "preprocessor_config.json", size={"shortest_edge": 600}, crop_pct=None
+        )
+    elif name == "siglip2":
+        tiny_hub.change(tmp_path / "preprocessor_config.json", max_num_patches=100)
+    with pytest.raises(ValueError, match=keyword):
+        load(f"hub:{tmp_path}")
+
+
+def test_a_rate_that_makes_too_many_frames_a_second_is_refused(tmp_path: Path) -> None:
+    tiny_hub.save("hubert large", tmp_path)
+    tiny_hub.change(tmp_path / "preprocessor_config.json", sampling_rate=64_000)
+    assert load(f"hub:{tmp_path}").modality == "speaker"
+    tiny_hub.change(tmp_path / "preprocessor_config.json", sampling_rate=64_001)
+    with pytest.raises(ValueError, match="64001"):
+        load(f"hub:{tmp_path}")
+
+
+def test_an_image_of_which_too_many_tokens_would_be_made_is_refused(tmp_path: Path) -> None:
+    """The limit holds for every image, whatever reads it: 74 x 74 tokens are made, 75 are not."""
+    tiny_hub.save("dinov3", tmp_path)
+    backbone = hub.backbone(str(tmp_path))(3).eval()
+    with torch.no_grad():
+        assert backbone(torch.zeros(1, 3, 74 * 8, 74 * 8)).shape == (1, 16)
+    with pytest.raises(ValueError, match="5550 tokens"):
+        backbone(torch.zeros(1, 3, 75 * 8, 74 * 8))
 
 
 def test_what_names_code_is_left_out_of_the_configuration(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 
+from likeness.models import speechbrain
 from likeness.models.hub_files import find_files
 from likeness.models.load import load
 from tests import tiny_hub
@@ -27,7 +28,17 @@ ROOT = Path(__file__).parents[3]
 
 
 class Hub(BaseHTTPRequestHandler):
-    """What the hub answers about one repository, ann/net, whose files are those of a folder."""
+    """What the hub answers about one repository, ann/net, whose files are those of a folder.
+
+    Attributes:
+        sizes: What it states of the sizes of files; None where it states none.
+        tags: What it sends as the ETag of files, in place of their SHA-256.
+        surplus: How many bytes it sends after the end of a file, without a Content-Length.
+    """
+
+    sizes: dict[str, int] | None = None
+    tags: tuple[str, str] | None = None
+    surplus = 0
 
     protocol_version = "HTTP/1.1"
 
@@ -47,21 +58,32 @@ class Hub(BaseHTTPRequestHandler):
         if path in (f"/api/models/ann/net/revision/{tag}" for tag in ("main", "v1", COMMIT)) or (
             path == "/api/models/ann/net"
         ):
-            siblings = [{"rfilename": file.name} for file in sorted(self.folder.iterdir())]
+            siblings: list[dict[str, Any]] = [
+                {"rfilename": file.name} for file in sorted(self.folder.iterdir())
+            ]
+            for sibling in siblings if self.sizes is not None else ():
+                file = self.folder / sibling["rfilename"]
+                sibling["size"] = self.sizes.get(file.name, file.stat().st_size)
             content = json.dumps({"id": "ann/net", "sha": COMMIT, "siblings": siblings}).encode()
             self.send(200, content, body, {"Content-Type": "application/json"})
             return
         file = self.folder / path.rpartition("/")[2]
         if path == f"/ann/net/resolve/{COMMIT}/{file.name}" and file.is_file():
             content = file.read_bytes()
-            etag = hashlib.sha256(content).hexdigest()
-            self.send(200, content, body, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
+            etag, linked = self.tags or (hashlib.sha256(content).hexdigest(),) * 2
+            headers = {"ETag": f'"{etag}"', "X-Linked-Etag": f'"{linked}"', "X-Repo-Commit": COMMIT}
+            self.send(200, content + bytes(self.surplus), body, headers)
             return
         self.send(404, b"{}", body, {"X-Error-Code": "RepoNotFound"})
 
     def send(self, status: int, content: bytes, body: bool, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+        if self.surplus:
+            self.close_connection = True  # the end of the connection is that of the content
+            headers = {**headers, "Connection": "close"}
+        else:
+            headers = {**headers, "Content-Length": str(len(content))}
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if body:
@@ -81,6 +103,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> type[Hub]:
+    """The hub's class, whose attributes a test may set."""
+    for name in ("sizes", "tags", "surplus"):
+        monkeypatch.setattr(Hub, name, getattr(Hub, name))
+    return Hub
+
+
+@pytest.fixture
 def asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What the hub was asked for, while it runs."""
     asked: list[str] = []
@@ -91,7 +121,8 @@ def asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
     template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    cache = tmp_path / "a" / "b" / "cache"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
     yield asked
     server.shutdown()
     server.server_close()
@@ -111,10 +142,13 @@ def test_an_id_is_fetched_once_and_its_commit_is_stored(
     files = sum("/resolve/" in path for path in asked)
     assert load(f"hub:ann/net@{COMMIT}").digest == model.digest
     assert sum("/resolve/" in path for path in asked) == files, "what is cached is not fetched"
-    # where the hub cannot be asked, the cache is enough
+    # where the hub cannot be asked, the cache is enough for what was asked before
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    offline = load(f"hub:ann/net@{COMMIT}")
-    assert (offline.digest, offline.settings["revision"]) == (model.digest, COMMIT)
+    for source in (f"ann/net@{COMMIT}", "ann/net@v1"):
+        offline = load(f"hub:{source}")
+        assert (offline.digest, offline.settings["revision"]) == (model.digest, COMMIT)
+    with pytest.raises(OSError, match="not in the cache"):
+        load("hub:ann/net")
 
 
 def test_a_folder_is_never_asked_for(
@@ -133,7 +167,7 @@ def test_a_folder_is_never_asked_for(
 def test_a_repository_that_is_not_there_is_one_sentence(asked: list[str]) -> None:
     with pytest.raises(OSError, match="could not be fetched") as error:
         load("hub:ann/nothing")
-    assert str(error.value).startswith("ann/nothing")
+    assert str(error.value).startswith("hub:ann/nothing")
     assert "\n" not in str(error.value)
     assert asked
 
@@ -150,7 +184,91 @@ def test_networks_of_timm_are_refused_with_what_to_give_instead() -> None:
         load("timm:resnet18")
 
 
-@pytest.mark.parametrize("source", ["nowhere", "a/b/c", "../net", "a/b@-x", "a/b@c d", "a b/c", ""])
+def test_the_cache_is_shared_with_huggingface_hub(asked: list[str]) -> None:
+    """Each finds what the other fetched, by the branch and by the commit."""
+    files = find_files("ann/net")
+    assert files.revision == COMMIT
+    for revision in (None, "main", COMMIT):
+        found = huggingface_hub.try_to_load_from_cache("ann/net", "config.json", revision=revision)
+        assert found == str(files.config)
+    before = len(asked)
+    huggingface_hub.hf_hub_download("ann/net", "model.safetensors", revision=COMMIT)
+    assert len(asked) == before
+    fetched = huggingface_hub.hf_hub_download("ann/net", "modeling_evil.py", revision=COMMIT)
+    assert Path(fetched).parent == files.config.parent
+
+
+@pytest.mark.parametrize("tags", [("../../../../evil", "../../../../evil"), ("..", "a/../..")])
+def test_no_header_of_the_hub_becomes_a_path(
+    tags: tuple[str, str], hub: type[Hub], asked: list[str], folder: Path, tmp_path: Path
+) -> None:
+    """hf_hub_download writes outside its cache with the first of these."""
+    hub.tags = tags
+    files = find_files("ann/net")
+    assert files.weights[0].read_bytes() == (folder / "model.safetensors").read_bytes()
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and folder != path.parent]
+    home = tmp_path / "a" / "b" / "cache" / "models--ann--net"
+    assert {path.relative_to(home).parts[0] for path in written} == {"snapshots", "refs"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "keyword"),
+    [
+        ({"config.json": 2**24 + 1}, "config.json has 16777217 bytes"),
+        ({"model.safetensors": 32 * 2**30 + 1}, "model.safetensors has 34359738369 bytes"),
+        ({"model.safetensors": 32 * 2**30}, "bytes together"),
+    ],
+)
+def test_files_that_are_too_large_are_not_fetched(
+    sizes: dict[str, int], keyword: str, hub: type[Hub], asked: list[str]
+) -> None:
+    hub.sizes = sizes
+    with pytest.raises(ValueError, match=keyword):
+        find_files("ann/net")
+    assert not [path for path in asked if path.endswith(next(iter(sizes)))]
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_file_that_is_longer_than_it_may_be_is_not_kept(
+    stated: bool,
+    hub: type[Hub],
+    asked: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The hub sends more than it states, or states nothing and sends more than is fetched."""
+    monkeypatch.setattr("likeness.models.hub_cache._MAX_SETTINGS", 100_000)
+    hub.sizes, hub.surplus = {} if stated else None, 20_000_000
+    with pytest.raises(ValueError, match=r"config.json is longer than the \d+ bytes"):
+        find_files("ann/net")
+    home = tmp_path / "a" / "b" / "cache" / "models--ann--net"
+    assert not [path for path in home.rglob("*") if path.is_file()]
+
+
+def test_a_file_that_is_shorter_than_it_is_said_to_be_is_not_kept(
+    hub: type[Hub], asked: list[str]
+) -> None:
+    hub.sizes = {"config.json": 5000}
+    with pytest.raises(OSError, match="could not be fetched"):
+        find_files("ann/net")
+    hub.sizes = {}
+    assert find_files("ann/net").revision == COMMIT
+
+
+def test_files_of_speechbrain_are_fetched_within_the_same_bounds(
+    hub: type[Hub], asked: list[str], folder: Path
+) -> None:
+    for name in ("hyperparams.yaml", "embedding_model.ckpt"):
+        (folder / name).write_text(name)
+    yaml, weights = speechbrain.find_files("ann/net")
+    assert (yaml.read_text(), weights.name) == ("hyperparams.yaml", "embedding_model.ckpt")
+    (folder / "embedding_model.ckpt").unlink()
+    assert speechbrain.find_files("ann/net")[1].is_file()
+
+
+@pytest.mark.parametrize(
+    "source", ["nowhere", "a/b/c", "../net", "a/b@-x", "a/b@c d", "a b/c", "", "a/b@c/../../d"]
+)
 def test_what_is_neither_folder_nor_id_is_refused_and_not_asked_for(
     source: str, asked: list[str]
 ) -> None:

@@ -466,7 +466,9 @@ def test_a_photograph_gives_what_face_analysis_gives(
         assert got.score == pytest.approx(
             float(pair[0] @ pair[1] / np.prod([np.linalg.norm(value) for value in pair])), abs=1e-5
         )
-    assert capsys.readouterr().err == f"{shots[1]}: 3 faces; the central one was taken\n"
+    assert (
+        capsys.readouterr().err == f"{shots[1]}: 3 faces; the largest near the centre was taken\n"
+    )
     assert (
         loaded.meta["faces"]
         == f"central, aligned to 112 x 112, detector {sha256(pack / 'det_tiny.onnx')[:16]}"

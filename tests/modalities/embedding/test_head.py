@@ -203,6 +203,9 @@ def test_subjects_come_from_a_list(tmp_path: Path, name: str) -> None:
     assert [item.label for item in beside] == [f"s{number // EACH}" for number in range(len(ids))]
     named = rows.items(tmp_path / "e.ark", split="all", subjects=str(tmp_path / name))
     assert named == beside
+    (tmp_path / name).write_text("".join(f"u{number} ann\n" for number in range(len(ids))))
+    with pytest.raises(ValueError, match=f"1 subject .'ann'., by .*{name}"):
+        rows.items(tmp_path)
     (tmp_path / name).write_text("".join(lines[1:]))
     with pytest.raises(ValueError, match="1 of 40 embeddings have no subject"):
         rows.items(tmp_path)
@@ -214,11 +217,15 @@ def refused(tmp_path: Path) -> list[tuple[Embeddings | None, type[Exception], st
     zero[[3, 7]] = 0
     return [
         (Embeddings(whole.ids, zero, META), ValueError, "2 of 40 embeddings are zero"),
-        (Embeddings(whole.ids[:EACH], whole.matrix[:EACH], META), ValueError, "one subject"),
+        (
+            Embeddings(tuple(f"all/{id}" for id in whole.ids), whole.matrix, META),
+            ValueError,
+            "1 subject .'all'., the first part of ids such as 'all/s0/0.wav'.*subjects.txt",
+        ),
         (
             Embeddings(whole.ids[: 3 * EACH], whole.matrix[: 3 * EACH], META),
             ValueError,
-            "at least 2 of each",
+            "3 subjects .*at least 4 .*subjects.txt",
         ),
         (made(meta={}), ValueError, "does not state which model"),
         (made(meta={**META, "flip": "sum"}), ValueError, r"flip \(sum\)"),

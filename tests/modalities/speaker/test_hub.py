@@ -74,23 +74,31 @@ def test_stacked_fbank_is_the_seamless_extractor() -> None:
 
 @pytest.mark.parametrize("num_mels", [80, 128])
 def test_whisper_mel_is_the_whisper_extractor_in_every_window(num_mels: int) -> None:
-    found = waves(0.31, 29.99, 30.0, 61.3)
+    """As many frames as every second value of its mask says, twice, and two more."""
+    found = waves(0.31, 29.97, 29.99, 30.0, 61.3)
     extract: Any = transformers.WhisperFeatureExtractor(feature_size=num_mels)
     batch, lengths = padded(found)
     features, relative = WhisperMel(num_mels)(batch, lengths)
     size = 30 * RATE_HZ
     for wave, part in zip(found, frames_of(features, relative), strict=True):
-        expected = []
+        expected, marked = [], 0
         for start in range(0, len(wave), size):
-            window = wave[start : start + size]
-            theirs = extract(window, sampling_rate=RATE_HZ, return_tensors="pt")
-            reached = min(3000, -(-(len(window) + 200) // 160))
-            expected.append(theirs["input_features"][0].T[:reached])
-            if reached < 3000:  # what the backbone adds: one value in all bands and frames
-                rest = theirs["input_features"][0].T[reached:]
-                silence = max(-1.5, float(expected[-1].max()) - 2.0)
-                assert float((rest - silence).abs().max()) < 1e-5
-        torch.testing.assert_close(part, torch.cat(expected), rtol=1e-4, atol=2e-5)
+            theirs = extract(
+                wave[start : start + size],
+                sampling_rate=RATE_HZ,
+                return_tensors="pt",
+                return_attention_mask=True,
+            )
+            expected.append(theirs["input_features"][0].T)
+            marked += int(theirs["attention_mask"][0, ::2].sum())
+        assert len(part) == 2 * marked + 2
+        # what the backbone adds in the last window: one value in all bands and frames
+        rest = expected[-1][len(part) - len(expected) * 3000 :] if len(part) % 3000 > 2 else ()
+        silence = max(-1.5, float(expected[-1].max()) - 2.0)
+        assert all(float((frame - silence).abs().max()) < 1e-5 for frame in rest)
+        silent = torch.full((2, num_mels), -1.5)  # past the end of a window that is full
+        theirs_all = torch.cat([*expected, silent])[: len(part)]
+        torch.testing.assert_close(part, theirs_all, rtol=1e-4, atol=2e-5)
         alone, _ = WhisperMel(num_mels)(torch.from_numpy(wave)[None])
         torch.testing.assert_close(part, alone[0], rtol=1e-4, atol=2e-5)
 

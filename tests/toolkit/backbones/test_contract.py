@@ -81,13 +81,9 @@ SMALL: dict[str, dict[str, Any]] = {
 BACKBONES = sorted(
     {
         cls
-        for module in pkgutil.iter_modules(toolkit.backbones.__path__)
-        for name, cls in inspect.getmembers(
-            importlib.import_module(f"toolkit.backbones.{module.name}"), inspect.isclass
-        )
-        if issubclass(cls, nn.Module)
-        and cls.__module__ == f"toolkit.backbones.{module.name}"
-        and not name.startswith("_")
+        for module in pkgutil.walk_packages(toolkit.backbones.__path__, "toolkit.backbones.")
+        for name, cls in inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
+        if issubclass(cls, nn.Module) and cls.__module__ == module.name and not name.startswith("_")
         if getattr(cls, "takes", "features") == "features"
     },
     key=lambda found: found.__name__,

@@ -142,10 +142,8 @@ def build(name: str) -> tuple[Any, Tensor]:
 def test_no_image_network_is_left_out() -> None:
     result = {
         name
-        for module in pkgutil.iter_modules(toolkit.backbones.__path__)
-        for name, cls in inspect.getmembers(
-            importlib.import_module(f"toolkit.backbones.{module.name}"), inspect.isclass
-        )
+        for module in pkgutil.walk_packages(toolkit.backbones.__path__, "toolkit.backbones.")
+        for name, cls in inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
         if getattr(cls, "takes", "") == "images"
     }
     assert result == {name.partition("-")[0] for name in TINY}

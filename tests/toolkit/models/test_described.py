@@ -24,8 +24,8 @@ from toolkit.models.described import check_arguments
 
 def parts() -> Iterator[Any]:
     for package in (toolkit.backbones, modalities.speaker, modalities.face, modalities.image):
-        for info in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{info.name}")
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(info.name)
             for name, value in vars(module).items():
                 own = getattr(value, "__module__", "") == module.__name__ and not name.startswith(
                     "_"

@@ -26,7 +26,6 @@ from toolkit.training import recipe as recipes
 from toolkit.training import trainable
 from toolkit.training.build import build
 from toolkit.training.fine_tuning import LoRA, Tuning
-from toolkit.training.layers import depths
 from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.train import fit, step
@@ -292,42 +291,6 @@ class Flat(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(2, 2)
-
-
-def test_layers_of_transformers_are_known_by_their_names() -> None:
-    for names, expected in (
-        # ViT, DINOv2
-        (
-            [
-                "embeddings.cls_token",
-                "encoder.layer.0.norm1.weight",
-                "encoder.layer.1.norm1.weight",
-            ],
-            [0, 1, 2],
-        ),
-        # wav2vec 2.0, HuBERT, WavLM
-        (
-            [
-                "network.feature_extractor.conv_layers.0.conv.weight",
-                "network.encoder.layers.0.attention.q_proj.weight",
-                "network.encoder.layers.1.attention.q_proj.weight",
-                "pool.weight",
-            ],
-            [0, 1, 2, 3],
-        ),
-        # ConvNeXt and ResNet: the layers of several stages
-        (
-            [
-                "embedder.weight",
-                "encoder.stages.0.layers.0.layer.0.convolution.weight",
-                "encoder.stages.1.downsampling.weight",
-                "encoder.stages.1.layers.0.layer.0.convolution.weight",
-                "encoder.stages.1.layers.0.layer.1.convolution.weight",
-            ],
-            [0, 1, 1, 2, 2],
-        ),
-    ):
-        assert list(depths(names).values()) == expected
 
 
 def test_groups_of_the_optimiser_take_their_rates() -> None:

@@ -25,6 +25,9 @@ _USUAL: dict[str, ImagePooling] = {
 }
 _WITHOUT_CLS = frozenset(_USUAL)
 _WITH_HEAD = frozenset({"siglip_vision_model", "siglip2_vision_model"})
+# Four times the 1,374 tokens of the largest published network, DINOv2 with registers at 518 pixels.
+# The cost of attention grows with the square of their number.
+_MAX_TOKENS = 5_496
 
 
 class HubImage(nn.Module):
@@ -42,6 +45,7 @@ class HubImage(nn.Module):
         pool: The pooling; it has parameters with GeM alone.
         project: The linear layer to `dim`; nothing if dim is 0.
         pooling: The pooling by name, never "".
+        stride: The number of pixels between the tokens, or between the places of the last layer.
 
     Args:
         in_dim: The number of channels, which the configuration states too.
@@ -98,9 +102,16 @@ class HubImage(nn.Module):
         sizes = getattr(self._config, "hidden_sizes", None)
         width = int(sizes[-1] if sizes else self._config.hidden_size)
         self.patch = int(getattr(self._config, "patch_size", 1)) if not sizes else 1
+        self.stride = _stride(self._config) if sizes else self.patch
         # The size of images whose positions the network has; 0 where it has none or is of any size.
         own = getattr(self._config, "image_size", 0) if not sizes else 0
         self.own_size = 0 if self.family.startswith(("siglip2", "dinov3")) else int(own)
+        if self.stride < 1:
+            raise ValueError(
+                f"HubImage: patch_size is {self.stride}; 1 or more pixels are needed: give the "
+                "config.json of a published network"
+            )
+        self.check_size(self.own_size, self.own_size)
         if self.family in _WITH_HEAD and self.pooling != "head":
             _rest_head(self.network)
         self.pool: nn.Module = nn.Identity()
@@ -114,11 +125,12 @@ class HubImage(nn.Module):
         """Return raw embeddings (B, dim) of images (B, C, H, W); `lengths` is not used.
 
         Raises:
-            ValueError: The images have another shape.
+            ValueError: The images have another shape, or are too large for the network.
         """
         size = tuple(x.shape[2:])
         multiple = 1 if size == (self.own_size, self.own_size) else self.patch
         check_images(x, "HubImage", self.in_dim, multiple=multiple)
+        self.check_size(*size)
         tokens, pooled = self._tokens(x)
         if self.pooling == "CLS":
             z = tokens[:, 0]
@@ -130,6 +142,24 @@ class HubImage(nn.Module):
                 norm: Any = self.network.layernorm
                 z = in_float32(norm, z)
         return in_float32(self.project, z).float()
+
+    def check_size(self, height: int, width: int) -> None:
+        """Refuse images of which the network would make too many tokens or places.
+
+        Args:
+            height: Of the images, in pixels.
+            width: Of the images, in pixels.
+
+        Raises:
+            ValueError: There would be too many; it says how many.
+        """
+        tokens = (height // self.stride) * (width // self.stride)
+        if tokens > _MAX_TOKENS:
+            raise ValueError(
+                f"HubImage: the network makes {tokens} tokens of an image of {height} x {width}, "
+                f"one of each {self.stride} x {self.stride} pixels; at most {_MAX_TOKENS} are "
+                "made: give smaller images, or the configuration of a published network"
+            )
 
     def _tokens(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens (B, N, C) that are pooled, and what the network's own pooling gives.
@@ -169,6 +199,15 @@ def _check_pooling(family: str, pooling: str) -> None:
             f"HubImage: pooling is {pooling!r}; a network of model_type {family!r} can be pooled "
             f"by {', '.join(allowed)}"
         )
+
+
+def _stride(config: Any) -> int:
+    """Return how many pixels lie between the places of the last layer of ConvNeXt or ResNet."""
+    first = config.patch_size if config.model_type == "convnext" else 4
+    stages = len(config.hidden_sizes)
+    if getattr(config, "downsample_in_first_stage", False):
+        stages += 1
+    return int(first) << (stages - 1)
 
 
 def _inner(network: Any) -> Any:

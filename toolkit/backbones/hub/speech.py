@@ -6,6 +6,7 @@ encoder over log mel energies, as `transformers` has them.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +19,12 @@ from toolkit.backbones.hub.network import build
 from toolkit.backbones.images import in_float32
 from toolkit.backbones.layer_pooling import LayerPooling, pool_layers
 
-# Of Whisper's log mel energies: silence, and how far below the loudest value the others may lie.
-_SILENCE, _RANGE = -1.5, 2.0
+# Of Whisper's log mel energies: silence, how far below the loudest value the others may lie, and
+# how many frames follow those that are pooled.
+_SILENCE, _RANGE, _MARGIN = -1.5, 2.0, 2
+# The published networks make a frame of 320 samples, and Whisper 1,500 frames of a window. Four
+# times as many frames are made. The cost of attention grows with the square of their number.
+_FEWEST_SAMPLES, _MOST_POSITIONS = 80, 6_000
 
 
 class HubSpeech(nn.Module):
@@ -42,6 +47,7 @@ class HubSpeech(nn.Module):
         network: The network of transformers, with its names, without what only pre-training uses.
         pool: The pooling over layers and frames.
         project: The linear layer to `dim`; nothing if dim is 0.
+        samples: The number of samples between two frames of a network over waves; 0 for others.
 
     Args:
         in_dim: The size of a frame, which the configuration states too.
@@ -90,6 +96,8 @@ class HubSpeech(nn.Module):
                 f"but the front-end gives {in_dim}; {self._remedy()}"
             )
         self.in_dim = in_dim
+        self.samples = math.prod(self._config.conv_stride) if self.takes_waves else 0
+        self._check_frames()
         self.pads_exactly = getattr(self._config, "feat_extract_norm", "layer") != "group"
         whisper = self.family == "whisper"
         width = int(self._config.d_model if whisper else self._config.hidden_size)
@@ -171,24 +179,41 @@ class HubSpeech(nn.Module):
         """Return Whisper's layers over windows of 30 s, and which of their frames are valid.
 
         After the end of a recording every frame has one value, that of silence in a window as loud
-        as this one.
+        as this one. The last two frames of a recording are for the encoder to see: no frame of its
+        own stands for them (WhisperMel of modalities/speaker/hub.py).
         """
         batch, total, bands = features.shape
         size = 2 * int(self._config.max_source_positions)
-        windows = -(-total // size)
+        windows = max(1, -(-(total - _MARGIN) // size))
         if counts is None:
             counts = torch.full((batch,), total, device=features.device)
-        valid = _first(counts, windows * size)
+        # A margin that lies past the last window is cut off.
         padded = functional.pad(features, (0, 0, 0, windows * size - total))
         padded = padded.reshape(batch * windows, size, bands)
-        empty = ~valid.reshape(batch * windows, size, 1)
+        empty = ~_first(counts, windows * size).reshape(batch * windows, size, 1)
         loudest = padded.masked_fill(empty, -torch.inf).amax((1, 2), keepdim=True)
         silence = (loudest - _RANGE).clamp(min=_SILENCE).expand_as(padded)
         inputs = torch.where(empty, silence, padded).transpose(1, 2)
         layers = [
             layer.reshape(batch, windows * size // 2, -1) for layer in self._encode(inputs, None)
         ]
-        return layers, valid[:, ::2]
+        pooled = (counts - _MARGIN + 1).div(2, rounding_mode="floor").clamp(min=1)
+        return layers, _first(pooled, windows * size // 2)
+
+    def _check_frames(self) -> None:
+        """Refuse a configuration of a network that makes many more frames than published ones."""
+        if self.takes_waves and self.samples < _FEWEST_SAMPLES:
+            raise ValueError(
+                f"HubSpeech: conv_stride makes a frame of every {self.samples} samples; at least "
+                f"{_FEWEST_SAMPLES} are needed: give the config.json of a published network"
+            )
+        if self.family == "whisper":
+            positions = int(self._config.max_source_positions)
+            if not 1 <= positions <= _MOST_POSITIONS:
+                raise ValueError(
+                    f"HubSpeech: max_source_positions is {positions} frames; 1 to "
+                    f"{_MOST_POSITIONS} are read: give the config.json of a published network"
+                )
 
     def _frame_size(self) -> int:
         """Return the size of the frames that the network takes."""
