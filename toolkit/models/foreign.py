@@ -21,7 +21,7 @@ from torch import nn
 from toolkit.models import user_files
 
 FIELDS = {"call", "args", "package", "version"}  # the keys of a description of such a part
-SUM_DIGITS = 12  # of a file's SHA-256, which is the version of a file that no distribution has
+SUM_DIGITS = 12  # of the SHA-256 that is the version of files that no distribution has
 
 
 def origin(
@@ -36,7 +36,7 @@ def origin(
 
     Returns:
         {"package": the module's first name, "version": ...}. The version is that of the
-        distribution, or the first 12 digits of the SHA-256 of a file that no distribution has.
+        distribution, or the first 12 digits of a SHA-256; see version_of.
 
     Raises:
         ValueError: A checkpoint could not be loaded with it: it does not stand at the top of a
@@ -60,8 +60,12 @@ def version_of(module: str) -> str:
         module: Its name, such as "package.module".
 
     Returns:
-        The version of the package's distribution, or the first digits of the SHA-256 of the
-        module's file where no distribution has it. "" for a module that does not exist.
+        The version of the package's distribution. Where no distribution has it: the first digits
+        of the SHA-256 of the module's file, or of all .py files of the package that it is in. ""
+        for a module that does not exist.
+
+    Raises:
+        ValueError: The folder of the package holds too much to be read.
     """
     package = module.partition(".")[0]
     names = [] if user_files.is_beside(package) else sorted(_distributions().get(package, []))

@@ -28,9 +28,11 @@ RENAME = (
 _offered: dict[str, Path] = {}  # the files that `offer` was given, by the names of their modules
 _links: list[tempfile.TemporaryDirectory[str]] = []  # at most one folder
 _folders: list[str] = []  # the folders that `enter` put on sys.path, the newest first
-# The SHA-256 of a module's file as it was when the module was imported. The file may be edited
-# while the process goes on with what it imported.
+# The SHA-256 of a top-level module's files as they were when the module was imported. They may be
+# edited while the process goes on with what it imported.
 _sums: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+# Of the folder of a package that are looked at: folders and files, .py files, and their bytes.
+_MOST_ENTRIES, _MOST_FILES, _MOST_BYTES = 200_000, 10_000, 2**28
 
 
 def run(path: Path, *, anew: bool = True) -> ModuleType:
@@ -118,7 +120,7 @@ def offer(path: Path) -> bool:
         is_same = _is_same(file, path)
         if not is_same and name not in _offered and _folder_of(file) not in _folders:
             return False
-        if not is_same or _sums.get(known) not in (None, _sha256(file)):
+        if not is_same or _sums.get(known) not in (None, _sum_now(known)):
             del sys.modules[name]
     elif name not in _offered:
         file = _find(name)
@@ -164,19 +166,29 @@ class _Finder(MetaPathFinder):
 
 
 def summed(name: str) -> str:
-    """Return the SHA-256 of a module's file; of an imported one, as it was when first asked.
+    """Return the SHA-256 of a module's file, or of all .py files of the package that it is in.
+
+    Of what is imported it is the sum as it was when first asked.
 
     Args:
         name: The name of the module, which need not be imported.
 
     Returns:
         64 hex digits, or "" for a module without a file.
+
+    Raises:
+        ValueError: The folder of the package holds too much to be read.
     """
-    module = sys.modules.get(name)
+    if name not in sys.modules and not _find(name):
+        return ""
+    package = name.partition(".")[0]
+    module = sys.modules.get(package)
     if module is None:
-        return _sha256(_find(name))
+        spec = _spec(package)
+        folders = spec.submodule_search_locations if spec is not None else None
+        return _sum_of_folders(list(folders)) if folders else _sha256(_find(package))
     if module not in _sums:
-        _sums[module] = _sha256(_file_of(module))
+        _sums[module] = _sum_now(module)
     return _sums[module]
 
 
@@ -248,7 +260,7 @@ def _forget(folder: str) -> None:
     """Remove modules from sys.modules that `enter` says are forgotten."""
     inside = _modules_in(folder)
     changed = any(
-        module in _sums and _sums[module] != _sha256(_file_of(module)) for module in inside.values()
+        module in _sums and _sums[module] != _sum_now(module) for module in inside.values()
     )
     names = set(inside) if changed else set()
     for other in _folders:
@@ -287,6 +299,47 @@ def _file_of(module: ModuleType) -> str:
 
 def _sha256(file: str) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if os.path.isfile(file) else ""
+
+
+def _sum_now(module: ModuleType) -> str:
+    """Return the SHA-256 of the files of an imported top-level module as they are now."""
+    folders = module.__dict__.get("__path__")
+    return _sum_of_folders(list(folders)) if folders else _sha256(_file_of(module))
+
+
+def _sum_of_folders(folders: Sequence[str]) -> str:
+    """Return the SHA-256 of the names and contents of all .py files of a package.
+
+    Links to folders are not followed.
+
+    Args:
+        folders: Its folder; a package without __init__.py may have several.
+
+    Raises:
+        ValueError: There are too many files, or they are too large.
+    """
+    files: dict[str, str] = {}
+    num_entries = num_bytes = 0
+    for folder in folders:
+        for place, inner, names in os.walk(folder):
+            # A folder whose name is no identifier cannot be imported from.
+            inner[:] = [name for name in inner if name.isidentifier() and name != "__pycache__"]
+            paths = [os.path.join(place, name) for name in names if name.endswith(".py")]
+            found = [path for path in paths if os.path.isfile(path)]
+            files |= {os.path.relpath(path, folder).replace(os.sep, "/"): path for path in found}
+            num_entries += len(inner) + len(names)
+            num_bytes += sum(map(os.path.getsize, found))
+            if num_entries > _MOST_ENTRIES or len(files) > _MOST_FILES or num_bytes > _MOST_BYTES:
+                raise ValueError(
+                    f"{folder} is a package that was not installed, so its version is the sum of "
+                    f"its .py files; at most {_MOST_ENTRIES} files and folders are looked at, and "
+                    f"{_MOST_FILES} .py files of {_MOST_BYTES} bytes are read: install it with "
+                    "pip, which gives it a version, or move what is no code elsewhere"
+                )
+    whole = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        whole.update(os.fsencode(name) + b"\0" + _sha256(path).encode() + b"\n")
+    return whole.hexdigest()
 
 
 @contextmanager

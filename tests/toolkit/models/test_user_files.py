@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import multiprocessing
 import pickle
@@ -108,7 +109,7 @@ def test_a_spawned_process_finds_a_function_of_the_file(tmp_path: Path) -> None:
         assert pool.map(module.double, [1, 2]) == [2, 4]
 
 
-def test_a_package_in_the_folder_has_the_sum_of_its_module(tmp_path: Path) -> None:
+def test_a_package_in_the_folder_has_one_sum(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", uf_main="from uf_pack import inner")
     write(folder / "uf_pack", __init__="", inner="def mine(data):\n    return []\n")
     module = user_files.run(folder / "uf_main.py")
@@ -121,6 +122,83 @@ def test_a_package_in_the_folder_has_the_sum_of_its_module(tmp_path: Path) -> No
     assert user_files.summed("uf_pack.inner").startswith(stated["version"])  # without an import
     assert "uf_pack" not in sys.modules
     assert user_files.summed("uf_pack.absent") == user_files.summed("uf_absent.x") == ""
+
+
+@pytest.mark.parametrize("init", [True, False])
+@pytest.mark.parametrize("imported", [True, False])
+def test_the_sum_of_a_package_is_of_all_its_python_files(
+    imported: bool, init: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of its modules is asked for; what is no code of it changes nothing."""
+    monkeypatch.syspath_prepend(tmp_path)
+    pack = write(tmp_path / "uf_pack", net="value = 1", **({"__init__": ""} if init else {}))
+    write(pack / "deep", layers="value = 2")
+
+    def asked() -> str:
+        importlib.invalidate_caches()
+        for name in [name for name in sys.modules if name.startswith("uf_pack")]:
+            del sys.modules[name]
+        if imported:
+            importlib.import_module("uf_pack.net")
+        sums = {user_files.summed(name) for name in ("uf_pack.net", "uf_pack.deep.layers")}
+        assert len(sums) == 1
+        assert ("uf_pack" in sys.modules) == imported
+        return sums.pop()
+
+    sums = [asked()]
+    assert len(sums[0]) == 64
+    for change in (
+        lambda: write(pack / "deep", layers="value = 3"),
+        lambda: write(pack, other=""),
+        lambda: (pack / "other.py").rename(pack / "another.py"),
+        lambda: (pack / "deep" / "layers.py").write_text("value = 1"),
+        lambda: (pack / "net.py").write_text("value = 3"),  # the two files have changed places
+    ):
+        change()
+        sums.append(asked())
+    assert len(set(sums)) == len(sums)
+    (pack / "weights.pt").write_bytes(b"x")
+    (pack / "gone.py").symlink_to(pack / "nowhere.py")
+    write(pack / "__pycache__", cached="")
+    write(pack / "no-module", script="")
+    assert asked() == sums[-1]
+    (pack / "another.py").unlink()
+    assert asked() not in sums
+
+
+def test_the_sum_of_a_single_module_is_that_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(write(tmp_path, uf_alone="value = 1", uf_beside=""))
+    expected = hashlib.sha256(b"value = 1").hexdigest()
+    assert user_files.summed("uf_alone") == expected
+    importlib.import_module("uf_alone")
+    assert user_files.summed("uf_alone") == expected
+
+
+def test_a_part_of_a_package_that_changed_is_imported_again(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", uf_main="from uf_pack import inner\nvalue = inner.value")
+    write(folder / "uf_pack", __init__="", inner="value = 1")
+    assert user_files.run(folder / "uf_main.py").value == 1
+    before = user_files.summed("uf_pack.inner")
+    write(folder / "uf_pack", inner="value = 1000")
+    assert user_files.summed("uf_pack.inner") == before  # of what was imported
+    assert user_files.run(folder / "uf_main.py").value == 1000
+    assert user_files.summed("uf_pack.inner") != before
+
+
+@pytest.mark.parametrize(("name", "most"), [("ENTRIES", 3), ("FILES", 1), ("BYTES", 8)])
+def test_a_package_with_too_much_in_its_folder_is_refused(
+    name: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    pack = write(tmp_path / "uf_pack", __init__="", net="value = 1")
+    for number in range(2):
+        (pack / f"{number}.jpg").touch()
+    assert user_files.summed("uf_pack.net")
+    monkeypatch.setattr(user_files, f"_MOST_{name}", most)
+    with pytest.raises(ValueError, match="install"):
+        user_files.summed("uf_pack.net")
 
 
 def test_recipes_that_come_with_likeness_need_no_module(tmp_path: Path) -> None:
