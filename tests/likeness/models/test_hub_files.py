@@ -10,17 +10,31 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants
+import numpy as np
 import pytest
+from PIL import Image
+from torch import Tensor
 
+from likeness.models import hub
 from likeness.models.hub_files import find_files
+from likeness.models.initial import read_initial
 from likeness.models.load import load
+from modalities.image import folders
 from tests import tiny_hub
+from toolkit.data.sampling import Sampling
+from toolkit.losses.margin import ArcFace
+from toolkit.models import checkpoint
+from toolkit.training.log import read_log
+from toolkit.training.recipe import Compute, Recipe, Schedule
+from toolkit.training.run import Run
+from toolkit.training.train import fit, step
 
 COMMIT = hashlib.sha1(b"likeness").hexdigest()
 ROOT = Path(__file__).parents[3]
@@ -30,6 +44,7 @@ class Hub(BaseHTTPRequestHandler):
     """What the hub answers about one repository, ann/net, whose files are those of a folder."""
 
     protocol_version = "HTTP/1.1"
+    commit = COMMIT  # of main and v1
 
     def __init__(self, folder: Path, asked: list[str], *arguments: Any):
         self.folder, self.asked = folder, asked
@@ -44,18 +59,21 @@ class Hub(BaseHTTPRequestHandler):
     def answer(self, *, body: bool) -> None:
         path = self.path.partition("?")[0]
         self.asked.append(path)
-        if path in (f"/api/models/ann/net/revision/{tag}" for tag in ("main", "v1", COMMIT)) or (
+        commits = ("main", "v1", self.commit)
+        if path in (f"/api/models/ann/net/revision/{tag}" for tag in commits) or (
             path == "/api/models/ann/net"
         ):
             siblings = [{"rfilename": file.name} for file in sorted(self.folder.iterdir())]
-            content = json.dumps({"id": "ann/net", "sha": COMMIT, "siblings": siblings}).encode()
+            content = json.dumps(
+                {"id": "ann/net", "sha": self.commit, "siblings": siblings}
+            ).encode()
             self.send(200, content, body, {"Content-Type": "application/json"})
             return
         file = self.folder / path.rpartition("/")[2]
-        if path == f"/ann/net/resolve/{COMMIT}/{file.name}" and file.is_file():
+        if path == f"/ann/net/resolve/{self.commit}/{file.name}" and file.is_file():
             content = file.read_bytes()
             etag = hashlib.sha256(content).hexdigest()
-            self.send(200, content, body, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
+            self.send(200, content, body, {"ETag": f'"{etag}"', "X-Repo-Commit": self.commit})
             return
         self.send(404, b"{}", body, {"X-Error-Code": "RepoNotFound"})
 
@@ -115,6 +133,83 @@ def test_an_id_is_fetched_once_and_its_commit_is_stored(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     offline = load(f"hub:ann/net@{COMMIT}")
     assert (offline.digest, offline.settings["revision"]) == (model.digest, COMMIT)
+
+
+def images(folder: Path) -> Path:
+    """Two classes of four images each."""
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        (folder / name).mkdir(parents=True)
+        for number in range(4):
+            pixels = rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
+def recipe(source: str) -> Recipe:
+    """What fine-tunes a network of the hub on images."""
+    return Recipe(
+        modality="image",
+        frontend=hub.frontend(source),
+        backbone=hub.backbone(source, dim=4),
+        loss=partial(ArcFace, scale=8.0),
+        items=partial(folders.items, split="all"),
+        read=hub.read(source),
+        sampling=Sampling(batch_size=4),
+        schedule=Schedule(steps=2, save_every=1),
+        compute=Compute(threads=1),
+        init=f"hub:{source}",
+    )
+
+
+def test_a_run_stores_the_commit_that_it_started_from(
+    folder: Path,
+    asked: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In its log and its models. A later commit of the same network changes none of it."""
+
+    def only_one_step(run: Run, batch: Any, made: Recipe) -> Tensor:
+        if run.step == 1:
+            raise RuntimeError("power cut")
+        return step(run, batch, made)
+
+    data, out = images(tmp_path / "images"), tmp_path / "run"
+    init = {"model": "hub:ann/net@v1", "digest": load(f"hub:{folder}").digest, "revision": COMMIT}
+    with pytest.raises(RuntimeError, match="power cut"):
+        fit(
+            recipe("ann/net@v1"),
+            data=data,
+            out=out,
+            step=only_one_step,
+            read_initial=read_initial,
+        )
+    assert f"commit {COMMIT[:12]}" in capsys.readouterr().err
+    assert read_log(out)[0] == {"step": 0, "init": init}
+    stated = json.loads((out / "recipe.json").read_text())
+    assert stated["backbone"]["args"]["revision"] == COMMIT
+    later = hashlib.sha1(b"later").hexdigest()
+    monkeypatch.setattr(Hub, "commit", later)
+    changed = recipe("ann/net@v1")
+    assert changed.backbone.keywords["revision"] == later  # type: ignore[attr-defined]
+    fit(changed, data=data, out=out, resume=True, read_initial=read_initial)
+    assert [entry.get("init") for entry in read_log(out)] == [init, None, None]
+    _, description, _ = checkpoint.read(out / "last.safetensors", checkpoint.FORMAT)
+    assert (description["step"], description["init"]) == (2, init)
+    tuned = load(str(out))
+    assert tuned.parts["backbone"]["args"]["revision"] == later
+    # a run that starts from this one names it, and the digests lead back to the hub
+    again = replace(recipe("ann/net@v1"), init=str(out), schedule=Schedule(steps=1))
+    fit(again, data=data, out=tmp_path / "again", read_initial=read_initial)
+    _, description, _ = checkpoint.read(tmp_path / "again" / "last.safetensors", checkpoint.FORMAT)
+    assert description["init"] == {"model": str(out), "digest": tuned.digest}
+
+
+def test_a_folder_has_no_commit_to_store(folder: Path) -> None:
+    assert "revision" not in hub.backbone(str(folder)).keywords  # type: ignore[attr-defined]
+    assert read_initial(f"hub:{folder}").revision == ""
 
 
 def test_a_folder_is_never_asked_for(
