@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 Modality = Literal["speaker", "face", "image"]
 Lengths = Literal["none", "relative", "counts"]
-_RATES_HZ = (100, 1_000_000)
+_RATES_HZ = (1000, 192_000)
 _MOST_PIXELS = 2**24 // 3  # toolkit.backbones.external tries no input of more values
 
 

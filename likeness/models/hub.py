@@ -78,12 +78,10 @@ def load(source: str) -> Loaded:
     network = _without_weights(config, frontend.dim, source)
     _check_inputs(network, reading, source)
     _fill(network, config, read_tensors(files), source)
-    settings = {"pooling": getattr(network, "pooling", "mean")}
-    if files.revision:
-        settings["revision"] = files.revision
+    settings = {"pooling": getattr(network, "pooling", "mean"), **_revision(files)}
     parts = {
         "frontend": front,
-        "backbone": partial(cast(Part, type(network)), config=config, pooling=settings["pooling"]),
+        "backbone": partial(cast(Part, type(network)), config=config, **settings),
         "read": reading,
     }
     paths = (files.config, *([files.preprocessor] if files.preprocessor else []), *files.weights)
@@ -103,7 +101,7 @@ def backbone(source: str, **arguments: Any) -> Part:
     """Return the backbone of a recipe: a network of the hub with a pooling and a projection.
 
     Its weights are random until `init="hub:SOURCE"` fills them. A checkpoint stores the
-    configuration inside, so that it needs neither hub nor folder.
+    configuration inside, so that it needs neither hub nor folder, and the commit that it is of.
 
     Args:
         source: As for `load`; weights are not fetched.
@@ -119,7 +117,7 @@ def backbone(source: str, **arguments: Any) -> Part:
     files = find_files(source, weights=False)
     config = configuration(read_json(files.config), str(files.config))
     part = HubImage if _takes(config) == "images" else HubSpeech
-    return partial(part, config=config, **arguments)
+    return partial(part, config=config, **_revision(files), **arguments)
 
 
 def frontend(source: str) -> Part:
@@ -143,6 +141,11 @@ def _parts(source: str) -> tuple[Part, Part]:
     files = find_files(source, weights=False)
     config = configuration(read_json(files.config), str(files.config))
     return _reading(_preprocessing(files, source), config, source)
+
+
+def _revision(files: Files) -> dict[str, Any]:
+    """Return the commit that was fetched as a setting; a folder has none."""
+    return {"revision": files.revision} if files.revision else {}
 
 
 def _takes(config: str) -> str:

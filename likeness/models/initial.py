@@ -37,4 +37,7 @@ def read_initial(init: str) -> Initial:
             "speechbrain:SOURCE, wespeaker:FILE.pt, insightface:FILE.pth, hub:, own.py, or another "
             "model whose weights torch holds"
         )
-    return Initial(embedder.state_dict(), f"{init} ({loaded.digest[:12]})")
+    revision = loaded.settings.get("revision", "")
+    commit = f", commit {revision[:12]}" if revision else ""
+    source = f"{init} ({loaded.digest[:12]}{commit})"
+    return Initial(embedder.state_dict(), source, loaded.digest, revision)

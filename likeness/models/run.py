@@ -53,7 +53,8 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
     tensors, description, digest = read(path, FORMAT)
     _refuse_description(description, sum(x.numel() for x in tensors.values()), path)
     names = ("frontend", "backbone", "read")
-    trusted = check_trusted([description[name] for name in names], trust, str(path))
+    described = [description[name] for name in names]
+    trusted = check_trusted(described, trust, str(path))
     try:
         parts = [
             restore(description[name], name, kind="module", untrusted=True, trusted=trusted)
@@ -77,9 +78,9 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
         # Arguments of other types than a part takes lead to errors of any type.
         raise ValueError(
             f"{path}: its description cannot be built ({type(error).__name__}: "
-            f"{str(error)[:200]}); it is damaged, copy it again"
-        ) from None
-    put(embedder, without_loss(tensors), str(path), _remedy([description[name] for name in names]))
+            f"{str(error)[:200]}); {_remedy(described, 'it is damaged: copy it again')}"
+        ) from error
+    put(embedder, without_loss(tensors), str(path), _remedy(described, _DAMAGED))
     reading = restore(
         description["read"], f"{path}: read", kind="read", untrusted=True, trusted=trusted
     )
@@ -97,11 +98,13 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
     )
 
 
-def _remedy(descriptions: Sequence[Any]) -> str:
-    """Return what is to be done about weights that do not fit the parts that are described."""
+def _remedy(descriptions: Sequence[Any], otherwise: str) -> str:
+    """Return what is to be done about weights or arguments that do not fit the parts of others that
+    are described; `otherwise` where all parts are ours.
+    """
     versions = {f"{part['package']} {part['version']}" for part in parts_in(descriptions)}
     if not versions:
-        return _DAMAGED
+        return otherwise
     return f"take its packages as they were when it was trained: {', '.join(sorted(versions))}"
 
 

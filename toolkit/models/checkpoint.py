@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import torch
@@ -90,6 +91,7 @@ def save_model(
     metrics: dict[str, float],
     loss: nn.Module | None = None,
     classes: Sequence[str] = (),
+    init: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write the embedder and its description so that a model can be loaded without the recipe.
 
@@ -102,6 +104,7 @@ def save_model(
         metrics: Name -> value of what was measured at this step.
         loss: The loss whose class vectors are saved too, for a recipe that classifies.
         classes: The names of the rows of these class vectors.
+        init: The model that fine-tuning started from: its name, digest and revision.
     """
     description = {
         "modality": recipe.modality,
@@ -114,6 +117,7 @@ def save_model(
         "metrics": metrics,
         "version": likeness_version(),
         "recipe": describe(recipe),
+        **({"init": dict(init)} if init else {}),
     }
     tensors = adapter.tensors_of(embedder)
     if loss is not None:

@@ -352,8 +352,8 @@ def _add_window(
             # Inputs of two axes are waves, which networks refuse because they are short.
             remedy = ": remove it, or read with a larger min_seconds" if inputs.ndim == 2 else ""
             name = name_of(read)
-            whose = "" if name.partition(".")[0] in HOMES else f", as {name} reads them"
-            raise ValueError(f"{error}; it is among ({name_first(ids)}){whose}{remedy}") from error
+            whose = "" if name.partition(".")[0] in HOMES else f" (items are read by {name})"
+            raise ValueError(f"{error}; it is among ({name_first(ids)}){remedy}{whose}") from error
         for place, row in zip(places, z, strict=True):
             position, size = window[place][0], sizes[place]
             total, weight = sums.get(position, (np.zeros(1), 0))

@@ -106,3 +106,25 @@ def renamed(description: Any, names: Mapping[str, str] = RENAMED) -> Any:
         module, dot, name = values["call"].rpartition(".")
         values["call"] = f"{names.get(module, module)}{dot}{name}"
     return values
+
+
+def without_revisions(description: Any) -> Any:
+    """Leave out of a description from which commits of the hub its networks came.
+
+    A network is told by its configuration, which is beside the commit: a run goes on, and a result
+    stays what it is, after a later commit that changes neither.
+
+    Example:
+        >>> args = {"config": "{}", "revision": "0123"}
+        >>> without_revisions({"call": "toolkit.backbones.hub.image.HubImage", "args": args})
+        {'call': 'toolkit.backbones.hub.image.HubImage', 'args': {'config': '{}'}}
+    """
+    if isinstance(description, list):
+        return [without_revisions(value) for value in description]
+    if not isinstance(description, dict):
+        return description
+    values = {key: without_revisions(value) for key, value in description.items()}
+    is_hub = str(values.get("call")).startswith("toolkit.backbones.hub.")
+    if is_hub and isinstance(values.get("args"), dict):
+        values["args"].pop("revision", None)
+    return values

@@ -56,6 +56,8 @@ class Keeper:
                     description=self.plan.description,
                 )
             )
+            if run.init and not run.step:
+                self.log.write(0, init=run.init)
             self.watch = stack.enter_context(Watch(run, self.plan, self.log))
             self._stack = stack.pop_all()
         return self
@@ -210,6 +212,7 @@ class Keeper:
                 metrics=metrics,
                 loss=loss if self.recipe.measures_items else None,
                 classes=self.plan.classes,
+                init=self.run.init,
             )
 
     def _owed(self, error: ValueError) -> ValueError:

@@ -158,9 +158,9 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def cut(folder: Path, step: int) -> None:
-    """Drop what a killed run logged after the checkpoint that is resumed."""
+    """Drop what a killed run logged after the checkpoint that is resumed; all of it at step 0."""
     if (folder / LOG).is_file():
-        kept = [entry for entry in read_log(folder) if entry["step"] <= step]
+        kept = [entry for entry in read_log(folder) if step and entry["step"] <= step]
         with atomic_path(folder / LOG) as partial_path:
             partial_path.write_text(
                 "".join(f"{json.dumps(entry)}\n" for entry in kept), encoding="utf-8"

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolkit.models.parts import RENAMED, renamed
+from toolkit.models.parts import RENAMED, renamed, without_revisions
 
 # The recipe of version 0.1 had one level of fields.
 MOVED = {
@@ -49,7 +49,10 @@ def place(field: str) -> str:
 
 
 def flat(description: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's description with the fields of GROUPS one by one: {"schedule.steps": 100, ...}."""
+    """A recipe's description as two are compared: with the fields of GROUPS one by one,
+    {"schedule.steps": 100, ...}, and without what `without_revisions` leaves out.
+    """
+    description = without_revisions(dict(description))
     whole = {name: value for name, value in description.items() if name not in GROUPS}
     return whole | {
         f"{group}.{name}": value

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from toolkit.data.sampling import Sampling
 from toolkit.losses.common import unknown_settings
 from toolkit.models import user_files
-from toolkit.models.parts import Part, describe
+from toolkit.models.parts import Part, describe, without_revisions
 from toolkit.part_checks import check_factory, check_takes
 from toolkit.training.assign import assign, suggest
 from toolkit.training.fine_tuning import Tuning
@@ -437,7 +437,7 @@ def descriptions(recipe: Recipe) -> list[dict[str, Any]]:
 
     Searches and comparisons keep digests of descriptions, by which they are gone on with.
     """
-    now = json.loads(json.dumps(describe(recipe)))
+    now = without_revisions(json.loads(json.dumps(describe(recipe))))
     earlier = [_without_added(now), as_version_0_1(now, _measure_defaults())]
     return [now, *(description for description in earlier if current(description) == now)]
 

@@ -100,6 +100,8 @@ class Run:
     # parameters that stand still until a step and are trained from then on (build.thaw)
     frozen: list[nn.Parameter] = field(default_factory=list)
     average: Average | None = None  # of the weights, where the recipe asks for one
+    # the model that fine-tuning started from: model (as in recipe.init), digest, and revision
+    init: dict[str, str] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -228,6 +230,7 @@ def _state(run: Run, classes: Sequence[str], items: str) -> dict[str, Any]:
         "num_classes": len(classes),
         "classes": digest(classes),
         "items": items,
+        **({"init": run.init} if run.init else {}),
     }
 
 
@@ -288,6 +291,7 @@ def _is_state(state: dict[str, Any]) -> bool:
         type(step) is int
         and step >= 0
         and isinstance(state.get("owed"), bool)
+        and _is_init(state.get("init", {}))
         and isinstance(plateau, dict)
         and type(plateau.get("since_best")) is int
         and isinstance(plateau.get("kept"), list)
@@ -356,7 +360,13 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
         int(state["step"]),
         bool(state["owed"]),
     )
+    run.init = state.get("init", {})
     return True
+
+
+def _is_init(stated: object) -> bool:
+    """Whether this is what a run keeps of the model that it started from."""
+    return isinstance(stated, dict) and all(isinstance(text, str) for text in stated.values())
 
 
 def _is_average(name: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eval.formats.provenance import digest
+from eval.formats.provenance import digest, sha256
 from toolkit.backbones.weights import first_names
 from toolkit.console import console
 from toolkit.models import adapter, checkpoint
@@ -33,10 +33,14 @@ class Initial:
     Attributes:
         weights: The embedder's tensors by name.
         source: Where they are from, in words.
+        digest: The SHA-256 that tells the model from others.
+        revision: The commit that came, of a model that was fetched; "" for any other.
     """
 
     weights: dict[str, Tensor]
     source: str
+    digest: str = ""
+    revision: str = ""
 
 
 # `recipe.init` to the network that it names
@@ -53,7 +57,7 @@ def read_initial(init: str) -> Initial:
     """
     weights, stated, summed = checkpoint.read(checkpoint.find_model(Path(init)), checkpoint.FORMAT)
     source = f"{init} ({summed[:12]}, step {int(stated['step'])})"
-    return Initial(checkpoint.without_loss(weights), source)
+    return Initial(checkpoint.without_loss(weights), source, summed)
 
 
 def start(
@@ -106,7 +110,8 @@ def start_from(initial: Initial, recipe: Recipe, run: Run, classes: tuple[str, .
 
     Where recipe.init is the folder of a run with the same classes and loss, the network and the
     loss of its last step are taken. Otherwise the initial network alone is taken. Parts that no
-    pretrained model has may be missing there. What was taken and what is made anew is printed.
+    pretrained model has may be missing there. What was taken and what is made anew is printed, and
+    the run keeps which model it was.
 
     Returns:
         Whether the loss's state (its class proxies) was taken as well.
@@ -119,9 +124,13 @@ def start_from(initial: Initial, recipe: Recipe, run: Run, classes: tuple[str, .
     anew = _why_anew(path, before, run, classes)
     new = distributed.on_all(lambda: _put(run, initial.weights, f"init={recipe.init}"))
     source = f"init: network weights of {initial.source}"
+    stated = {"digest": initial.digest, "revision": initial.revision}
     if before is not None and not anew:
         _go_on_from(path, before[0], run)
         source = f"init: network weights of {path} (step {before[1]['step']})"
+        last = path / checkpoint.LAST
+        stated = {"digest": sha256(last) if last.is_file() else ""}
+    run.init = {"model": recipe.init, **{name: text for name, text in stated.items() if text}}
     if run.encoder is not None:
         run.encoder.load_state_dict(run.embedder.state_dict())
     if new:

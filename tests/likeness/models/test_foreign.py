@@ -479,6 +479,24 @@ def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path
         load_model(run, trust=["petnets", "nearby_net"])
 
 
+def test_a_class_that_has_changed_names_its_line(
+    pets: Path, voices: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(pets, voices)
+    forget()
+    (pets / "nearby_net.py").write_text(
+        BESIDE.replace("    pass", "    def __init__(self, x, dim):\n        gone")
+    )
+    wave = sorted(voices.rglob("*.flac"))[0]
+    trust = ["--trust", "petnets", "--trust", str(pets / "nearby_net.py")]
+    with pytest.raises(SystemExit):
+        main(["verify", str(wave), str(wave), "--model", str(run), *trust])
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert "NameError: name 'gone' is not defined" in sentence
+    assert "as they were when it was trained: nearby_net" in sentence
+    assert sentence.endswith("nearby_net.py, line 7)")
+
+
 def test_the_command_warns_of_another_version_in_one_line(
     pets: Path, voices: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

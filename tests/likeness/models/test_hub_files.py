@@ -10,18 +10,31 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants
+import numpy as np
 import pytest
+from PIL import Image
+from torch import Tensor
 
-from likeness.models import speechbrain
+from likeness.models import hub, speechbrain
 from likeness.models.hub_files import find_files
+from likeness.models.initial import read_initial
 from likeness.models.load import load
+from modalities.image import folders
 from tests import tiny_hub
+from toolkit.data.sampling import Sampling
+from toolkit.losses.margin import ArcFace
+from toolkit.models import checkpoint
+from toolkit.training.log import read_log
+from toolkit.training.recipe import Compute, Recipe, Schedule
+from toolkit.training.run import Run
+from toolkit.training.train import fit, step
 
 COMMIT = hashlib.sha1(b"likeness").hexdigest()
 ROOT = Path(__file__).parents[3]
@@ -41,6 +54,7 @@ class Hub(BaseHTTPRequestHandler):
     surplus = 0
 
     protocol_version = "HTTP/1.1"
+    commit = COMMIT  # of main and v1
 
     def __init__(self, folder: Path, asked: list[str], *arguments: Any):
         self.folder, self.asked = folder, asked
@@ -55,7 +69,8 @@ class Hub(BaseHTTPRequestHandler):
     def answer(self, *, body: bool) -> None:
         path = self.path.partition("?")[0]
         self.asked.append(path)
-        if path in (f"/api/models/ann/net/revision/{tag}" for tag in ("main", "v1", COMMIT)) or (
+        commits = ("main", "v1", self.commit)
+        if path in (f"/api/models/ann/net/revision/{tag}" for tag in commits) or (
             path == "/api/models/ann/net"
         ):
             siblings: list[dict[str, Any]] = [
@@ -64,14 +79,19 @@ class Hub(BaseHTTPRequestHandler):
             for sibling in siblings if self.sizes is not None else ():
                 file = self.folder / sibling["rfilename"]
                 sibling["size"] = self.sizes.get(file.name, file.stat().st_size)
-            content = json.dumps({"id": "ann/net", "sha": COMMIT, "siblings": siblings}).encode()
+            listed = {"id": "ann/net", "sha": self.commit, "siblings": siblings}
+            content = json.dumps(listed).encode()
             self.send(200, content, body, {"Content-Type": "application/json"})
             return
         file = self.folder / path.rpartition("/")[2]
-        if path == f"/ann/net/resolve/{COMMIT}/{file.name}" and file.is_file():
+        if path == f"/ann/net/resolve/{self.commit}/{file.name}" and file.is_file():
             content = file.read_bytes()
             etag, linked = self.tags or (hashlib.sha256(content).hexdigest(),) * 2
-            headers = {"ETag": f'"{etag}"', "X-Linked-Etag": f'"{linked}"', "X-Repo-Commit": COMMIT}
+            headers = {
+                "ETag": f'"{etag}"',
+                "X-Linked-Etag": f'"{linked}"',
+                "X-Repo-Commit": self.commit,
+            }
             self.send(200, content + bytes(self.surplus), body, headers)
             return
         self.send(404, b"{}", body, {"X-Error-Code": "RepoNotFound"})
@@ -103,7 +123,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> type[Hub]:
+def server(monkeypatch: pytest.MonkeyPatch) -> type[Hub]:
     """The hub's class, whose attributes a test may set."""
     for name in ("sizes", "tags", "surplus"):
         monkeypatch.setattr(Hub, name, getattr(Hub, name))
@@ -149,6 +169,83 @@ def test_an_id_is_fetched_once_and_its_commit_is_stored(
         assert (offline.digest, offline.settings["revision"]) == (model.digest, COMMIT)
     with pytest.raises(OSError, match="not in the cache"):
         load("hub:ann/net")
+
+
+def images(folder: Path) -> Path:
+    """Two classes of four images each."""
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        (folder / name).mkdir(parents=True)
+        for number in range(4):
+            pixels = rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
+def recipe(source: str) -> Recipe:
+    """What fine-tunes a network of the hub on images."""
+    return Recipe(
+        modality="image",
+        frontend=hub.frontend(source),
+        backbone=hub.backbone(source, dim=4),
+        loss=partial(ArcFace, scale=8.0),
+        items=partial(folders.items, split="all"),
+        read=hub.read(source),
+        sampling=Sampling(batch_size=4),
+        schedule=Schedule(steps=2, save_every=1),
+        compute=Compute(threads=1),
+        init=f"hub:{source}",
+    )
+
+
+def test_a_run_stores_the_commit_that_it_started_from(
+    folder: Path,
+    asked: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In its log and its models. A later commit of the same network changes none of it."""
+
+    def only_one_step(run: Run, batch: Any, made: Recipe) -> Tensor:
+        if run.step == 1:
+            raise RuntimeError("power cut")
+        return step(run, batch, made)
+
+    data, out = images(tmp_path / "images"), tmp_path / "run"
+    init = {"model": "hub:ann/net@v1", "digest": load(f"hub:{folder}").digest, "revision": COMMIT}
+    with pytest.raises(RuntimeError, match="power cut"):
+        fit(
+            recipe("ann/net@v1"),
+            data=data,
+            out=out,
+            step=only_one_step,
+            read_initial=read_initial,
+        )
+    assert f"commit {COMMIT[:12]}" in capsys.readouterr().err
+    assert read_log(out)[0] == {"step": 0, "init": init}
+    stated = json.loads((out / "recipe.json").read_text())
+    assert stated["backbone"]["args"]["revision"] == COMMIT
+    later = hashlib.sha1(b"later").hexdigest()
+    monkeypatch.setattr(Hub, "commit", later)
+    changed = recipe("ann/net@v1")
+    assert changed.backbone.keywords["revision"] == later  # type: ignore[attr-defined]
+    fit(changed, data=data, out=out, resume=True, read_initial=read_initial)
+    assert [entry.get("init") for entry in read_log(out)] == [init, None, None]
+    _, description, _ = checkpoint.read(out / "last.safetensors", checkpoint.FORMAT)
+    assert (description["step"], description["init"]) == (2, init)
+    tuned = load(str(out))
+    assert tuned.parts["backbone"]["args"]["revision"] == later
+    # a run that starts from this one names it, and the digests lead back to the hub
+    again = replace(recipe("ann/net@v1"), init=str(out), schedule=Schedule(steps=1))
+    fit(again, data=data, out=tmp_path / "again", read_initial=read_initial)
+    _, description, _ = checkpoint.read(tmp_path / "again" / "last.safetensors", checkpoint.FORMAT)
+    assert description["init"] == {"model": str(out), "digest": tuned.digest}
+
+
+def test_a_folder_has_no_commit_to_store(folder: Path) -> None:
+    assert "revision" not in hub.backbone(str(folder)).keywords  # type: ignore[attr-defined]
+    assert read_initial(f"hub:{folder}").revision == ""
 
 
 def test_a_folder_is_never_asked_for(
@@ -200,10 +297,10 @@ def test_the_cache_is_shared_with_huggingface_hub(asked: list[str]) -> None:
 
 @pytest.mark.parametrize("tags", [("../../../../evil", "../../../../evil"), ("..", "a/../..")])
 def test_no_header_of_the_hub_becomes_a_path(
-    tags: tuple[str, str], hub: type[Hub], asked: list[str], folder: Path, tmp_path: Path
+    tags: tuple[str, str], server: type[Hub], asked: list[str], folder: Path, tmp_path: Path
 ) -> None:
     """hf_hub_download writes outside its cache with the first of these."""
-    hub.tags = tags
+    server.tags = tags
     files = find_files("ann/net")
     assert files.weights[0].read_bytes() == (folder / "model.safetensors").read_bytes()
     written = [path for path in tmp_path.rglob("*") if path.is_file() and folder != path.parent]
@@ -220,9 +317,9 @@ def test_no_header_of_the_hub_becomes_a_path(
     ],
 )
 def test_files_that_are_too_large_are_not_fetched(
-    sizes: dict[str, int], keyword: str, hub: type[Hub], asked: list[str]
+    sizes: dict[str, int], keyword: str, server: type[Hub], asked: list[str]
 ) -> None:
-    hub.sizes = sizes
+    server.sizes = sizes
     with pytest.raises(ValueError, match=keyword):
         find_files("ann/net")
     assert not [path for path in asked if path.endswith(next(iter(sizes)))]
@@ -231,14 +328,14 @@ def test_files_that_are_too_large_are_not_fetched(
 @pytest.mark.parametrize("stated", [True, False])
 def test_a_file_that_is_longer_than_it_may_be_is_not_kept(
     stated: bool,
-    hub: type[Hub],
+    server: type[Hub],
     asked: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The hub sends more than it states, or states nothing and sends more than is fetched."""
     monkeypatch.setattr("likeness.models.hub_cache._MAX_SETTINGS", 100_000)
-    hub.sizes, hub.surplus = {} if stated else None, 20_000_000
+    server.sizes, server.surplus = {} if stated else None, 20_000_000
     with pytest.raises(ValueError, match=r"config.json is longer than the \d+ bytes"):
         find_files("ann/net")
     home = tmp_path / "a" / "b" / "cache" / "models--ann--net"
@@ -246,17 +343,17 @@ def test_a_file_that_is_longer_than_it_may_be_is_not_kept(
 
 
 def test_a_file_that_is_shorter_than_it_is_said_to_be_is_not_kept(
-    hub: type[Hub], asked: list[str]
+    server: type[Hub], asked: list[str]
 ) -> None:
-    hub.sizes = {"config.json": 5000}
+    server.sizes = {"config.json": 5000}
     with pytest.raises(OSError, match="could not be fetched"):
         find_files("ann/net")
-    hub.sizes = {}
+    server.sizes = {}
     assert find_files("ann/net").revision == COMMIT
 
 
 def test_files_of_speechbrain_are_fetched_within_the_same_bounds(
-    hub: type[Hub], asked: list[str], folder: Path
+    server: type[Hub], asked: list[str], folder: Path
 ) -> None:
     for name in ("hyperparams.yaml", "embedding_model.ckpt"):
         (folder / name).write_text(name)

@@ -57,6 +57,7 @@ class HubImage(nn.Module):
         dim: The size of the embeddings; 0 leaves the pooled vector as it is.
         power: The exponent of GeM, or where its training begins.
         learn_power: Whether the exponent is learned.
+        revision: The commit on the hub that the configuration is of, for the record.
 
     Raises:
         ValueError: The configuration is none, is of another kind of network, or states another
@@ -86,10 +87,12 @@ class HubImage(nn.Module):
         dim: int = 0,
         power: float = 3.0,
         learn_power: bool = True,
+        revision: str = "",
     ) -> None:
         super().__init__()
         built = build(config, ("images",), "HubImage")
         self.network, self.family, self._config = built.network, built.model_type, built.config
+        self.revision = revision
         self.pooling = pooling or _USUAL.get(self.family, "CLS")
         _check_pooling(self.family, self.pooling)
         channels = int(self._config.num_channels)

@@ -56,6 +56,7 @@ class HubSpeech(nn.Module):
         dim: The size of the embeddings; 0 leaves the pooled vector as it is.
         heads: The number of heads of MHFA.
         compressed: The size of keys and values of MHFA.
+        revision: The commit on the hub that the configuration is of, for the record.
 
     Raises:
         ValueError: The configuration is none, is of another kind of network, or states another size
@@ -82,10 +83,12 @@ class HubSpeech(nn.Module):
         dim: int = 0,
         heads: int = 32,
         compressed: int = 128,
+        revision: str = "",
     ) -> None:
         super().__init__()
         built = build(config, ("waves", "features"), "HubSpeech")
         self.network, self.family, self._config = built.network, built.model_type, built.config
+        self.revision = revision
         self.takes_waves = built.family.takes == "waves"
         if self.family == "wavlm":  # torch warns of how transformers calls its attention
             warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
