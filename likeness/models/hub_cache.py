@@ -125,10 +125,11 @@ def _ask(model: str, name: str, revision: str | None) -> Snapshot:
     fetched: dict[str, Path] = {}
 
     def get(files: Sequence[str]) -> tuple[Path, ...]:
-        known = sum(path.stat().st_size for path in fetched.values())
-        _check_sizes(model, {file: sizes.get(file) for file in files}, known)
+        left = MAX_WEIGHTS - sum(path.stat().st_size for path in fetched.values())
+        _check_sizes(model, {file: sizes.get(file) for file in files}, left)
         for file in files:
-            fetched[file] = _download(model, name, commit, file, sizes.get(file))
+            fetched[file] = _download(model, name, commit, file, sizes.get(file), left)
+            left -= fetched[file].stat().st_size
         return tuple(fetched[file] for file in files)
 
     return Snapshot(sizes, get, commit)
@@ -169,7 +170,7 @@ def _most(file: str) -> int:
     return _MOST.get(Path(file).suffix, _MAX_SETTINGS)
 
 
-def _check_sizes(model: str, sizes: Mapping[str, int | None], known: int) -> None:
+def _check_sizes(model: str, sizes: Mapping[str, int | None], left: int) -> None:
     """Refuse files that are too large by what the hub states, one by one and all together."""
     for file, size in sizes.items():
         if size is not None and size > _most(file):
@@ -177,11 +178,12 @@ def _check_sizes(model: str, sizes: Mapping[str, int | None], known: int) -> Non
                 f"{model}: {file} has {size} bytes; at most {_most(file)} are fetched: fetch it "
                 f"elsewhere and give {model.partition(':')[0]}:FOLDER"
             )
-    total = known + sum(size or 0 for size in sizes.values())
-    if total > MAX_WEIGHTS:
+    total = sum(size or 0 for size in sizes.values())
+    if total > left:
         raise Refused(
-            f"{model}: its files have {total} bytes together; at most {MAX_WEIGHTS} are fetched: "
-            f"fetch them elsewhere and give {model.partition(':')[0]}:FOLDER"
+            f"{model}: its files have {total + MAX_WEIGHTS - left} bytes together; at most "
+            f"{MAX_WEIGHTS} are fetched: fetch them elsewhere and give "
+            f"{model.partition(':')[0]}:FOLDER"
         )
 
 
@@ -194,8 +196,17 @@ def _folder(name: str) -> Path:
     return cache / repo_folder_name(repo_id=name, repo_type="model")
 
 
-def _download(model: str, name: str, commit: str, file: str, size: int | None) -> Path:
-    """Fetch a file of a commit, if it was not fetched before; return its path."""
+def _download(model: str, name: str, commit: str, file: str, size: int | None, left: int) -> Path:
+    """Fetch a file of a commit, if it was not fetched before; return its path.
+
+    Args:
+        model: For errors.
+        name: Of the repository.
+        commit: The commit.
+        file: The name of the file.
+        size: Its bytes, as the hub states them; None where it states nothing.
+        left: How many bytes are fetched of it at most, whatever it is.
+    """
     path = _folder(name) / "snapshots" / commit / file
     if path.is_file():
         return path
@@ -204,7 +215,7 @@ def _download(model: str, name: str, commit: str, file: str, size: int | None) -
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    most = _most(file) if size is None else size
+    most = min(_most(file), left) if size is None else size
     with atomic_path(path) as part, _Bounded(part, most, f"{model}: {file}") as stream:
         http_get(
             hf_hub_url(name, file, revision=commit),

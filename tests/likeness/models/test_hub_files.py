@@ -342,6 +342,21 @@ def test_a_file_that_is_longer_than_it_may_be_is_not_kept(
     assert not [path for path in home.rglob("*") if path.is_file()]
 
 
+def test_files_whose_sizes_are_not_stated_are_bounded_together(
+    folder: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for the first of two files of weights, and not for the second."""
+    (folder / "model.safetensors").unlink()
+    shards = [f"model-{number}-of-2.safetensors" for number in (1, 2)]
+    for shard in shards:
+        (folder / shard).write_bytes(bytes(50_000))
+    index = json.dumps({"weight_map": dict(zip("ab", shards, strict=True))})
+    (folder / "model.safetensors.index.json").write_text(index)
+    monkeypatch.setattr("likeness.models.hub_cache.MAX_WEIGHTS", 90_000)
+    with pytest.raises(ValueError, match=r"model-2-of-2.* is longer than"):
+        find_files("ann/net")
+
+
 def test_a_file_that_is_shorter_than_it_is_said_to_be_is_not_kept(
     server: type[Hub], asked: list[str]
 ) -> None:

@@ -40,18 +40,21 @@ def test_counts_are_the_field_s_and_no_backbone_is_left_out() -> None:
             assert abs(module.size(row.make) / 1e6 - float(result[0])) < 0.0101, row.name
     named = {row.make.func if isinstance(row.make, partial) else row.make for row in module.ROWS}
     named |= {row.cls for row in module.HUB}
-    files = {path.stem for path in Path(next(iter(toolkit.backbones.__path__))).glob("*.py")} - {
+    room = Path(next(iter(toolkit.backbones.__path__)))
+    files = {".".join(path.relative_to(room).with_suffix("").parts) for path in room.rglob("*.py")}
+    files -= {
         "__init__",
+        "external",
         "head",
-        "hub",
-        "hub_families",
+        "hub.__init__",
+        "hub.families",
+        "hub.network",
         "images",
         "layer_pooling",
-        "own",
         "pickled",
         "pooling",
         "redimension",
         "torchaudio_cpu",
         "weights",
     }
-    assert {cls.__module__.rpartition(".")[2] for cls in named} == files
+    assert {cls.__module__.removeprefix("toolkit.backbones.") for cls in named} == files
