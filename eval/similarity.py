@@ -52,8 +52,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
-from eval.progress import report
 from eval.extensions import found_without
+from eval.progress import report
 from eval.types import Embeddings, Floats, Floats32, Trials, name_first, nfc
 
 _KERNELS = ("vmf_el", "vmf_b", "vmf_kl")

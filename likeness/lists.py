@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +122,7 @@ def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items,
     """
     if draw.num_trials < 2:
         raise ValueError(f"{where}: {draw.num_trials} trials; at least 2 are needed")
-    label_numbers(every)
+    label_numbers(every)  # refuses items without one
     chosen = hold_out(
         every,
         split=draw.split,
@@ -131,6 +132,14 @@ def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items,
         example="DATA/LABEL/file",
         of=of,
     )
+    names, numbers = label_numbers(chosen)
+    single = [names[number] for number in np.flatnonzero(np.bincount(numbers) == 1)]
+    if single:
+        warnings.warn(
+            f"{where}: {len(single)} of {len(names)} {plural(of)} have a single file and so no "
+            f"target trial ({name_first(single)})",
+            stacklevel=2,
+        )
     same = _column(chosen, "sex", "--same-sex", where) if draw.same_sex else None
     across = _column(chosen, "session", "--cross-session", where) if draw.cross_session else None
     if same is not None:
@@ -150,10 +159,20 @@ def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items,
     if target is None or target.all() or not target.any():
         kind = "target" if target is not None and target.all() else "nontarget"
         raise ValueError(
-            f"{where}: all {len(trials)} trials would be {kind} trials; add {of}s or files, or "
-            "leave out --same-sex and --cross-session"
+            f"{where}: all {len(trials)} trials would be {kind} trials; add {plural(of)} or "
+            "files, or leave out --same-sex and --cross-session"
         )
     return chosen, trials
+
+
+def plural(of: str) -> str:
+    """Return the plural of what a label is.
+
+    Example:
+        >>> plural("class"), plural("speaker")
+        ('classes', 'speakers')
+    """
+    return f"{of}es" if of.endswith("s") else f"{of}s"
 
 
 def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
@@ -181,8 +200,8 @@ def _refuse_two_sexes(chosen: Items, same: Sequence[str], where: str, of: str) -
     several = [name for name, sexes in seen.items() if len(sexes) > 1]
     if several:
         raise ValueError(
-            f"{where}: {len(several)} {of}s have several sexes ({name_first(several)}); correct "
-            "the column, or leave out --same-sex"
+            f"{where}: {len(several)} {plural(of)} have several sexes ({name_first(several)}); "
+            "correct the column, or leave out --same-sex"
         )
 
 
@@ -198,6 +217,9 @@ def write_lists(out: Path, chosen: Items, trials: Trials, root: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_items(out / "items.txt", chosen, root)
     write_trials(out / "trials.txt", trials)
-    with atomic_path(out / "labels.txt") as temporary, temporary.open("w", encoding="utf-8") as file:
+    with (
+        atomic_path(out / "labels.txt") as temporary,
+        temporary.open("w", encoding="utf-8") as file,
+    ):
         for id, name in zip(chosen.ids, chosen.labels, strict=True):
             file.write(f"{id}\t{name}\n")

@@ -162,7 +162,8 @@ class Model:
         if unknown := [name for name in reading if name not in Reading.__annotations__]:
             raise TypeError(
                 f"Model.embed() has no argument {unknown[0]!r}; beside inputs, rate_hz, root, "
-                f"columns, batch_size, workers and progress it has {', '.join(Reading.__annotations__)}"
+                "columns, batch_size, workers and progress it has "
+                f"{', '.join(Reading.__annotations__)}"
             )
         if batch_size < 1 or workers < 0:
             raise ValueError(
@@ -446,9 +447,7 @@ def train(
 
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
     changes = [settings] if isinstance(settings, str) else list(settings)
-    changed = with_data_settings(
-        override(loaded, changes), columns=columns, label=label, root=root
-    )
+    changed = with_data_settings(override(loaded, changes), columns=columns, label=label, root=root)
     fit(changed, data=Path(data), out=Path(out), resume=resume, read_initial=read_initial)
     parts = {"frontend": changed.frontend, "backbone": changed.backbone, "read": changed.read}
     # Whose recipe was run trusts its packages.

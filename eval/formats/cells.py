@@ -30,7 +30,9 @@ _ROWS = 2**16
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 _OTHERS = (".json", ".jsonl", ".pkl", ".pickle", ".feather", ".h5", ".npz", ".zip", ".gz")
 _STRIPPED = " \t\r\n"
-_TEXT = r"(large_)?string(_view)?|dictionary<values=(large_)?string, indices=u?int\d+, ordered=[01]>"
+_TEXT = (
+    r"(large_)?string(_view)?|dictionary<values=(large_)?string, indices=u?int\d+, ordered=[01]>"
+)
 _NUMBER = r"u?int\d+|halffloat|float|double|bool|null"
 
 Chosen = dict[str, int]
@@ -57,9 +59,7 @@ def refuse_other_kinds(path: Path) -> None:
     """Raises ValueError for a file that is no table of text or Parquet, by its name."""
     suffix = path.suffix.lower()
     if suffix in _SPREADSHEETS:
-        raise ValueError(
-            f"{path}: this is a spreadsheet; save it as CSV (in UTF-8) and give that"
-        )
+        raise ValueError(f"{path}: this is a spreadsheet; save it as CSV (in UTF-8) and give that")
     if suffix in _OTHERS:
         raise ValueError(
             f"{path}: a {suffix} file is not read as a table of files; write it as .csv, .tsv or "
@@ -158,8 +158,10 @@ def parquet_blocks(path: Path, choose: Choose) -> Iterator[Block]:
     columns: list[tuple[list[str] | None, Any]] = []
     for form in forms:
         if form == "texts":
-            texts = [text.decode("utf-8", "surrogatepass").strip() for text in
-                     coded.split_texts(next(rest), next(rest))]
+            texts = [
+                text.decode("utf-8", "surrogatepass").strip()
+                for text in coded.split_texts(next(rest), next(rest))
+            ]
             columns.append(([*texts, ""], next(rest)))
         else:
             columns.append((None, next(rest)))

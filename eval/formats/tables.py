@@ -42,13 +42,13 @@ _PRELOADED = {".parquet": (__name__, "pyarrow.parquet"), ".h5": (__name__, "h5py
 _ROWS = 1 << 14  # read at a time
 # Parquet's encodings that contain every text in full. RLE is used for what is null.
 _PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}
-_FLOATS = (
-    r"(large_list|list|fixed_size_list)<\w+: (halffloat|float|double)( not null)?>(\[\d+\])?"
-)
+_FLOATS = r"(large_list|list|fixed_size_list)<\w+: (halffloat|float|double)( not null)?>(\[\d+\])?"
 # Names in small letters, without blanks, _, - and dots.
-_ID_NAMES = ("id", "itemid", "utt", "uttid", "utterance", "utteranceid", "name", "key", "path")
-_ID_NAMES += ("file", "filename", "indexlevel0")  # the last is how pandas writes its index
-_VECTOR_NAMES = ("vector", "vectors", "embedding", "embeddings", "emb", "feature", "features")
+_ID_NAMES = {
+    *("id", "itemid", "utt", "uttid", "utterance", "utteranceid", "name", "key", "path", "file"),
+    *("filename", "indexlevel0"),  # the last is how pandas writes its index
+}
+_VECTOR_NAMES = {"vector", "vectors", "embedding", "embeddings", "emb", "feature", "features"}
 _SPARE = 1 << 27  # bytes of memory that a reader takes beside the embeddings
 # HDF5's filters deflate, shuffle and checksum. All others are plug-ins, which are foreign code.
 _STORED_HERE = {1, 2, 3}
@@ -127,6 +127,9 @@ class _Named(NamedTuple):
     vector: str = "vector"
 
 
+_OURS = _Named()
+
+
 def _named_columns(schema: Any) -> _Named:
     """The columns of the ids and of the vectors, of tables that others wrote too.
 
@@ -137,7 +140,7 @@ def _named_columns(schema: Any) -> _Named:
     types = {field.name: str(field.type) for field in schema}
     lists = [name for name, kind in types.items() if re.fullmatch(_FLOATS, kind)]
     texts = [name for name, kind in types.items() if kind in ("string", "large_string")]
-    chosen = []
+    chosen: list[str] = []
     for kind, columns, usual in (("id", texts, _ID_NAMES), ("vector", lists, _VECTOR_NAMES)):
         likely = [name for name in columns if re.sub(r"[\s_.-]", "", name).lower() in usual]
         candidates = next(
@@ -158,15 +161,13 @@ def _named_columns(schema: Any) -> _Named:
     return _Named(*chosen)
 
 
-def _check_schema(schema: Any, num_rows: int, limit: int, named: _Named = _Named()) -> str:
+def _check_schema(schema: Any, num_rows: int, limit: int, named: _Named = _OURS) -> str:
     """The text of the meta, if the schema is that of embeddings.
 
     Raises _Refused unless the columns are there, have the right types, and are within the limit
     where the schema says their size.
     """
-    types = {
-        name: schema.field(name).type for name in named if schema.get_field_index(name) >= 0
-    }
+    types = {name: schema.field(name).type for name in named if schema.get_field_index(name) >= 0}
     text, lists = types.get(named.id), types.get(named.vector)
     of_floats = re.fullmatch(_FLOATS, str(lists))
     if lists is None or str(text) not in ("string", "large_string") or not of_floats:
@@ -186,7 +187,7 @@ def _check_schema(schema: Any, num_rows: int, limit: int, named: _Named = _Named
 
 
 def _from_batches(
-    batches: Iterable[Any], schema: Any, limit: int, named: _Named = _Named()
+    batches: Iterable[Any], schema: Any, limit: int, named: _Named = _OURS
 ) -> tuple[tuple[str, ...], NDArray[Any]]:
     """The ids and the matrix in the batches of an Arrow table."""
     ids: list[str] = []
@@ -222,7 +223,9 @@ def _from_batches(
             )
         ids += names.to_pylist()
         parts.append(numbers(values).reshape(batch.num_rows, -1))
-    empty = np.zeros((0, max(1, getattr(schema.field(named.vector).type, "list_size", 1))), np.float32)
+    empty = np.zeros(
+        (0, max(1, getattr(schema.field(named.vector).type, "list_size", 1))), np.float32
+    )
     return tuple(ids), np.concatenate(parts) if parts else empty
 
 
@@ -259,7 +262,9 @@ def _read_parquet(path: Path, limit: int) -> Read:
         width = file.schema_arrow.field(named.vector).type.value_type.bit_width // 8
         # The bytes that the file states are those of encoded values, and encoded equal values take
         # no bytes. So the values are counted.
-        vectors = [column for column in columns if column.path_in_schema.startswith(f"{named.vector}.")]
+        vectors = [
+            column for column in columns if column.path_in_schema.startswith(f"{named.vector}.")
+        ]
         _refuse_size(sum(column.num_values * width for column in vectors), limit)
         encoded_ids = [
             column.total_uncompressed_size

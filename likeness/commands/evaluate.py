@@ -28,6 +28,7 @@ from likeness.commands.options import (
 from toolkit.printing import say
 
 if TYPE_CHECKING:
+    from eval.protocols.side_by_side import Compared
     from eval.protocols.verification import VerificationSettings
     from eval.reports.media import Media
     from eval.types import Embeddings, Scores, Trials
@@ -295,6 +296,7 @@ def evaluate_files(
         ValueError: As in reading the files and in the metrics.
         KeyError: Items of the trials have no embedding.
     """
+    from eval.formats.bare_scores import is_bare
     from eval.formats.provenance import sha256
     from eval.formats.subjects import read_mapping
     from eval.formats.trials import read_trials
@@ -302,8 +304,6 @@ def evaluate_files(
     from eval.protocols.verification import VerificationSettings
     from eval.results import write_json
     from likeness.files import names_of_files
-
-    from eval.formats.bare_scores import is_bare
 
     path_of = dict(zip(names_of_files(score_files, "score"), score_files, strict=True))
     _check(score_files, reference, page)

@@ -73,7 +73,7 @@ def lists(
     OUT/items.txt has the items, OUT/trials.txt the trials, and OUT/labels.txt the subject of each
     item.
     """
-    from likeness.lists import Draw, draw_lists, items, write_lists
+    from likeness.lists import Draw, draw_lists, items, plural, write_lists
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -86,13 +86,14 @@ def lists(
     write_lists(out, chosen, trials, start_from)
     target = 0 if trials.target is None else int(trials.target.sum())
     num_labels = len(set(chosen.labels))
-    of = {"class": "classes"}.get(_SUBJECTS[modality], f"{_SUBJECTS[modality]}s")
     say(
-        f"{len(chosen)} items of {num_labels} {of}, and {len(trials)} trials ({target} target) in "
-        f"{out}"
+        f"{len(chosen)} items of {num_labels} {plural(_SUBJECTS[modality])}, and {len(trials)} "
+        f"trials ({target} target) in {out}"
     )
     line = shlex.join(
-        ["likeness", "embed", "--model", "MODEL", "--items", str(out / "items.txt")]
-        + ["--root", str(start_from), "--out", "embeddings.npz"]
+        [
+            *("likeness", "embed", "--model", "MODEL", "--items", str(out / "items.txt")),
+            *("--root", str(start_from), "--out", "embeddings.npz"),
+        ]
     )
     say(f"embed them with: {line}")

@@ -18,8 +18,8 @@ from eval.types import Trials, name_first
 from modalities.face import recordio
 from modalities.face.align import find_images
 from toolkit.data import shards
-from toolkit.data.images import SUFFIXES
 from toolkit.data.column_names import is_header
+from toolkit.data.images import SUFFIXES
 from toolkit.data.item_checks import check_unique, label_numbers
 from toolkit.data.items import Item, Items
 from toolkit.data.listing import list_items
@@ -125,9 +125,7 @@ def list_all(data: str | Path, *, columns: str = "", label: str = "", root: str 
     path = Path(data)
     if path.is_file() and (path.suffix == ".rec" or _is_opensphere(path, columns, label, root)):
         return scan(path)
-    listed = list_items(
-        path, suffixes=SUFFIXES, scan=scan, columns=columns, label=label, root=root
-    )
+    listed = list_items(path, suffixes=SUFFIXES, scan=scan, columns=columns, label=label, root=root)
     label_numbers(listed)
     return listed
 

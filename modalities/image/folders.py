@@ -37,8 +37,9 @@ def items(
 ) -> Items:
     """List the images of the classes of one split.
 
-    Those of a folder are in order of class and path, those of a list in its order. There an item's id is its path below `data`; its label is its class, the first folder. The classes are
-    divided, never the images of one class. A warning is given where classes of the split have a
+    Those of a folder are in order of class and path; an item's id is its path below `data`, and its
+    label its class, the first folder. Those of a list are in its order. The classes are divided,
+    never the images of one class. A warning is given where classes of the split have a
     single image: nothing is like it, so it tests nothing.
 
     Args:
@@ -141,9 +142,7 @@ def list_all(data: str | Path, *, columns: str = "", label: str = "", root: str 
         FileNotFoundError: The data or some of the files are missing.
         ValueError: Some items have no label, or the data cannot be understood.
     """
-    listed = list_items(
-        data, suffixes=SUFFIXES, scan=scan, columns=columns, label=label, root=root
-    )
+    listed = list_items(data, suffixes=SUFFIXES, scan=scan, columns=columns, label=label, root=root)
     label_numbers(listed)
     return listed
 

@@ -173,7 +173,8 @@ def source_of(item: Item) -> Path | _Bytes:
 def decode_soundfile(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int]]:
     """Yield blocks (samples, channels) float32 of a file, each with the rate of the file in Hz.
 
-    Of an item that is a stretch, only that is yielded. Nothing is allocated of the size that a header states.
+    Of an item that is a stretch, only that is yielded. Nothing is allocated of the size that a
+    header states.
 
     Args:
         item: The file, or the span of a tar shard, to decode.
@@ -256,7 +257,9 @@ def decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple
         ) from error
     frames = 0
     # Where the recording ends is known when all of it is decoded.
-    bounds = (max_seconds, max_values) if item.stretch is None else (_LONGEST_SECONDS, _LONGEST_VALUES)
+    bounds = (
+        (max_seconds, max_values) if item.stretch is None else (_LONGEST_SECONDS, _LONGEST_VALUES)
+    )
     try:
         with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:
             if not container.streams.audio:

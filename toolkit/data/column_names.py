@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from eval.types import name_first
-
 # What a column is, and the names that it has: in small letters, without blanks, _, - and dots.
 _NAMES = {
     "path": (
@@ -80,9 +78,7 @@ def parse_columns(text: str | Mapping[str, str]) -> dict[str, str]:
                 f"columns: {bad[0]!r} is not ROLE=COLUMN; write it as in label=spk, with one of "
                 f"{', '.join(ROLES)} before the sign"
             )
-        parts = [
-            (part.partition("=")[0].strip(), part.partition("=")[2].strip()) for part in split
-        ]
+        parts = [(part.partition("=")[0].strip(), part.partition("=")[2].strip()) for part in split]
     unknown = [role for role, _ in parts if role not in ROLES]
     if unknown:
         raise ValueError(f"columns: {unknown[0]!r} is not one of {', '.join(ROLES)}; correct it")
@@ -137,9 +133,9 @@ def choose(names: Sequence[str], stated: Mapping[str, str], where: str) -> dict[
         places[role] = names.index(name)
     found: dict[str, list[int]] = {}
     for place, name in enumerate(names):
-        role = role_of(name)
-        if role is not None and role not in stated and place not in places.values():
-            found.setdefault(role, []).append(place)
+        likely = role_of(name)
+        if likely is not None and likely not in stated and place not in places.values():
+            found.setdefault(likely, []).append(place)
     for role, candidates in found.items():
         if len(candidates) > 1:
             these = [names[place] for place in candidates]
@@ -167,11 +163,3 @@ def choose(names: Sequence[str], stated: Mapping[str, str], where: str) -> dict[
 def by_number(stated: Mapping[str, str]) -> bool:
     """Returns whether columns are stated by their numbers, as in a table without a header."""
     return bool(stated) and all(name.isdecimal() for name in stated.values())
-
-
-def refuse_bad_rows(where: str, rows: Sequence[str], reason: str, remedy: str) -> None:
-    """Raises ValueError where rows are bad; they are counted, and the first is named."""
-    if rows:
-        raise ValueError(
-            f"{where}: {len(rows)} rows {reason} ({name_first(rows)}); {remedy}"
-        )

@@ -381,9 +381,9 @@ class ItemsBuilder:
             self._ended.add(np.fromiter(map(self._endings.__getitem__, texts), np.int32, len(ids)))
         further = further or {}
         if not further.keys().isdisjoint(_SECONDS):
-            none = [""] * len(ids)
-            texts = [further.get(name, none) for name in _SECONDS]
-            self._add_stretches(np.array([_seconds(column) for column in texts]).T, ids, texts)
+            none: Sequence[str] = [""] * len(ids)
+            stated = [further.get(name, none) for name in _SECONDS]
+            self._add_stretches(np.array([_seconds(column) for column in stated]).T, ids, stated)
         elif self._has_stretches:
             self._stretches.add(np.tile(_NO_STRETCH, (len(ids), 1)))
         for name in (further.keys() - set(_SECONDS)) | self._further.keys():
@@ -401,7 +401,10 @@ class ItemsBuilder:
         texts = list(map(str, paths) if os.sep == "/" else [path.as_posix() for path in paths])
         if any(stretches):
             times = [("", "") if stretch is None else map(repr, stretch) for stretch in stretches]
-            further = {**(further or {}), **dict(zip(_SECONDS, zip(*times), strict=True))}
+            further = {
+                **(further or {}),
+                **dict(zip(_SECONDS, zip(*times, strict=True), strict=True)),
+            }
         self.add(ids, texts, labels, places, endings if any(endings) else None, further)
 
     def _add_paths(self, ids: Sequence[str], paths: Sequence[str], *, whole: bool) -> None:
@@ -476,7 +479,10 @@ class ItemsBuilder:
             Shared(self._spans.array().reshape(-1, 2)) if self._has_spans else None,
             self._endings.coded(self._ended.array()) if self._has_endings else None,
             Shared(self._stretches.array().reshape(-1, 2)) if self._has_stretches else None,
-            {name: names.coded(growing.array()) for name, (growing, names) in self._further.items()},
+            {
+                name: names.coded(growing.array())
+                for name, (growing, names) in self._further.items()
+            },
         )
 
 

@@ -88,9 +88,7 @@ def _turns(path: Path) -> list[tuple[str, float, float, str]]:
     return turns
 
 
-def _places(
-    path: Path, names: set[str], folder: Path, suffixes: Collection[str]
-) -> dict[str, str]:
+def _places(path: Path, names: set[str], folder: Path, suffixes: Collection[str]) -> dict[str, str]:
     """File of the RTTM -> path."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder of recordings; correct it")

@@ -150,19 +150,21 @@ def _add(
             further[role] = [text.replace(",", ".") for text in further[role]]
     if "duration" in cells:
         further["end"] = list(map(_end, further["start"], cells["duration"]))
-    own = [
-        with_times(name, start, end)
-        for name, start, end in zip(
-            names,
-            further.get("start", [""] * len(names)),
-            further.get("end", [""] * len(names)),
-            strict=True,
-        )
-    ] if further.keys() & {"start", "end"} else names
+    own = (
+        [
+            with_times(name, start, end)
+            for name, start, end in zip(
+                names,
+                further.get("start", [""] * len(names)),
+                further.get("end", [""] * len(names)),
+                strict=True,
+            )
+        ]
+        if further.keys() & {"start", "end"}
+        else names
+    )
     ids = [id or name for id, name in zip(cells["id"], own, strict=True)] if "id" in cells else own
-    paths = [
-        name if os.path.isabs(name) else before + name for name in names
-    ]
+    paths = [name if os.path.isabs(name) else before + name for name in names]
     labels = None
     if "label" in cells and pattern is None:
         labels = [None if text in ("", "nan", "NaN") else text for text in cells["label"]]
