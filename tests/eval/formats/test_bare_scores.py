@@ -58,9 +58,7 @@ def test_an_order_that_is_stated_decides(tmp_path: Path) -> None:
         read_bare_scores(path, "score-label")
 
 
-def test_they_are_evaluated_over_trials(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_they_are_evaluated_over_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "s.txt"
     path.write_text("".join(f"{i % 2} {i % 2 + (i % 5) / 10}\n" for i in range(100)))
     with pytest.raises(SystemExit) as ended:
@@ -68,7 +66,9 @@ def test_they_are_evaluated_over_trials(
     assert not ended.value.code
     assert (tmp_path / "r.json").is_file()
     assert "EER" in capsys.readouterr().out
-    scores = likeness.Scores([i % 2 + (i % 5) / 10 for i in range(100)], [i % 2 for i in range(100)])
+    scores = likeness.Scores(
+        [i % 2 + (i % 5) / 10 for i in range(100)], [i % 2 for i in range(100)]
+    )
     assert likeness.evaluate(path).eer == likeness.evaluate(scores).eer
     trials = tmp_path / "trials.txt"
     trials.write_text("1 a b\n0 a c\n")

@@ -23,7 +23,9 @@ def read(path: Path, *, header: bool = True) -> list[list[str]]:
         return {"path": names.index("file"), "label": names.index("who")}
 
     blocks = list(text_blocks(path, choose, header=header))
-    rows = [list(row) for b in blocks for row in zip(b.cells["path"], b.cells["label"], strict=True)]
+    rows = [
+        list(row) for b in blocks for row in zip(b.cells["path"], b.cells["label"], strict=True)
+    ]
     numbers = [number for b in blocks for number in b.numbers]
     assert numbers == sorted(set(numbers))
     return rows

@@ -58,7 +58,9 @@ def test_a_stretch_of_a_long_recording_is_read(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "r.flac", np.resize([0.1, -0.1], 1000 * 1500), 1000)
     with pytest.raises(BadAudio, match="too long"):
         audio.read(Item("a", tmp_path / "r.flac"))
-    assert len(audio.read(Item("a", tmp_path / "r.flac", stretch=(1400, 1402)), rate_hz=1000)) == 2000
+    assert (
+        len(audio.read(Item("a", tmp_path / "r.flac", stretch=(1400, 1402)), rate_hz=1000)) == 2000
+    )
     with pytest.raises(BadAudio, match="too long"):
         audio.read(Item("a", tmp_path / "r.flac", stretch=(0, 1400)))
 
@@ -76,7 +78,8 @@ def test_shards_hold_stretches_as_files(tmp_path: Path, subtype: str, suffix: st
     wave = np.random.default_rng(0).normal(0, 0.1, (HZ * 4, 2))
     soundfile.write(tmp_path / "r.wav", wave, HZ, subtype=subtype)
     items = [
-        Item(f"{start}", tmp_path / "r.wav", "ann", stretch=(start, start + 1.5)) for start in (0, 2)
+        Item(f"{start}", tmp_path / "r.wav", "ann", stretch=(start, start + 1.5))
+        for start in (0, 2)
     ]
     assert cut(items[0])[1] == suffix
     with pytest.raises(ValueError, match="2 of 2 items are stretches"):
