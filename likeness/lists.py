@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,16 +54,14 @@ def items(
         >>> import likeness
         >>> items = likeness.items("voices")
         >>> len(items), items[0].id, items[0].label
-        (8, 'spk00/00.wav', 'spk00')
+        (8, 'spk000/utt00.flac', 'spk000')
     """
-    if hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        from likeness.inputs import items_of
+    from likeness.inputs import items_of, suffixes_of
 
+    if hasattr(data, "columns") and hasattr(data, "__getitem__"):
         with items_of(data, modality=modality, root=root, columns=columns, label=label) as listed:
             assert isinstance(listed, Items)
             return listed
-    from likeness.inputs import suffixes_of
-
     scan = _room(modality).scan
     path = Path(data)
     if modality == "face" and path.suffix == ".rec":
@@ -77,9 +74,19 @@ def items(
 
 def _room(modality: str) -> Any:
     """The module that lists folders of this modality."""
-    if modality not in ("speaker", "face", "image"):
-        raise ValueError(f"modality {modality!r}: must be speaker, face or image")
-    return importlib.import_module(f"modalities.{modality}.folders")
+    if modality == "speaker":
+        from modalities.speaker import folders as speaker
+
+        return speaker
+    if modality == "face":
+        from modalities.face import folders as face
+
+        return face
+    if modality == "image":
+        from modalities.image import folders as image
+
+        return image
+    raise ValueError(f"modality {modality!r}: must be speaker, face or image")
 
 
 @dataclass(frozen=True)

@@ -33,16 +33,16 @@ def cut(item: Item) -> tuple[bytes, str]:
         BadAudio: The recording cannot be read, or the stretch is none of it.
     """
     is_av = item.suffix in AV_SUFFIXES
-    blocks, rate_hz = [], 0
-    for raw, rate_hz in (decode_av if is_av else decode_soundfile)(item, MAX_SECONDS, MAX_VALUES):
-        blocks.append(raw)
-    if not sum(map(len, blocks)):
+    decode = decode_av if is_av else decode_soundfile
+    decoded = list(decode(item, MAX_SECONDS, MAX_VALUES))
+    if not sum(len(raw) for raw, _ in decoded):
         raise BadAudio(f"{item.name}: the stretch holds no samples; correct its start and end")
     kind, subtype, suffix = "WAV", "FLOAT", ".wav"
     if not is_av:
         stated = soundfile.info(source_of(item)).subtype
         if stated in _WHOLE_NUMBERS:
             kind, subtype, suffix = "FLAC", stated, ".flac"
+    samples = np.concatenate([raw for raw, _ in decoded])
     content = io.BytesIO()
-    soundfile.write(content, np.concatenate(blocks), rate_hz, format=kind, subtype=subtype)
+    soundfile.write(content, samples, decoded[0][1], format=kind, subtype=subtype)
     return content.getvalue(), suffix

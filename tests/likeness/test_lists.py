@@ -56,7 +56,9 @@ def test_from_a_table_to_scores(table: Path, tmp_path: Path) -> None:
     assert [item.stretch for item in items] == [(0.1, 0.7)] * 8
     assert set(trials.enrol_ids) <= set(items.ids)
     assert len(trials) == len(recipe_trials) == 28
-    assert read_mapping(lists / "labels.txt") == dict(zip(items.ids, recipe_items.labels))
+    assert read_mapping(lists / "labels.txt") == dict(
+        zip(items.ids, recipe_items.labels, strict=True)
+    )
 
     out = tmp_path / "run"
     assert run("train", "speaker/folders", *QUICK, "--data", table, "--out", out) == 0

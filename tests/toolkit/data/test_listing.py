@@ -47,7 +47,9 @@ def test_every_way_gives_the_same_items(folder: Path) -> None:
     frame.to_parquet(folder / "e.parquet")
     frame.rename(columns={"File Name": "clip", "speaker_id": "who"}).to_csv(folder / "f.csv")
     frame.iloc[:, [2, 0]].to_csv(folder / "g.csv", index=False, header=False)
-    rows = [f"{id}\t{id}\t{label}\n" for id, label in zip(expected.ids, expected.labels)]
+    rows = [
+        f"{id}\t{id}\t{label}\n" for id, label in zip(expected.ids, expected.labels, strict=True)
+    ]
     (folder / "h.txt").write_text("".join(rows))
     frame["File Name"] = frame["File Name"].str.replace("/", "\\")
     frame.to_csv(folder / "i.csv", index=False)
