@@ -52,6 +52,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
+from eval.extensions import found_without
 from eval.progress import report
 from eval.types import Embeddings, Floats, Floats32, Trials, name_first, nfc
 
@@ -362,16 +363,25 @@ def warn_of_zeros(*sides: tuple[Embeddings, NDArray[Any]]) -> None:
         )
 
 
-def refuse_missing(sides: Sequence[tuple[str, Sequence[str], Embeddings]]) -> None:
+def refuse_missing(
+    sides: Sequence[tuple[str, Sequence[str], Embeddings]], *, offers_to_strip: bool = False
+) -> None:
     """KeyError if wanted ids have no embedding: (what they are, the ids, the embeddings); all
-    counted, the first of each named.
+    counted, the first of each named. offers_to_strip: whether the caller can leave the extensions
+    of ids out, which the message then says where it would help.
     """
-    texts = []
+    texts, strips = [], offers_to_strip
     for side, ids, embeddings in sides:
         known = set(embeddings.ids)
         missing = [name for name in ids if name not in known and nfc(name) not in known]
         if missing:
             texts.append(f"{len(missing)} of {len(ids)} {side} ids ({name_first(missing)})")
+            strips = strips and found_without(missing, known)
+    if texts and strips:
+        raise KeyError(
+            f"no embedding for {' and '.join(texts)}; without the extensions of files all are "
+            "there: add --strip-extension (in Python strip_extension=True)"
+        )
     if texts:
         example = name_first(sides[0][2].ids[:2])
         raise KeyError(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from likeness.embeddings import Embeddings, read_embeddings
     from likeness.evaluation import Evaluation, evaluate
     from likeness.joining import join
+    from likeness.lists import items
     from likeness.model import Model, load, train
     from likeness.network import Network
     from likeness.scoring import calibrate, score
@@ -65,6 +66,7 @@ __all__ = [
     "calibrate",
     "evaluate",
     "identify",
+    "items",
     "join",
     "load",
     "load_calibration",
@@ -100,6 +102,7 @@ _HOMES = {
     "calibrate": "likeness.scoring",
     "evaluate": "likeness.evaluation",
     "identify": "likeness.searching",
+    "items": "likeness.lists",
     "join": "likeness.joining",
     "load": "likeness.model",
     "load_calibration": "eval.calibration",

@@ -22,6 +22,7 @@ from likeness.commands import (
     export,
     identify,
     join,
+    lists,
     plda,
     prepare,
     recipes,
@@ -35,7 +36,7 @@ from likeness.failures import one_sentence
 from toolkit.printing import help_columns, say
 
 COMMANDS = (  # in the order of --help
-    *(demo, train, compare, prepare, recipes),  # train
+    *(demo, train, compare, lists, prepare, recipes),  # train
     *(embed, verify, join, export, serve),  # use a trained model
     *(score, evaluate, identify, retrieve, plda),  # measure, on files and without torch
 )

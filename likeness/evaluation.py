@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from eval.bootstrap import Ends
+from eval.formats.bare_scores import Order, is_bare, read_bare_scores
 from eval.formats.trials import read_scores
 from eval.protocols.side_by_side import Compared, evaluate_together, labelled, refuse_one_kind
 from eval.protocols.verification import Evaluated, VerificationSettings
@@ -188,14 +189,16 @@ def evaluate(
     subjects: Names | None = None,
     groups: Names | None = None,
     reference: str | None = None,
+    score_order: Order | None = None,
 ) -> Evaluation:
     """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
 
     Args:
         scores: what `score` gives, a score file, or `Scores` of bare numbers; or several systems,
             which are set side by side: a mapping from names to these, or a sequence. In a sequence
-            a file is called by its name, and what `score` gives by its `system`. `Scores` know no
-            subjects, so their intervals are over trials and say so.
+            a file is called by its name, and what `score` gives by its `system`. `Scores` and
+            files of lines `label score` know no subjects, so their intervals are over trials and
+            say so.
         settings: what is measured and by which rule.
         trials: labels for score files that hold none, as a trial list or Trials.
         subjects: the subject of each id, as an `id subject` list or a mapping. By default the first
@@ -204,6 +207,8 @@ def evaluate(
             within and across groups as well.
         reference: the system to which the differences of the others are taken; by default the
             first.
+        score_order: "label-score" or "score-label", of score files without ids whose columns can
+            both be labels.
 
     Returns:
         The results; print them to see the table.
@@ -220,7 +225,7 @@ def evaluate(
         >>> 0 <= result.eer <= 1, result.threshold(far=0.1) <= 1
         (True, True)
     """
-    systems = _systems_of(scores)
+    systems = _with_bare(_systems_of(scores), score_order)
     if reference is not None and reference not in systems:
         raise ValueError(
             f"the reference {reference!r} is none of the systems; there is "
@@ -234,7 +239,7 @@ def evaluate(
                 "Scores have no ids, so trials, subjects and groups tell nothing of them; give "
                 "what likeness.score gives, or a score file"
             )
-        compared = _each_alone(systems, settings)
+        compared = each_alone(systems, settings)
     else:
         compared = evaluate_together(
             {name: _labelled(name, system, labels) for name, system in systems.items()},
@@ -301,7 +306,22 @@ def _unknown(scores: Any) -> ValueError:
     )
 
 
-def _each_alone(systems: Mapping[str, System], settings: VerificationSettings) -> Compared:
+def _with_bare(systems: dict[str, System], order: Order | None) -> dict[str, System]:
+    """The systems, with the Scores of files that have no ids."""
+    read: dict[str, System] = {}
+    for name, system in systems.items():
+        is_file = isinstance(system, str | PathLike)
+        is_bare_file = is_file and is_bare(Path(system))  # type: ignore[arg-type]
+        read[name] = read_bare_scores(Path(system), order) if is_bare_file else system  # type: ignore[arg-type]
+    if order is not None and read == systems:
+        raise ValueError(
+            f"score_order={order!r} is for score files of lines `label score`, and none is one; "
+            "leave it out"
+        )
+    return read
+
+
+def each_alone(systems: Mapping[str, System], settings: VerificationSettings) -> Compared:
     """Measure Scores, which have no ids: neither subjects nor differences are known.
 
     Raises:

@@ -113,10 +113,16 @@ def _plan(model: Loaded, items: Sequence[Item], piece_items: int) -> dict[str, s
     """What an extraction is of, by the names that version 0.1 wrote."""
     return {
         "model": model.digest,
-        "items": digest(f"{item.id}\0{item.path}\0{item.span}" for item in items),
+        "items": digest(map(_stated, items)),
         "settings": json.dumps(dict(model.settings)),
         "shard_items": piece_items,
     }
+
+
+def _stated(item: Item) -> str:
+    """What an item is read from. That of whole files is what version 0.1 wrote."""
+    stretch = f"\0{item.stretch}" if item.stretch else ""
+    return f"{item.id}\0{item.path}\0{item.span}{stretch}"
 
 
 def _embed_pieces(

@@ -13,20 +13,28 @@ from typing import Any
 
 import numpy as np
 
-from eval.types import name_first
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
-from likeness.tables import TABLES, columns_of_file, columns_of_table
+from toolkit.data.column_names import parse_columns
 from toolkit.data.item_checks import check_unique
-from toolkit.data.item_lists import read_items
-from toolkit.data.items import MAX_SPAN, Item
+from toolkit.data.items import MAX_SPAN, Item, Items
+from toolkit.data.label_pattern import LabelPattern
+from toolkit.data.listing import list_items
+from toolkit.data.tables import SUFFIXES as TABLES
+from toolkit.data.tables import items_of_frame
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 
 
 @contextmanager
 def items_of(
-    inputs: Any, *, modality: str, rate_hz: float | None = None, root: str | Path | None = None
+    inputs: Any,
+    *,
+    modality: str,
+    rate_hz: float | None = None,
+    root: str | Path | None = None,
+    columns: str | Mapping[str, str] = "",
+    label: str = "",
 ) -> Iterator[Sequence[Item]]:
     """Give the inputs as items, for as long as the context lasts.
 
@@ -35,9 +43,9 @@ def items_of(
 
     Args:
         inputs: one of
-            a path: a file of the modality, a folder that is searched for such files, a list file
-            (see `toolkit.data.item_lists.read_items`), or a .csv or .tsv file with a column `path`
-            and, if wanted, the columns `id` and `label`;
+            a path: a file of the modality, a folder that is searched for such files, a list file, a
+            .csv, .tsv or .parquet file whose columns are known by their names, a Kaldi folder or an
+            .rttm file (see `toolkit.data.listing.list_items`);
             a table with such columns, as of pandas or polars;
             an `Item`;
             an array, a tensor or a PIL image: a recording (samples,) or (samples, channels), or an
@@ -51,6 +59,8 @@ def items_of(
         rate_hz: sampling rate of recordings that are arrays.
         root: folder that relative paths of lists, tables and sequences start from. By default a
             list's and a file's own folder, and the current folder for what is in memory.
+        columns: which column of a table is which, where its name does not say: "path=clip".
+        label: a pattern of paths that has the labels, such as "{label}_*.wav".
 
     Yields:
         The items, each with an id of its own: the id that was given, else the path below the
@@ -65,7 +75,7 @@ def items_of(
         yield _rows_of(inputs)
         return
     with TemporaryDirectory(prefix="likeness-") as folder:
-        maker = _Maker(modality, rate_hz, None if root is None else Path(root), Path(folder))
+        maker = _Maker(modality, Path(folder), rate_hz, root, columns, label)
         items = maker.several(inputs)
         if not items:
             raise ValueError("there is nothing to embed; give at least one file or array")
@@ -101,8 +111,18 @@ def suffixes_of(modality: str) -> tuple[str, ...]:
 class _Maker:
     """Turns inputs into items; files that it has to write go into `folder`."""
 
-    def __init__(self, modality: str, rate_hz: float | None, root: Path | None, folder: Path):
-        self.modality, self.rate_hz, self.root, self.folder = modality, rate_hz, root, folder
+    def __init__(
+        self,
+        modality: str,
+        folder: Path,
+        rate_hz: float | None,
+        root: str | Path | None,
+        columns: str | Mapping[str, str],
+        label: str,
+    ):
+        self.modality, self.folder, self.rate_hz = modality, folder, rate_hz
+        self.root = None if root is None else Path(root)
+        self.columns, self.label = columns, label
         self.suffixes = suffixes_of(modality)
         self.num_written = 0
 
@@ -110,7 +130,7 @@ class _Maker:
         if isinstance(inputs, str | os.PathLike):
             return self._from_path(Path(inputs), str(inputs))
         if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
-            return self._from_table(inputs)
+            return self._from_columns(inputs)
         if isinstance(inputs, Mapping):
             return [self._single(value, "", str(key)) for key, value in inputs.items()]
         if _is_texts(inputs):
@@ -121,7 +141,7 @@ class _Maker:
             return [self._single(value, str(number)) for number, value in enumerate(inputs)]
         raise ValueError(
             f"inputs of type {type(inputs).__name__} cannot be embedded; give paths, a folder, a "
-            "list file, a table with a column `path`, arrays, or open files"
+            "list file, a table with a column of paths, arrays, or open files"
         )
 
     def _is_single(self, value: Any) -> bool:
@@ -166,65 +186,32 @@ class _Maker:
         _refuse_address(text)
         if not text or not path.exists():
             raise FileNotFoundError(f"{text!r}: there is no such file or folder; correct the path")
-        if path.is_dir():
-            return self._from_folder(path)
-        suffix = path.suffix.lower()
-        if suffix in self.suffixes:
+        if path.is_file() and path.suffix.lower() in self.suffixes:
             return [Item(text, path)]
-        if suffix in TABLES:
-            return self._from_csv(path)
         try:
-            return read_items(path, self.root)
+            return list_items(
+                path,
+                suffixes=self.suffixes,
+                columns=self.columns,
+                label=self.label,
+                root=self.root,
+                missing="leave",
+            )
         except ValueError as error:
+            if path.is_dir() or path.suffix.lower() in (*TABLES, ".rttm"):
+                raise
             raise ValueError(
                 f"{error}. It was read as a list of files, since a {self.modality} model reads "
                 f"files that end in {', '.join(self.suffixes)}"
             ) from None
 
-    def _from_folder(self, folder: Path) -> list[Item]:
-        items = [
-            Item(file.relative_to(folder).as_posix(), file)
-            for file in sorted(folder.rglob("*"))
-            if file.suffix.lower() in self.suffixes
-            and not any(part.startswith(".") for part in file.relative_to(folder).parts)
-            and file.is_file()
-        ]
-        if not items:
-            raise ValueError(
-                f"{folder}: the folder holds no files that a {self.modality} model reads "
-                f"({', '.join(self.suffixes)})"
-            )
-        return items
-
-    def _from_csv(self, path: Path) -> list[Item]:
-        return self._from_columns(columns_of_file(path), str(path), self.root or path.parent)
-
-    def _from_table(self, table: Any) -> list[Item]:
-        return self._from_columns(columns_of_table(table), "the table", self.root or Path())
-
-    def _from_columns(
-        self, columns: Mapping[str, Sequence[Any]], name: str, root: Path
-    ) -> list[Item]:
-        if "path" not in columns:
-            raise ValueError(
-                f"{name} has no column `path`; its columns are ({name_first(columns)}): rename the "
-                "one that holds the paths"
-            )
-        paths = columns["path"]
-        if empty := [row for row, path in enumerate(paths) if path is None or not str(path)]:
-            raise ValueError(
-                f"{name}: {len(empty)} of {len(paths)} rows have no path; "
-                f"the first is row {empty[0] + 1}"
-            )
-        ids, labels = columns.get("id", paths), columns.get("label", [None] * len(paths))
-        return [
-            Item(
-                str(path if id is None or id == "" else id),
-                root / str(path),
-                None if label is None else str(label),
-            )
-            for id, path, label in zip(ids, paths, labels, strict=True)
-        ]
+    def _from_columns(self, table: Any) -> Items:
+        return items_of_frame(
+            table,
+            root=self.root or Path(),
+            columns=parse_columns(self.columns),
+            pattern=LabelPattern(self.label) if self.label else None,
+        )
 
     def _new_file(self, suffix: str) -> Path:
         self.num_written += 1

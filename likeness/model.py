@@ -116,6 +116,7 @@ class Model:
         *,
         rate_hz: float | None = None,
         root: str | Path | None = None,
+        columns: str | Mapping[str, str] = "",
         batch_size: int = 16,
         workers: int = 0,
         progress: bool = False,
@@ -126,11 +127,13 @@ class Model:
         Files that cannot be read are left out; a warning counts and names them.
 
         Args:
-            inputs: a file, a folder, a list file, a .csv file or a table (of pandas, say) with a
-                column `path`, an array or an open file, a sequence of files, arrays or open files,
-                or a mapping from ids to these. `likeness.inputs.items_of` has the details.
+            inputs: a file, a folder, a list file, a .csv, .tsv or .parquet file or a table (of
+                pandas, say) with a column of paths, a Kaldi folder, an .rttm file, an array or an
+                open file, a sequence of files, arrays or open files, or a mapping from ids to
+                these. `likeness.inputs.items_of` has the details.
             rate_hz: sampling rate in hertz of recordings that are given as arrays.
             root: folder that relative paths of a list, a table or a sequence start from.
+            columns: which column of a table is which, where its name does not say: "path=clip".
             batch_size: how many inputs pass through the network at once; it changes no embedding.
             workers: processes that read files beside this one.
             progress: whether to show a progress bar.
@@ -159,7 +162,8 @@ class Model:
         if unknown := [name for name in reading if name not in Reading.__annotations__]:
             raise TypeError(
                 f"Model.embed() has no argument {unknown[0]!r}; beside inputs, rate_hz, root, "
-                f"batch_size, workers and progress it has {', '.join(Reading.__annotations__)}"
+                "columns, batch_size, workers and progress it has "
+                f"{', '.join(Reading.__annotations__)}"
             )
         if batch_size < 1 or workers < 0:
             raise ValueError(
@@ -167,7 +171,9 @@ class Model:
                 "processes are allowed"
             )
         loaded = _reading(self.loaded, **reading) if reading else self.loaded
-        with items_of(inputs, modality=self.modality, rate_hz=rate_hz, root=root) as items:
+        with items_of(
+            inputs, modality=self.modality, rate_hz=rate_hz, root=root, columns=columns
+        ) as items:
             embeddings, bad = embed_where_readable(
                 loaded.embedder,
                 items,
@@ -398,6 +404,9 @@ def train(
     out: str | Path,
     *,
     settings: str | Sequence[str] = (),
+    columns: str | Mapping[str, str] = "",
+    label: str = "",
+    root: str | Path | None = None,
     resume: bool = False,
 ) -> Model:
     """Train a recipe and give its model.
@@ -405,9 +414,13 @@ def train(
     Args:
         recipe: a recipe's name, as `likeness recipes` lists them, `RECIPE.py`, either with
             `:VARIANT`, or a Recipe.
-        data: the folder of the data set.
+        data: the folder of the data set. Recipes that are called `folders` also take a list, a
+            .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file.
         out: the folder of the run, with checkpoints and a log.
         settings: changes of the recipe as on the command line, such as "optim.lr=0.05".
+        columns: which column of a table is which, where its name does not say: "label=spk".
+        label: a pattern of paths that has the labels, such as "{label}_*.wav".
+        root: folder that relative paths of a list start from, by default its own.
         resume: whether to go on from the last checkpoint in `out`.
 
     Returns:
@@ -424,6 +437,7 @@ def train(
         'speaker'
     """
     from likeness.commands.recipes import located
+    from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
     from likeness.models.trust import packages_of
     from toolkit.models.parts import describe
@@ -433,7 +447,7 @@ def train(
 
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
     changes = [settings] if isinstance(settings, str) else list(settings)
-    changed = override(loaded, changes)
+    changed = with_data_settings(override(loaded, changes), columns=columns, label=label, root=root)
     fit(changed, data=Path(data), out=Path(out), resume=resume, read_initial=read_initial)
     parts = {"frontend": changed.frontend, "backbone": changed.backbone, "read": changed.read}
     # Whose recipe was run trusts its packages.

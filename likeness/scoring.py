@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from eval.calibration import Calibration
+from eval.extensions import with_spellings
 from eval.scoring.score import Scored, Scoring
 from eval.scoring.score import calibrate as calibrate_values
 from eval.scoring.score import score as score_values
@@ -19,6 +20,7 @@ def score(
     *,
     probe: File | Embeddings | None = None,
     models: Models | None = None,
+    strip_extension: bool = False,
 ) -> Scored:
     """Score a list of trials.
 
@@ -30,6 +32,8 @@ def score(
         probe: embeddings of the probe side, where they are apart.
         models: the items that enrol each model, as a file of `model item item ...` lines or as a
             mapping. The enrolment ids of the trials are then models.
+        strip_extension: whether ids of trials and embeddings may differ in the extension of a
+            file, as ann/1.wav and ann/1 do.
 
     Returns:
         The scores (P,), higher for more similar pairs, with their trials.
@@ -46,13 +50,36 @@ def score(
         >>> len(scores), scores.system.partition(",")[0]
         (28, 'cosine')
     """
+    listed, named = trials_of(trials), models_of(models)
+    sides = embeddings_of(embeddings), None if probe is None else embeddings_of(probe)
+    if strip_extension:
+        sides = spelt_as(listed, *sides, named)
     return score_values(
-        trials_of(trials),
-        embeddings_of(embeddings),
+        listed,
+        sides[0],
         settings_of(scoring, Scoring, name="scoring"),
-        probe=None if probe is None else embeddings_of(probe),
-        models=models_of(models),
+        probe=sides[1],
+        models=named,
     )
+
+
+def spelt_as(
+    trials: Trials,
+    embeddings: Embeddings,
+    probe: Embeddings | None,
+    models: Mapping[str, Sequence[str]] | None,
+) -> tuple[Embeddings, Embeddings | None]:
+    """The embeddings of both sides with the ids of the trials, whatever the extensions of files.
+
+    Raises:
+        ValueError: Several embeddings have one id but for their extensions.
+    """
+    enrolled = list(trials.enrol_ids)
+    if models is not None:
+        enrolled = [item for items in models.values() for item in items]
+    if probe is None:
+        return with_spellings(embeddings, [*enrolled, *trials.probe_ids]), None
+    return with_spellings(embeddings, enrolled), with_spellings(probe, trials.probe_ids)
 
 
 def calibrate(

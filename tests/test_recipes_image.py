@@ -20,6 +20,7 @@ import pytest
 import torch
 from scipy.io import savemat
 
+from likeness.cli import main
 from likeness.models.parts import restore
 from modalities import synthetic_glyphs
 from modalities.image import digits as digits_as_files
@@ -319,8 +320,10 @@ def test_the_list_of_own_images_is_of_classes_that_nobody_trains_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = folders_of(tmp_path / "my images", 20)
-    MODULES["folders"].write_lists(data, tmp_path / "lists")
-    assert capsys.readouterr().out == f"8 items of 4 classes in {tmp_path / 'lists'}\n"
+    with pytest.raises(SystemExit) as ended:
+        main(["lists", str(data), str(tmp_path / "lists"), "--modality", "image"])
+    assert not ended.value.code
+    assert "8 items of 4 classes" in capsys.readouterr().out
     listed = read_items(tmp_path / "lists" / "items.txt", data)
     assert all(item.path == data / item.id and item.path.is_file() for item in listed)
     for recipe in MODULES["folders"].RECIPES.values():

@@ -123,7 +123,7 @@ def read_table(path: str | Path, roles: Roles) -> Table:
     """
     path = Path(path)
     refuse_device(path)
-    limit = _limit(path)
+    limit = size_limit(path)
     if path.suffix.lower() == ".npz":
         layout, columns = _read_npz(path, limit)
     else:
@@ -147,27 +147,27 @@ def num_trials(path: str | Path) -> int:
     path = Path(path)
     refuse_device(path)
     if path.suffix.lower() == ".npz":
-        with npz.opened(path, _limit(path)) as archive:
+        with npz.opened(path, size_limit(path)) as archive:
             shape = archive.headers["enrol"].shape if "enrol" in archive.headers else ()
             return shape[0] if len(shape) == 1 else 0
     check_installed(path, ".parquet")
-    with _refused(path), Process(__name__, "pyarrow.parquet") as process:
+    with refused(path), Process(__name__, "pyarrow.parquet") as process:
         place = str(path.absolute())
-        (_, size), _ = process.ask(parquet_columns, place, about=path, limits=_limits(path))
+        (_, size), _ = process.ask(parquet_columns, place, about=path, limits=limits(path))
         return int(size)
 
 
-def _limit(path: Path) -> int:
-    """The bytes that the trials of a file may take in memory."""
+def size_limit(path: Path) -> int:
+    """Returns the bytes that the rows of a file may take in memory."""
     return max(_FREE_EXPANSION, EXPANSION * path.stat().st_size)
 
 
-def _limits(path: Path, num_rows: int = 0) -> Limits:
-    """What the answers of a process that reads a file may cost.
+def limits(path: Path, num_rows: int = 0) -> Limits:
+    """Returns what the answers of a process that reads a file may cost.
 
     Ids that compress well make a small file of many rows. As many rows as memory holds count.
     """
-    size, limit = path.stat().st_size, _limit(path)
+    size, limit = path.stat().st_size, size_limit(path)
     seconds = 10.0 + size / 1e7 + min(num_rows, limit // _ROW_BYTES) / _ROWS_A_SECOND
     return Limits(seconds=seconds, memory=_SPARE + 3 * limit, answer=limit)
 
@@ -339,8 +339,8 @@ def _read_parquet(path: Path, limit: int, roles: Roles) -> tuple[str, list[Colum
     """The layout and the columns of a .parquet file."""
     check_installed(path, ".parquet")
     place = str(path.absolute())
-    with _refused(path), Process(__name__, "pyarrow.parquet") as process:
-        (types, size), _ = process.ask(parquet_columns, place, about=path, limits=_limits(path))
+    with refused(path), Process(__name__, "pyarrow.parquet") as process:
+        (types, size), _ = process.ask(parquet_columns, place, about=path, limits=limits(path))
         present = [name for name, _ in types]
         chosen = roles(present)
         needed = present if chosen is None else chosen[1]
@@ -357,7 +357,7 @@ def _read_parquet(path: Path, limit: int, roles: Roles) -> tuple[str, list[Colum
             )
         layout, names = chosen
         forms, arrays = process.ask(
-            parquet_arrays, place, limit, names, layout, about=path, limits=_limits(path, size)
+            parquet_arrays, place, limit, names, layout, about=path, limits=limits(path, size)
         )
     columns: list[Column | Floats] = []
     rest = iter(arrays)
@@ -368,7 +368,7 @@ def _read_parquet(path: Path, limit: int, roles: Roles) -> tuple[str, list[Colum
                 "them"
             )
         if kind == "texts":
-            columns.append(in_nfc(_occurring(_split(next(rest), next(rest)), next(rest))))
+            columns.append(in_nfc(_occurring(split_texts(next(rest), next(rest)), next(rest))))
         elif role == "l":
             columns.append(_labels(next(rest)))
         else:
@@ -377,7 +377,7 @@ def _read_parquet(path: Path, limit: int, roles: Roles) -> tuple[str, list[Colum
 
 
 @contextmanager
-def _refused(path: Path) -> Iterator[None]:
+def refused(path: Path) -> Iterator[None]:
     """Turns what pyarrow raises on a damaged file into one sentence that names the file."""
     try:
         yield
@@ -469,6 +469,63 @@ def parquet_arrays(path: str, limit: int, names: Sequence[str], layout: str) -> 
     return [form for form, _ in answers], [array for _, arrays in answers for array in arrays]
 
 
+def nullable_arrays(path: str, limit: int, names: Sequence[str]) -> Answer:
+    """Reads columns of texts or numbers, some of which may be missing in any row.
+
+    Only a process of its own calls it, as `parquet_arrays`.
+
+    Args:
+        path: The file.
+        limit: The bytes that the arrays may take.
+        names: The columns.
+
+    Returns:
+        "texts" or "numbers" for each column; and the arrays: of texts all distinct ones as UTF-8
+            bytes, the number of bytes of each, and the number (P,) of each row's text, -1 where it
+            is missing; of numbers one (P,), with NaN where one is missing.
+    """
+    with open(path, "rb") as file:
+        schema = _open(file).schema_arrow
+        texts = [name for name in names if "string" in str(schema.field(name).type)]
+        parquet = _open(file, read_dictionary=texts)
+        groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups)]
+        needed = max(
+            parquet.metadata.num_rows * _ROW_BYTES, sum(group.total_byte_size for group in groups)
+        )
+        if needed > limit:
+            raise ValueError(f"it would take {needed} bytes, but at most {limit} are allowed")
+        number: dict[str, defaultdict[str, int]] = {
+            name: defaultdict(count().__next__) for name in texts
+        }
+        parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
+        for batch in parquet.iter_batches(_ROWS, columns=list(names), use_threads=False):
+            for name in names:
+                column = batch.column(batch.schema.get_field_index(name))
+                if name not in number:
+                    parts[name].append(_floats_or_whole(column))
+                    continue
+                keys = column.dictionary.to_pylist()
+                known = np.array([number[name][key] for key in keys] or [-1], np.int32)
+                absent = plain.missing(column)
+                indices = np.where(absent, 0, plain.numbers(column.indices))
+                parts[name].append(np.where(absent, -1, known[indices]).astype(np.int32))
+    arrays: list[NDArray[Any]] = []
+    for name in names:
+        if name in number:
+            arrays += _texts(list(number[name]), parts[name])
+        else:
+            arrays.append(np.concatenate([np.zeros(0, np.int64), *parts[name]]))
+    return ["texts" if name in number else "numbers" for name in names], arrays
+
+
+def _floats_or_whole(column: Any) -> NDArray[Any]:
+    """The numbers of a column, with NaN where one is missing."""
+    if str(column.type) == "null":
+        return np.full(len(column), np.nan)
+    values, absent = plain.numbers(column), plain.missing(column)
+    return np.where(absent, np.nan, values) if absent.any() else values
+
+
 class _Rows:
     """What is missing in a column while its batches are read."""
 
@@ -550,7 +607,7 @@ def _texts(distinct: Sequence[str], codes: Sequence[NDArray[Any]]) -> list[NDArr
     ]
 
 
-def _split(text: NDArray[Any], lengths: NDArray[Any]) -> list[bytes]:
-    """The texts that lie one after the other."""
+def split_texts(text: NDArray[Any], lengths: NDArray[Any]) -> list[bytes]:
+    """Returns the texts that lie one after the other."""
     whole, ends = text.tobytes(), np.concatenate([[0], np.cumsum(lengths)]).tolist()
     return [whole[start:end] for start, end in pairwise(ends)]

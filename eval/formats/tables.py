@@ -42,6 +42,13 @@ _PRELOADED = {".parquet": (__name__, "pyarrow.parquet"), ".h5": (__name__, "h5py
 _ROWS = 1 << 14  # read at a time
 # Parquet's encodings that contain every text in full. RLE is used for what is null.
 _PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}
+_FLOATS = r"(large_list|list|fixed_size_list)<\w+: (halffloat|float|double)( not null)?>(\[\d+\])?"
+# Names in small letters, without blanks, _, - and dots.
+_ID_NAMES = {
+    *("id", "itemid", "utt", "uttid", "utterance", "utteranceid", "name", "key", "path", "file"),
+    *("filename", "indexlevel0"),  # the last is how pandas writes its index
+}
+_VECTOR_NAMES = {"vector", "vectors", "embedding", "embeddings", "emb", "feature", "features"}
 _SPARE = 1 << 27  # bytes of memory that a reader takes beside the embeddings
 # HDF5's filters deflate, shuffle and checksum. All others are plug-ins, which are foreign code.
 _STORED_HERE = {1, 2, 3}
@@ -113,22 +120,56 @@ def _to_table(path: Path, embeddings: Embeddings, meta: str) -> Any:
     return arrow.table(columns).replace_schema_metadata({KEY: meta.encode()})
 
 
-def _check_schema(schema: Any, num_rows: int, limit: int) -> str:
+class _Named(NamedTuple):
+    """The columns of embeddings in a table."""
+
+    id: str = "id"
+    vector: str = "vector"
+
+
+_OURS = _Named()
+
+
+def _named_columns(schema: Any) -> _Named:
+    """The columns of the ids and of the vectors, of tables that others wrote too.
+
+    Where no column is called `vector`, it is the only one that holds lists of floats, or the only
+    one of these that is called after embeddings. Where none is called `id`, it is the only one of
+    text, or the only one of these that is called after ids or files.
+    """
+    types = {field.name: str(field.type) for field in schema}
+    lists = [name for name, kind in types.items() if re.fullmatch(_FLOATS, kind)]
+    texts = [name for name, kind in types.items() if kind in ("string", "large_string")]
+    chosen: list[str] = []
+    for kind, columns, usual in (("id", texts, _ID_NAMES), ("vector", lists, _VECTOR_NAMES)):
+        likely = [name for name in columns if re.sub(r"[\s_.-]", "", name).lower() in usual]
+        candidates = next(
+            (
+                names
+                for names in ([kind] if kind in types else [], likely, columns)
+                if len(names) == 1
+            ),
+            [],
+        )
+        if not candidates and columns:
+            what = "texts" if kind == "id" else "lists of floats"
+            raise _Refused(
+                f"{len(columns)} columns hold {what} ({', '.join(columns)[:300]}); rename the one "
+                f"of the embeddings to `{kind}`"
+            )
+        chosen += candidates or [kind]
+    return _Named(*chosen)
+
+
+def _check_schema(schema: Any, num_rows: int, limit: int, named: _Named = _OURS) -> str:
     """The text of the meta, if the schema is that of embeddings.
 
     Raises _Refused unless the columns are there, have the right types, and are within the limit
     where the schema says their size.
     """
-    types = {
-        name: schema.field(name).type
-        for name in ("id", "vector")
-        if schema.get_field_index(name) >= 0
-    }
-    text, lists = types.get("id"), types.get("vector")
-    of_floats = re.fullmatch(
-        r"(large_list|list|fixed_size_list)<\w+: (halffloat|float|double)( not null)?>(\[\d+\])?",
-        str(lists),
-    )
+    types = {name: schema.field(name).type for name in named if schema.get_field_index(name) >= 0}
+    text, lists = types.get(named.id), types.get(named.vector)
+    of_floats = re.fullmatch(_FLOATS, str(lists))
     if lists is None or str(text) not in ("string", "large_string") or not of_floats:
         columns = ", ".join(f"{field.name} {field.type}" for field in schema)
         raise _Refused(
@@ -146,7 +187,7 @@ def _check_schema(schema: Any, num_rows: int, limit: int) -> str:
 
 
 def _from_batches(
-    batches: Iterable[Any], schema: Any, limit: int
+    batches: Iterable[Any], schema: Any, limit: int, named: _Named = _OURS
 ) -> tuple[tuple[str, ...], NDArray[Any]]:
     """The ids and the matrix in the batches of an Arrow table."""
     ids: list[str] = []
@@ -157,7 +198,7 @@ def _from_batches(
             continue
         size_in_memory += batch.nbytes
         _refuse_size(size_in_memory, limit)
-        names, vectors = batch.column("id"), batch.column("vector")
+        names, vectors = batch.column(named.id), batch.column(named.vector)
         # flatten() and value_lengths() would import pyarrow.compute, which takes longer than
         # reading.
         if hasattr(vectors, "offsets"):
@@ -182,7 +223,9 @@ def _from_batches(
             )
         ids += names.to_pylist()
         parts.append(numbers(values).reshape(batch.num_rows, -1))
-    empty = np.zeros((0, max(1, getattr(schema.field("vector").type, "list_size", 1))), np.float32)
+    empty = np.zeros(
+        (0, max(1, getattr(schema.field(named.vector).type, "list_size", 1))), np.float32
+    )
     return tuple(ids), np.concatenate(parts) if parts else empty
 
 
@@ -213,24 +256,27 @@ def _read_parquet(path: Path, limit: int) -> Read:
         )
         groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
         _refuse_size(sum(group.total_byte_size for group in groups), limit)
-        meta = _check_schema(file.schema_arrow, file.metadata.num_rows, limit)
+        named = _named_columns(file.schema_arrow)
+        meta = _check_schema(file.schema_arrow, file.metadata.num_rows, limit, named)
         columns = [group.column(i) for group in groups for i in range(group.num_columns)]
-        width = file.schema_arrow.field("vector").type.value_type.bit_width // 8
+        width = file.schema_arrow.field(named.vector).type.value_type.bit_width // 8
         # The bytes that the file states are those of encoded values, and encoded equal values take
         # no bytes. So the values are counted.
-        vectors = [column for column in columns if column.path_in_schema.startswith("vector.")]
+        vectors = [
+            column for column in columns if column.path_in_schema.startswith(f"{named.vector}.")
+        ]
         _refuse_size(sum(column.num_values * width for column in vectors), limit)
         encoded_ids = [
             column.total_uncompressed_size
             for column in columns
-            if column.path_in_schema == "id" and not _PLAIN.issuperset(column.encodings)
+            if column.path_in_schema == named.id and not _PLAIN.issuperset(column.encodings)
         ]
         # A batch keeps within the limit even if all of its ids are the longest that the file may
         # contain.
         longest = max(encoded_ids, default=0)
         rows = min(_ROWS, max(1, limit // max(1, longest)))
-        batches = file.iter_batches(rows, columns=["id", "vector"], use_threads=False)
-        return *_from_batches(batches, file.schema_arrow, limit), meta
+        batches = file.iter_batches(rows, columns=list(named), use_threads=False)
+        return *_from_batches(batches, file.schema_arrow, limit, named), meta
 
 
 def _write_h5(path: Path, embeddings: Embeddings, meta: str) -> None:

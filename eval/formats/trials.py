@@ -323,6 +323,24 @@ def _fitted(table: Table, layouts: tuple[str, ...]) -> Table:
     return table._replace(layout=layout, columns=columns)
 
 
+def label_kinds(fields: Sequence[bytes]) -> list[dict[bytes, bool]]:
+    """Returns the kinds of labels, field in small letters -> whether it is a target, that all of
+    these fields may be of.
+
+    Example:
+        >>> label_kinds([b"1", b"0"])
+        [{b'1': True, b'0': False}]
+    """
+    lower = {field.lower() for field in fields}
+    return [kind for kind in _LABELS if lower <= kind.keys()]
+
+
+def role_of_name(name: bytes) -> str | None:
+    """Returns the letter of a column that has this name in a header, None for another field."""
+    bare = _bare(name)
+    return next((role for role, known in _HEADER.items() if bare in known), None)
+
+
 def _is(role: str, field: bytes) -> bool:
     """Whether a field can play a role: label, score, or an id."""
     if role == "l":

@@ -82,7 +82,9 @@ def sides_of(
     models = None if models is None else _models_of(trials, models)
     items = trials.enrol_ids if models is None else _items(models)
     kind = "enrolment" if models is None else "enrolment item"
-    refuse_missing([(kind, items, embeddings), ("probe", trials.probe_ids, apart)])
+    refuse_missing(
+        [(kind, items, embeddings), ("probe", trials.probe_ids, apart)], offers_to_strip=True
+    )
     others = _cohort(cohort, cohort_subjects, {*items, *trials.probe_ids})
 
     def pooled(rows: Embeddings) -> Embeddings:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from likeness.commands import recipes
+from likeness.commands.options import Columns, LabelPattern, Root
 from likeness.commands.stopping import stoppable
 from toolkit.printing import say
 
@@ -44,7 +45,12 @@ def compare(
     seeds: Annotated[
         int, typer.Option(min=1, help="How many runs each variant gets, with the seeds 0 to N - 1.")
     ] = 3,
-    data: Annotated[Path, typer.Option(help="The folder of the data set.")] = Path("data"),
+    data: Annotated[
+        Path, typer.Option(help="The folder of the data set, or what `likeness train` takes.")
+    ] = Path("data"),
+    columns: Columns = None,
+    label: LabelPattern = "",
+    root: Root = None,
     out: Annotated[
         Path,
         typer.Option(
@@ -80,11 +86,16 @@ def compare(
     and paired differences.
     """
     from eval.reports.text import table
+    from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
     from toolkit.training import compare as comparing
     from toolkit.training.variants import load_variants
 
     chosen, ranges = load_variants(recipes.located(recipe), _names(variants), overrides or [])
+    chosen = {
+        name: with_data_settings(value, columns=",".join(columns or ()), label=label, root=root)
+        for name, value in chosen.items()
+    }
     with stoppable():
         result = comparing.compare(
             chosen,

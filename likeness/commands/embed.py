@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from likeness.commands.options import EXISTING, PACK, Frontend, Trust, placed
+from likeness.commands.options import EXISTING, PACK, Columns, Frontend, Trust, placed
 from likeness.missing import refuse_missing_files, refuse_missing_model
-from toolkit.printing import one_line, say, warn
+from toolkit.printing import one_line, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,14 +29,16 @@ class Source:
     """What is embedded: the items of a list, or the faces of an IJB pack.
 
     Attributes:
-        items: The list.
+        items: The list, table or folder.
         root: Where relative paths of the list start.
         ijb: The folder of the pack.
+        columns: Which column of a table is which.
     """
 
     items: Path | None
     root: Path | None
     ijb: Path | None
+    columns: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ def embed(
     items: Annotated[
         Path | None,
         typer.Option(
-            help="A list with one path per line, or with lines `id path [label]`.", **EXISTING
+            help="What is embedded: a folder, a list with one path per line or with lines `id path "
+            "[label]`, a .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file.",
+            exists=True,
         ),
     ] = None,
     ijb: Annotated[
@@ -94,6 +98,7 @@ def embed(
         Path | None,
         typer.Option(help="The folder that relative paths start from (default: the list's own)."),
     ] = None,
+    columns: Columns = None,
     bad_items: Annotated[
         str,
         typer.Option(
@@ -154,7 +159,7 @@ def embed(
     command goes on where it was stopped. Several processes share the work when the command is
     started by torchrun: torchrun --nproc-per-node N -m likeness embed ...
     """
-    source = Source(items, root, ijb)
+    source = Source(items, root, ijb, ",".join(columns or ()))
     _refuse_early(source, out, detector, bad_items)
     refuse_missing_model(model)
     pieces = (crops, crop_seconds, chunk_seconds, only_speech)
@@ -250,18 +255,14 @@ def _loaded(
     from eval.formats import embeddings
     from likeness import extract
     from likeness.models import load
-    from toolkit.data.item_lists import read_items
-    from toolkit.data.items import Items
 
-    items: Sequence[Item] = [] if source.items is None else read_items(source.items, source.root)
-    if items:
-        embeddings.check_ids(out, [item.id for item in items])
-        refuse_missing_files([item.path for item in items], allow_some=skips_bad)
-        if isinstance(items, Items) and {"start", "end"} & items.further.keys():
-            warn(
-                f"{source.items}: the columns start and end are not used; every file is embedded "
-                "whole"
-            )
+    # Of what a folder holds, the model says what it can read.
+    waits = source.items is not None and (
+        source.items.is_dir() or source.items.suffix.lower() == ".rttm"
+    )
+    items: Sequence[Item] = []
+    if source.items is not None and not waits:
+        items = _items(source, out, None, skips_bad)
     # The faces of IJB are aligned by its landmarks, not by a detector.
     detector: Path | Literal[False] | None = False if source.ijb is not None else reading.detector
     loaded = load.in_parts(
@@ -273,10 +274,35 @@ def _loaded(
         chunk_seconds=reading.chunk_seconds,
         only_speech=reading.only_speech,
     )
+    if waits:
+        items = _items(source, out, loaded.modality, skips_bad)
     if source.ijb is not None:
         loaded, items = extract.ijb_pack(loaded, source.ijb)
         embeddings.check_ids(out, [item.id for item in items])
     return extract.with_flip(loaded, reading.flip), items
+
+
+def _items(source: Source, out: Path, modality: str | None, skips_bad: bool) -> Sequence[Item]:
+    """The items of the source, checked as far as they can be without reading them.
+
+    modality: What the model takes; None where it is not known yet.
+    """
+    from eval.formats import embeddings
+    from likeness.inputs import suffixes_of
+    from toolkit.data.listing import list_items
+
+    assert source.items is not None
+    kinds = ("speaker", "image") if modality is None else (modality,)
+    items = list_items(
+        source.items,
+        suffixes=[suffix for kind in kinds for suffix in suffixes_of(kind)],
+        columns=source.columns,
+        root=source.root,
+        missing="leave",
+    )
+    embeddings.check_ids(out, [item.id for item in items])
+    refuse_missing_files([item.path for item in items], allow_some=skips_bad)
+    return items
 
 
 def _print_unreadable(bad: list[Bad]) -> None:

@@ -28,6 +28,7 @@ from likeness.commands.options import (
 from toolkit.printing import say
 
 if TYPE_CHECKING:
+    from eval.protocols.side_by_side import Compared
     from eval.protocols.verification import VerificationSettings
     from eval.reports.media import Media
     from eval.types import Embeddings, Scores, Trials
@@ -166,6 +167,13 @@ def evaluate(
             "default with --ijb.",
         ),
     ] = 1000,
+    score_order: Annotated[
+        Literal["label-score", "score-label"] | None,
+        typer.Option(
+            help="For score files of two columns, without ids: which comes first (default: what "
+            "the fields or a header say).",
+        ),
+    ] = None,
     memory: Memory = None,
 ) -> None:
     """Measure EER, minDCF and TAR@FAR of score files, with intervals resampled over subjects.
@@ -210,6 +218,7 @@ def evaluate(
             group_list=groups,
             json_file=json_file,
             page=page_of(report, embeddings or (), media, str(context.obj)),
+            score_order=score_order,
         )
     say(table)
 
@@ -263,6 +272,7 @@ def evaluate_files(
     group_list: Path | None = None,
     json_file: Path | None = None,
     page: Page | None = None,
+    score_order: Literal["label-score", "score-label"] | None = None,
 ) -> str:
     """Evaluate score files side by side.
 
@@ -277,6 +287,7 @@ def evaluate_files(
             well, see `eval.groups`.
         json_file: Results in the schema of docs/protocols.md.
         page: The page to write, if any.
+        score_order: Which column comes first in score files of two columns, which have no ids.
 
     Returns:
         The table as text.
@@ -285,6 +296,7 @@ def evaluate_files(
         ValueError: As in reading the files and in the metrics.
         KeyError: Items of the trials have no embedding.
     """
+    from eval.formats.bare_scores import is_bare
     from eval.formats.provenance import sha256
     from eval.formats.subjects import read_mapping
     from eval.formats.trials import read_trials
@@ -295,21 +307,32 @@ def evaluate_files(
 
     path_of = dict(zip(names_of_files(score_files, "score"), score_files, strict=True))
     _check(score_files, reference, page)
+    settings = settings or VerificationSettings()
+    bare = [path for path in score_files if is_bare(path)]
+    if score_order is not None and not bare:
+        raise ValueError(
+            f"--score-order {score_order} is for score files of lines `label score`, and none is "
+            "one; leave it out"
+        )
     shown = _Shown.read(page, list(path_of))
     labels = read_trials(trial_list) if trial_list else None
     subject_of = read_mapping(subject_list) if subject_list else None
     group_of = read_mapping(group_list) if group_list else None
-    systems: dict[str, tuple[Trials, Scores]] = {}
-    for name, path in path_of.items():
-        systems[name] = _read_system(path, labels, trial_list)
-        shown.check(name, systems[name][0])
-    compared = evaluate_together(
-        systems,
-        settings or VerificationSettings(),
-        reference=next((name for name, path in path_of.items() if path == reference), None),
-        subject_of=subject_of,
-        group_of=group_of,
-    )
+    if bare:
+        needs_ids = [trial_list, subject_list, group_list, reference, *shown.files]
+        compared = _evaluate_bare(path_of, bare, settings, score_order, any(needs_ids))
+    else:
+        systems: dict[str, tuple[Trials, Scores]] = {}
+        for name, path in path_of.items():
+            systems[name] = _read_system(path, labels, trial_list)
+            shown.check(name, systems[name][0])
+        compared = evaluate_together(
+            systems,
+            settings,
+            reference=next((name for name, path in path_of.items() if path == reference), None),
+            subject_of=subject_of,
+            group_of=group_of,
+        )
     lists = [path for path in (trial_list, subject_list, group_list) if path]
     inputs = {str(path): sha256(path) for path in [*score_files, *lists, *shown.files]}
     if json_file:
@@ -326,6 +349,27 @@ def evaluate_files(
             media=shown.media,
         )
     return compared.table()
+
+
+def _evaluate_bare(
+    path_of: Mapping[str, Path],
+    bare: Sequence[Path],
+    settings: VerificationSettings,
+    order: Literal["label-score", "score-label"] | None,
+    needs_ids: bool,
+) -> Compared:
+    """Evaluate score files of lines `label score`, which know neither subjects nor trials."""
+    from eval.formats.bare_scores import read_bare_scores
+    from likeness.evaluation import each_alone
+
+    if needs_ids or len(bare) < len(path_of):
+        raise ValueError(
+            f"{bare[0]}: its lines are `label score`, without ids, so that it goes with no trials, "
+            "subjects, groups, reference, embeddings, media or score files with ids; leave these "
+            "out, or give lines `enrol probe score`"
+        )
+    scores = {name: read_bare_scores(path, order) for name, path in path_of.items()}
+    return each_alone(scores, settings)
 
 
 def _check(score_files: Sequence[Path], reference: Path | None, page: Page | None) -> None:

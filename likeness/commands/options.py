@@ -24,6 +24,29 @@ Trust = Annotated[
         "model are of it. It may be given several times.",
     ),
 ]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ROLE=COLUMN",
+        help="Which column of a table is which, where its name does not say, such as label=spk or "
+        "path=clip. Numbers count the columns of a table without names. It may be given several "
+        "times.",
+    ),
+]
+LabelPattern = Annotated[
+    str,
+    typer.Option(
+        "--label",
+        metavar="PATTERN",
+        help="Take the labels from the paths by a pattern such as '{word}/{label}_NO_*.wav'.",
+    ),
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        help="The folder that relative paths of a list start from (default: the list's own)."
+    ),
+]
 ModelCalibration = Annotated[
     Path | None,
     typer.Option(

@@ -136,6 +136,14 @@ def score(
         Path | None,
         typer.Option(help="Lines `id seconds`, from which log_duration is taken.", **EXISTING),
     ] = None,
+    strip_extension: Annotated[
+        bool,
+        typer.Option(
+            "--strip-extension",
+            help="Ids of trials and embeddings may differ in the extension of a file, as ann/1.wav "
+            "and ann/1 do.",
+        ),
+    ] = False,
     memory: Memory = None,
 ) -> None:
     """Score the trials of a list.
@@ -149,6 +157,7 @@ def score(
     _refuse_contradictions(context)
     options = {field.name: context.params[field.name] for field in fields(Scoring)}
     options |= {"probe_embeddings": probe_embeddings, "enrolment": enrolment}
+    options["strip_extension"] = strip_extension
     matrices = sum(map(stored_bytes, filter(None, (embeddings, probe_embeddings))))
     refuse_beyond(memory, "scoring", [trials], per_trial=SCORING, matrices=matrices)
     with shown():
@@ -190,6 +199,7 @@ def score_files(
     *,
     probe_embeddings: Path | None = None,
     enrolment: Path | None = None,
+    strip_extension: bool = False,
     **options: Any,
 ) -> str:
     """Score a trial list and write lines `enrol probe score [label]`.
@@ -201,6 +211,7 @@ def score_files(
         probe_embeddings: Of the probe side.
         enrolment: Lines `model item item ...` (see `eval.scoring.templates.read_enrolment`). The
             enrolment ids of the trials are then models, which are pooled from their items.
+        strip_extension: Whether ids may differ in the extension of a file.
         options: As for `read_scoring`.
 
     Returns:
@@ -217,7 +228,9 @@ def score_files(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         scoring = read_scoring(options)
-        listed, enrolled, sides = _read(trials, embeddings, probe_embeddings, enrolment)
+        listed, enrolled, sides = _read(
+            trials, embeddings, probe_embeddings, enrolment, strip_extension
+        )
         scored = library.score(listed, enrolled, scoring, **sides)
         write_scores(out, listed, scored.values)
     calibrated = ""
@@ -234,6 +247,7 @@ def calibrate_files(
     *,
     probe_embeddings: Path | None = None,
     enrolment: Path | None = None,
+    strip_extension: bool = False,
     quality: Sequence[str] = (),
     p_target: float = 0.5,
     **options: Any,
@@ -252,7 +266,9 @@ def calibrate_files(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         scoring = read_scoring(options)
-        listed, enrolled, sides = _read(trials, embeddings, probe_embeddings, enrolment)
+        listed, enrolled, sides = _read(
+            trials, embeddings, probe_embeddings, enrolment, strip_extension
+        )
         fitted = library.calibrate(
             listed, enrolled, scoring, quality=quality, p_target=p_target, **sides
         )
@@ -300,21 +316,24 @@ def _reader(kind: Any) -> Callable[[Path], Any]:
 
 
 def _read(
-    trials: Path, embeddings: Path, probe_embeddings: Path | None, enrolment: Path | None
+    trials: Path,
+    embeddings: Path,
+    probe_embeddings: Path | None,
+    enrolment: Path | None,
+    strip_extension: bool,
 ) -> tuple[Trials, Embeddings, dict[str, Any]]:
     """The trials, the embeddings, and the keywords `probe` and `models` of scoring them."""
     from eval.formats import embeddings as embedding_files
     from eval.formats.trials import read_trials
     from eval.scoring.templates import read_enrolment
+    from likeness.scoring import spelt_as
 
-    return (
-        read_trials(trials),
-        embedding_files.read(embeddings),
-        {
-            "probe": embedding_files.read(probe_embeddings) if probe_embeddings else None,
-            "models": read_enrolment(enrolment) if enrolment else None,
-        },
-    )
+    listed, enrolled = read_trials(trials), embedding_files.read(embeddings)
+    probe = embedding_files.read(probe_embeddings) if probe_embeddings else None
+    models = read_enrolment(enrolment) if enrolment else None
+    if strip_extension:
+        enrolled, probe = spelt_as(listed, enrolled, probe, models)
+    return listed, enrolled, {"probe": probe, "models": models}
 
 
 def _texts(caught: Sequence[warnings.WarningMessage]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from likeness.commands import recipes
+from likeness.commands.options import Columns, LabelPattern, Root
 from likeness.commands.stopping import stoppable
 from toolkit.printing import say
 
@@ -36,7 +37,16 @@ def train(
             metavar="FIELD=VALUE", help="Changes of the recipe's fields, such as optim.lr=0.05."
         ),
     ] = None,
-    data: Annotated[Path, typer.Option(help="The folder of the data set.")] = Path("data"),
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="The folder of the data set. Recipes that are called `folders` also take a list, "
+            "a .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file."
+        ),
+    ] = Path("data"),
+    columns: Columns = None,
+    label: LabelPattern = "",
+    root: Root = None,
     out: Annotated[Path, typer.Option(help="The folder for checkpoints and log.")] = ...,  # type: ignore[assignment]
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")
@@ -54,13 +64,16 @@ def train(
     Several processes share the work when the command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...
     """
+    from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
     from toolkit.parallel import distributed
     from toolkit.training.recipe import load, override
     from toolkit.training.train import fit
 
     loaded, variant = load(recipes.located(recipe))
-    chosen = override(loaded, overrides or [])
+    chosen = with_data_settings(
+        override(loaded, overrides or []), columns=",".join(columns or ()), label=label, root=root
+    )
     try:
         with stoppable():
             model = fit(

@@ -1,7 +1,7 @@
 """A user's own faces: items, a split by subject, and trials.
 
-The faces may be folders DATA/SUBJECT/**/*.jpg (or png, ...), tar shards, RecordIO files, or
-OpenSphere's lists.
+The faces may be folders DATA/SUBJECT/**/*.jpg (or png, ...), tar shards, RecordIO files,
+OpenSphere's lists, or other lists and tables (toolkit.data.listing).
 """
 
 from __future__ import annotations
@@ -18,27 +18,43 @@ from eval.types import Trials, name_first
 from modalities.face import recordio
 from modalities.face.align import find_images
 from toolkit.data import shards
+from toolkit.data.column_names import is_header
 from toolkit.data.images import SUFFIXES
-from toolkit.data.item_checks import check_unique
+from toolkit.data.item_checks import check_unique, label_numbers
 from toolkit.data.items import Item, Items
+from toolkit.data.listing import list_items
 from toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]
 
 
 def items(
-    data: str | Path, *, split: Split = "train", test_share: float = 0.2, seed: int = 0
+    data: str | Path,
+    *,
+    split: Split = "train",
+    test_share: float = 0.2,
+    seed: int = 0,
+    columns: str = "",
+    label: str = "",
+    root: str = "",
 ) -> Items:
-    """List the images of the subjects of one split, in order of subject and path.
+    """List the images of the subjects of one split.
+
+    Those of a folder are in order of subject and path, those of a list in its order.
 
     The subjects are divided, never the images of one subject.
 
     Args:
-        data: The folder of the subjects' folders or of .tar shards, a .rec file, or a .txt list.
+        data: The folder of the subjects' folders or of .tar shards, a .rec file, a .txt list, or a
+            table, of which every item has a label.
         split: "train", "test", or "all" for everyone.
         test_share: The share of the subjects that are held out for "test". round(test_share x
             subjects), at least 2, are held out; with 0, nobody is.
         seed: The seed of the draw of these subjects.
+        columns: Which column of a table is which, as in "label=person", where its name does not
+            say.
+        label: A pattern of paths, from which the subjects are taken: "{label}_*.jpg".
+        root: The folder that relative paths start from, by default that of the list.
 
     Returns:
         Items whose label is the subject.
@@ -48,7 +64,7 @@ def items(
         ValueError: There are no images, only one subject, or too few subjects to hold some out.
     """
     return hold_out(
-        scan(Path(data)),
+        list_all(data, columns=columns, label=label, root=root),
         split=split,
         test_share=test_share,
         seed=seed,
@@ -65,6 +81,9 @@ def trials(
     num_trials: int = 20_000,
     test_share: float = 0.2,
     seed: int = 0,
+    columns: str = "",
+    label: str = "",
+    root: str = "",
 ) -> tuple[Items, Trials]:
     """List the images of a split and trials among them.
 
@@ -72,7 +91,7 @@ def trials(
     half target and half nontarget, none of them twice.
 
     Args:
-        data: As in items(). So are split, test_share and seed.
+        data: As in items(). So are split, test_share, seed, columns, label and root.
         num_trials: The most trials that are made, at least 2.
 
     Returns:
@@ -84,8 +103,39 @@ def trials(
     """
     if num_trials < 2:
         raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
-    chosen = items(data, split=split, test_share=test_share, seed=seed)
+    chosen = items(
+        data,
+        split=split,
+        test_share=test_share,
+        seed=seed,
+        columns=columns,
+        label=label,
+        root=root,
+    )
     return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
+
+
+def list_all(data: str | Path, *, columns: str = "", label: str = "", root: str = "") -> Items:
+    """List all images of whatever a person has; the arguments are those of items().
+
+    Raises:
+        FileNotFoundError: The data or some of the files are missing.
+        ValueError: Some items have no label, or the data cannot be understood.
+    """
+    path = Path(data)
+    if path.is_file() and (path.suffix == ".rec" or _is_opensphere(path, columns, label, root)):
+        return scan(path)
+    listed = list_items(path, suffixes=SUFFIXES, scan=scan, columns=columns, label=label, root=root)
+    label_numbers(listed)
+    return listed
+
+
+def _is_opensphere(path: Path, columns: str, label: str, root: str) -> bool:
+    """Whether a file is a list of one `subject/image.jpg` a line."""
+    if path.suffix != ".txt" or columns or label or root:
+        return False
+    first = next(text_lines(path), (0, ""))[1].split()
+    return not is_header(first) and len(first) < 3 and "," not in first[-1:]
 
 
 def scan(root: Path) -> Items:

@@ -18,6 +18,7 @@ from toolkit.data import shards, tree
 from toolkit.data.images import SUFFIXES
 from toolkit.data.item_checks import distinct_labels, label_numbers
 from toolkit.data.items import Items
+from toolkit.data.listing import list_items
 from toolkit.data.pairs import draw_pairs
 
 
@@ -30,15 +31,19 @@ def items(
     test_share: float = 0.2,
     validation_share: float = 0.0,
     seed: int = 0,
+    columns: str = "",
+    label: str = "",
+    root: str = "",
 ) -> Items:
-    """List the images of the classes of one split, in order of class and path.
+    """List the images of the classes of one split.
 
-    An item's id is its path below `data`; its label is its class, the first folder. The classes are
-    divided, never the images of one class. A warning is given where classes of the split have a
+    Those of a folder are in order of class and path; an item's id is its path below `data`, and its
+    label its class, the first folder. Those of a list are in its order. The classes are divided,
+    never the images of one class. A warning is given where classes of the split have a
     single image: nothing is like it, so it tests nothing.
 
     Args:
-        data: The folder DATA.
+        data: The folder DATA; or a list or a table, of which every item has a label.
         split: "train", "validation", "test" or "all".
         protocol: "drawn": classes are drawn with `seed`. Round(test_share x classes), at least 2,
             test, and round(validation_share x rest) validate. Otherwise the first half of the
@@ -47,13 +52,17 @@ def items(
         test_share: The share of the classes that tests; with 0, none does.
         validation_share: The share of the other classes that validates.
         seed: Decides which classes are drawn.
+        columns: Which column of a table is which, as in "label=product", where its name does not
+            say.
+        label: A pattern of paths, from which the classes are taken: "{label}_*.jpg".
+        root: The folder that relative paths start from, by default that of the list.
 
     Raises:
         ValueError: The folder has no images or a single class, or the split has no classes.
         FileNotFoundError: The folder is missing.
     """
     check_split(split)
-    every = scan(Path(data))
+    every = list_all(data, columns=columns, label=label, root=root)
     names = distinct_labels(every)
     if len(names) < 2:
         raise ValueError(
@@ -103,6 +112,9 @@ def trials(
     num_trials: int = 20_000,
     test_share: float = 0.2,
     seed: int = 0,
+    columns: str = "",
+    label: str = "",
+    root: str = "",
 ) -> tuple[Items, Trials]:
     """List the items of a split, and trials among them.
 
@@ -111,8 +123,28 @@ def trials(
     """
     if num_trials < 2:
         raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
-    chosen = items(data, split=split, test_share=test_share, seed=seed)
+    chosen = items(
+        data,
+        split=split,
+        test_share=test_share,
+        seed=seed,
+        columns=columns,
+        label=label,
+        root=root,
+    )
     return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
+
+
+def list_all(data: str | Path, *, columns: str = "", label: str = "", root: str = "") -> Items:
+    """List all images of whatever a person has; the arguments are those of items().
+
+    Raises:
+        FileNotFoundError: The data or some of the files are missing.
+        ValueError: Some items have no label, or the data cannot be understood.
+    """
+    listed = list_items(data, suffixes=SUFFIXES, scan=scan, columns=columns, label=label, root=root)
+    label_numbers(listed)
+    return listed
 
 
 def scan(root: Path, *, example: str = "DATA/CLASS/file.jpg") -> Items:
@@ -137,7 +169,12 @@ def scan(root: Path, *, example: str = "DATA/CLASS/file.jpg") -> Items:
     listed = tree.in_folders(root, SUFFIXES)
     if not listed:
         loose = sum(path.suffix.lower() in SUFFIXES for path in root.iterdir())
-        beside = f"; {loose} lie directly in it, without a class's folder" if loose else ""
+        beside = (
+            f"; {loose} lie directly in it, without a class's folder: name where the class is in "
+            "their names, as in --label '{label}_*.jpg'"
+            if loose
+            else ""
+        )
         raise ValueError(
             f"{root}: no images in its folders{beside}; expected {example}, with one of "
             f"{', '.join(SUFFIXES)}"

@@ -6,6 +6,7 @@ Every refusal is a `BadAudio` that names the file and the reason.
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,11 +32,16 @@ SILENCE_DBFS = -90.0
 _RATES_HZ = (1_000, 768_000)
 # Samples x channels that are decoded of one file, 2 GiB of float32. This bounds the work.
 MAX_VALUES = 2**29
+_LONGEST_VALUES = 2**34  # samples x channels of a recording of which a stretch is read
 _BLOCK_VALUES = 2**20  # values decoded at once: 4 MiB of float32, however many channels there are
 _UNSTATED = 2**63 - 1  # libsndfile's number of frames when the header does not state it
 # The share of the stated samples that a whole file gives: the delay and the padding of an encoder
 # are a few thousandths of the file.
 _WHOLE = 0.9
+# The longest recording of which a stretch is read, a day; what lies before it may be decoded too.
+_LONGEST_SECONDS = 86_400.0
+# A stretch may reach so far beyond the end of its recording, as for Kaldi's extract-segments.
+_OVERSHOOT_SECONDS = 0.5
 SPEED_MARK = "#speed="
 _SPEEDS = (0.5, 2.0)
 
@@ -105,6 +111,37 @@ def speed_of(id: str) -> float:
     return speed
 
 
+def frames_of(item: Item, rate_hz: int, frames: int) -> tuple[int, int]:
+    """Return the first sample of an item in its recording, and the one after its last.
+
+    Args:
+        item: The item; without a stretch it is the whole recording.
+        rate_hz: The rate of the recording in Hz.
+        frames: The number of samples of the recording.
+
+    Returns:
+        Both numbers, of which the first is smaller or the item is empty.
+
+    Raises:
+        BadAudio: The stretch ends over half a second after the recording.
+
+    Example:
+        >>> frames_of(Item("a", Path("a.wav"), stretch=(0.5, 2.0)), 1000, 1800)
+        (500, 1800)
+    """
+    if item.stretch is None:
+        return 0, frames
+    start, end = item.stretch
+    seconds = frames / rate_hz
+    if start >= seconds or (math.isfinite(end) and end > seconds + _OVERSHOOT_SECONDS):
+        raise BadAudio(
+            f"{item.name}: the recording ends at {seconds:.3f} s; start and end are seconds within "
+            "it: correct them"
+        )
+    begin = round(start * rate_hz)
+    return begin, max(begin, frames if end >= seconds else round(end * rate_hz))
+
+
 class _Bytes(io.BytesIO):
     """Bytes in memory that stay at the beginning when a decoder seeks to before it.
 
@@ -136,7 +173,8 @@ def source_of(item: Item) -> Path | _Bytes:
 def decode_soundfile(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int]]:
     """Yield blocks (samples, channels) float32 of a file, each with the rate of the file in Hz.
 
-    Nothing is allocated of the size that a header states.
+    Of an item that is a stretch, only that is yielded. Nothing is allocated of the size that a
+    header states.
 
     Args:
         item: The file, or the span of a tar shard, to decode.
@@ -156,7 +194,18 @@ def decode_soundfile(item: Item, max_seconds: float, max_values: int) -> Iterato
                     f"{name}: its header does not state its length, as when it was written to a "
                     "pipe; the length is needed; write it again to a file"
                 )
-            _check_header(name, rate_hz, channels, frames, max_seconds, max_values)
+            if item.stretch is not None:
+                _check_header(name, rate_hz, channels, frames, _LONGEST_SECONDS, _LONGEST_VALUES)
+            begin, stop = frames_of(item, rate_hz, frames)
+            _check_header(name, rate_hz, channels, stop - begin, max_seconds, max_values)
+            frames = stop - begin
+            if begin and file.format == "MP3":
+                # An MP3 decoder loses its place when it seeks, so that all of it is decoded.
+                _check_header(name, rate_hz, channels, stop, _LONGEST_SECONDS, max_values)
+                yield file.read(stop, dtype="float32", always_2d=True)[begin:], rate_hz
+                return
+            if begin:
+                file.seek(begin)
             # soundfile seeks after each read, and an MP3 decoder loses its place by that. An MP3
             # has at most two channels at 48 kHz, so that max_seconds bounds the whole.
             block = frames if file.format == "MP3" else block_frames(channels)
@@ -207,20 +256,42 @@ def decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple
             "'likeness[m4a]'` or convert it to .flac"
         ) from error
     frames = 0
+    # Where the recording ends is known when all of it is decoded.
+    bounds = (
+        (max_seconds, max_values) if item.stretch is None else (_LONGEST_SECONDS, _LONGEST_VALUES)
+    )
     try:
         with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:
             if not container.streams.audio:
                 raise BadAudio(f"{name}: unreadable, it has no audio stream; one is needed")
             stream = container.streams.audio[0]
             rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
-            _check_header(name, rate_hz, channels, 0, max_seconds, max_values)
+            _check_header(name, rate_hz, channels, 0, *bounds)
+            start, end = item.stretch or (0.0, math.inf)
+            begin = round(start * rate_hz)
+            stop = round(end * rate_hz) if math.isfinite(end) else _UNSTATED
+            if math.isfinite(end):
+                _check_header(name, rate_hz, channels, stop - begin, max_seconds, max_values)
             to_planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate_hz)
             for frame in container.decode(stream):
                 for planar in to_planar.resample(frame):
                     raw: Wave = np.asarray(planar.to_ndarray(), dtype=np.float32).T
+                    inside = raw[max(0, begin - frames) : max(0, stop - frames)]
                     frames += len(raw)
-                    yield raw, rate_hz
-                _check_header(name, rate_hz, channels, frames, max_seconds, max_values)
+                    if len(inside):
+                        yield inside, rate_hz
+                _check_header(name, rate_hz, channels, frames, *bounds)
+                _check_header(
+                    name,
+                    rate_hz,
+                    channels,
+                    max(0, min(frames, stop) - begin),
+                    max_seconds,
+                    max_values,
+                )
+                if frames >= stop:
+                    break
+            frames_of(item, rate_hz, frames)
     except (av.FFmpegError, OSError) as error:
         raise BadAudio(
             f"{name}: unreadable, {error}; AAC in {', '.join(AV_SUFFIXES)} is read through PyAV"

@@ -1,6 +1,7 @@
 """A user's own recordings, DATA/SPEAKER/**/*.wav (or flac, mp3, ...): items, splits and trials.
 
-The split divides the speakers. Other data sets use scan() and the pairs too.
+DATA may also be a list, a table, a Kaldi folder or an RTTM file (toolkit.data.listing). The split
+divides the speakers. Other data sets use scan() and the pairs too.
 """
 
 from __future__ import annotations
@@ -17,24 +18,38 @@ from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from toolkit.data import shards, tree
 from toolkit.data.item_checks import label_numbers
 from toolkit.data.items import Items
+from toolkit.data.listing import list_items
 from toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]
 
 
 def items(
-    data: str | Path, *, split: Split = "train", test_share: float = 0.2, seed: int = 0
+    data: str | Path,
+    *,
+    split: Split = "train",
+    test_share: float = 0.2,
+    seed: int = 0,
+    columns: str = "",
+    label: str = "",
+    root: str = "",
 ) -> Items:
-    """List the recordings of the speakers of one split, in order of speaker and path.
+    """List the recordings of the speakers of one split.
+
+    Those of a folder are in order of speaker and path, those of a list in its order.
 
     The speakers are divided, never the files of one speaker.
 
     Args:
-        data: The folder of the speakers' folders, or of .tar shards.
+        data: The folder of the speakers' folders, or of .tar shards; or a list, a table, a Kaldi
+            folder or an RTTM file, of which every item has a label.
         split: "train", "test", or "all" for everyone.
         test_share: The share of the speakers that are held out for "test". round(test_share x
             speakers), at least 2, are held out; with 0, nobody is.
         seed: The seed of the draw of these speakers.
+        columns: Which column of a table is which, as in "label=spk", where its name does not say.
+        label: A pattern of paths, from which the speakers are taken: "{label}_*.wav".
+        root: The folder that relative paths start from, by default that of the list.
 
     Returns:
         Items whose id is the path below `data` and whose label is the speaker, which is the first
@@ -46,7 +61,7 @@ def items(
             some out.
     """
     return hold_out(
-        scan(Path(data)),
+        list_all(data, columns=columns, label=label, root=root),
         split=split,
         test_share=test_share,
         seed=seed,
@@ -63,6 +78,9 @@ def trials(
     num_trials: int = 20_000,
     test_share: float = 0.2,
     seed: int = 0,
+    columns: str = "",
+    label: str = "",
+    root: str = "",
 ) -> tuple[Items, Trials]:
     """List the recordings of a split and trials among them.
 
@@ -72,7 +90,7 @@ def trials(
     which have no target trial.
 
     Args:
-        data: As in items(). So are split, test_share and seed.
+        data: As in items(). So are split, test_share, seed, columns, label and root.
         num_trials: The most trials that are made, at least 2.
 
     Returns:
@@ -84,7 +102,15 @@ def trials(
     """
     if num_trials < 2:
         raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
-    chosen = items(data, split=split, test_share=test_share, seed=seed)
+    chosen = items(
+        data,
+        split=split,
+        test_share=test_share,
+        seed=seed,
+        columns=columns,
+        label=label,
+        root=root,
+    )
     names, numbers = label_numbers(chosen)
     single = [names[number] for number in np.flatnonzero(np.bincount(numbers) == 1)]
     if len(single) == len(names):
@@ -99,6 +125,25 @@ def trials(
             stacklevel=2,
         )
     return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
+
+
+def list_all(data: str | Path, *, columns: str = "", label: str = "", root: str = "") -> Items:
+    """List all recordings of whatever a person has; the arguments are those of items().
+
+    Raises:
+        FileNotFoundError: The data or some of the files are missing.
+        ValueError: Some items have no label, or the data cannot be understood.
+    """
+    listed = list_items(
+        data,
+        suffixes=SUFFIXES + AV_SUFFIXES,
+        scan=scan,
+        columns=columns,
+        label=label,
+        root=root,
+    )
+    label_numbers(listed)
+    return listed
 
 
 def scan(root: Path, *, example: str = "DATA/SPEAKER/file.wav") -> Items:
@@ -126,7 +171,12 @@ def scan(root: Path, *, example: str = "DATA/SPEAKER/file.wav") -> Items:
     recordings = tree.in_folders(root, allowed)
     if not recordings:
         loose = sum(path.suffix.lower() in allowed for path in root.iterdir())
-        beside = f"; {loose} lie directly in it, without a speaker's folder" if loose else ""
+        beside = (
+            f"; {loose} lie directly in it, without a speaker's folder: name where the speaker is "
+            "in their names, as in --label '{label}_*.wav'"
+            if loose
+            else ""
+        )
         raise ValueError(
             f"{root}: no audio files in its folders{beside}; {example} is expected, with one of "
             f"{', '.join(allowed)}"

@@ -101,6 +101,7 @@ def _is_streamed(item: Item, chunk_seconds: float) -> bool:
         chunk_seconds > 0
         and item.span is None
         and item.suffix not in AV_SUFFIXES
+        and not (item.stretch is not None and item.suffix == ".mp3")  # which cannot be sought
         and os.path.isfile(item.path)
     )
 
@@ -177,11 +178,15 @@ def _stream(
         with soundfile.SoundFile(item.path) as file:
             _check_header(item, file, max_seconds, max_values)
             speed = decoding.speed_of(item.id)
-            total = int(file.frames) / int(file.samplerate) / speed * rate_hz
-            size = math.ceil(total / math.ceil(total / (chunk_seconds * rate_hz)))
+            begin, stop = decoding.frames_of(item, int(file.samplerate), int(file.frames))
+            if begin:
+                file.seek(begin)
+            total = (stop - begin) / int(file.samplerate) / speed * rate_hz
+            num_pieces = max(1, math.ceil(total / (chunk_seconds * rate_hz)))
+            size = max(1, math.ceil(total / num_pieces))
             pending: list[Wave] = []
             length = 0
-            for block, last in _blocks(item, file, speed, rate_hz):
+            for block, last in _blocks(item, file, stop - begin, speed, rate_hz):
                 pending.append(block)
                 length += len(block)
                 while length >= size or (last and length):
@@ -222,9 +227,9 @@ def _check_header(
 
 
 def _blocks(
-    item: Item, file: soundfile.SoundFile, speed: float, rate_hz: int
+    item: Item, file: soundfile.SoundFile, frames: int, speed: float, rate_hz: int
 ) -> Iterator[tuple[Wave, bool]]:
-    """Yield mono blocks at rate_hz, each with whether it is the last one.
+    """Yield mono blocks of the next frames at rate_hz, each with whether it is the last one.
 
     A block that no recording has is refused, and after the last one also a file that was cut short.
     """
@@ -236,7 +241,7 @@ def _blocks(
     place = 0
     last = False
     while not last:
-        raw = file.read(size, dtype="float32", always_2d=True)
+        raw = file.read(min(size, frames - place), dtype="float32", always_2d=True)
         last = len(raw) == 0
         bad = int(np.count_nonzero(~np.isfinite(raw)))
         if bad:
@@ -248,4 +253,4 @@ def _blocks(
         wave = decoding.mix(raw)
         decoding.refuse_level(item.name, float(np.abs(wave).max(initial=0.0)))
         yield (wave if to_rate is None else to_rate.resample_chunk(wave, last=last)), last
-    decoding.check_whole(item, file.format, place, int(file.frames), file_hz)
+    decoding.check_whole(item, file.format, place, frames, file_hz)

@@ -15,7 +15,15 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave, mix, source_of, speed_of
+from modalities.speaker.decoding import (
+    SILENCE_DBFS,
+    BadAudio,
+    Wave,
+    frames_of,
+    mix,
+    source_of,
+    speed_of,
+)
 from toolkit.data.items import Item
 
 _FORMATS = ("WAV", "FLAC")
@@ -33,6 +41,7 @@ class Recording:
     Attributes:
         name: What messages call it.
         source: The file, or the bytes of a span.
+        first: Its first sample in the file.
         num_samples: Its length.
         layout: What its header said when it was opened.
         read_whole: Reads it whole, or refuses it.
@@ -40,6 +49,7 @@ class Recording:
 
     name: str
     source: Path | io.BytesIO
+    first: int
     num_samples: int
     layout: tuple[object, ...]
     read_whole: Callable[[], Wave]
@@ -61,7 +71,7 @@ class Recording:
             with soundfile.SoundFile(self.source) as file:
                 if _layout(file) != self.layout:
                     raise self._replaced()
-                file.seek(start)
+                file.seek(self.first + start)
                 wave = mix(file.read(stop - start, dtype="float32", always_2d=True))
         except (soundfile.SoundFileError, OSError):
             wave = np.empty(0, np.float32)
@@ -109,7 +119,8 @@ def open_recording(
     source = source_of(item)
     try:
         with soundfile.SoundFile(source) as file:
-            frames = int(file.frames)
+            first, stop = frames_of(item, int(file.samplerate), int(file.frames))
+            frames = stop - first
             if (
                 file.format not in _FORMATS
                 or file.subtype not in _SUBTYPES
@@ -119,10 +130,10 @@ def open_recording(
             ):
                 return None
             # A FLAC file that is cut short states more samples than it has.
-            file.seek(frames - 1)
+            file.seek(stop - 1)
             if not len(file.read(1)):
                 return None
-            return Recording(item.name, source, frames, _layout(file), read_whole)
+            return Recording(item.name, source, first, frames, _layout(file), read_whole)
     except (soundfile.SoundFileError, OSError):
         return None
 

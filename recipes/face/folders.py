@@ -10,15 +10,16 @@ needed.
     python recipes/face/folders.py --align DETECTOR.onnx DATA ALIGNED [HEIGHTxWIDTH]
         crops from photographs, with an SCRFD or YuNet detector; 112x112 unless another size, such
         as 112x96, is given
-    python recipes/face/folders.py DATA OUT
-        the trial list and the item list for `score` and `embed`
+    likeness lists DATA OUT --modality face
+        the item list and the trial list of the held-out subjects for `embed` and `score`
 
 small takes any image in which the face fills most of the picture and sits in its centre, and
 resizes it; the proportions change with it. The others take aligned crops of 112 x 112 only (the
 five landmarks of InsightFace, modalities/face/align.py) and refuse the rest. A fifth of the
 subjects is held out and never trained on; trials among them are drawn with a seed (at most 20,000)
 and give the EER in the log. DATA may also be tar shards, a .rec file, or a list DATA.txt of one
-SUBJECT/image.jpg a line, below the list's folder (OpenSphere's).
+SUBJECT/image.jpg a line, below the list's folder (OpenSphere's), or a .csv, .tsv or .parquet file.
+`--label '{label}_*.jpg'` takes the subjects from the names of files.
 
 No numbers are expected; they depend on the data. For comparison: ORL (20 subjects) in
 docs/results.md. simple: SimPLE paper Eq 8 with the settings of its SFNet-20, sampling and bank as
@@ -32,13 +33,11 @@ from pathlib import Path
 
 from _shared import FEW_TRIALS, simple
 
-from eval.formats.trials import write_trials
 from likeness.failures import one_sentence
 from modalities.face import align, folders, images
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
-from toolkit.data.item_lists import write_items
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
@@ -96,15 +95,6 @@ RECIPES = {
 }
 
 
-def write_lists(data: Path, out: Path) -> None:
-    """Write out/items.txt and out/trials.txt of the held-out subjects."""
-    items, trials = folders.trials(data, split="test", test_share=0.2)
-    out.mkdir(parents=True, exist_ok=True)
-    write_items(out / "items.txt", items, data.parent if data.is_file() else data)
-    write_trials(out / "trials.txt", trials)
-    say(f"{len(items)} items and {len(trials)} trials in {out}")
-
-
 def align_images(detector: Path, data: Path, out: Path, size: str = "112x112") -> None:
     """Write crops of the images of `data` to the same places in `out`."""
     height, _, width = size.partition("x")
@@ -132,10 +122,8 @@ if __name__ == "__main__":
     with one_sentence("folders.py"):
         if len(sys.argv) in (5, 6) and sys.argv[1] == "--align":
             align_images(*map(Path, sys.argv[2:5]), *sys.argv[5:])
-        elif len(sys.argv) == 3:
-            write_lists(Path(sys.argv[1]), Path(sys.argv[2]))
         else:
             raise ValueError(
-                "usage: python recipes/face/folders.py DATA OUT, or --align DETECTOR.onnx DATA "
-                "ALIGNED [HEIGHTxWIDTH]"
+                "usage: python recipes/face/folders.py --align DETECTOR.onnx DATA ALIGNED "
+                "[HEIGHTxWIDTH]; `likeness lists DATA OUT --modality face` writes lists"
             )

@@ -6,9 +6,11 @@ never saw.
     likeness train image/folders --data DATA --out runs/mine
     likeness train image/folders:resnet50 backbone.weights=resnet50.pth --data DATA --out runs/mine
         from a local ImageNet file
-    python recipes/image/folders.py DATA OUT
+    likeness lists DATA OUT --modality image
         the item list of the held-out classes for `embed` and `retrieve`
 
+DATA may also be a .csv, .tsv or .parquet file or a list, and `--label '{label}_*.jpg'` takes the
+classes from the names of files.
 A fifth of the classes, at least 2, are held out and retrieved from among themselves. A batch is 16
 of the other classes: with fewer than 20 classes in all add sampling.batch_size=N, 4 times the
 number of training classes or less.
@@ -20,23 +22,18 @@ it is in docs/results.md: it depends on the data.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from _shared import means
 
-from likeness.failures import one_sentence
 from modalities.image import folders, images
 from modalities.image.transforms import crop_view
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.sfnet import SFNet
-from toolkit.data.item_lists import write_items
 from toolkit.data.pixels import IMAGENET, PixelScale
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
-from toolkit.printing import say
 from toolkit.training.recipe import Optim, Recipe, Retrieval, Schedule
 
 SMALL = Recipe(
@@ -69,20 +66,3 @@ RECIPES = {
         schedule=Schedule(steps=5000, warmup_steps=250, eval_every=500, higher_is_better=True),
     ),
 }
-
-
-def write_lists(data: Path, out: Path) -> None:
-    """Write out/items.txt of the held-out classes; their ids begin with the class, which `likeness
-    retrieve` takes as the label.
-    """
-    items = folders.items(data, split="test")
-    out.mkdir(parents=True, exist_ok=True)
-    write_items(out / "items.txt", items, data)
-    say(f"{len(items)} items of {len({item.label for item in items})} classes in {out}")
-
-
-if __name__ == "__main__":
-    with one_sentence("folders.py"):
-        if len(sys.argv) != 3:
-            raise ValueError("usage: python recipes/image/folders.py DATA OUT")
-        write_lists(Path(sys.argv[1]), Path(sys.argv[2]))

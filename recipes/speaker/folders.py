@@ -7,33 +7,29 @@ needed.
         order statistics: minutes on a CPU, dozens of speakers
     likeness train speaker/folders:resnet34 --data DATA --out runs/mine
         ResNet-34 on a GPU, hundreds of speakers and more (ecapa likewise)
-    python recipes/speaker/folders.py DATA OUT
-        the trial list and the item list for `score` and `embed`
+    likeness lists DATA OUT
+        the item list and the trial list of the held-out speakers for `embed` and `score`
 
+DATA may also be a .csv, .tsv or .parquet file, a list, a Kaldi folder or an .rttm file, and
+`--label '{label}_*.wav'` takes the speakers from the names of files.
 A fifth of the speakers is held out and never trained on; trials among them are drawn with a seed
 (at most 20,000) and give the EER in the log. No numbers are expected; they depend on the data. For
 comparison: AN4 (54 speakers) in docs/results.md.
 """
 
-import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from eval.formats.trials import write_trials
 from eval.verification import eer, min_dcf
-from likeness.failures import one_sentence
 from modalities.speaker import audio, folders
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.statistics import OrderStatistics
-from toolkit.data.item_lists import write_items
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
-from toolkit.printing import say
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Optim, Recipe, Schedule, Verification
 
@@ -81,19 +77,3 @@ RECIPES = {
         optim=Optim(name="adam", lr=1e-3, weight_decay=2e-6, grad_clip=5.0),
     ),
 }
-
-
-def write_lists(data: Path, out: Path) -> None:
-    """Write out/items.txt and out/trials.txt of the held-out speakers."""
-    items, trials = folders.trials(data, split="test", test_share=0.2)
-    out.mkdir(parents=True, exist_ok=True)
-    write_items(out / "items.txt", items, data)
-    write_trials(out / "trials.txt", trials)
-    say(f"{len(items)} items and {len(trials)} trials in {out}")
-
-
-if __name__ == "__main__":
-    with one_sentence("folders.py"):
-        if len(sys.argv) != 3:
-            raise ValueError("usage: python recipes/speaker/folders.py DATA OUT")
-        write_lists(Path(sys.argv[1]), Path(sys.argv[2]))

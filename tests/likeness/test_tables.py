@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import tracemalloc
 from pathlib import Path
 from threading import Thread
 
@@ -14,45 +13,6 @@ import pytest
 import torch
 
 from likeness.inputs import items_of
-from likeness.tables import columns_of_file, columns_of_table
-
-
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
-def test_a_line_that_never_ends_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "table.csv").symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match="line"):
-        columns_of_file(tmp_path / "table.csv")
-
-
-def test_a_wide_head_over_many_short_rows_takes_little_memory(tmp_path: Path) -> None:
-    """Each row would otherwise get a cell for every name: 10^9 cells of a file of 120 kB."""
-    path = tmp_path / "table.csv"
-    path.write_text("path" + "," * 50_000 + "\n" + "a\n" * 20_000)
-    tracemalloc.start()
-    try:
-        columns = columns_of_file(path)
-        assert tracemalloc.get_traced_memory()[1] < 2**26
-    finally:
-        tracemalloc.stop()
-    assert columns == {"path": ["a"] * 20_000, "": []}
-
-
-def test_a_row_with_more_fields_than_the_head_is_refused(tmp_path: Path) -> None:
-    """A separator within a path would shift the label."""
-    path = tmp_path / "table.csv"
-    path.write_text("path,label\na,b.wav,ann\nc.wav,bob\n")
-    with pytest.raises(ValueError, match=r"1 rows .*row 1"):
-        columns_of_file(path)
-    path.write_text("path,label\nc.wav,bob,,\n")
-    assert columns_of_file(path) == {"path": ["c.wav"], "label": ["bob"]}
-
-
-def test_a_column_twice_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text("path,path\na.wav,b.wav\n")
-    with pytest.raises(ValueError, match="several columns `path`"):
-        columns_of_file(tmp_path / "table.csv")
-    with pytest.raises(ValueError, match="several columns `id`"):
-        columns_of_table(pandas.DataFrame([[1, 2]], columns=["id", "id"]))
 
 
 @pytest.mark.parametrize("missing", [pandas.NA, pandas.NaT, np.nan, None, ""])

@@ -19,7 +19,7 @@ from toolkit.data.items import Item, Items, ItemsBuilder
 _MAX_LINE = 8192  # characters of a line
 _FIRST, _CHUNK = 2**12, 2**22  # characters that are read together, at first and later
 _LONG = 2**26  # bytes of a list that takes long enough for a bar
-FURTHER = ("start", "end", "sex", "age", "session")  # columns that Items carry along
+FURTHER = ("start", "end", "sex", "age", "session", "group")  # columns that Items carry along
 _READ = ("id", "path", "label")  # the other columns that are read
 _OTHER_BLANK = re.compile(r"[^\S \t\n]")
 # Path writes a path otherwise that has an empty part or a part that is a dot.
@@ -77,11 +77,14 @@ def read_items(path: Path, root: Path | None = None) -> Items:
 def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
     """Writes a list that `read_items` reads, `id path` separated by a tab, whole or not at all.
 
+    Where items are stretches of recordings, the columns start and end are there too, below a
+    header.
+
     Args:
         path: The list.
         items: The items, which must be files.
-        root: A folder that contains all of them; paths are written relative to it. None leaves the
-            paths as they are.
+        root: The folder that relative paths start from: the path of a file in it is written
+            relative to it, and that of another file whole. None leaves the paths as they are.
 
     Raises:
         ValueError: Items lie in tar shards, which a list of paths cannot name, or their names would
@@ -93,12 +96,15 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
             f"({name_first(inside)}), and a list names files only; unpack the shards, and"
             " make the list of the folder of their files"
         )
+    timed = any(item.stretch is not None for item in items)
     rows = [
-        [item.id, (item.path if root is None else item.path.relative_to(root)).as_posix()]
+        [item.id, _place(item.path, root), *(_times(item.stretch) if timed else ())]
         for item in items
     ]
     bad = [
-        row[0] for row in rows if row[0].startswith("\ufeff") or _line_fields("\t".join(row)) != row
+        row[0]
+        for row in rows
+        if row[0].startswith("\ufeff") or _line_fields("\t".join(row[:2])) != row[:2]
     ]
     if bad:
         raise ValueError(
@@ -108,10 +114,30 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
             "are too long; rename their files"
         )
     with atomic_path(path) as temporary:
-        # Where the first line could be a header, a header comes before it.
-        header = "id\tpath\n" if rows and _is_header(rows[0]) else ""
-        lines = "".join(f"{id}\t{place}\n" for id, place in rows)
+        header = ""
+        if timed:
+            header = "id\tpath\tstart\tend\n"
+        elif rows and _is_header(rows[0]):
+            # Where the first line could be a header, a header comes before it.
+            header = "id\tpath\n"
+        lines = "".join("\t".join(row) + "\n" for row in rows)
         temporary.write_text(header + lines, encoding="utf-8")
+
+
+def _place(path: Path, root: Path | None) -> str:
+    """How a path is written that is read from a folder."""
+    if root is None:
+        return path.as_posix()
+    if path.is_relative_to(root):
+        return path.relative_to(root).as_posix()
+    return Path(os.path.abspath(path)).as_posix()
+
+
+def _times(stretch: tuple[float, float] | None) -> list[str]:
+    """Start and end as text, which is empty where there is none."""
+    if stretch is None:
+        return ["", ""]
+    return [repr(stretch[0]), "" if stretch[1] == np.inf else repr(stretch[1])]
 
 
 def _chunks(path: Path) -> Iterator[tuple[int, str]]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.formats.files import refuse_device
-from eval.types import nfc
+from eval.types import name_first, nfc
 from toolkit.data.columns import (
     Coded,
     Growing,
@@ -29,6 +29,7 @@ from toolkit.data.columns import (
 MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 NO_SPAN = (np.iinfo(np.int64).min, 0)  # the row of an item that is a whole file
 _SECONDS = ("start", "end")  # further columns that are numbers; the others are texts
+_NO_STRETCH = (np.nan, np.nan)
 _FEW = 4096  # rows that are made together while items are gone through
 
 
@@ -40,6 +41,7 @@ class _Fields(NamedTuple):
     label: str | None = None
     span: tuple[int, int] | None = None
     ending: str = ""
+    stretch: tuple[float, float] | None = None
 
 
 class Item(_Fields):
@@ -54,6 +56,8 @@ class Item(_Fields):
         label: Its class; None if it is not known.
         span: Offset and size in bytes inside a tar shard; None if `path` is the file itself.
         ending: The suffix of a span, such as ".flac".
+        stretch: Start and end, in seconds, of the part of a recording that it is; an infinite end
+            is that of the recording. None if it is the whole.
 
     Example:
         >>> Item("ann/1", Path("voices/ann/1.FLAC"), "ann").suffix
@@ -69,12 +73,13 @@ class Item(_Fields):
         label: str | None = None,
         span: tuple[int, int] | None = None,
         ending: str = "",
+        stretch: tuple[float, float] | None = None,
     ) -> Self:
         # Lists have millions of items. Calling nfc or the __new__ of the base class for each of
         # them would take half of the time.
         id = id if id.isascii() else nfc(id)
         label = label if label is None or label.isascii() else nfc(label)
-        return tuple.__new__(cls, (id, path, label, span, ending))
+        return tuple.__new__(cls, (id, path, label, span, ending, stretch))
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
@@ -88,7 +93,10 @@ class Item(_Fields):
 
     @property
     def name(self) -> str:
-        """The name that errors give it: its path, or SHARD[id]."""
+        """The name that errors give it: its path, SHARD[id], or PATH[1.5-3 s]."""
+        if self.stretch is not None:
+            start, end = self.stretch
+            return f"{self.path}[{start:g}-{f'{end:g}' if end < np.inf else ''} s]"
         return str(self.path) if self.span is None else f"{self.path}[{self.id}]"
 
     def open(self) -> BinaryIO:
@@ -139,6 +147,8 @@ class Items(Sequence[Item]):
         spans: (N, 2) int64, the offset and size in a shard; NO_SPAN for a whole file; None where
             all are whole files.
         endings: The suffix of each span; None where all are empty.
+        stretches: (N, 2) float64, start and end of each part of a recording in seconds; NaN where
+            there is none; None where no item has one.
         further: Columns that a list has beside these, by name (see `column`).
 
     Example:
@@ -154,7 +164,8 @@ class Items(Sequence[Item]):
     labels: Coded
     spans: Shared | None = None
     endings: Coded | None = None
-    further: Mapping[str, Coded | Shared] = field(default_factory=dict)
+    stretches: Shared | None = None
+    further: Mapping[str, Coded] = field(default_factory=dict)
 
     @classmethod
     def of(cls, items: Iterable[Item]) -> Items:
@@ -202,8 +213,11 @@ class Items(Sequence[Item]):
             offset, size = self.spans.view[index, 0], self.spans.view[index, 1]
             span = None if offset == NO_SPAN[0] else (offset, size)
         ending = "" if self.endings is None else self.endings[index]
+        stretch = None
+        if self.stretches is not None:
+            stretch = _stretch(self.stretches.view[index, 0], self.stretches.view[index, 1])
         # The texts are in NFC already, so that Item need not look.
-        return tuple.__new__(Item, (id, Path(path), self.labels[index], span, ending))
+        return tuple.__new__(Item, (id, Path(path), self.labels[index], span, ending, stretch))
 
     def __iter__(self) -> Iterator[Item]:
         for start in range(0, len(self), _FEW):
@@ -214,6 +228,9 @@ class Items(Sequence[Item]):
                 rows = map(tuple, self.spans.array[start:stop].tolist())
                 spans = [None if row[0] == NO_SPAN[0] else row for row in rows]
             endings = empty if self.endings is None else self.endings.strings(start, stop)
+            stretches: list[tuple[float, float] | None] = [None] * (stop - start)
+            if self.stretches is not None:
+                stretches = [_stretch(*row) for row in self.stretches.array[start:stop].tolist()]
             names = empty if self.names is None else self.names.strings(start, stop)
             ids, text, path = self.ids.strings(start, stop), None, Path()
             for id, first, joins, name, *others in zip(
@@ -224,6 +241,7 @@ class Items(Sequence[Item]):
                 self.labels.strings(start, stop),
                 spans,
                 endings,
+                stretches,
                 strict=True,
             ):
                 place = f"{first}{id if joins else name}"
@@ -260,6 +278,7 @@ class Items(Sequence[Item]):
             rows(self.labels),
             rows(self.spans),
             rows(self.endings),
+            rows(self.stretches),
             {name: rows(column) for name, column in self.further.items()},
         )
 
@@ -267,7 +286,7 @@ class Items(Sequence[Item]):
         """Returns a further column of the list that the items were read from.
 
         Args:
-            name: "start" and "end" (seconds), "sex", "age" or "session".
+            name: "start" and "end" (seconds), "sex", "age", "session" or "group".
 
         Returns:
             (N,) numbers of seconds, which are NaN where there is none; or N texts, None where there
@@ -276,14 +295,16 @@ class Items(Sequence[Item]):
         Raises:
             ValueError: The list has no such column.
         """
+        if name in _SECONDS and self.stretches is not None:
+            times: NDArray[np.float64] = self.stretches.array[:, _SECONDS.index(name)]
+            return times
         if name not in self.further:
-            known = ", ".join(self.further) or "none"
+            known = ", ".join([*_SECONDS[: 2 * (self.stretches is not None)], *self.further])
             raise ValueError(
-                f"the items have no column {name!r}, but {known}; lists carry the columns start, "
-                "end, sex, age and session"
+                f"the items have no column {name!r}, but {known or 'none'}; lists carry the "
+                "columns start, end, sex, age, session and group"
             )
-        column = self.further[name]
-        return column.array if isinstance(column, Shared) else column
+        return self.further[name]
 
     def sorted_as_paths(self) -> Items:
         """Returns the items in the order of their ids, which are paths."""
@@ -315,8 +336,10 @@ class ItemsBuilder:
         self._names: GrowingTexts | None = None
         self._labels, self._endings = Names(), Names()
         self._spans, self._ended = Growing(np.int64), Growing(np.int32)
-        self._has_spans = self._has_endings = False
+        self._stretches = Growing(np.float64)
+        self._has_spans = self._has_endings = self._has_stretches = False
         self._further: dict[str, tuple[Growing, Names]] = {}
+        self._bad_times: list[str] = []
 
     def add(
         self,
@@ -335,7 +358,8 @@ class ItemsBuilder:
             labels: The label of each; None where no item of the block has one.
             spans: (N, 2) int64, the offset and size of each in its shard; None for files.
             endings: The suffix of each span.
-            further: Further columns; each block has the same ones.
+            further: Further columns. Of "start" and "end", seconds, the stretches are made; an
+                empty text is no time. A column that a block lacks is empty there.
         """
         if not "".join(ids).isascii():
             ids = [nfc(id) for id in ids]
@@ -355,19 +379,32 @@ class ItemsBuilder:
         if self._has_endings:
             texts = endings if endings is not None else [""] * len(ids)
             self._ended.add(np.fromiter(map(self._endings.__getitem__, texts), np.int32, len(ids)))
-        for name, values in (further or {}).items():
-            self._add_further(name, values)
+        further = further or {}
+        if not further.keys().isdisjoint(_SECONDS):
+            none: Sequence[str] = [""] * len(ids)
+            stated = [further.get(name, none) for name in _SECONDS]
+            self._add_stretches(np.array([_seconds(column) for column in stated]).T, ids, stated)
+        elif self._has_stretches:
+            self._stretches.add(np.tile(_NO_STRETCH, (len(ids), 1)))
+        for name in (further.keys() - set(_SECONDS)) | self._further.keys():
+            self._add_further(name, further.get(name) or [""] * len(ids))
         self._size += len(ids)
 
     def add_items(
         self, items: Sequence[Item], further: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         """Adds items, with their values in further columns."""
-        ids, paths, labels, spans, endings = zip(*items, strict=True)
+        ids, paths, labels, spans, endings, stretches = zip(*items, strict=True)
         places = None
         if any(spans):
             places = np.array([NO_SPAN if span is None else span for span in spans], np.int64)
         texts = list(map(str, paths) if os.sep == "/" else [path.as_posix() for path in paths])
+        if any(stretches):
+            times = [("", "") if stretch is None else map(repr, stretch) for stretch in stretches]
+            further = {
+                **(further or {}),
+                **dict(zip(_SECONDS, zip(*times, strict=True), strict=True)),
+            }
         self.add(ids, texts, labels, places, endings if any(endings) else None, further)
 
     def _add_paths(self, ids: Sequence[str], paths: Sequence[str], *, whole: bool) -> None:
@@ -393,21 +430,46 @@ class ItemsBuilder:
         if self._names is not None:
             self._names.add(names)
 
+    def _add_stretches(
+        self, times: NDArray[np.float64], ids: Sequence[str], texts: Sequence[Sequence[str]]
+    ) -> None:
+        """Adds starts and ends (N, 2), and notes those that are no stretch of a recording."""
+        if not self._has_stretches:
+            self._has_stretches = True
+            for start, stop in blocks(self._size):
+                self._stretches.add(np.tile(_NO_STRETCH, (stop - start, 1)))
+        starts, ends = np.nan_to_num(times[:, 0], posinf=np.inf), times[:, 1]
+        good = (starts >= 0) & (starts < np.inf) & ~(ends <= starts)
+        for column, values in zip(texts, times.T, strict=True):
+            is_nan = np.isnan(values)
+            if is_nan.any():
+                good[[row for row in np.flatnonzero(is_nan).tolist() if column[row]]] = False
+        for row in np.flatnonzero(~good).tolist():
+            self._bad_times.append(f"{ids[row]}: {texts[0][row] or 0} to {texts[1][row] or 'end'}")
+        self._stretches.add(times)
+
     def _add_further(self, name: str, values: Sequence[str]) -> None:
-        """Adds the values of a further column."""
-        if name in _SECONDS:
-            growing = self._further.setdefault(name, (Growing(np.float64), Names()))[0]
-            try:
-                growing.add(np.fromiter(map(float, values), np.float64, len(values)))
-            except ValueError:
-                growing.add([_seconds(value) for value in values])
-        else:
-            growing, names = self._further.setdefault(name, (Growing(np.int32), Names()))
-            names[""] = -1
-            growing.add(list(map(names.__getitem__, values)))
+        """Adds the values of a further column; a column that is new is empty above."""
+        if name not in self._further:
+            self._further[name] = Growing(np.int32), Names()
+            self._further[name][0].add(np.full(self._size, -1))
+        growing, names = self._further[name]
+        names[""] = -1
+        growing.add(list(map(names.__getitem__, values)))
 
     def build(self) -> Items:
-        """Returns all rows as Items."""
+        """Returns all rows as Items.
+
+        Raises:
+            ValueError: Times are no numbers, negative, or end before they start; they are counted,
+                and the first is named.
+        """
+        if self._bad_times:
+            raise ValueError(
+                f"{len(self._bad_times)} of {self._size} items have times that are no stretch of a "
+                f"recording ({name_first(self._bad_times)}); a start of at least 0 and a later "
+                "end are needed, both in seconds"
+            )
         return Items(
             self._ids.texts(),
             Coded(self._begins.array(), Texts.of(list(self._beginnings))),
@@ -416,8 +478,9 @@ class ItemsBuilder:
             self._labels.coded(self._labelled.array()),
             Shared(self._spans.array().reshape(-1, 2)) if self._has_spans else None,
             self._endings.coded(self._ended.array()) if self._has_endings else None,
+            Shared(self._stretches.array().reshape(-1, 2)) if self._has_stretches else None,
             {
-                name: Shared(growing.array()) if name in _SECONDS else names.coded(growing.array())
+                name: names.coded(growing.array())
                 for name, (growing, names) in self._further.items()
             },
         )
@@ -431,9 +494,23 @@ class _Numbers(dict[str, int]):
         return number
 
 
-def _seconds(text: str) -> float:
-    """The number that a text states, NaN if it is none."""
+def _seconds(texts: Sequence[str]) -> NDArray[np.float64]:
+    """The numbers that texts state (N,), NaN where they state none."""
+    try:
+        return np.fromiter(map(float, texts), np.float64, len(texts))
+    except ValueError:
+        return np.array([_number(text) for text in texts], dtype=np.float64)
+
+
+def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         return np.nan
+
+
+def _stretch(start: float, end: float) -> tuple[float, float] | None:
+    """The stretch of an item with these times, of which NaN is no time."""
+    if start != start and end != end:
+        return None
+    return (start if start == start else 0.0, end if end == end else np.inf)

@@ -104,7 +104,14 @@ def all_pairs(items: Sequence[Item], *, within: Sequence[str] | None = None) -> 
     return _trials(items, enrol, probe)
 
 
-def draw_pairs(items: Sequence[Item], num_trials: int, rng: np.random.Generator) -> Trials:
+def draw_pairs(
+    items: Sequence[Item],
+    num_trials: int,
+    rng: np.random.Generator,
+    *,
+    same: Sequence[str | None] | None = None,
+    across: Sequence[str | None] | None = None,
+) -> Trials:
     """Makes trials of all pairs i < j of items, or of a draw if there are more than num_trials.
 
     The draw has num_trials distinct pairs. Half of them are target, as far as there are so many. It
@@ -114,36 +121,66 @@ def draw_pairs(items: Sequence[Item], num_trials: int, rng: np.random.Generator)
         items: N items with labels.
         num_trials: The number of trials, at most.
         rng: The random numbers.
+        same: The group of each item (N,), such as its sex. Both sides of a trial are of one group.
+        across: The session of each item (N,). Both sides of a target trial are of different ones.
 
     Raises:
-        ValueError: Items have no label, or there is no target pair to draw.
+        ValueError: Items have no label, there is no target pair to draw, or items of one label are
+            in several groups.
     """
-    total = len(items) * (len(items) - 1) // 2
-    if total <= num_trials:
-        return all_pairs(items)
-    # With the items ordered by label, the later target partners of position p are p+1 ... end-1 and
-    # its nontarget partners are end ... N-1. So a pair is a number, and distinct numbers are drawn.
-    # Neither all pairs nor rejected draws are ever in memory.
     items = Items.of(items)
+    total = len(items) * (len(items) - 1) // 2
+    if total <= num_trials and same is None and across is None:
+        return all_pairs(items)
+    # With the items ordered by group, label and session, the later target partners of position p
+    # are those from the end of its session to the end of its label, and its nontarget partners
+    # those from there to the end of its group. So a pair is a number, and distinct numbers are
+    # drawn. Neither all pairs nor rejected draws are ever in memory.
     label = _classes(items)
-    order = np.argsort(label, kind="stable")
+    group, session = _numbers(same, len(items)), _numbers(across, len(items))
+    if np.unique(np.stack((label, group)), axis=1).shape[1] > np.unique(label).size:
+        raise ValueError("items of one label are in several groups; correct their groups")
+    order = np.lexsort((session, label, group))
     position = np.arange(len(items), dtype=np.int64)
-    end = np.searchsorted(label[order], label[order], side="right").astype(np.int64)
-    num_target = int((end - position - 1).sum())
+    label_end = _run_ends(label[order])
+    start = position + 1 if across is None else _run_ends(label[order], session[order])
+    group_end = _run_ends(group[order])
+    num_target = int((label_end - start).sum())
     if not num_target:
+        reason = "has a single item" if across is None else "has items of one session only"
         raise ValueError(
-            f"each of the {len(items)} labels has a single item, so that no target trial exists; "
+            f"each of the {np.unique(label).size} labels {reason}, so that no target trial exists; "
             "add items"
         )
-    targets = min(num_target, max(num_trials // 2, num_trials - (total - num_target)))
-    target_pairs = _decode(position + 1, end - position - 1, targets, rng)
-    nontarget_pairs = _decode(end, len(items) - end, num_trials - targets, rng)
+    num_nontarget = int((group_end - label_end).sum())
+    num_trials = min(num_trials, num_target + num_nontarget)
+    targets = min(num_target, max(num_trials // 2, num_trials - num_nontarget))
+    target_pairs = _decode(start, label_end - start, targets, rng)
+    nontarget_pairs = _decode(label_end, group_end - label_end, num_trials - targets, rng)
     first, second = (
         order[side] for side in np.concatenate((target_pairs, nontarget_pairs), axis=1)
     )
     enrol, probe = np.minimum(first, second), np.maximum(first, second)
     in_order = np.lexsort((probe, enrol))
     return _trials(items, enrol[in_order], probe[in_order])
+
+
+def _numbers(names: Sequence[str | None] | None, size: int) -> NDArray[np.int64]:
+    """(N,) numbers of names, all the same where there are none."""
+    if names is None:
+        return np.zeros(size, dtype=np.int64)
+    numbers: NDArray[np.int64] = np.unique([str(name) for name in names], return_inverse=True)[1]
+    return numbers.astype(np.int64)
+
+
+def _run_ends(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N,) the position after the last of the run of equal keys that each position is in."""
+    changes = np.zeros(keys[0].size, dtype=np.bool_)
+    changes[-1:] = True
+    for key in keys:
+        changes[:-1] |= key[1:] != key[:-1]
+    ends = np.flatnonzero(changes) + 1
+    return ends[np.searchsorted(ends, np.arange(keys[0].size), side="right")].astype(np.int64)
 
 
 def _decode(

@@ -104,7 +104,10 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
         ValueError: Items that cannot be read, counted.
     """
     mine = Items.of(items)[distributed.rank() :: distributed.world()]
-    states = (f"{item.id}\0{item.path}\0{item.span}\0{_changed(item.path)}" for item in mine)
+    states = (
+        f"{item.id}\0{item.path}\0{item.span}\0{item.stretch}\0{_changed(item.path)}"
+        for item in mine
+    )
     stated = digest(chain([repr(read)], states))
     if not distributed.any_rank(stated not in _checked):
         return

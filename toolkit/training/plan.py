@@ -77,8 +77,8 @@ class Plan:
         kept = np.full(len(every), True)
         for row in every.ids.repeated().tolist():
             item = every[row]
-            kept[row] = (item.id, item.path, item.span) not in seen
-            seen.add((item.id, item.path, item.span))
+            kept[row] = (item.id, item.path, item.span, item.stretch) not in seen
+            seen.add((item.id, item.path, item.span, item.stretch))
         return every.take(np.flatnonzero(kept))
 
     def read_held_out(self) -> None:

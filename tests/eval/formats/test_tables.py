@@ -27,6 +27,7 @@ from eval.formats.embeddings import check_suffix, read, write
 from eval.types import Embeddings
 from likeness.commands.score import score_files
 
+pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 h5py = pytest.importorskip("h5py")
@@ -209,7 +210,9 @@ def test_parquet_of_others(tmp_path):
     assert equal(read(path), Embeddings(("a", "b"), np.array(rows)))
     deep = pa.array([[0.0] * 50], pa.list_(pa.float32()))
     for columns, says in [
-        ({"id": ["a"], "embedding": [[1.0]]}, "columns found: id string, embedding list"),
+        ({"id": ["a"], "scores": [1.0]}, "columns found: id string, scores double"),
+        ({"id": ["a"], "x": [[1.0]], "y": [[1.0]]}, r"2 columns hold lists of floats \(x, y\)"),
+        ({"x": ["a"], "y": ["b"], "vector": [[1.0]]}, r"2 columns hold texts \(x, y\)"),
         ({"id": [1], "vector": [[1.0]]}, "expected id, text"),
         ({"id": ["a"], "vector": [[1]]}, "lists of floats"),
         ({"id": ["a"], "vector": [[[1.0]]]}, "lists of floats"),
@@ -231,6 +234,18 @@ def test_parquet_of_others(tmp_path):
             with pytest.raises(ValueError, match=says) as caught:
                 read(arrow_file(path, **columns))
         assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_pandas_embeddings_have_a_list_column(tmp_path, index):
+    frame = pd.DataFrame(
+        {"file": ["a", "b"], "who": ["x", "y"], "embedding": [[1.0, 2.0], [3.0, 4.0]]}
+    )
+    if index:
+        frame = frame.drop(columns="who").set_index("file")
+    frame.to_parquet(tmp_path / "e.parquet")
+    expected = Embeddings(("a", "b"), np.array([[1.0, 2.0], [3.0, 4.0]]))
+    assert equal(read(tmp_path / "e.parquet"), expected)
 
 
 def test_a_flipped_bit_of_a_parquet_file_is_refused(tmp_path):

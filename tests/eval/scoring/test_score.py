@@ -44,6 +44,7 @@ def test_every_field_has_its_option_of_the_command_line() -> None:
         "calibrate",
         "quality",
         "memory",
+        "strip_extension",
     }
     for field in fields(Scoring):
         assert parameters[field.name].default == field.default

@@ -134,7 +134,7 @@ def test_most_lines_are_read_together(tmp_path: Path) -> None:
 
 def test_further_columns_are_carried(tmp_path: Path) -> None:
     rows = [f"{i}.wav,s{i % 3},{i / 8},{'f' if i % 2 else ''},{i}-{i + 9},x" for i in range(2000)]
-    rows[1500] = '"1500.wav",s0,late,"m",a b,x'
+    rows[1500] = '"1500.wav",s0,,"m",a b,x'
     (tmp_path / "list.csv").write_text(
         "\n".join(["path,label,start,sex,age,codec", *rows]), encoding="utf-8"
     )
@@ -145,8 +145,17 @@ def test_further_columns_are_carried(tmp_path: Path) -> None:
     assert np.flatnonzero(np.isnan(starts)).tolist() == [1500]
     assert [items.column("sex")[i] for i in (0, 1, 1500)] == [None, "f", "m"]
     assert items[::-1].column("age")[499] == "a b"
+    assert items[2].stretch == (0.25, np.inf)
+    assert items[1500].stretch is None
     with pytest.raises(ValueError, match="codec"):
         items.column("codec")
+
+
+@pytest.mark.parametrize("times", ["late,9", "-1,9", "3,3", "3,2", "nan,4", "inf,inf", ",0"])
+def test_times_that_are_no_stretch_are_refused(tmp_path: Path, times: str) -> None:
+    (tmp_path / "list.csv").write_text(f"path,start,end\na.wav,0,1\nb.wav,{times}\n")
+    with pytest.raises(ValueError, match=r"1 of 2 .*b\.wav"):
+        read_items(tmp_path / "list.csv")
 
 
 # So many lines are read together that those behind them are read the plain way.

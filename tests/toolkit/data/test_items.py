@@ -32,6 +32,10 @@ rows = st.builds(
     st.one_of(st.none(), names, st.sampled_from(["ann", "bob"])),
     st.one_of(st.none(), st.tuples(st.integers(-(2**62), 2**62), st.integers(-(2**62), 2**62))),
     st.sampled_from(["", ".wav", ".\u00e9"]),
+    st.one_of(
+        st.none(),
+        st.tuples(st.floats(0, 1e6), st.one_of(st.floats(2e6, 1e9), st.just(float("inf")))),
+    ),
 )
 
 

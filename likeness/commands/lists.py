@@ -1,0 +1,99 @@
+"""`likeness lists`: the items and the trials of held-out subjects, from whatever a person has."""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from likeness.commands.options import Columns, LabelPattern, Root
+from toolkit.printing import say, warn
+
+app = typer.Typer()
+_SUBJECTS = {"speaker": "speaker", "face": "subject", "image": "class"}
+
+
+@app.command(
+    epilog="Examples: likeness lists voices lists/voices; "
+    "likeness lists voices.csv lists --same-sex --cross-session --num-trials 100000"
+)
+def lists(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet "
+            "file, a Kaldi folder, or an .rttm file."
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(help="The folder to write the lists into.")],
+    modality: Annotated[
+        Literal["speaker", "face", "image"],
+        typer.Option(help="What the items are: it says which files of a folder count."),
+    ] = "speaker",
+    columns: Columns = None,
+    label: LabelPattern = "",
+    root: Root = None,
+    split: Annotated[
+        Literal["test", "train", "all"],
+        typer.Option(
+            help="Whose items are listed: test is the subjects that the recipes `folders` hold "
+            "out, all is everybody, for a model that was trained elsewhere."
+        ),
+    ] = "test",
+    test_share: Annotated[
+        float, typer.Option(help="The share of the subjects that is held out, at least 2.")
+    ] = 0.2,
+    seed: Annotated[
+        int, typer.Option(min=0, help="The seed of the subjects and of the trials.")
+    ] = 0,
+    num_trials: Annotated[
+        int,
+        typer.Option(
+            min=2, help="The number of trials, at most; half are target, as far as there are any."
+        ),
+    ] = 20_000,
+    same_sex: Annotated[
+        bool,
+        typer.Option("--same-sex", help="Both sides of a trial have one sex (column sex)."),
+    ] = False,
+    cross_session: Annotated[
+        bool,
+        typer.Option(
+            "--cross-session",
+            help="Both sides of a target trial are of different sessions (column session).",
+        ),
+    ] = False,
+) -> None:
+    """List the items of held-out subjects, and trials among them, for `embed` and `score`.
+
+    With the same share and seed, these are the subjects that the recipes `folders` never train on.
+    OUT/items.txt has the items, OUT/trials.txt the trials, and OUT/labels.txt the subject of each
+    item.
+    """
+    from likeness.lists import Draw, draw_lists, items, plural, write_lists
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        every = items(data, modality, columns=",".join(columns or ()), label=label, root=root)
+        draw = Draw(split, test_share, seed, num_trials, same_sex, cross_session)
+        chosen, trials = draw_lists(every, draw, where=str(data), of=_SUBJECTS[modality])
+    for text in dict.fromkeys(str(warning.message) for warning in caught):
+        warn(text)
+    start_from = root or (data if data.is_dir() else data.parent)
+    write_lists(out, chosen, trials, start_from)
+    target = 0 if trials.target is None else int(trials.target.sum())
+    num_labels = len(set(chosen.labels))
+    say(
+        f"{len(chosen)} items of {num_labels} {plural(_SUBJECTS[modality])}, and {len(trials)} "
+        f"trials ({target} target) in {out}"
+    )
+    line = shlex.join(
+        [
+            *("likeness", "embed", "--model", "MODEL", "--items", str(out / "items.txt")),
+            *("--root", str(start_from), "--out", "embeddings.npz"),
+        ]
+    )
+    say(f"embed them with: {line}")

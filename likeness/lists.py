@@ -1,0 +1,232 @@
+"""Lists of whatever a person has: its items, and trials of subjects that were held out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from eval.formats.trials import write_trials
+from eval.formats.writing import atomic_path
+from eval.types import Trials, name_first
+from toolkit.data.item_checks import label_numbers
+from toolkit.data.item_lists import write_items
+from toolkit.data.items import Items
+from toolkit.data.listing import list_items
+from toolkit.data.pairs import draw_pairs, hold_out
+
+Modality = Literal["speaker", "face", "image"]
+
+
+def items(
+    data: Any,
+    modality: Modality = "speaker",
+    *,
+    columns: str | Mapping[str, str] = "",
+    label: str = "",
+    root: str | Path | None = None,
+) -> Items:
+    """List the items of whatever you have: their ids, paths and labels, and what a table says.
+
+    Args:
+        data: a folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet file, a
+            table of pandas or polars, a Kaldi folder, or an .rttm file.
+        modality: "speaker", "face" or "image": which files count.
+        columns: which column of a table is which, where its name does not say: "label=spk", or a
+            mapping.
+        label: a pattern of paths that has the labels, such as "{label}_*.wav".
+        root: folder that relative paths start from; by default that of the list, and the current
+            one for a table in memory.
+
+    Returns:
+        A sequence of `likeness.Item`, which may be stretches of recordings. `items.column("sex")`
+        gives the columns start, end, sex, age, session and group, where they are.
+
+    Raises:
+        FileNotFoundError: the data, or files that they name, do not exist; all are counted.
+        ValueError: columns or rows cannot be understood; they are listed.
+
+    Example:
+        >>> import likeness
+        >>> items = likeness.items("voices")
+        >>> len(items), items[0].id, items[0].label
+        (8, 'spk000/utt00.flac', 'spk000')
+    """
+    from likeness.inputs import items_of, suffixes_of
+
+    if hasattr(data, "columns") and hasattr(data, "__getitem__"):
+        with items_of(data, modality=modality, root=root, columns=columns, label=label) as listed:
+            assert isinstance(listed, Items)
+            return listed
+    scan = _room(modality).scan
+    path = Path(data)
+    if modality == "face" and path.suffix == ".rec":
+        scanned: Items = scan(path)
+        return scanned
+    return list_items(
+        path, suffixes=suffixes_of(modality), scan=scan, columns=columns, label=label, root=root
+    )
+
+
+def _room(modality: str) -> Any:
+    """The module that lists folders of this modality."""
+    if modality == "speaker":
+        from modalities.speaker import folders as speaker
+
+        return speaker
+    if modality == "face":
+        from modalities.face import folders as face
+
+        return face
+    if modality == "image":
+        from modalities.image import folders as image
+
+        return image
+    raise ValueError(f"modality {modality!r}: must be speaker, face or image")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which items are listed, and how their trials are drawn.
+
+    Attributes:
+        split: "test" for the subjects that the recipes `folders` hold out, "train" for the others,
+            "all" for everybody.
+        test_share: The share of the subjects that is held out.
+        seed: The seed of both draws.
+        num_trials: The number of trials, at most.
+        same_sex: Whether both sides of a trial have one sex.
+        cross_session: Whether both sides of a target trial are of different sessions.
+    """
+
+    split: Literal["test", "train", "all"] = "test"
+    test_share: float = 0.2
+    seed: int = 0
+    num_trials: int = 20_000
+    same_sex: bool = False
+    cross_session: bool = False
+
+
+def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items, Trials]:
+    """Hold subjects out, and draw trials among them.
+
+    Args:
+        every: All items, with labels.
+        draw: What is drawn.
+        where: The data, with which messages begin.
+        of: What a label is, for messages.
+
+    Returns:
+        The items of the split in their order, and the trials.
+
+    Raises:
+        ValueError: Items have no label, no sex or no session where it is asked for; there are too
+            few subjects; or no target trial exists.
+    """
+    if draw.num_trials < 2:
+        raise ValueError(f"{where}: {draw.num_trials} trials; at least 2 are needed")
+    label_numbers(every)  # refuses items without one
+    chosen = hold_out(
+        every,
+        split=draw.split,
+        test_share=draw.test_share,
+        seed=draw.seed,
+        where=where,
+        example="DATA/LABEL/file",
+        of=of,
+    )
+    names, numbers = label_numbers(chosen)
+    single = [names[number] for number in np.flatnonzero(np.bincount(numbers) == 1)]
+    if single:
+        warnings.warn(
+            f"{where}: {len(single)} of {len(names)} {plural(of)} have a single file and so no "
+            f"target trial ({name_first(single)})",
+            stacklevel=2,
+        )
+    same = _column(chosen, "sex", "--same-sex", where) if draw.same_sex else None
+    across = _column(chosen, "session", "--cross-session", where) if draw.cross_session else None
+    if same is not None:
+        same = [name.casefold() for name in same]
+        _refuse_two_sexes(chosen, same, where, of)
+    try:
+        trials = draw_pairs(
+            chosen,
+            draw.num_trials,
+            np.random.default_rng(draw.seed),
+            same=same,
+            across=across,
+        )
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    target = trials.target
+    if target is None or target.all() or not target.any():
+        kind = "target" if target is not None and target.all() else "nontarget"
+        raise ValueError(
+            f"{where}: all {len(trials)} trials would be {kind} trials; add {plural(of)} or "
+            "files, or leave out --same-sex and --cross-session"
+        )
+    return chosen, trials
+
+
+def plural(of: str) -> str:
+    """Return the plural of what a label is.
+
+    Example:
+        >>> plural("class"), plural("speaker")
+        ('classes', 'speakers')
+    """
+    return f"{of}es" if of.endswith("s") else f"{of}s"
+
+
+def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
+    """The values of a column that every item needs."""
+    if name not in chosen.further:
+        columns = ", ".join(chosen.further) or "none of sex, age, session and group"
+        raise ValueError(
+            f"{where}: {option} needs a column {name}, and the items have {columns}; give a table "
+            f"that has it, or name it: --columns {name}=COLUMN"
+        )
+    values = list(chosen.column(name))
+    empty = [id for id, value in zip(chosen.ids, values, strict=True) if value is None]
+    if empty:
+        raise ValueError(
+            f"{where}: {len(empty)} of {len(chosen)} items have no {name} ({name_first(empty)}), "
+            f"which {option} needs; fill the column, or leave the option out"
+        )
+    return [str(value) for value in values]
+
+
+def _refuse_two_sexes(chosen: Items, same: Sequence[str], where: str, of: str) -> None:
+    seen: dict[str, set[str]] = {}
+    for name, sex in zip(chosen.labels, same, strict=True):
+        seen.setdefault(str(name), set()).add(sex)
+    several = [name for name, sexes in seen.items() if len(sexes) > 1]
+    if several:
+        raise ValueError(
+            f"{where}: {len(several)} {plural(of)} have several sexes ({name_first(several)}); "
+            "correct the column, or leave out --same-sex"
+        )
+
+
+def write_lists(out: Path, chosen: Items, trials: Trials, root: Path) -> None:
+    """Write out/items.txt, out/trials.txt and out/labels.txt.
+
+    Args:
+        out: The folder; made if it does not exist.
+        chosen: The items.
+        trials: Their trials.
+        root: The folder that the paths in items.txt start from.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    write_items(out / "items.txt", chosen, root)
+    write_trials(out / "trials.txt", trials)
+    with (
+        atomic_path(out / "labels.txt") as temporary,
+        temporary.open("w", encoding="utf-8") as file,
+    ):
+        for id, name in zip(chosen.ids, chosen.labels, strict=True):
+            file.write(f"{id}\t{name}\n")

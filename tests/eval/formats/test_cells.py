@@ -1,0 +1,154 @@
+"""Tables of others as texts: every way of writing one gives the same cells."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from eval.formats import cells
+from eval.formats.cells import cell, parquet_blocks, text_blocks
+
+ROWS = [["a, b.wav", "ann"], ["c;d.wav", 'b"ob'], ["é.wav", ""], ["e f.wav", "7"]]
+
+
+def read(path: Path, *, header: bool = True) -> list[list[str]]:
+    """The rows of a table of text with the columns file and who."""
+
+    def choose(names: list[str]) -> dict[str, int]:
+        return {"path": names.index("file"), "label": names.index("who")}
+
+    blocks = list(text_blocks(path, choose, header=header))
+    rows = [
+        list(row) for b in blocks for row in zip(b.cells["path"], b.cells["label"], strict=True)
+    ]
+    numbers = [number for b in blocks for number in b.numbers]
+    assert numbers == sorted(set(numbers))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("encoding", "end", "delimiter", "quoting"),
+    list(
+        itertools.product(
+            ["utf-8", "utf-8-sig", "utf-16"],
+            ["\n", "\r\n", "\r"],
+            [",", ";", "\t"],
+            [csv.QUOTE_MINIMAL, csv.QUOTE_ALL],
+        )
+    ),
+)
+def test_one_table_in_many_ways(
+    tmp_path: Path, encoding: str, end: str, delimiter: str, quoting: int
+) -> None:
+    written = io.StringIO()
+    writer = csv.writer(written, delimiter=delimiter, quoting=quoting, lineterminator=end)
+    writer.writerows([["file", "text", "who"], *([path, "x", who] for path, who in ROWS)])
+    (tmp_path / "t").write_bytes(written.getvalue().encode(encoding))
+    assert read(tmp_path / "t") == ROWS
+
+
+def test_plain_lines_and_quoted_ones_are_read_alike_over_many_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "_CHUNK", 300)
+    plain = [[f"{i}.wav", f"s{i % 7}"] for i in range(500)]
+    lines = [f"{path},{i},{who}" for i, (path, who) in enumerate(plain)]
+    (tmp_path / "t").write_text("\n".join(["file,n,who", *lines]))
+    assert read(tmp_path / "t") == plain
+    lines[250] = '"250.wav","two\nlines","s5"'
+    (tmp_path / "t").write_text("\n".join(["file,n,who", *lines]))
+    assert read(tmp_path / "t") == plain
+
+
+def test_blanks_separate_where_nothing_else_does(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("file who\na.wav  ann\n\nb.wav bob\n")
+    assert read(tmp_path / "t") == [["a.wav", "ann"], ["b.wav", "bob"]]
+
+
+def test_quotation_marks_between_tabs_are_text(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text('file\twho\tsentence\na.wav\tann\t"Stop" he said\nb.wav\tbob\tx\n')
+    assert read(tmp_path / "t") == [["a.wav", "ann"], ["b.wav", "bob"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"file,who\n\xe9.wav,ann\n", "iconv"),
+        ("file,who\n".encode("utf-16-le"), "byte order mark"),
+        (b"file,who\n\x00\n", "NUL"),
+        (b'file,who\n"a.wav,ann\nb.wav,bob\n', "line 3 .*quotation marks"),
+        (b"file,who\na.wav,ann\na,b.wav,bob\n", r"1 rows .*line 3"),
+        (b"file,who\n" + b"x" * (2**20 + 1), "line 2"),
+        (b"\n\n", "empty"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
+    (tmp_path / "t").write_bytes(content)
+    with pytest.raises(ValueError, match=says):
+        read(tmp_path / "t")
+
+
+@pytest.mark.parametrize("name", ["t.xlsx", "t.ods", "t.jsonl"])
+def test_other_kinds_are_refused_by_their_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"CSV|\.csv"):
+        read(tmp_path / name)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
+def test_a_device_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="device"):
+        read(tmp_path / "table.csv")
+
+
+def test_a_wide_head_over_many_short_rows_takes_little_memory(tmp_path: Path) -> None:
+    """Each row would otherwise get a cell for every name: 10^9 cells of a file of 120 kB."""
+    path = tmp_path / "table.csv"
+    path.write_text("file,who" + "," * 50_000 + "\n" + "a\n" * 20_000)
+    tracemalloc.start()
+    try:
+        assert read(path) == [["a", ""]] * 20_000
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
+
+
+def test_parquet_gives_texts_and_numbers_as_texts(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame(
+        {
+            "file": ["a.wav", None, "c.wav"],
+            "who": pandas.Categorical(["ann", "bob", None]),
+            "whole": [1, 2, 3],
+            "some": [1.0, None, 2.5],
+            "vector": [[1.0]] * 3,
+        }
+    )
+    frame.to_parquet(tmp_path / "t.parquet")
+    places = {name: place for place, name in enumerate(frame.columns) if name != "vector"}
+    (block,) = parquet_blocks(tmp_path / "t.parquet", lambda names: places)
+    assert block.cells == {
+        "file": ["a.wav", "", "c.wav"],
+        "who": ["ann", "bob", ""],
+        "whole": ["1", "2", "3"],
+        "some": ["1", "", "2.5"],
+    }
+    with pytest.raises(ValueError, match="list"):
+        list(parquet_blocks(tmp_path / "t.parquet", lambda names: {"path": 4}))
+    damaged = (tmp_path / "t.parquet").read_bytes()[:-9]
+    (tmp_path / "t.parquet").write_bytes(damaged)
+    with pytest.raises(ValueError, match="damaged"):
+        list(parquet_blocks(tmp_path / "t.parquet", lambda names: places))
+
+
+def test_a_missing_value_has_no_text() -> None:
+    pandas = pytest.importorskip("pandas")
+    assert [cell(value) for value in (None, float("nan"), pandas.NA, pandas.NaT, "")] == [""] * 5
+    assert cell(7) == cell(7.0) == cell(" 7 ") == "7"

@@ -1,0 +1,152 @@
+"""`likeness lists`, and training and embedding from a table: the slice from a CSV to scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+import soundfile
+
+import likeness
+from eval.formats.embeddings import read as read_embeddings
+from eval.formats.subjects import read_mapping
+from eval.formats.trials import read_trials
+from likeness.cli import main
+from modalities import synthetic
+from modalities.speaker import folders
+from toolkit.data.item_lists import read_items
+from toolkit.data.listing import list_items
+
+QUICK = ["schedule.steps=2", "schedule.warmup_steps=0", "sampling.batch_size=8", "threads=1"]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 speakers of 4 recordings each, and a table of stretches of them."""
+    folder = tmp_path_factory.mktemp("lists")
+    synthetic.write_voices(folder / "wavs", num_speakers=12, num_utterances=4, seconds=(0.8, 0.9))
+    files = sorted((folder / "wavs").rglob("*.flac"))
+    pandas.DataFrame(
+        {
+            "file": [file.relative_to(folder).as_posix() for file in files],
+            "speaker": [file.parent.name for file in files],
+            "gender": ["fm"[int(file.parent.name[-1]) % 2] for file in files],
+            "session": [i % 4 // 2 for i in range(len(files))],
+            "start": 0.1,
+            "end": 0.7,
+        }
+    ).to_csv(folder / "voices.csv", index=False)
+    return folder / "voices.csv"
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def test_from_a_table_to_scores(table: Path, tmp_path: Path) -> None:
+    lists = tmp_path / "lists"
+    assert run("lists", table, lists) == 0
+    items, trials = read_items(lists / "items.txt", table.parent), read_trials(lists / "trials.txt")
+    recipe_items, recipe_trials = folders.trials(table, split="test")
+    assert list(items.ids) == list(recipe_items.ids)
+    assert [item.stretch for item in items] == [(0.1, 0.7)] * 8
+    assert set(trials.enrol_ids) <= set(items.ids)
+    assert len(trials) == len(recipe_trials) == 28
+    assert read_mapping(lists / "labels.txt") == dict(
+        zip(items.ids, recipe_items.labels, strict=True)
+    )
+
+    out = tmp_path / "run"
+    assert run("train", "speaker/folders", *QUICK, "--data", table, "--out", out) == 0
+    model = likeness.load(out)
+    found = model.embed(lists / "items.txt", root=table.parent)
+    assert found.ids == items_ids(items)
+    wave, rate = soundfile.read(items[0].path)
+    cut = wave[round(0.1 * rate) : round(0.7 * rate)]
+    np.testing.assert_allclose(
+        found.matrix[0], model.embed(cut, rate_hz=rate).matrix[0], rtol=1e-4, atol=1e-5
+    )
+    embeddings = tmp_path / "e.npz"
+    assert run("embed", "--model", out, "--items", table, "--out", embeddings) == 0
+    both = read_embeddings(embeddings)
+    np.testing.assert_array_equal(both.matrix[both.rows(found.ids)], found.matrix)
+    frame = pandas.read_csv(table).head(3)
+    assert model.embed(frame, root=table.parent).ids == both.ids[:3]
+    assert len(likeness.score(lists / "trials.txt", found)) == 28
+
+
+def items_ids(items: object) -> tuple[str, ...]:
+    return tuple(item.id for item in items)  # type: ignore[attr-defined]
+
+
+def test_the_lists_follow_from_the_seed(table: Path, tmp_path: Path) -> None:
+    for name, options in (("a", []), ("b", []), ("c", ["--seed", 1])):
+        assert run("lists", table, tmp_path / name, "--num-trials", 12, *options) == 0
+    texts = [(tmp_path / name / "trials.txt").read_bytes() for name in "abc"]
+    assert texts[0] == texts[1] != texts[2]
+    assert [text.count(b"\n") for text in texts] == [12] * 3
+
+
+def test_trials_of_one_sex_and_across_sessions(table: Path, tmp_path: Path) -> None:
+    options = ["--same-sex", "--cross-session", "--split", "all"]
+    assert run("lists", table, tmp_path, *options) == 0
+    items, trials = list_items(table, suffixes=[".flac"]), read_trials(tmp_path / "trials.txt")
+    place = {id: number for number, id in enumerate(items.ids)}
+    assert trials.target is not None
+    for i, j, target in zip(trials.enrol, trials.probe, trials.target, strict=True):
+        a, b = place[trials.enrol_ids[i]], place[trials.probe_ids[j]]
+        assert items.column("sex")[a] == items.column("sex")[b]
+        if target:
+            assert items.column("session")[a] != items.column("session")[b]
+    assert int(trials.target.sum()) == 12 * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--same-sex"], "--same-sex needs a column sex"),
+        (["--cross-session"], "--cross-session needs a column session"),
+        (["--columns", "label=x"], "no columns"),
+        (["--label", "{speaker}/*"], "{label}"),
+        (["--test-share", "0.99"], "at least 2"),
+    ],
+)
+def test_what_the_data_do_not_say_is_refused(
+    table: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    says: str,
+) -> None:
+    assert run("lists", table.parent / "wavs", tmp_path / "out", *options) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_recipe_of_one_data_set_takes_no_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--data", tmp_path, "--out", tmp_path / "run", "--label", "{label}.wav"]
+    assert run("train", "speaker/an4", *options) == 2
+    assert "speaker/folders" in capsys.readouterr().err
+
+
+def test_a_pattern_trains_and_lists_the_same_speakers(table: Path, tmp_path: Path) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for file in (table.parent / "wavs").rglob("*.flac"):
+        (flat / f"{file.parent.name}_{file.name}").write_bytes(file.read_bytes())
+    pattern = "{label}_*.flac"
+    assert run("lists", flat, tmp_path / "lists", "--label", pattern) == 0
+    out = tmp_path / "run"
+    options = ["--data", flat, "--out", out, "--label", pattern]
+    assert run("train", "speaker/folders", *QUICK, *options) == 0
+    held_out = set(read_mapping(tmp_path / "lists" / "labels.txt").values())
+    trained = {item.label for item in folders.items(flat, label=pattern)}
+    assert len(held_out) == 2
+    assert not held_out & trained
+    assert len(likeness.items(flat, label=pattern)) == 48

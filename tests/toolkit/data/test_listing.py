@@ -1,0 +1,273 @@
+"""Items of whatever a person has; what cannot be understood is one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+from toolkit.data.column_names import choose, parse_columns
+from toolkit.data.items import Item, Items
+from toolkit.data.label_pattern import LabelPattern
+from toolkit.data.listing import list_items
+from toolkit.data.tables import items_of_frame
+
+SUFFIXES = (".wav", ".flac")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """voices/ann/1.wav, voices/ann/2.wav, voices/bob/1.wav, without content."""
+    for name in ("ann/1.wav", "ann/2.wav", "bob/1.wav"):
+        (tmp_path / "voices" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "voices" / name).touch()
+    return tmp_path / "voices"
+
+
+def listed(data: Path, **how: object) -> Items:
+    return list_items(data, suffixes=SUFFIXES, **how)  # type: ignore[arg-type]
+
+
+def test_every_way_gives_the_same_items(folder: Path) -> None:
+    expected = listed(folder)
+    assert [(item.id, item.label) for item in expected] == [
+        ("ann/1.wav", "ann"),
+        ("ann/2.wav", "ann"),
+        ("bob/1.wav", "bob"),
+    ]
+    frame = pandas.DataFrame(
+        {"File Name": list(expected.ids), "accent": "x", "speaker_id": list(expected.labels)}
+    )
+    frame.to_csv(folder / "a.csv")
+    frame.to_csv(folder / "b.tsv", sep="\t", index=False)
+    frame.to_csv(folder / "c.csv", sep=";", index=False, encoding="utf-16")
+    frame.to_csv(folder / "d.txt", index=False)
+    frame.to_parquet(folder / "e.parquet")
+    frame.rename(columns={"File Name": "clip", "speaker_id": "who"}).to_csv(folder / "f.csv")
+    frame.iloc[:, [2, 0]].to_csv(folder / "g.csv", index=False, header=False)
+    rows = [
+        f"{id}\t{id}\t{label}\n" for id, label in zip(expected.ids, expected.labels, strict=True)
+    ]
+    (folder / "h.txt").write_text("".join(rows))
+    frame["File Name"] = frame["File Name"].str.replace("/", "\\")
+    frame.to_csv(folder / "i.csv", index=False)
+    for name in ("a.csv", "b.tsv", "c.csv", "d.txt", "e.parquet", "h.txt", "i.csv"):
+        assert listed(folder / name) == expected, name
+    assert listed(folder / "f.csv", columns="path=clip,label=who") == expected
+    assert listed(folder / "f.csv", columns={"path": "clip", "label": "who"}) == expected
+    assert listed(folder / "g.csv", columns="label=1,path=2") == expected
+    assert listed(folder, label="{label}/*.wav") == expected
+    assert items_of_frame(frame, root=folder, columns={}) == expected
+
+
+def test_columns_beside_the_label_are_carried(folder: Path) -> None:
+    (folder / "t.csv").write_text(
+        "utt,wav,speaker,Gender,age,session,group\n"
+        "u1,ann/1.wav,ann,f,31,s1,north\nu2,bob/1.wav,bob,,,s2,\n"
+    )
+    items = listed(folder / "t.csv")
+    assert list(items.ids) == ["u1", "u2"]
+    found = {name: list(items.column(name)) for name in ("sex", "age", "session", "group")}
+    assert found == {
+        "sex": ["f", None],
+        "age": ["31", None],
+        "session": ["s1", "s2"],
+        "group": ["north", None],
+    }
+
+
+def test_stretches_of_a_table(folder: Path) -> None:
+    (folder / "t.csv").write_text(
+        "file;speaker;start;end\nann/1.wav;ann;0,5;1,5\nann/1.wav;ann;1,5;\nann/1.wav;ann;;\n"
+    )
+    items = listed(folder / "t.csv")
+    assert list(items.ids) == ["ann/1.wav@0.5-1.5", "ann/1.wav@1.5-", "ann/1.wav"]
+    assert [item.stretch for item in items] == [(0.5, 1.5), (1.5, np.inf), None]
+    (folder / "d.csv").write_text("file,start,duration\nann/1.wav,0.5,1\n")
+    assert listed(folder / "d.csv")[0].stretch == (0.5, 1.5)
+    (folder / "d.csv").write_text("file,duration\nann/1.wav,7\n")  # of the whole file
+    assert listed(folder / "d.csv")[0].stretch is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("file,speaker,class\nann/1.wav,a,b\n", r"2 columns .*label .*speaker, class.*--columns"),
+        ("file,wav\nann/1.wav,a\n", r"2 columns .*path"),
+        ("clip,who\nann/1,a\n", r"\(clip, who\).*--columns path=clip"),
+        ("file,speaker\n", "no rows"),
+        ("file,speaker\n,ann\n\nann/1.wav,ann\n,bob\n", r"2 of 3 rows have no path .*line 2"),
+        ("file,speaker\nann/1.wav,ann\nann/1.wav,ann\n", r"1 repeated ids.*ann/1\.wav"),
+        ("file,start,end\nann/1.wav,2,1\n", r"1 of 1 items have times.*2 to 1"),
+        ("file,start,duration\nann/1.wav,2,-1\n", "1 of 1 items have times"),
+        ("file,speaker\nann/9.wav,ann\nbob/1.wav,b\n", r"1 of 2 files.*9\.wav"),
+        ("ann/1.wav,ann\nbob/1.wav,bob\n", "path,label"),
+        ("file,speaker\nhttps://x.org/a.wav,ann\n", "1 of 1 files"),
+    ],
+)
+def test_a_wrong_table_is_one_sentence(folder: Path, text: str, says: str) -> None:
+    (folder / "t.csv").write_text(text)
+    with pytest.raises((ValueError, FileNotFoundError), match=says) as caught:
+        listed(folder / "t.csv")
+    assert str(caught.value).startswith(str(folder / "t.csv"))
+
+
+def test_rows_of_separators_alone_are_skipped(folder: Path) -> None:
+    (folder / "t.csv").write_text("file,speaker\nann/1.wav,ann\n,\n,\n")
+    assert len(listed(folder / "t.csv")) == 1
+
+
+def test_an_empty_label_is_none(folder: Path) -> None:
+    (folder / "t.csv").write_text("file,speaker\nann/1.wav,\nann/2.wav,nan\nbob/1.wav,bob\n")
+    assert list(listed(folder / "t.csv").labels) == [None, None, "bob"]
+
+
+def test_paths_from_the_current_folder_are_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "lists").mkdir()
+    (folder / "lists" / "t.csv").write_text("file\nann/1.wav\n")
+    monkeypatch.chdir(folder)
+    with pytest.raises(FileNotFoundError, match=r"--root \."):
+        listed(Path("lists/t.csv"))
+    assert listed(Path("lists/t.csv"), root=".")[0].path == Path("ann/1.wav")
+
+
+def test_columns_are_stated_as_roles() -> None:
+    assert parse_columns("label=a, b,path=c") == {"label": "a, b", "path": "c"}
+    for wrong in ("label", "label=", "speaker=x", "label=a,label=b"):
+        with pytest.raises(ValueError, match="columns"):
+            parse_columns(wrong)
+    for wrong, says in (({"label": "c"}, "no column 'c'"), ({"path": "3"}, "column 3")):
+        with pytest.raises(ValueError, match=says):
+            choose(["file", "b"], wrong, "t.csv")
+
+
+# ---------------------------------------------------------------- patterns
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "label"),
+    [
+        ("{word}/{label}_NO_*.wav", "yes/ann_NO_3.wav", "ann"),
+        ("{label}_{session}.wav", "ann_bob_3.wav", "ann"),
+        ("**/{label}/*.wav", "a/b/ann/1.wav", "ann"),
+        ("**/{label}/*.wav", "ann/1.wav", "ann"),
+        ("{label}/**.wav", "ann/b/c.wav", "ann"),
+        ("{x}-{x}-{label}.wav", "a-a-ann.wav", "ann"),
+        ("{x}-{x}-{label}.wav", "a-b-ann.wav", None),
+        ("{label}.?av", "a.b.wav", "a.b"),
+        ("{label}.wav", "ann/1.wav", None),
+        ("{label}+(1).wav", "ann+(1).wav", "ann"),
+    ],
+)
+def test_patterns(pattern: str, path: str, label: str | None) -> None:
+    fields = LabelPattern(pattern).fields(path)
+    assert (None if fields is None else fields["label"]) == label
+
+
+def test_what_does_not_fit_a_pattern_is_counted(folder: Path) -> None:
+    with pytest.warns(UserWarning, match=r"1 of 3 files.*bob/1\.wav"):
+        items = listed(folder, label="ann/{session}.{label}")
+    assert list(items.labels) == ["wav", "wav"]
+    assert list(items.column("session")) == ["1", "2"]
+    with pytest.raises(ValueError, match="none of 3"):
+        listed(folder, label="{label}.wav")
+    for wrong in ("*.wav", "{label", "{label}}", "{la bel}{label}"):
+        with pytest.raises(ValueError, match="label"):
+            LabelPattern(wrong)
+
+
+# ---------------------------------------------------------------- Kaldi and RTTM
+
+
+def kaldi(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (folder / name.replace("wav_scp", "wav.scp")).write_text(text)
+    return folder
+
+
+def test_a_kaldi_folder(folder: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    kaldi(data, wav_scp=f"r1 {folder}/ann/1.wav\nr2 {folder}/bob/1.wav\n")
+    assert [(item.id, item.label) for item in listed(data)] == [("r1", None), ("r2", None)]
+    kaldi(data, utt2spk="r1 ann\nr2 bob\nr3 cid\n", spk2gender="ann f\nbob m\n")
+    items = listed(data / "wav.scp")
+    assert list(items.labels) == ["ann", "bob"]
+    assert list(items.column("sex")) == ["f", "m"]
+    kaldi(data, segments="u1 r1 0.5 1.5\nu2 r2 1 -1\n", utt2spk="u1 ann\nu2 bob\n")
+    assert list(listed(data)) == [
+        Item("u1", folder / "ann" / "1.wav", "ann", stretch=(0.5, 1.5)),
+        Item("u2", folder / "bob" / "1.wav", "bob", stretch=(1.0, np.inf)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"wav_scp": "r1 a.wav\nr2 sph2pipe x |\n"}, r"1 recordings are pipes.*r2"),
+        ({"wav_scp": "r1 x.ark:17\n"}, "1 recordings lie in archives"),
+        ({"wav_scp": "r1\n"}, "1 lines"),
+        ({"wav_scp": "r1 a.wav\nr1 b.wav\n"}, r"1 lines.*line 2"),
+        ({"wav_scp": "r1 a.wav\n", "utt2spk": "r2 ann\n"}, "1 of 1 utterances have no speaker"),
+        ({"wav_scp": "r1 a.wav\n", "utt2spk": "r1 ann\nr1 bob\n"}, r"1 lines.*line 2"),
+        ({"wav_scp": "r1 a.wav\n", "segments": "u r9 0 1\n"}, r"1 name no recording.*r9"),
+        ({"wav_scp": "r1 a.wav\n", "segments": "u r1 1 0\n"}, r"1 of 1 items have times"),
+        ({"wav_scp": "r1 a.wav\n", "segments": "u r1 0 1\nu r1 1 2\n"}, "1 repeated ids"),
+        ({"wav_scp": "r1 a.wav\n"}, "1 of 1 files do not exist"),
+    ],
+)
+def test_wrong_kaldi_folders(tmp_path: Path, files: dict[str, str], says: str) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=says):
+        listed(kaldi(tmp_path, **files))
+
+
+def rttm(*turns: str) -> str:
+    return "".join(f"SPEAKER {turn.replace(' by ', ' <NA> <NA> ')} <NA> <NA>\n" for turn in turns)
+
+
+def test_turns_of_an_rttm(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "m.flac").touch()
+    head = ";; a comment\nSPKR-INFO m 1 <NA> <NA> <NA> unknown ann <NA>\n"
+    (tmp_path / "m.rttm").write_text(head + rttm("m 1 0.5 2.25 by ann", "m 1 1 2 by bob"))
+    assert list(listed(tmp_path / "m.rttm")) == [
+        Item("ann/m@0.5-2.75", tmp_path / "deep" / "m.flac", "ann", stretch=(0.5, 2.75)),
+        Item("bob/m@1-3", tmp_path / "deep" / "m.flac", "bob", stretch=(1.0, 3.0)),
+    ]
+    assert len(listed(tmp_path / "m.rttm", root=tmp_path / "deep")) == 2
+    with pytest.raises(FileNotFoundError, match="absent"):
+        listed(tmp_path / "m.rttm", root=tmp_path / "absent")
+    (tmp_path / "m.wav").touch()
+    with pytest.raises(ValueError, match="several times"):
+        listed(tmp_path / "m.rttm")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (rttm("n 1 0.5 2.25 by ann"), r"1 of 1 recordings.*'n'.*--root"),
+        (rttm("m 1 0.5 0 by ann"), "1 lines"),
+        (rttm("m 1 x 1 by ann"), "1 lines"),
+        ("m 0 1 ann\n", "1 lines"),
+        (";; nothing\n", "no turns"),
+        (rttm("m 1 0 1 by ann", "m 2 0 1 by bob"), "several channels"),
+        (rttm("m 1 0 1 by ann", "m 1 0 1 by ann"), "1 repeated ids"),
+        (rttm("m 1 -1 3 by ann"), "1 of 1 items have times"),
+    ],
+)
+def test_wrong_rttm(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "m.wav").touch()
+    (tmp_path / "m.rttm").write_text(text)
+    with pytest.raises(ValueError, match=says):
+        listed(tmp_path / "m.rttm")
+
+
+def test_what_has_no_columns_takes_none(folder: Path) -> None:
+    with pytest.raises(ValueError, match="no columns"):
+        listed(folder, columns="label=x")
+    with pytest.raises(FileNotFoundError, match="absent"):
+        listed(folder / "absent")
