@@ -20,13 +20,23 @@ EMPTY = Markup("")
 @cache
 def environment() -> Environment:
     """The templates of this package. Each is compiled when it is first used, and then kept."""
-    return Environment(
+    made = Environment(
         loader=PackageLoader("eval.reports"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # Bokeh reads a figure in the order in which it was written; no spaces between.
+    made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
+    return made
+
+
+def source(name: str) -> str:
+    """The text of a file of templates/ as it is, such as a script."""
+    loader = environment().loader
+    assert loader is not None
+    return loader.get_source(environment(), name)[0]
 
 
 def block(name: str, /, **values: Any) -> Markup:

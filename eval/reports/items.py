@@ -15,10 +15,11 @@ from eval.bootstrap import Drawn, bounds
 from eval.formats.files import atomic_path
 from eval.per_item import Metric, PerItem
 from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
-from eval.reports.embeddings import embedding_map, norm_grid, norms_by_correct, space_3d
 from eval.reports.media import Media
+from eval.reports.norms import norm_grid, norms_by_correct
 from eval.reports.page import document
-from eval.reports.plots import reliability
+from eval.reports.reliability import reliability
+from eval.reports.space import embedding_map, space_3d
 from eval.results import NO_INTERVAL, ends_text
 from eval.types import Embeddings
 

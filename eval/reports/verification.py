@@ -20,11 +20,14 @@ from eval.paired import notes as paired_notes
 from eval.paired import rows as paired_rows
 from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.drawing import drawn
-from eval.reports.embeddings import embedding_map, norm_grid, space_3d
 from eval.reports.media import SECONDS, Media
+from eval.reports.norms import norm_grid
+from eval.reports.operating import positions, slider
 from eval.reports.page import document
-from eval.reports.plots import histogram_figure, reliability_figure, trade_off
+from eval.reports.plots import histogram_figure, trade_off
 from eval.reports.quality import reject_curves, reject_figure, trial_quality
+from eval.reports.reliability import reliability_figure
+from eval.reports.space import embedding_map, space_3d
 from eval.results import (
     NO_INTERVAL,
     Result,
@@ -35,6 +38,7 @@ from eval.results import (
     metric_text,
 )
 from eval.types import Embeddings, Scores, Trials
+from eval.verification import threshold_at_eer
 
 if TYPE_CHECKING:
     from eval.protocols.side_by_side import Compared
@@ -145,6 +149,7 @@ def html(
     _check(systems, scores, seen)
     sections = {
         "Results": _metric_table(results) + block("lines", texts=footnotes(results)),
+        "Threshold": _slider(results, scores),
         "Differences" + (f" to {seen.paired.reference}" if seen.paired else ""): _differences(
             seen.paired
         ),
@@ -157,7 +162,7 @@ def html(
         )
         + folded(
             {
-                name: _hardest(scores[name], seen.trials.get(name), num_hardest, media)
+                name: _hardest(name, scores[name], seen.trials.get(name), num_hardest, media)
                 for name in systems
             }
         ),
@@ -172,6 +177,29 @@ def html(
     about = f"{', '.join(systems)} on {_sizes(results, systems)}. Likeness {version}."
     with atomic_path(path) as temporary:
         temporary.write_text(document("Verification report", about, sections), encoding="utf-8")
+
+
+def _slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
+    """The thresholds of all results are among those of the slider."""
+    made = {
+        name: positions(
+            of,
+            [
+                threshold_at_eer(of.targets, of.nontargets),
+                *(
+                    result.threshold
+                    for result in results
+                    if result.system == name and result.threshold is not None
+                ),
+            ],
+        )
+        for name, of in scores.items()
+    }
+    text = (
+        "A trial is accepted if its score is at least the threshold. Moving it moves the dots on "
+        "the curves, the lines in the histograms and the verdicts on the hardest trials."
+    )
+    return prose(text) + slider(results, scores, made)
 
 
 def _check(systems: Sequence[str], scores: Mapping[str, Scores], seen: Evidence) -> None:
@@ -248,7 +276,9 @@ def _grouped(grouped: Grouped) -> Markup:
 def _distributions(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
     thresholds = {result.system: result.threshold for result in results if result.metric == "eer"}
     figures = {
-        name: drawn(histogram_figure, of, thresholds.get(name), alt=f"Score histogram of {name}")
+        name: drawn(
+            histogram_figure, of, thresholds.get(name), name, alt=f"Score histogram of {name}"
+        )
         for name, of in scores.items()
     }
     if not any(figures.values()):
@@ -331,10 +361,13 @@ def _distinct(seen: Evidence) -> Iterator[tuple[list[str], Embeddings]]:
         yield names, Embeddings(tuple(kept), matrix, embeddings.meta)
 
 
-def _hardest(scores: Scores, trials: Trials | None, count: int, media: Media) -> Markup:
+def _hardest(
+    system: str, scores: Scores, trials: Trials | None, count: int, media: Media
+) -> Markup:
     """Two tables: the target trials with the lowest and the nontarget trials with the highest
     scores (file order among ties).
     """
+    threshold = threshold_at_eer(scores.targets, scores.nontargets)
     tables = []
     for caption, chosen, sign in (
         ("Lowest target scores", scores.target, 1),
@@ -352,6 +385,10 @@ def _hardest(scores: Scores, trials: Trials | None, count: int, media: Media) ->
             )
             rows.append(
                 {
+                    "system": system,
+                    "value": repr(float(scores.values[i])),
+                    "target": int(scores.target[i]),
+                    "verdict": _verdict(scores.values[i] >= threshold, scores.target[i]),
                     "score": f"{scores.values[i]:.4f}".replace("-", _MINUS),
                     "sides": [(media.show(id), id) for id in ids],
                     "number": f"{i + 1:,}",
@@ -360,6 +397,11 @@ def _hardest(scores: Scores, trials: Trials | None, count: int, media: Media) ->
         head = "Trial" if trials is None else "Enrol, probe"
         tables.append(block("trials", caption=caption, head=head, rows=rows))
     return block("two", parts=tables)
+
+
+def _verdict(accepted: bool, target: bool) -> str:
+    """What a trial is at a threshold, as page.js writes it."""
+    return ("✓ " if accepted == target else "✗ false ") + ("accept" if accepted else "reject")
 
 
 def _conventions(results: Sequence[Result]) -> Markup:
