@@ -21,7 +21,7 @@ _NUM_POINTS = 1500  # of a curve
 def logged(log: Log, key: str) -> tuple[Floats, Floats]:
     """The steps and values of an entry of a log, at most 1,500 of them.
 
-    >>> logged([{"step": 1, "loss": 2.0}, {"step": 2, "eer": 0.1}, {"step": 3, "loss": 1.5}], "loss")
+    >>> logged([{"step": 1, "loss": 2.0}, {"step": 2}, {"step": 3, "loss": 1.5}], "loss")
     (array([1., 3.]), array([2. , 1.5]))
     """
     points = [

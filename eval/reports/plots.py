@@ -70,7 +70,7 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
         points = columns(x=x, y=y, far=100 * ndtr(x), frr=100 * ndtr(y))
         figure.line("x", "y", source=points, legend_label=label, name=name, **style_of(i))
         at = [ndtri(rates[name])] if 0 < rates[name] < 1 else []
-        _mark(figure, "det", name, i, at, at)
+        _mark(figure, "det", name, i, (at, at))
     for axis, low in ((figure.xaxis[0], lows[0]), (figure.yaxis[0], lows[1])):
         ticks = _probit_ticks(low, high)
         axis.ticker = [float(ndtri(rate)) for rate in ticks]
@@ -79,10 +79,17 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
     return figure
 
 
-def _mark(
-    figure: Any, mark: str, system: str, i: int, x: Sequence[float], y: Sequence[float]
-) -> None:
-    """The dot of the i-th system that its threshold slider moves along the curve."""
+def _mark(figure: Any, mark: str, system: str, i: int, points: Sequence[Sequence[float]]) -> None:
+    """The dot of the i-th system that its threshold slider moves along the curve.
+
+    Args:
+        figure: of the curves.
+        mark: "det" or "roc".
+        system: its name.
+        i: its number.
+        points: the x and the y of the dot; both are empty where there is none.
+    """
+    x, y = points
     figure.scatter(
         "x",
         "y",
@@ -179,7 +186,7 @@ def roc_figure(scores: Mapping[str, Scores]) -> Any:
             **style_of(i),
         )
         rate = eer(scores[name].targets, scores[name].nontargets)
-        _mark(figure, "roc", name, i, [100 * max(rate, low)], [100 * (1 - rate)])
+        _mark(figure, "roc", name, i, ([100 * max(rate, low)], [100 * (1 - rate)]))
     decades = [10.0**k for k in range(-4, 3)]
     figure.xaxis[0].ticker = decades
     figure.xaxis[0].major_label_overrides = {decade: f"{decade:g}" for decade in decades}
@@ -207,8 +214,8 @@ def trade_off(scores: Mapping[str, Scores]) -> Markup:
     text = (
         "How many nontargets pass against how many targets are turned away, as the threshold "
         "moves. First the DET curve: nearer to the lower left is better, "
-        "the dot marks the equal error rate until the slider moves it; axes are normal deviates, on "
-        "which Gaussian scores draw a straight line. Then the ROC curve."
+        "the dot marks the equal error rate until the slider moves it; axes are normal deviates, "
+        "on which Gaussian scores draw a straight line. Then the ROC curve."
     )
     return prose(text) + block("two", parts=curves)
 

@@ -75,7 +75,7 @@ def embedding_map(
         "neighbours": neighbours(matrix).tolist(),
         "worst": _worst(ids, trials) if trials else {},
     }
-    return block("map", figure=figure, points=points, names=list(planes))
+    return block("explored", figure=figure, points=points, names=list(planes))
 
 
 def _map_figure(

@@ -149,25 +149,21 @@ def html(
     _check(systems, scores, seen)
     sections = {
         "Results": _metric_table(results) + block("lines", texts=footnotes(results)),
-        "Threshold": _slider(results, scores),
         "Differences" + (f" to {seen.paired.reference}" if seen.paired else ""): _differences(
             seen.paired
         ),
         "Groups": folded({grouped.system: _grouped(grouped) for grouped in seen.groups}),
-        "Error trade-off": trade_off(scores),
-        "Score distributions": _distributions(results, scores),
-        "Reliability": _reliability(results, scores),
-        "Hardest trials": prose(
-            "Look and listen here first: wrong labels and broken files collect at both ends."
-        )
-        + folded(
-            {
-                name: _hardest(name, scores[name], seen.trials.get(name), num_hardest, media)
-                for name in systems
-            }
+        "Errors and thresholds": joined(
+            [
+                _slider(results, scores),
+                _headed("Error trade-off", _trade_offs(results, scores)),
+                _headed("Score distributions", _distributions(results, scores)),
+                _headed("Hardest trials", _all_hardest(scores, seen, num_hardest, media)),
+            ]
         ),
+        "Reliability": _reliability(results, scores),
         "Quality": _quality(scores, seen, media),
-        "Embedding map": _maps(seen),
+        "Embedding map": _maps(scores, seen),
         # After the sections that show images and sound, so that it knows what is missing.
         "Images and sound": prose(note) if (note := media.note()) else EMPTY,
         "Conventions": prose("Each number above depends on these choices.") + _conventions(results),
@@ -177,6 +173,39 @@ def html(
     about = f"{', '.join(systems)} on {_sizes(results, systems)}. Likeness {version}."
     with atomic_path(path) as temporary:
         temporary.write_text(document("Verification report", about, sections), encoding="utf-8")
+
+
+def _headed(heading: str, part: Markup) -> Markup:
+    return block("headed", heading=heading, part=part) if part else EMPTY
+
+
+def _trade_offs(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
+    """The curves of systems on equal trials share axes; other trials have axes of their own."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        of = scores[result.system]
+        trials = f"{of.target.size:,} trials, {int(of.target.sum()):,} of them target trials"
+        names = alike.setdefault((result.protocol, trials), [])
+        if result.system not in names:
+            names.append(result.system)
+    if len(alike) == 1:
+        return trade_off(scores)
+    parts = {
+        f"{', '.join(names)}: {protocol}, {trials}": trade_off(
+            {name: scores[name] for name in names}
+        )
+        for (protocol, trials), names in alike.items()
+    }
+    note = prose("These systems were measured on different trials, whose errors do not compare.")
+    return note + joined(_headed(heading, part) for heading, part in parts.items())
+
+
+def _all_hardest(scores: Mapping[str, Scores], seen: Evidence, count: int, media: Media) -> Markup:
+    text = "Look and listen here first: wrong labels and broken files collect at both ends."
+    parts = {
+        name: _hardest(name, of, seen.trials.get(name), count, media) for name, of in scores.items()
+    }
+    return prose(text) + folded(parts)
 
 
 def _slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
@@ -333,12 +362,13 @@ def _quality(scores: Mapping[str, Scores], seen: Evidence, media: Media) -> Mark
     return prose(text) + curve + prose(ends, soft=True) + folded(grids)
 
 
-def _maps(seen: Evidence) -> Markup:
+def _maps(scores: Mapping[str, Scores], seen: Evidence) -> Markup:
     columns = []
     for names, used in _distinct(seen):
         heading = ", ".join(names) if len(seen.embeddings) > len(names) else ""
         space = space_3d(used, seen.labels) if used.matrix.shape[1] == 3 else EMPTY
-        part = space + embedding_map(used, seen.labels)
+        trials = (seen.trials[names[0]], scores[names[0]])
+        part = space + embedding_map(used, seen.labels, trials=trials)
         columns.append(block("column", heading=heading, part=part))
     return block("two", parts=columns) if columns else EMPTY
 
