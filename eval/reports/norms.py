@@ -56,7 +56,7 @@ def norm_grid(ids: Sequence[str], norms: ArrayLike, media: Media, *, num: int = 
             if not images and len(items) >= _NUM_ROWS:
                 break
             shown = media.show(ids[i])
-            images &= shown.startswith("<img")
+            images &= 'class="shown image"' in shown
             norm = f"{values[i]:#.4g}".rstrip(".")
             items.append({"id": ids[i], "shown": shown, "norm": norm, "named": not images})
         parts.append(block("tiles", heading=title, items=items, rows=not images))

@@ -28,6 +28,7 @@ from eval.reports.plots import histogram_figure, trade_off
 from eval.reports.quality import reject_curves, reject_figure, trial_quality
 from eval.reports.reliability import reliability_figure
 from eval.reports.space import embedding_map, space_3d
+from eval.reports.subjects import who_errs
 from eval.results import (
     NO_INTERVAL,
     Result,
@@ -162,6 +163,7 @@ def html(
             ]
         ),
         "Reliability": _reliability(results, scores),
+        "Subjects": _subjects(scores, seen),
         "Quality": _quality(scores, seen, media),
         "Embedding map": _maps(scores, seen),
         # After the sections that show images and sound, so that it knows what is missing.
@@ -206,6 +208,16 @@ def _all_hardest(scores: Mapping[str, Scores], seen: Evidence, count: int, media
         name: _hardest(name, of, seen.trials.get(name), count, media) for name, of in scores.items()
     }
     return prose(text) + folded(parts)
+
+
+def _subjects(scores: Mapping[str, Scores], seen: Evidence) -> Markup:
+    """Who the errors come from, of each system whose subjects are known."""
+    parts = {}
+    for name, trials in seen.trials.items():
+        threshold = threshold_at_eer(scores[name].targets, scores[name].nontargets)
+        if part := who_errs(trials, scores[name], seen.labels or {}, threshold):
+            parts[name] = part
+    return folded(parts) if parts else EMPTY
 
 
 def _slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
@@ -355,7 +367,7 @@ def _quality(scores: Mapping[str, Scores], seen: Evidence, media: Media) -> Mark
     grids = {
         ", ".join(names): norm_grid(used.ids, used.norms, media) for names, used in _distinct(seen)
     }
-    with_sound = "<audio" in joined(grids.values())
+    with_sound = 'class="shown sound"' in joined(grids.values())
     ends = "Below: the items at both ends, each with its norm" + (
         f"; of recordings the first {SECONDS:g} seconds." if with_sound else "."
     )

@@ -269,6 +269,21 @@
 
   /* ----------------------------------------------------------------- media */
 
+  const first = new Map(all("[data-item]").map((each) => [each.dataset.item, each]));
+  for (const each of all("[data-again]")) {
+    const copy = first.get(each.dataset.again);
+    if (copy) each.replaceChildren(...[...copy.childNodes].map((node) => node.cloneNode(true)));
+    if (copy?.dataset.seconds) each.dataset.seconds = copy.dataset.seconds;
+  }
+  // The recordings of a trial stand on one scale of time, one above the other.
+  for (const pair of all(".pair")) {
+    const sounds = all("[data-seconds]", pair);
+    const shown = sounds.map((each) => Math.min(Number(each.dataset.seconds), 10));
+    sounds.forEach((each, i) => {
+      const width = `${Math.max(8, (100 * shown[i]) / Math.max(...shown))}%`;
+      each.querySelector("img").style.width = width;
+    });
+  }
   const dialog = document.querySelector("#enlarged");
   for (const image of all("img")) {
     if (image.closest("dialog")) continue;
@@ -317,7 +332,7 @@
       }
       const [i] = indices;
       const own = points.classes[i];
-      const shown = all("[data-item]").find((each) => each.dataset.item === points.ids[i]);
+      const shown = first.get(points.ids[i]);
       const near = points.neighbours[i].map((k) => [
         own ? (points.classes[k] === own ? "\u2713 " : "\u2717 ") : "",
         jump(points.ids[k]),
@@ -354,7 +369,10 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const each of figures) recolour(each, softInk());
   });
+  let folded = [];
   addEventListener("beforeprint", () => {
+    folded = all("details:not([open])");
+    for (const each of folded) each.open = true;
     for (const each of figures) {
       recolour(each, "#444");
       const holder = made("div", { className: "printed", innerHTML: printable(each) });
@@ -365,6 +383,7 @@
   });
   addEventListener("afterprint", () => {
     all(".printed").forEach((each) => each.remove());
+    for (const each of folded) each.open = false;
     for (const each of figures) recolour(each, softInk());
   });
   const start = async () => {
