@@ -2,8 +2,9 @@
 as data: URIs. What cannot be shown is counted and is never an error.
 
 Nothing of the original bytes reaches the page. Images become JPEG thumbnails without metadata;
-recordings become their first 10 seconds in mono, as 16-bit FLAC, with waveform and spectrogram. Pillow, soundfile and Jinja2 are
-imported only where a file is shown, since others use the constants of this module.
+recordings become their first 10 seconds in mono, as 16-bit FLAC, with waveform and spectrogram.
+Pillow, soundfile and Jinja2 are imported only where a file is shown, since others use the constants
+of this module.
 """
 
 from __future__ import annotations

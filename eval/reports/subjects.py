@@ -14,7 +14,7 @@ import numpy as np
 from markupsafe import Markup
 
 from eval.reports.blocks import EMPTY, block, prose, table
-from eval.reports.drawing import columns, drawn, plot, shortened
+from eval.reports.drawing import COLOURS, columns, drawn, plot, shortened
 from eval.types import Bools, Floats, Ints, Scores, Trials
 
 _TIMES = 2.0  # the overall rate: above it a subject is no sheep
@@ -277,7 +277,10 @@ def _confusion(found: Zoo) -> Markup:
     chosen = np.argsort(-accepts, kind="stable")[:_NUM_ON_MAP]
     if chosen.size < 2 or not accepts.any():
         return EMPTY
-    text = "Each cell is a pair of subjects; the darker, the more of its trials are false accepts."
+    text = (
+        "Each cell is a pair of subjects; the stronger its colour, the more of its trials are "
+        "false accepts."
+    )
     if chosen.size < len(found.names):
         text += f" The {chosen.size} subjects with the most of {len(found.names):,} are shown."
     return block("headed", heading="Who is taken for whom", part=prose(text)) + drawn(
@@ -286,9 +289,6 @@ def _confusion(found: Zoo) -> Markup:
 
 
 def _confusion_figure(found: Zoo, chosen: Ints) -> Any:
-    from bokeh.palettes import Blues256
-    from bokeh.transform import linear_cmap
-
     place = {int(subject): i for i, subject in enumerate(np.sort(chosen))}
     kept = [k for k, (a, b) in enumerate(found.pairs.tolist()) if a in place and b in place]
     both = np.concatenate([found.pairs[kept], found.pairs[kept][:, ::-1]]).tolist()
@@ -296,6 +296,7 @@ def _confusion_figure(found: Zoo, chosen: Ints) -> Any:
         np.concatenate([values[kept]] * 2)
         for values in (found.pair_accepts, found.num_pair, found.pair_highest)
     )
+    rate = 100 * accepts / number
     figure = plot(
         "",
         "",
@@ -317,11 +318,20 @@ def _confusion_figure(found: Zoo, chosen: Ints) -> Any:
         accepts=accepts,
         number=number,
         highest=highest,
-        rate=100 * accepts / number,
+        rate=rate,
+        share=rate / max(float(rate.max()), 1e-9),
     )
-    most = max(float((100 * accepts / number).max()), 1e-9)
-    colour = linear_cmap("rate", Blues256[::-1], 0, most)
-    figure.rect("x", "y", 1, 1, source=source, fill_color=colour, line_color=None, name="pairs")
+    figure.rect(
+        "x",
+        "y",
+        1,
+        1,
+        source=source,
+        fill_color=COLOURS[0],
+        fill_alpha="share",
+        line_color=None,
+        name="pairs",
+    )
     names = {i: shortened(found.names[subject]) for subject, i in place.items()}
     for axis in figure.axis:
         axis.ticker = list(range(len(place)))
