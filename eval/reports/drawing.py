@@ -26,7 +26,6 @@ WIDTH = 520  # pixels that a figure takes where there is room
 _MOST_LETTERS = 44  # of a name in a legend
 
 
-@cache
 def can_plot() -> bool:
     """Whether Bokeh is installed."""
     try:
@@ -138,16 +137,21 @@ def plot(
 
 
 def columns(**values: ArrayLike | Sequence[str]) -> Any:
-    """A Bokeh ColumnDataSource: numbers in single precision, which a screen cannot tell."""
+    """A Bokeh ColumnDataSource: numbers in single precision where a screen cannot tell."""
     from bokeh.models import ColumnDataSource
 
-    arrays = {name: np.asarray(each) for name, each in values.items()}
-    return ColumnDataSource(
-        {
-            name: each.astype(np.float32) if each.dtype.kind == "f" else values[name]
-            for name, each in arrays.items()
-        }
-    )
+    return ColumnDataSource({name: _single(each) for name, each in values.items()})
+
+
+def _single(values: Any) -> Any:
+    """The values in single precision where that keeps them apart."""
+    array = np.asarray(values)
+    if array.dtype.kind != "f" or not array.size:
+        return values
+    with np.errstate(all="ignore"):
+        largest, span = float(np.abs(array).max()), float(np.ptp(array))
+        fits = largest < 1e30 and span > 1e-4 * largest
+    return array.astype(np.float32) if fits else array
 
 
 def style_of(i: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ nearest items as pictures or sounds, right and wrong, and who is taken for whom.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 from eval.identification import Searched, rank_hits, tpir
+from eval.protocols import identification as identified
+from eval.protocols import retrieval as retrieved
 from eval.reports.blocks import EMPTY, block, joined, prose, table
 from eval.reports.drawing import columns, drawn, plot, style_of
 from eval.reports.media import Media
 from eval.reports.page import document
 from eval.reports.space import embedding_map
-from eval.results import Result, interval_text, percent_text
+from eval.results import Result, footnotes, interval_text, percent_text
 from eval.similarity import against
 from eval.types import Embeddings, Floats
 
@@ -86,7 +88,7 @@ def nearest(sides: Sides, num: int = _NUM_NEAREST, *, num_queries: int = _NUM_SE
         num_queries: at most.
 
     >>> items = Embeddings(("a/1", "a/2", "b/1"), [[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
-    >>> sides = Sides(items, "aab", None, "aab", "cosine", Media(lambda _: None), "")
+    >>> sides = Sides(items, list("aab"), None, list("aab"), "cosine", Media(lambda _: None), "")
     >>> nearest(sides, 1).items.tolist(), nearest(sides, 1).mated.tolist()
     ([[1], [0], [1]], [True, True, False])
     """
@@ -131,7 +133,7 @@ def retrieval(path: str | Path, results: Sequence[Result], sides: Sides) -> None
     found = nearest(sides)
     labels = dict(zip(sides.queries.ids, sides.labels, strict=True))
     sections = {
-        "Results": _results(results),
+        "Results": _results(results, retrieved.label),
         "Queries and their nearest items": _examples(sides, found),
         "Classes": _confused(sides, found, "Class"),
         "Embedding map": embedding_map(sides.queries, labels),
@@ -152,7 +154,7 @@ def identification(
     """
     found = nearest(sides)
     sections = {
-        "Results": _results(results),
+        "Results": _results(results, identified.label),
         "Curves": _curves(searched),
         "Probes and their nearest items": _examples(sides, found),
         "Subjects": _confused(sides, found, "Subject"),
@@ -188,16 +190,17 @@ def _write(
         temporary.write_text(document(title, about, {**sections, **last}), encoding="utf-8")
 
 
-def _results(results: Sequence[Result]) -> Markup:
+def _results(results: Sequence[Result], label: Callable[[str], str]) -> Markup:
     rows = [
         [
-            result.metric,
+            label(result.metric),
             f"{100 * result.value:.2f}",
             interval_text(result, show=percent_text).strip(),
         ]
         for result in results
     ]
-    return table(["Metric", "%", "95 % interval"], rows, kind="n", caption="Results")
+    shown = table(["Metric", "%", "Interval"], rows, kind="n")
+    return shown + block("lines", texts=footnotes(results, label=label))
 
 
 def _curves(searched: Sequence[Searched]) -> Markup:

@@ -284,15 +284,18 @@
       each.querySelector("img").style.width = width;
     });
   }
-  const dialog = document.querySelector("#enlarged");
+  const [large, caption] = [made("img"), made("p")];
+  const close = made("button", { type: "button", textContent: "Close" });
+  const dialog = made("dialog", {}, large, caption, close);
+  close.addEventListener("click", () => dialog.close());
+  dialog.setAttribute("aria-label", "Enlarged image");
   for (const image of all("img")) {
-    if (image.closest("dialog")) continue;
     const open = button("", `Enlarge ${image.alt}`, () => {
-      const large = dialog.querySelector("img");
       large.src = image.src;
       large.alt = image.alt;
       large.className = image.className;
-      dialog.querySelector("p").textContent = image.alt;
+      caption.textContent = image.alt;
+      document.body.append(dialog);
       dialog.showModal();
     });
     open.className = "enlarge";
@@ -388,14 +391,16 @@
   });
   const start = async () => {
     if (!window.Bokeh) return;
-    Bokeh.set_log_level("warn");
+    Bokeh.logger.set_level("warn");
     for (const [number, figure] of all("figure.plot").entries()) {
       await draw(figure, number);
       await new Promise((next) => setTimeout(next)); // the page answers in between
     }
+    performance.mark("drawn");
     document.documentElement.dataset.drawn = figures.length;
   };
   for (const figure of all("figure.plot"))
     figure.querySelector(".drawing").style.minHeight = `${figure.dataset.height}px`;
+  performance.mark("ready");
   start();
 }
