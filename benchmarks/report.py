@@ -1,6 +1,6 @@
 """Measures the page that `likeness evaluate --report` writes, in a real browser.
 
-    python benchmarks/report.py [--trials 300000] [--runs 5]
+    python benchmarks/report.py [--trials 300000] [--runs 5] [--data FOLDER]
 
 Measures: a page of 300,000 trials between about 2,000 real recordings, with embeddings, sounds and
     spectrograms: its size, the time from opening the file until the results can be read and the
@@ -12,7 +12,7 @@ Measures: a page of 300,000 trials between about 2,000 real recordings, with emb
 Peer: none. Beside it stands what the plotting packages put into a page, as their wheels hold it.
 Limit: a screen shows a frame every 16.7 ms, so that two frames are the least for a move.
 Needs: `pip install likeness[report] playwright`, Chromium (`apt-get install chromium`), and the
-    recordings in ../shared/data.
+    recordings in ../shared/data, or in the folder of --data.
 Takes: three minutes.
 Gives: the table of section report of docs/performance.md.
 """
@@ -68,7 +68,7 @@ def spectra(path: Path) -> np.ndarray:
     return np.concatenate([bands.mean(axis=0), bands.std(axis=0)])
 
 
-def write_files(folder: Path, num_trials: int) -> Mapping[str, Path]:
+def write_files(folder: Path, num_trials: int, data: Path) -> Mapping[str, Path]:
     """Write embeddings, scores and the list of the media."""
     from eval.formats import embeddings as files
     from eval.formats.trials import write_scores
@@ -77,7 +77,7 @@ def write_files(folder: Path, num_trials: int) -> Mapping[str, Path]:
     items = {
         f"{speaker(path)}/{path.name}": path
         for pattern, speaker in SOURCES
-        for path in sorted(DATA.glob(pattern))
+        for path in sorted(data.glob(pattern))
     }
     matrix = np.stack([spectra(path) for path in items.values()])
     _, values, axes = np.linalg.svd(matrix - matrix.mean(axis=0), full_matrices=False)
@@ -116,7 +116,7 @@ def write_page(folder: Path, paths: Mapping[str, Path]) -> tuple[Path, float]:
 def open_page(browser: Any, page_file: Path) -> dict[str, Any]:
     """Open the page once, and move its slider."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.goto(page_file.as_uri(), wait_until="commit")
+    page.goto(page_file.as_uri())
     page.wait_for_selector("html[data-drawn]", state="attached", timeout=60_000)
     milliseconds = page.evaluate(
         "[performance.getEntriesByName('ready')[0].startTime,"
@@ -147,26 +147,29 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--trials", type=int, default=300_000)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
     with TemporaryDirectory() as name, sync_playwright() as playwright:
-        page_file, seconds = write_page(Path(name), write_files(Path(name), arguments.trials))
+        paths = write_files(Path(name), arguments.trials, arguments.data)
+        page_file, seconds = write_page(Path(name), paths)
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
         runs = [open_page(browser, page_file) for _ in range(arguments.runs)]
         browser.close()
         moves = [move for run in runs for move in run["moves"]]
+        ready, drawn = (median([run[name] for run in runs]) / 1e3 for name in ("ready", "drawn"))
         table("page", "measured", "limit set")
         row("size", f"{page_file.stat().st_size / 1e6:.1f} MB", "10 MB")
         row("made in (no resamples)", f"{seconds:.1f} s", "")
         row(
             "results and slider ready",
-            f"{median([run['ready'] for run in runs]) / 1e3:.2f} s",
+            f"{ready:.2f} s",
             "2 s",
         )
-        row("every figure drawn", f"{median([run['drawn'] for run in runs]) / 1e3:.2f} s", "2 s")
+        row("every figure drawn", f"{drawn:.2f} s", "2 s")
         row("a move of the slider, handled", f"{median([move[0] for move in moves]):.1f} ms", "")
         row("a move, two frames later", f"{median([move[1] for move in moves]):.1f} ms", "50 ms")
         row("the slowest of them", f"{max(move[1] for move in moves):.1f} ms", "50 ms")
