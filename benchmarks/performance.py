@@ -39,6 +39,7 @@ SCRIPTS = [
     "face",
     "image",
     "losses",
+    "report",
     "scale",
     "speaker",
     "train",
@@ -78,6 +79,7 @@ is not in a table was not measured.
 | [face](#face) | alignment and augmentation of faces, RecordIO, the tables of IJB-C |
 | [image](#image) | training views, decoding, steps on MNIST, a test of retrieval |
 | [losses](#losses) | every loss, forward and backward |
+| [report](#report) | the page of `likeness evaluate --report` in a browser |
 | [scale](#scale) | time and memory from ten thousand to ten million; takes half an hour |
 | [speaker](#speaker) | embeddings of recordings, the loader, embeddings to EER |
 | [train](#train) | a training step beside the bare network |

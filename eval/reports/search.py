@@ -23,7 +23,7 @@ from eval.reports.drawing import columns, drawn, plot, style_of
 from eval.reports.media import Media
 from eval.reports.page import document
 from eval.reports.space import embedding_map
-from eval.results import Result, footnotes, interval_text, percent_text
+from eval.results import Result, footnotes, interval_notes, interval_text, percent_text
 from eval.similarity import against
 from eval.types import Embeddings, Floats
 
@@ -133,7 +133,7 @@ def retrieval(path: str | Path, results: Sequence[Result], sides: Sides) -> None
     found = nearest(sides)
     labels = dict(zip(sides.queries.ids, sides.labels, strict=True))
     sections = {
-        "Results": _results(results, retrieved.label),
+        "Results": _results(results, retrieved.label, interval_notes),
         "Queries and their nearest items": _examples(sides, found),
         "Classes": _confused(sides, found, "Class"),
         "Embedding map": embedding_map(sides.queries, labels),
@@ -154,7 +154,7 @@ def identification(
     """
     found = nearest(sides)
     sections = {
-        "Results": _results(results, identified.label),
+        "Results": _results(results, identified.label, footnotes),
         "Curves": _curves(searched),
         "Probes and their nearest items": _examples(sides, found),
         "Subjects": _confused(sides, found, "Subject"),
@@ -190,7 +190,10 @@ def _write(
         temporary.write_text(document(title, about, {**sections, **last}), encoding="utf-8")
 
 
-def _results(results: Sequence[Result], label: Callable[[str], str]) -> Markup:
+def _results(
+    results: Sequence[Result], label: Callable[[str], str], notes: Callable[..., list[str]]
+) -> Markup:
+    """Each metric with its interval, and what is said of the intervals below."""
     rows = [
         [
             label(result.metric),
@@ -200,7 +203,7 @@ def _results(results: Sequence[Result], label: Callable[[str], str]) -> Markup:
         for result in results
     ]
     shown = table(["Metric", "%", "Interval"], rows, kind="n")
-    return shown + block("lines", texts=footnotes(results, label=label))
+    return shown + block("lines", texts=notes(results, label=label))
 
 
 def _curves(searched: Sequence[Searched]) -> Markup:

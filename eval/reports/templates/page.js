@@ -68,6 +68,7 @@
     const drawn = { figure, view, models, swatches: [] };
     recolour(drawn, softInk());
     figures.push(drawn);
+    sight.observe(figure);
     const name = `${anchor(figure)}-${number + 1}`;
     const label = holder.getAttribute("aria-label").split(".")[0];
     figure.append(
@@ -125,6 +126,27 @@
     else if (mark === "roc")
       model.data = { x: [100 * Math.max(accepted, 1e-9)], y: [100 * (1 - rejected)] };
   };
+  // The figures in sight follow in the next frame, the others when they come into sight.
+  let framed = null;
+  const moveMarks = (all = false) => {
+    framed = null;
+    for (const slider of sliders.values()) {
+      if (slider.moved) for (const mark of slider.marks) mark.stale = true;
+      slider.moved = false;
+      for (const mark of slider.marks)
+        if (mark.stale && (mark.drawn.seen || all === true)) {
+          mark.stale = false;
+          moveMark(mark, slider);
+        }
+    }
+  };
+  const sight = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const drawn = figures.find((each) => each.figure === target);
+      if (drawn) drawn.seen = isIntersecting;
+    }
+    moveMarks();
+  });
   const reading = (share, what) =>
     share > 0 ? `1 in ${counted(Math.max(1, Math.round(1 / share)))} ${what}` : `no ${what}`;
   const show = (slider) => {
@@ -151,7 +173,8 @@
       trial.querySelector(".verdict").textContent =
         (wrong ? "\u2717 false " : "\u2713 ") + (accept ? "accept" : "reject");
     }
-    for (const mark of slider.marks) moveMark(mark, slider);
+    slider.moved = true;
+    framed ??= requestAnimationFrame(moveMarks);
     clearTimeout(speaking);
     speaking = setTimeout(() => {
       document.querySelector(".operating .live").textContent =
@@ -199,7 +222,7 @@
   const tagged = (tag, model, drawn) => {
     if (tag.mark && sliders.has(tag.system)) {
       const slider = sliders.get(tag.system);
-      slider.marks.push({ mark: tag.mark, model });
+      slider.marks.push({ mark: tag.mark, model, drawn, stale: false });
       moveMark(slider.marks.at(-1), slider);
     }
     if (tag.map) explore(tag, model, drawn);
@@ -376,6 +399,7 @@
   addEventListener("beforeprint", () => {
     folded = all("details:not([open])");
     for (const each of folded) each.open = true;
+    moveMarks(true);
     for (const each of figures) {
       recolour(each, "#444");
       const holder = made("div", { className: "printed", innerHTML: printable(each) });

@@ -141,6 +141,8 @@ def test_the_slider_shows_exact_counts_and_moves_all(page_file: Path, browser: A
             accept = float(trial.get_attribute("data-score")) >= data["thresholds"][position]
             assert ("accept" if accept else "reject") in trial.locator(".verdict").text_content()
         # The line in the histogram stands at the threshold.
+        page.locator("figure.plot").nth(2).scroll_into_view_if_needed()
+        page.evaluate("new Promise(done => setTimeout(done, 150))")
         places = page.evaluate(
             "Bokeh.documents.flatMap(one => [...one.all_models])"
             ".filter(one => one.type === 'Span' && one.tags[0]?.system === 'one')"
