@@ -99,6 +99,7 @@ def _mark(figure: Any, mark: str, system: str, i: int, points: Sequence[Sequence
         fill_color=COLOURS[i % len(COLOURS)],
         line_color=GREY,
         name=f"threshold of {system}",
+        level="overlay",  # painted apart: to move it repaints no curve
     )
 
 
@@ -280,6 +281,7 @@ def histogram_figure(scores: Scores, threshold: float | None, system: str = "") 
             line_width=2,
         )
         side = BoxAnnotation(left=threshold, fill_color=GREY, fill_alpha=0.12, line_color=None)
+        line.level = side.level = "overlay"  # painted apart: to move them repaints no bar
         figure.add_layout(marked(side, "threshold", system))
         figure.add_layout(marked(line, "threshold", system))
     return figure

@@ -246,7 +246,7 @@ def _curves(searched: Sequence[Searched]) -> Markup:
 
 
 def _curve_figure(x: Floats, y: Floats, x_label: str, y_label: str) -> Any:
-    log = {"x_axis_type": "log"} if x_label.startswith("FPIR") else {}
+    log: dict[str, Any] = {"x_axis_type": "log"} if x_label.startswith("FPIR") else {}
     figure = plot(
         x_label, y_label, height=320, tips={x_label: "@x{0.[000]}", y_label: "@y{0.00}"}, **log
     )

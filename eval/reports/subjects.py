@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from eval.reports.blocks import EMPTY, block, prose, table
 from eval.reports.drawing import COLOURS, columns, drawn, plot, shortened
-from eval.types import Bools, Floats, Ints, Scores, Trials
+from eval.types import Bools, Floats, Scores, Trials
+
+Counts = NDArray[np.int64]
 
 _TIMES = 2.0  # the overall rate: above it a subject is no sheep
 _LEAST_ERRORS = 3  # so that one bad recording makes no goat
@@ -70,16 +73,16 @@ class Zoo:
     """
 
     names: tuple[str, ...]
-    num_targets: Ints
-    false_rejects: Ints
+    num_targets: Counts
+    false_rejects: Counts
     mean_target: Floats
-    num_enrolled: Ints
-    enrolled_accepts: Ints
-    num_probe: Ints
-    probe_accepts: Ints
-    pairs: Ints
-    num_pair: Ints
-    pair_accepts: Ints
+    num_enrolled: Counts
+    enrolled_accepts: Counts
+    num_probe: Counts
+    probe_accepts: Counts
+    pairs: Counts
+    num_pair: Counts
+    pair_accepts: Counts
     pair_highest: Floats
     either_side: bool
 
@@ -132,8 +135,8 @@ def zoo(
     accepted: Bools = scores.values >= threshold
     target, nontarget = known & scores.target, known & ~scores.target
 
-    def counted(side: Ints, chosen: Bools) -> Ints:
-        return np.bincount(side[chosen], minlength=len(names))
+    def counted(side: Counts, chosen: Bools) -> Counts:
+        return np.bincount(side[chosen], minlength=len(names)).astype(np.int64)
 
     num_targets = counted(probe, target)
     total = np.bincount(probe[target], scores.values[target], minlength=len(names))
@@ -157,7 +160,7 @@ def zoo(
         *sides[0],
         *sides[1],
         np.stack([codes // len(names), codes % len(names)], axis=1),
-        np.bincount(of_trial, minlength=codes.size),
+        np.bincount(of_trial, minlength=codes.size).astype(np.int64),
         np.bincount(of_trial, accepted[nontarget], minlength=codes.size).astype(np.int64),
         highest,
         either,
@@ -288,7 +291,7 @@ def _confusion(found: Zoo) -> Markup:
     )
 
 
-def _confusion_figure(found: Zoo, chosen: Ints) -> Any:
+def _confusion_figure(found: Zoo, chosen: Counts) -> Any:
     place = {int(subject): i for i, subject in enumerate(np.sort(chosen))}
     kept = [k for k, (a, b) in enumerate(found.pairs.tolist()) if a in place and b in place]
     both = np.concatenate([found.pairs[kept], found.pairs[kept][:, ::-1]]).tolist()
