@@ -40,9 +40,10 @@
 
   const figures = []; // { figure, view, models }
   const softInk = () => getComputedStyle(document.documentElement).getPropertyValue("--soft").trim();
-  const recolour = ({ models }, colour) => {
+  const AXES = ["axis_label_text_color", "major_label_text_color"];
+  const recolour = ({ models }, colour, names = [...AXES, "label_text_color"]) => {
     for (const model of models)
-      for (const name of ["axis_label_text_color", "major_label_text_color", "label_text_color"])
+      for (const name of names)
         if (name in model.properties) model[name] = colour;
   };
   const columnsOf = (models) => {
@@ -401,7 +402,7 @@
     for (const each of folded) each.open = true;
     moveMarks(true);
     for (const each of figures) {
-      recolour(each, "#444");
+      recolour(each, "#444", AXES); // a legend would lose its lines until the next frame
       const holder = made("div", { className: "printed", innerHTML: printable(each) });
       const drawing = holder.querySelector("svg");
       drawing?.setAttribute("viewBox", `0 0 ${drawing.getAttribute("width")} ${drawing.getAttribute("height")}`);
