@@ -182,7 +182,7 @@ def main() -> None:
             f"{ready:.2f} s",
             "2 s",
         )
-        row("every figure drawn", f"{drawn:.2f} s", "2 s")
+        row("every figure drawn", f"{drawn:.2f} s", "")
         row(
             "a move, CPU time of the page",
             f"{median([run['cpu'] for run in runs]):.1f} ms",
