@@ -180,9 +180,10 @@ def print_rates(lines: Lines) -> None:
 
 def draw(rows: Mapping[str, Sequence[Measured]]) -> None:
     """Draw time and memory over the number of items, one panel below the other."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from eval.reports.drawing import COLOURS, GREY, STYLES, svg
+    from eval.reports.drawing import COLOURS, DASHES, GREY
 
     figure = Figure(figsize=(10, 9), layout="constrained")
     figure.patch.set_alpha(0.0)
@@ -198,7 +199,7 @@ def draw(rows: Mapping[str, Sequence[Measured]]) -> None:
                 markersize=3,
                 linewidth=1.6,
                 color=COLOURS[i % len(COLOURS)],
-                linestyle=STYLES[i // len(COLOURS) % len(STYLES)],
+                linestyle=DASHES[i // len(COLOURS) % len(DASHES)].replace("dotdash", "dashdot"),
                 label=name,
             )
         axes.patch.set_alpha(0.0)
@@ -211,7 +212,8 @@ def draw(rows: Mapping[str, Sequence[Measured]]) -> None:
     panels[0].legend(
         loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, labelcolor=GREY, fontsize=9
     )
-    PICTURE.write_text(svg(figure, "scale") + "\n", encoding="utf-8")
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "scale"}):
+        figure.savefig(PICTURE, transparent=True, metadata={"Date": None, "Creator": None})
 
 
 def main() -> None:

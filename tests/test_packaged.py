@@ -41,7 +41,7 @@ def test_every_data_file_is_packaged() -> None:
 @pytest.mark.parametrize(
     ("package", "names"),
     [
-        ("eval.reports", ["blocks.html", "page.css", "page.html"]),
+        ("eval.reports", ["blocks.html", "page.css", "page.html", "page.js"]),
         ("likeness.service", ["docs.html", "page.css", "page.html", "page.js"]),
     ],
 )

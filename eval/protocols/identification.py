@@ -111,10 +111,12 @@ class Identified(NamedTuple):
     Attributes:
         results: In the order of the table.
         notes: What was left out and why, one sentence each.
+        searched: The search in each gallery, for curves.
     """
 
     results: list[Result]
     notes: list[str]
+    searched: Sequence[Searched] = ()
 
     def __repr__(self) -> str:
         return str(self)
@@ -274,7 +276,7 @@ def identify_labelled(
             system, metric, value, None, threshold, counts, own[metric] | common, protocol
         )
         results.append(with_bounds(result, ends))
-    return Identified(results, notes)
+    return Identified(results, notes, searched)
 
 
 def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings | Stored]) -> str:

@@ -20,13 +20,23 @@ EMPTY = Markup("")
 @cache
 def environment() -> Environment:
     """The templates of this package. Each is compiled when it is first used, and then kept."""
-    return Environment(
+    made = Environment(
         loader=PackageLoader("eval.reports"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # Bokeh reads a figure in the order in which it was written; no spaces between.
+    made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
+    return made
+
+
+def source(name: str) -> str:
+    """The text of a file of templates/ as it is, such as a script."""
+    loader = environment().loader
+    assert loader is not None
+    return loader.get_source(environment(), name)[0]
 
 
 def block(name: str, /, **values: Any) -> Markup:
@@ -59,15 +69,28 @@ def folded(parts: Mapping[str, Markup]) -> Markup:
     return block("folded", parts=dict(parts))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "") -> Markup:
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    kind: str = "",
+    caption: str = "",
+    sortable: bool = False,
+) -> Markup:
     """A table of plain text, which scrolls sideways by itself where it is too wide.
 
     Args:
         head: the texts of the first row.
         rows: the texts of the others; the first cell of each is its heading.
-        kind: "id" for names and digests, which may break anywhere; "t" for cells that never break.
+        kind: "id" for names and digests, which may break anywhere; "t" for cells that never break;
+            "n" for numbers.
+        caption: what the table is, above it.
+        sortable: whether a click on a heading sorts the rows, and a field filters them.
     """
-    return block("table", head=list(head), rows=[list(row) for row in rows], kind=kind)
+    content = [list(row) for row in rows]
+    return block(
+        "table", head=list(head), rows=content, kind=kind, caption=caption, sortable=sortable
+    )
 
 
 def joined(parts: Iterable[Markup]) -> Markup:

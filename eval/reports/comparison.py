@@ -17,7 +17,8 @@ from eval.comparison import LEVEL, Comparison
 from eval.formats.files import atomic_path
 from eval.reports.blocks import EMPTY, block, joined, prose
 from eval.reports.blocks import table as table_block
-from eval.reports.drawing import COLOURS, STYLES, drawn, legend, plot
+from eval.reports.drawing import COLOURS, DASHES, columns, drawn, legend, plot, shortened
+from eval.reports.learning import logged
 from eval.reports.page import document
 from eval.reports.plots import trade_off
 from eval.reports.text import difference_rows, latex, main_rows, markdown, notes, over_what, table
@@ -113,29 +114,34 @@ def forest_figure(comparison: Comparison, metric: str) -> Any:
     """The variants' means (bars), intervals over subjects (lines) and seeds (dots).
 
     Returns:
-        A matplotlib Figure.
+        A Bokeh figure.
     """
     cells = [cell for cell in comparison.cells if cell.metric == metric]
     scale = _scale(metric)
-    figure, axes = plot(6.2, 0.7 + 0.34 * len(cells))
+    names = [cell.variant for cell in cells]
+    figure = plot(
+        metric_label(metric),
+        "",
+        height=90 + 34 * len(cells),
+        width=640,
+        tips={"variant": "$name", "value": "@x{0.0000}"},
+        y_range=(len(cells) - 0.4, -0.6),
+    )
     for row, cell in enumerate(cells):
-        colour = _colour(comparison, cell.variant)
+        style = {"color": _colour(comparison, cell.variant), "name": cell.variant}
         if cell.interval is not None:
-            axes.plot(
-                [scale * end for end in cell.interval], [row, row], color=colour, linewidth=1.6
-            )
-        axes.plot([scale * cell.mean], [row], "|", color=colour, markersize=13, markeredgewidth=2)
-        axes.plot(
-            [scale * value for value in cell.values.values()],
-            [row] * len(cell.values),
-            "o",
-            color=colour,
-            markersize=4,
-            alpha=0.6,
+            ends = columns(x=scale * np.array(cell.interval), y=np.full(2, float(row)))
+            figure.line("x", "y", source=ends, line_width=2, **style)
+        mean = columns(x=np.array([scale * cell.mean]), y=np.array([float(row)]))
+        figure.scatter(
+            "x", "y", source=mean, marker="dash", angle=np.pi / 2, size=22, line_width=3, **style
         )
-    axes.set_yticks(range(len(cells)), [cell.variant for cell in cells])
-    axes.set(ylim=(len(cells) - 0.4, -0.6), xlabel=metric_label(metric))
-    axes.grid(axis="y", visible=False)
+        seeds = scale * np.array(list(cell.values.values()), dtype=np.float64)
+        dots = columns(x=seeds, y=np.full(seeds.size, float(row)))
+        figure.scatter("x", "y", source=dots, size=7, alpha=0.6, **style)
+    figure.yaxis.ticker = list(range(len(cells)))
+    figure.yaxis.major_label_overrides = {i: shortened(name) for i, name in enumerate(names)}
+    figure.ygrid.grid_line_color = None
     return figure
 
 
@@ -158,33 +164,29 @@ def curve_figure(
         scale: the entry is multiplied by it.
 
     Returns:
-        A matplotlib Figure.
+        A Bokeh figure.
     """
-    figure, axes = plot(4.5, 2.6)
+    figure = plot(
+        "Step", label, height=280, tips={"run": "$name", "step": "@x", label: "@y{0.0000}"}
+    )
     for variant in variants:
-        label_of_line = variant
-        for (name, _), log in logs.items():
-            points = [
-                (entry["step"], scale * entry[key])
-                for entry in log
-                if isinstance(entry.get(key), (int, float))
-            ]
-            if name == variant and points:
-                style = STYLES[
-                    list(comparison.variants).index(variant) // len(COLOURS) % len(STYLES)
-                ]
-                axes.plot(
-                    *zip(*points, strict=True),
-                    color=_colour(comparison, variant),
-                    linestyle=style,
-                    linewidth=1.1,
-                    alpha=0.75,
-                    label=label_of_line,
+        number = list(comparison.variants).index(variant)
+        for (name, seed), log in logs.items():
+            points = logged(log, key)
+            if name == variant and points[0].size:
+                figure.line(
+                    "x",
+                    "y",
+                    source=columns(x=points[0], y=scale * points[1]),
+                    line_color=_colour(comparison, variant),
+                    line_dash=DASHES[number // len(COLOURS) % len(DASHES)],
+                    line_width=1.4,
+                    line_alpha=0.8,
+                    name=f"{variant}, seed {seed}",
+                    **({"legend_label": shortened(variant)} if len(variants) > 1 else {}),
                 )
-                label_of_line = "_" + variant  # one entry of the legend for all seeds
-    axes.set(xlabel="Step", ylabel=label)
     if len(variants) > 1:
-        legend(axes, columns=3, size=8)
+        legend(figure)
     return figure
 
 
@@ -255,7 +257,7 @@ def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
         for metric in measured
         if any(sum(metric in entry for entry in log) > 1 for log in logs.values())
     )
-    logged = {name for (name, _), log in logs.items() if any("loss" in entry for entry in log)}
+    with_loss = {name for (name, _), log in logs.items() if any("loss" in entry for entry in log)}
     losses = [
         drawn(
             curve_figure,
@@ -268,7 +270,7 @@ def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
             caption=variant,
         )
         for variant in comparison.variants
-        if variant in logged
+        if variant in with_loss
     ]
     dots = f"Bar: mean over seeds. Line: interval over {over_what(comparison)}. Dots: the seeds."
     scales = "A line per seed. Different losses have different scales: only the shapes compare."

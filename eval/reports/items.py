@@ -14,11 +14,14 @@ from eval import per_item
 from eval.bootstrap import Drawn, bounds
 from eval.formats.files import atomic_path
 from eval.per_item import Metric, PerItem
+from eval.reports import learning
 from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
-from eval.reports.embeddings import embedding_map, norm_grid, norms_by_correct, space_3d
+from eval.reports.learning import Log
 from eval.reports.media import Media
+from eval.reports.norms import norm_grid, norms_by_correct
 from eval.reports.page import document
-from eval.reports.plots import reliability
+from eval.reports.reliability import reliability
+from eval.reports.space import embedding_map, space_3d
 from eval.results import NO_INTERVAL, ends_text
 from eval.types import Embeddings
 
@@ -34,6 +37,7 @@ def html(
     command: str,
     version: str,
     num_resamples: int = 1000,
+    log: Log = (),
 ) -> None:
     """Write one self-contained page. No network is used, now or when it is read.
 
@@ -47,12 +51,14 @@ def html(
         command: makes the page again.
         version: of Likeness.
         num_resamples: of the intervals.
+        log: the entries of the training's log.jsonl, for its curves.
     """
     media = Media(measured.show or (lambda _: None))
     columns = measured.columns
     norms = columns.get("norm")
     sections = {
         "Results": _metrics(measured, metrics, num_resamples),
+        "Training": learning.curves(log, list(metrics)),
         "Calibration": _calibration(measured),
         "Norms": _norms(measured),
         "Lowest and highest norms": EMPTY

@@ -2,8 +2,9 @@
 as data: URIs. What cannot be shown is counted and is never an error.
 
 Nothing of the original bytes reaches the page. Images become JPEG thumbnails without metadata;
-recordings become their first 10 seconds in mono, as 16-bit FLAC. Pillow, soundfile and Jinja2 are
-imported only where a file is shown, since others use the constants of this module.
+recordings become their first 10 seconds in mono, as 16-bit FLAC, with waveform and spectrogram.
+Pillow, soundfile and Jinja2 are imported only where a file is shown, since others use the constants
+of this module.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +34,11 @@ SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")
 MAX_PIXELS = 2**26
 MAX_BYTES = 2**28  # of an image file
 MAX_VALUES = 2**24  # samples x channels decoded of a recording
-MAX_PAGE = 2**25  # bytes of all media of a page: 32 MiB
-SIDE = 160  # pixels of a thumbnail's longer side
+MAX_PAGE = 7 * 2**20  # bytes of all media of a page: 7 MiB, so that it can be mailed
+SIDE = 256  # pixels of a thumbnail's longer side
 SECONDS = 10.0
 RATE_HZ = 16_000  # higher rates are lowered to this
+_COLUMNS, _WAVE_ROWS, _BAND_ROWS = 480, 48, 96  # pixels of a recording's picture
 # Nothing else is tried, whatever the file says it is: Pillow's reader of EPS starts a program.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 
@@ -56,9 +58,11 @@ class Media:
         self._find, self._left = find, max_bytes
         self._bad: dict[str, str] = {}
         self._over: set[str] = set()
+        self._kind: dict[str, str] = {}  # of what is on the page already
 
     def show(self, id: str) -> Markup:
-        """The image or the player of an item.
+        """The image, or the player and the picture of a recording. What is shown again is copied by
+        the page's script, so that it takes its bytes once.
 
         Returns:
             HTML. It is empty where the item has no file of a known kind, or cannot be shown; `note`
@@ -69,6 +73,8 @@ class Media:
         from eval.reports.blocks import block
 
         nothing = Markup("")
+        if id in self._kind:
+            return block("again", name=id, kind=self._kind[id])
         try:
             source = self._find(id)
             sound = isinstance(source, Path) and source.suffix.lower() in SOUNDS
@@ -79,18 +85,23 @@ class Media:
             if self._left <= 0:
                 self._over.add(id)
                 return nothing
-            content = clip(source) if sound and isinstance(source, Path) else thumbnail(source)
+            if sound and isinstance(source, Path):
+                heard = read_sound(source)
+                contents = [flac(heard), drawing(heard)]
+            else:
+                contents = [thumbnail(source)]
         except (OSError, ValueError) as error:
             self._bad[id] = str(error)
             return nothing
-        data = b64encode(content).decode("ascii")
-        self._left -= len(data)
+        data = [b64encode(content).decode("ascii") for content in contents]
+        self._left -= sum(map(len, data))
         if self._left < 0:
             self._over.add(id)
             return nothing
+        self._kind[id] = "sound" if sound else "image"
         if sound:
-            return block("sound", name=id, data=data)
-        return block("image", name=id, data=data, tiny=content[:8] == _PNG)
+            return block("sound", name=id, data=data[0], drawing=data[1], seconds=heard.seconds)
+        return block("image", name=id, data=data[0], tiny=contents[0][:8] == _PNG)
 
     def note(self) -> str:
         """What is missing and why, as text; "" if nothing is."""
@@ -159,7 +170,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def thumbnail(source: Path | Pixels) -> bytes:
-    """A JPEG of at most 160 pixels a side, upright, without metadata.
+    """A JPEG of at most 256 pixels a side, upright, without metadata.
 
     Images up to 64 pixels a side become a PNG, which keeps their few pixels as they are.
 
@@ -220,8 +231,22 @@ def _encoded(image: Any) -> bytes:
     return file.getvalue()
 
 
-def clip(path: Path) -> bytes:
-    """The first 10 seconds of a recording in mono, at most 16 kHz, as 16-bit FLAC.
+class Heard(NamedTuple):
+    """The beginning of a recording.
+
+    Attributes:
+        wave: (N,) samples in [-1, 1].
+        rate_hz: samples a second.
+        seconds: how long the whole recording is.
+    """
+
+    wave: Floats
+    rate_hz: int
+    seconds: float
+
+
+def read_sound(path: Path) -> Heard:
+    """The first 10 seconds of a recording in mono, at most 16 kHz.
 
     The channels are averaged, and NaN becomes silence.
 
@@ -235,12 +260,13 @@ def clip(path: Path) -> bytes:
         raise ValueError(f"{path.name}: no file")
     try:
         with soundfile.SoundFile(path) as file:
-            rate, channels = file.samplerate, file.channels
+            rate, channels, frames = file.samplerate, file.channels, file.frames
             if not 1_000 <= rate <= 768_000 or SECONDS * rate * channels > MAX_VALUES:
                 raise ValueError(f"{channels} channels at {rate} Hz")
             raw = file.read(int(SECONDS * rate), dtype="float32", always_2d=True)
         if not raw.size:
             raise ValueError("0 samples")
+        seconds = max(frames, len(raw)) / rate
         wave: Floats = np.nan_to_num(
             raw.mean(axis=1, dtype=np.float64), nan=0.0, posinf=1.0, neginf=-1.0
         )
@@ -250,8 +276,46 @@ def clip(path: Path) -> bytes:
             # Of odd rates too, within .1 %: the filter's length grows with the ratio's terms.
             ratio = Fraction(RATE_HZ, rate).limit_denominator(1_000)
             wave, rate = resample_poly(wave, ratio.numerator, ratio.denominator), RATE_HZ
-        flac = io.BytesIO()
-        soundfile.write(flac, wave.clip(-1, 1), rate, format="FLAC", subtype="PCM_16")
     except (RuntimeError, ValueError, TypeError) as error:  # soundfile's errors are RuntimeErrors
         raise ValueError(f"{path.name}: {error}") from error
-    return flac.getvalue()
+    return Heard(wave.clip(-1, 1), rate, seconds)
+
+
+def flac(heard: Heard) -> bytes:
+    """The sound as 16-bit FLAC."""
+    import soundfile
+
+    file = io.BytesIO()
+    soundfile.write(file, heard.wave, heard.rate_hz, format="FLAC", subtype="PCM_16")
+    return file.getvalue()
+
+
+def drawing(heard: Heard) -> bytes:
+    """The waveform above the spectrogram, from left to right in time, as a grey JPEG.
+
+    The waveform is the lowest and the highest sample of each column; the spectrogram is the power
+    in dB over 60 dB below its maximum, low frequencies at the bottom, dark where it is loud.
+    """
+    from PIL import Image
+    from scipy.signal import stft
+
+    wave = np.pad(heard.wave, (0, max(0, _COLUMNS - heard.wave.size)))
+    begin = np.linspace(0, wave.size, _COLUMNS, endpoint=False).astype(np.int64)
+    height = np.arange(_WAVE_ROWS)[:, None]
+    scale = max(float(np.abs(wave).max()), 1e-9)
+    top, bottom = (
+        (0.5 - 0.48 * edge.reduceat(wave, begin) / scale) * (_WAVE_ROWS - 1)
+        for edge in (np.maximum, np.minimum)
+    )
+    inside = (height >= np.floor(top)) & (height <= np.ceil(bottom))
+    window = min(int(0.025 * heard.rate_hz), wave.size)
+    _, _, spectrum = stft(wave, heard.rate_hz, nperseg=window, noverlap=window - window // 3)
+    decibel = 20 * np.log10(np.abs(spectrum) + 1e-10)
+    loud = np.clip((decibel - decibel.max() + 60) / 60, 0, 1)[::-1]
+    levels = Image.fromarray((255 * (1 - loud)).astype(np.uint8))
+    picture = Image.new("L", (_COLUMNS, _WAVE_ROWS + _BAND_ROWS))
+    picture.paste(Image.fromarray(np.where(inside, 70, 255).astype(np.uint8)), (0, 0))
+    picture.paste(levels.resize((_COLUMNS, _BAND_ROWS), Image.Resampling.BOX), (0, _WAVE_ROWS))
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=70, optimize=True)
+    return file.getvalue()

@@ -1,5 +1,8 @@
 """The frame of every report: one self-contained HTML page, light and dark, readable on a phone,
-without scripts and without network.
+without network.
+
+Its scripts are BokehJS, which draws the figures, and templates/page.js. The page reads without
+them too: what they add are figures, and moving, sorting, enlarging and saving.
 
 A report is a mapping from headings to blocks (eval.reports.blocks, scores, embeddings). The frame
 is templates/page.html and its style templates/page.css.
@@ -8,15 +11,17 @@ is templates/page.html and its style templates/page.css.
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping
+from hashlib import sha256
 
 from markupsafe import Markup
 
-from eval.reports.blocks import environment
-from eval.reports.drawing import can_plot
+from eval.reports.blocks import environment, source
+from eval.reports.drawing import can_plot, script
 
 NO_PLOTS = (
-    "The plots need matplotlib, which is not installed: pip install 'likeness[report]' and make "
+    "The figures need Bokeh, which is not installed: pip install 'likeness[report]' and make "
     "this report again."
 )
 
@@ -24,8 +29,8 @@ NO_PLOTS = (
 def document(title: str, about: str, sections: Mapping[str, Markup]) -> str:
     """The whole page.
 
-    The page holds a policy that forbids scripts and requests of any kind. Images and sound have to
-    be data: URIs.
+    The page holds a policy that forbids requests of any kind, and scripts other than its own two.
+    Images and sound have to be data: URIs.
 
     Args:
         title: text.
@@ -38,6 +43,10 @@ def document(title: str, about: str, sections: Mapping[str, Markup]) -> str:
         re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-") or f"section-{i}"
         for i, heading in enumerate(shown)
     ]
+    scripts = [source("page.js")]
+    if any('class="plot"' in fragment for fragment in shown.values()):
+        scripts.insert(0, script())
+    digests = [b64encode(sha256(text.encode()).digest()).decode() for text in scripts]
     return (
         environment()
         .get_template("page.html")
@@ -46,5 +55,7 @@ def document(title: str, about: str, sections: Mapping[str, Markup]) -> str:
             about=about,
             sections=list(zip(anchors, shown.keys(), shown.values(), strict=True)),
             hint="" if can_plot() else NO_PLOTS,
+            scripts=scripts,
+            policy=" ".join(f"'sha256-{digest}'" for digest in digests),
         )
     )

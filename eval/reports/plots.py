@@ -1,7 +1,6 @@
-"""The plots of scores: DET and ROC curves, histograms, reliability of log-likelihood ratios and of
-confidences.
+"""The plots of scores: DET and ROC curves, histograms.
 
-Each `..._points` function gives the numbers, and each `..._figure` a matplotlib Figure, of which
+Each `..._points` function gives the numbers, and each `..._figure` a Bokeh figure, of which
 eval.reports.drawing.drawn makes a block of a report. What is drawn is bounded, whatever the number
 of trials: curves are thinned evenly along themselves, and histograms are counts. 10 million trials
 need a few copies of their scores.
@@ -9,23 +8,32 @@ need a few copies of their scores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import ArrayLike
-from scipy.special import log_expit, logsumexp, ndtri
+from scipy.special import ndtr, ndtri
 
-from eval.classification import ece, equal_mass
 from eval.reports.blocks import EMPTY, block, prose
-from eval.reports.drawing import COLOURS, GREY, drawn, legend, plot, style_of
+from eval.reports.drawing import (
+    COLOURS,
+    GREY,
+    MARKERS,
+    columns,
+    diagonal,
+    drawn,
+    legend,
+    marked,
+    plot,
+    shortened,
+    style_of,
+)
 from eval.types import Floats, Scores
 from eval.verification import det, eer, sort_scores
 
 _TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9)
 _NUM_POINTS = 1500  # of a curve
-_SQUARE = (4.5, 4.6)
 
 
 def det_figure(scores: Mapping[str, Scores]) -> Any:
@@ -35,36 +43,64 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
         scores: name of the system -> its scores.
 
     Returns:
-        A matplotlib Figure.
+        A Bokeh figure.
     """
-    figure, axes = plot(4.5, 4.25 + 0.18 * len(scores))
     rates = {name: eer(system.targets, system.nontargets) for name, system in scores.items()}
     high = 0.5 if max(rates.values()) < 0.3 else 0.92
+    curves = {name: det(system.targets, system.nontargets) for name, system in scores.items()}
     lows = np.full(2, 0.02)  # the axes begin where the first curve does
-    for i, (name, system) in enumerate(scores.items()):
-        curve = det(system.targets, system.nontargets)
+    for curve in curves.values():
         shown = (curve.far <= high) & (curve.frr <= high)
         if shown.any():
             lows = np.minimum(lows, (0.7 * curve.far[shown].min(), 0.7 * curve.frr[shown].min()))
+    figure = plot(
+        "False accept rate (%)",
+        "False reject rate (%)",
+        height=400 + 20 * len(scores),
+        tips={"system": "$name", "FAR (%)": "@far{0.0000}", "FRR (%)": "@frr{0.00}"},
+        x_range=tuple(ndtri([lows[0], high])),
+        y_range=tuple(ndtri([lows[1], high])),
+    )
+    diagonal(figure)
+    for i, (name, curve) in enumerate(curves.items()):
         x, y = _thinned(curve.far_deviate, curve.frr_deviate)
-        label = f"{name}, EER {100 * rates[name]:.2f} %" + (
+        label = f"{shortened(name)}, EER {100 * rates[name]:.2f} %" + (
             "" if x.size else " (no overlap, no curve)"
         )
-        axes.plot(x, y, label=label, **style_of(i))
-        if 0 < rates[name] < 1:
-            axes.plot(*[ndtri(rates[name])] * 2, "o", color=COLOURS[i % len(COLOURS)], markersize=5)
-    axes.axline((0, 0), slope=1, color=GREY, linewidth=0.7, alpha=0.6)
-    for axis, low in ((axes.xaxis, lows[0]), (axes.yaxis, lows[1])):
+        points = columns(x=x, y=y, far=100 * ndtr(x), frr=100 * ndtr(y))
+        figure.line("x", "y", source=points, legend_label=label, name=name, **style_of(i))
+        at = [ndtri(rates[name])] if 0 < rates[name] < 1 else []
+        _mark(figure, "det", name, i, (at, at))
+    for axis, low in ((figure.xaxis[0], lows[0]), (figure.yaxis[0], lows[1])):
         ticks = _probit_ticks(low, high)
-        axis.set_ticks(ndtri(ticks), [f"{100 * rate:g}" for rate in ticks])
-    axes.set(
-        xlim=ndtri([lows[0], high]),
-        ylim=ndtri([lows[1], high]),
-        xlabel="False accept rate (%)",
-        ylabel="False reject rate (%)",
-    )
-    legend(axes)
+        axis.ticker = [float(ndtri(rate)) for rate in ticks]
+        axis.major_label_overrides = {float(ndtri(rate)): f"{100 * rate:g}" for rate in ticks}
+    legend(figure)
     return figure
+
+
+def _mark(figure: Any, mark: str, system: str, i: int, points: Sequence[Sequence[float]]) -> None:
+    """The dot of the i-th system that its threshold slider moves along the curve.
+
+    Args:
+        figure: of the curves.
+        mark: "det" or "roc".
+        system: its name.
+        i: its number.
+        points: the x and the y of the dot; both are empty where there is none.
+    """
+    x, y = points
+    figure.scatter(
+        "x",
+        "y",
+        source=marked(columns(x=np.array(x), y=np.array(y)), mark, system),
+        size=9,
+        marker=MARKERS[i % len(MARKERS)],
+        fill_color=COLOURS[i % len(COLOURS)],
+        line_color=GREY,
+        name=f"threshold of {system}",
+        level="overlay",  # painted apart: to move it repaints no curve
+    )
 
 
 def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
@@ -121,30 +157,41 @@ def roc_figure(scores: Mapping[str, Scores]) -> Any:
         scores: name of the system -> its scores.
 
     Returns:
-        A matplotlib Figure.
+        A Bokeh figure.
     """
-    figure, axes = plot(4.5, 4.25 + 0.18 * len(scores))
-    low, bottom = 0.5, 1.0
-    for i, (name, system) in enumerate(scores.items()):
-        far, tar = roc_points(system)
+    curves, low, bottom = {}, 0.5, 1.0
+    for name, system in scores.items():
+        far, tar = curves[name] = roc_points(system)
         begin = max(far[1], 1e-6)
         low = min(low, begin)
         bottom = min(bottom, tar[np.searchsorted(far, begin, side="right") - 1])
-        axes.step(
-            100 * np.maximum(far, begin / 10), 100 * tar, where="post", label=name, **style_of(i)
-        )
-    axes.set_xscale("log")
-    decades = [10.0**k for k in range(-4, 3)]
-    axes.set_xticks(decades, [f"{decade:g}" for decade in decades])
     floor = min(10 * np.floor(10 * bottom), 90)
-    axes.set(
-        xlim=(100 * low, 100),
-        ylim=(floor, 100 + 0.02 * (100 - floor)),
-        xlabel="False accept rate (%)",
-        ylabel="True accept rate (%)",
+    figure = plot(
+        "False accept rate (%)",
+        "True accept rate (%)",
+        height=400 + 20 * len(scores),
+        tips={"system": "$name", "FAR (%)": "@x{0.0000}", "TAR (%)": "@y{0.00}"},
+        x_axis_type="log",
+        x_range=(100 * low, 100),
+        y_range=(floor, 100 + 0.02 * (100 - floor)),
     )
-    axes.minorticks_off()
-    legend(axes)
+    for i, (name, (far, tar)) in enumerate(curves.items()):
+        points = columns(x=100 * np.maximum(far, low / 10), y=100 * tar)
+        figure.step(
+            "x",
+            "y",
+            source=points,
+            mode="after",
+            legend_label=shortened(name),
+            name=name,
+            **style_of(i),
+        )
+        rate = eer(scores[name].targets, scores[name].nontargets)
+        _mark(figure, "roc", name, i, ([100 * max(rate, low)], [100 * (1 - rate)]))
+    decades = [10.0**k for k in range(-4, 3)]
+    figure.xaxis[0].ticker = decades
+    figure.xaxis[0].major_label_overrides = {decade: f"{decade:g}" for decade in decades}
+    legend(figure)
     return figure
 
 
@@ -155,19 +202,21 @@ def trade_off(scores: Mapping[str, Scores]) -> Markup:
         scores: name of the system -> its scores.
 
     Returns:
-        HTML, which is empty without matplotlib.
+        HTML, which is empty without Bokeh.
     """
+    rates = {name: eer(system.targets, system.nontargets) for name, system in scores.items()}
+    summary = "; ".join(f"{name}: EER {100 * rate:.2f} %" for name, rate in rates.items())
     curves = [
-        drawn(det_figure, scores, alt="DET curves"),
-        drawn(roc_figure, scores, alt="ROC curves"),
+        drawn(det_figure, scores, alt=f"DET curves. {summary}."),
+        drawn(roc_figure, scores, alt=f"ROC curves. {summary}."),
     ]
     if not any(curves):
         return EMPTY
     text = (
         "How many nontargets pass against how many targets are turned away, as the threshold "
         "moves. First the DET curve: nearer to the lower left is better, "
-        "the dot marks the equal error rate; axes are normal deviates, on which Gaussian scores "
-        "draw a straight line. Then the ROC curve."
+        "the dot marks the equal error rate until the slider moves it; axes are normal deviates, "
+        "on which Gaussian scores draw a straight line. Then the ROC curve."
     )
     return prose(text) + block("two", parts=curves)
 
@@ -199,164 +248,72 @@ def histogram_edges(values: Floats, num_bins: int) -> Floats:
     return edges
 
 
-def histogram_figure(scores: Scores, threshold: float | None) -> Any:
+def histogram_figure(scores: Scores, threshold: float | None, system: str = "") -> Any:
     """How the target and the nontarget scores of one system are distributed.
 
     Args:
         scores: of the system; each of the two classes adds up to 100 %.
-        threshold: where the dashed line stands; None for no line.
+        threshold: where the dashed line stands; None for no line. What lies right of it is
+            accepted, and tinted.
+        system: its name, by which the threshold slider finds the line.
 
     Returns:
-        A matplotlib Figure.
+        A Bokeh figure.
     """
-    figure, axes = plot(4.5, 2.4)
+    from bokeh.models import BoxAnnotation, Span
+
     edges = histogram_edges(scores.values, 72)
-    for label, values, colour in (
-        ("nontarget", scores.nontargets, COLOURS[1]),
-        ("target", scores.targets, COLOURS[0]),
-    ):
-        share: Floats = 100 * np.histogram(values, edges)[0] / values.size
-        axes.stairs(share, edges, fill=True, color=colour, alpha=0.28)
-        axes.stairs(share, edges, color=colour, linewidth=1.3, label=label)
+    figure = plot(
+        "Score (higher = more similar)",
+        "Trials of a class (%)",
+        height=280,
+        tips={"class": "$name", "scores": "@left to @right", "trials": "@number{0,0}"},
+        x_range=(float(edges[0]), float(edges[-1])),
+    )
+    figure.y_range.start = 0
+    histogram(figure, edges, {"nontarget": scores.nontargets, "target": scores.targets})
     if threshold is not None:
-        axes.axvline(
-            threshold,
-            color=GREY,
-            linewidth=1,
-            linestyle="--",
-            label=f"EER threshold {threshold:.4g}",
+        line = Span(
+            location=threshold,
+            dimension="height",
+            line_color=GREY,
+            line_dash="dashed",
+            line_width=2,
         )
-    axes.set(xlabel="Score (higher = more similar)", ylabel="Trials of a class (%)", ylim=(0, None))
-    axes.locator_params(axis="x", nbins=6)
-    axes.grid(axis="x", visible=False)
-    legend(axes, columns=3)
+        side = BoxAnnotation(left=threshold, fill_color=GREY, fill_alpha=0.12, line_color=None)
+        line.level = side.level = "overlay"  # painted apart: to move them repaints no bar
+        figure.add_layout(marked(side, "threshold", system))
+        figure.add_layout(marked(line, "threshold", system))
     return figure
 
 
-# ---------------------------------------------------------------- reliability
-
-
-class Reliability(NamedTuple):
-    """Log-likelihood ratios as stated and as observed.
-
-    Each is (K,), in natural logarithms; half_width is that of the observed ones' 95 % intervals.
-    """
-
-    stated: Floats
-    observed: Floats
-    half_width: Floats
-
-
-def llr_points(scores: Scores, num_bins: int = 12) -> Reliability:
-    """What the scores state, taken as log-likelihood ratios, and what is observed.
-
-    The bins have equal mass where both classes weigh the same. Equal scores share a bin, so that
-    there may be fewer bins.
-
-    stated is the logit of the bin's mean sigmoid(LLR). observed is
-    log((t + .5) / (T + 1)) - log((n + .5) / (N + 1)) of its t target and n nontarget trials; its
-    variance is about 1 / (t + .5) + 1 / (n + .5) (Haldane 1956, Anscombe 1956). Both estimate the
-    same where P(target | LLR) = sigmoid(LLR) at even odds.
-    """
-    order = np.argsort(scores.values)
-    values, target = scores.values[order], scores.target[order]
-    num_targets, num_nontargets = int(target.sum()), int((~target).sum())
-    weights = np.where(target, 0.5 / num_targets, 0.5 / num_nontargets)
-    last = np.searchsorted(np.cumsum(weights), np.arange(1, num_bins) / num_bins - 1e-12).clip(
-        max=values.size - 1
-    )
-    ends = np.unique(np.append(np.searchsorted(values, values[last], side="right"), values.size))
-    stated, observed, half_width = [], [], []
-    for begin, end in zip([0, *ends[:-1]], ends, strict=True):
-        llr, weight, t = values[begin:end], weights[begin:end], int(target[begin:end].sum())
-        n = int(end - begin) - t
-        stated.append(logsumexp(log_expit(llr), b=weight) - logsumexp(log_expit(-llr), b=weight))
-        observed.append(
-            np.log((t + 0.5) / (num_targets + 1)) - np.log((n + 0.5) / (num_nontargets + 1))
-        )
-        half_width.append(1.96 * np.sqrt(1 / (t + 0.5) + 1 / (n + 0.5)))
-    return Reliability(np.array(stated), np.array(observed), np.array(half_width))
-
-
-def reliability_figure(scores: Mapping[str, Scores]) -> Any:
-    """Stated against observed log-likelihood ratios of each system, with 95 % intervals.
-
-    Calibrated scores lie on the diagonal.
+def histogram(figure: Any, edges: Floats, values: Mapping[str, Floats]) -> None:
+    """Draw how two classes are distributed; each adds up to 100 %. The first is hatched.
 
     Args:
-        scores: name of the system -> its scores.
-
-    Returns:
-        A matplotlib Figure.
+        figure: a Bokeh figure.
+        edges: (B + 1,) of the bins.
+        values: name -> the values of a class.
     """
-    figure, axes = plot(*_SQUARE)
-    points = {name: llr_points(system) for name, system in scores.items()}
-    limit = 1.1 * max(
-        float(np.abs(np.concatenate([ratios.stated, ratios.observed])).max())
-        for ratios in points.values()
-    )
-    limit = min(limit, 20.0)  # beyond, no list of trials can tell
-    for i, (name, ratios) in enumerate(points.items()):
-        colour = COLOURS[i % len(COLOURS)]
-        axes.errorbar(
-            ratios.stated,
-            ratios.observed,
-            ratios.half_width,
-            color=colour,
-            marker="o",
-            markersize=4,
-            linewidth=1.2,
-            elinewidth=0.8,
-            capsize=2,
-            label=name,
+    for (name, of_class), colour, hatch in zip(
+        values.items(), (COLOURS[1], COLOURS[0]), ("/", None), strict=True
+    ):
+        number = np.histogram(of_class, edges)[0]
+        top = 100 * number / max(of_class.size, 1)
+        figure.quad(
+            left="left",
+            right="right",
+            top="top",
+            bottom=0,
+            source=columns(left=edges[:-1], right=edges[1:], top=top, number=number),
+            fill_color=colour,
+            fill_alpha=0.3,
+            line_color=colour,
+            hatch_pattern=hatch,
+            hatch_color=colour,
+            hatch_alpha=0.5,
+            legend_label=name,
+            name=name,
         )
-    axes.axline((0, 0), slope=1, color=GREY, linewidth=0.7, alpha=0.6)
-    axes.set(
-        xlim=(-limit, limit),
-        ylim=(-limit, limit),
-        xlabel="Stated log-likelihood ratio",
-        ylabel="Observed log-likelihood ratio",
-    )
-    legend(axes)
-    return figure
-
-
-def reliability(confidence: ArrayLike, correct: ArrayLike, *, num_bins: int = 15) -> Markup:
-    """A classifier's confidence against the share of correct answers, with the ECE.
-
-    Where the edge of a bin lies between equal confidences, each of them counts with the mean of
-    their answers (classification.equal_mass).
-
-    Args:
-        confidence: (N,) in [0, 1].
-        correct: (N,) booleans.
-        num_bins: bins of equal mass.
-
-    Returns:
-        HTML.
-
-    Raises:
-        ValueError: as eval.classification.ece.
-    """
-    values, right = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
-    error = ece(values, right, num_bins=num_bins)
-    _, mean, share = equal_mass(values, right.astype(np.float64), num_bins)
-    text = (
-        f"Expected calibration error {100 * error:.2f} % ({num_bins} bins of equal mass). Below "
-        "the diagonal the model is surer than it is right."
-    )
-    return prose(text) + drawn(_confidence_figure, mean, share, alt="Reliability of the confidence")
-
-
-def _confidence_figure(mean: Floats, share: Floats) -> Any:
-    figure, axes = plot(*_SQUARE)
-    axes.axline((0, 0), slope=1, color=GREY, linewidth=0.7, alpha=0.6)
-    axes.plot(100 * mean, 100 * share, "o-", color=COLOURS[0], markersize=4, linewidth=1.4)
-    low = 10 * np.floor(10 * min(mean.min(), share.min()))
-    axes.set(
-        xlim=(low, 100.5),
-        ylim=(low, 100.5),
-        xlabel="Mean confidence of a bin (%)",
-        ylabel="Right answers (%)",
-    )
-    return figure
+    figure.xgrid.grid_line_color = None
+    legend(figure, columns=2)

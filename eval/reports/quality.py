@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eval.calibration import Curve, by_side, error_versus_reject
-from eval.reports.drawing import COLOURS, legend, plot, style_of
+from eval.reports.drawing import columns, legend, plot, shortened, style_of
 from eval.types import Embeddings, Floats, Ints, Scores, Trials, name_first
 
 
@@ -100,26 +100,39 @@ def reject_figure(curves: Mapping[str, Curve]) -> Any:
     The dotted lines stand for rejecting by chance.
 
     Returns:
-        A matplotlib Figure.
+        A Bokeh figure.
     """
-    figure, axes = plot(4.5, 3.0)
+    from bokeh.models import Span
+
+    figure = plot(
+        "Trials rejected, lowest norms first (%)",
+        "EER of the rest (%)",
+        height=300,
+        tips={"system": "$name", "rejected (%)": "@x{0.0}", "EER of the rest (%)": "@y{0.00}"},
+    )
+    figure.y_range.start = 0
     for i, (name, curve) in enumerate(curves.items()):
         shown = np.isfinite(curve.values)
-        axes.plot(
-            100 * curve.rejected[shown],
-            100 * curve.values[shown],
-            marker="o",
-            markersize=3.5,
-            label=name,
-            **style_of(i),
+        style = style_of(i)
+        source = columns(x=100 * curve.rejected[shown], y=100 * curve.values[shown])
+        label = shortened(name)
+        figure.line("x", "y", source=source, legend_label=label, name=name, **style)
+        figure.scatter(
+            "x",
+            "y",
+            source=source,
+            size=5,
+            color=style["line_color"],
+            legend_label=label,
+            name=name,
         )
-        axes.axhline(
-            100 * curve.values[0], color=COLOURS[i % len(COLOURS)], linewidth=0.8, linestyle=":"
+        figure.add_layout(
+            Span(
+                location=100 * float(curve.values[0]),
+                dimension="width",
+                line_color=style["line_color"],
+                line_dash="dotted",
+            )
         )
-    axes.set(
-        xlabel="Trials rejected, lowest norms first (%)",
-        ylabel="EER of the rest (%)",
-        ylim=(0, None),
-    )
-    legend(axes)
+    legend(figure)
     return figure

@@ -20,11 +20,15 @@ from eval.paired import notes as paired_notes
 from eval.paired import rows as paired_rows
 from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.drawing import drawn
-from eval.reports.embeddings import embedding_map, norm_grid, space_3d
 from eval.reports.media import SECONDS, Media
+from eval.reports.norms import norm_grid
+from eval.reports.operating import positions, slider
 from eval.reports.page import document
-from eval.reports.plots import histogram_figure, reliability_figure, trade_off
+from eval.reports.plots import histogram_figure, trade_off
 from eval.reports.quality import reject_curves, reject_figure, trial_quality
+from eval.reports.reliability import reliability_figure
+from eval.reports.space import embedding_map, space_3d
+from eval.reports.subjects import who_errs
 from eval.results import (
     NO_INTERVAL,
     Result,
@@ -35,6 +39,7 @@ from eval.results import (
     metric_text,
 )
 from eval.types import Embeddings, Scores, Trials
+from eval.verification import threshold_at_eer
 
 if TYPE_CHECKING:
     from eval.protocols.side_by_side import Compared
@@ -149,20 +154,18 @@ def html(
             seen.paired
         ),
         "Groups": folded({grouped.system: _grouped(grouped) for grouped in seen.groups}),
-        "Error trade-off": trade_off(scores),
-        "Score distributions": _distributions(results, scores),
-        "Reliability": _reliability(results, scores),
-        "Hardest trials": prose(
-            "Look and listen here first: wrong labels and broken files collect at both ends."
-        )
-        + folded(
-            {
-                name: _hardest(scores[name], seen.trials.get(name), num_hardest, media)
-                for name in systems
-            }
+        "Errors and thresholds": joined(
+            [
+                _slider(results, scores),
+                _headed("Error trade-off", _trade_offs(results, scores)),
+                _headed("Score distributions", _distributions(results, scores)),
+                _headed("Hardest trials", _all_hardest(scores, seen, num_hardest, media)),
+            ]
         ),
+        "Reliability": _reliability(results, scores),
+        "Subjects": _subjects(scores, seen),
         "Quality": _quality(scores, seen, media),
-        "Embedding map": _maps(seen),
+        "Embedding map": _maps(scores, seen),
         # After the sections that show images and sound, so that it knows what is missing.
         "Images and sound": prose(note) if (note := media.note()) else EMPTY,
         "Conventions": prose("Each number above depends on these choices.") + _conventions(results),
@@ -172,6 +175,72 @@ def html(
     about = f"{', '.join(systems)} on {_sizes(results, systems)}. Likeness {version}."
     with atomic_path(path) as temporary:
         temporary.write_text(document("Verification report", about, sections), encoding="utf-8")
+
+
+def _headed(heading: str, part: Markup) -> Markup:
+    return block("headed", heading=heading, part=part) if part else EMPTY
+
+
+def _trade_offs(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
+    """The curves of systems on equal trials share axes; other trials have axes of their own."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        of = scores[result.system]
+        trials = f"{of.target.size:,} trials, {int(of.target.sum()):,} of them target trials"
+        names = alike.setdefault((result.protocol, trials), [])
+        if result.system not in names:
+            names.append(result.system)
+    if len(alike) == 1:
+        return trade_off(scores)
+    parts = {
+        f"{', '.join(names)}: {protocol}, {trials}": trade_off(
+            {name: scores[name] for name in names}
+        )
+        for (protocol, trials), names in alike.items()
+    }
+    note = prose("These systems were measured on different trials, whose errors do not compare.")
+    return note + joined(_headed(heading, part) for heading, part in parts.items())
+
+
+def _all_hardest(scores: Mapping[str, Scores], seen: Evidence, count: int, media: Media) -> Markup:
+    text = "Look and listen here first: wrong labels and broken files collect at both ends."
+    parts = {
+        name: _hardest(name, of, seen.trials.get(name), count, media) for name, of in scores.items()
+    }
+    return prose(text) + folded(parts)
+
+
+def _subjects(scores: Mapping[str, Scores], seen: Evidence) -> Markup:
+    """Who the errors come from, of each system whose subjects are known."""
+    parts = {}
+    for name, trials in seen.trials.items():
+        threshold = threshold_at_eer(scores[name].targets, scores[name].nontargets)
+        if part := who_errs(trials, scores[name], seen.labels or {}, threshold):
+            parts[name] = part
+    return folded(parts) if parts else EMPTY
+
+
+def _slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
+    """The thresholds of all results are among those of the slider."""
+    made = {
+        name: positions(
+            of,
+            [
+                threshold_at_eer(of.targets, of.nontargets),
+                *(
+                    result.threshold
+                    for result in results
+                    if result.system == name and result.threshold is not None
+                ),
+            ],
+        )
+        for name, of in scores.items()
+    }
+    text = (
+        "A trial is accepted if its score is at least the threshold. Moving it moves the dots on "
+        "the curves, the lines in the histograms and the verdicts on the hardest trials."
+    )
+    return prose(text) + slider(results, scores, made)
 
 
 def _check(systems: Sequence[str], scores: Mapping[str, Scores], seen: Evidence) -> None:
@@ -248,7 +317,9 @@ def _grouped(grouped: Grouped) -> Markup:
 def _distributions(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
     thresholds = {result.system: result.threshold for result in results if result.metric == "eer"}
     figures = {
-        name: drawn(histogram_figure, of, thresholds.get(name), alt=f"Score histogram of {name}")
+        name: drawn(
+            histogram_figure, of, thresholds.get(name), name, alt=f"Score histogram of {name}"
+        )
         for name, of in scores.items()
     }
     if not any(figures.values()):
@@ -296,19 +367,20 @@ def _quality(scores: Mapping[str, Scores], seen: Evidence, media: Media) -> Mark
     grids = {
         ", ".join(names): norm_grid(used.ids, used.norms, media) for names, used in _distinct(seen)
     }
-    with_sound = "<audio" in joined(grids.values())
+    with_sound = 'class="shown sound"' in joined(grids.values())
     ends = "Below: the items at both ends, each with its norm" + (
         f"; of recordings the first {SECONDS:g} seconds." if with_sound else "."
     )
     return prose(text) + curve + prose(ends, soft=True) + folded(grids)
 
 
-def _maps(seen: Evidence) -> Markup:
+def _maps(scores: Mapping[str, Scores], seen: Evidence) -> Markup:
     columns = []
     for names, used in _distinct(seen):
         heading = ", ".join(names) if len(seen.embeddings) > len(names) else ""
         space = space_3d(used, seen.labels) if used.matrix.shape[1] == 3 else EMPTY
-        part = space + embedding_map(used, seen.labels)
+        trials = (seen.trials[names[0]], scores[names[0]])
+        part = space + embedding_map(used, seen.labels, trials=trials)
         columns.append(block("column", heading=heading, part=part))
     return block("two", parts=columns) if columns else EMPTY
 
@@ -331,10 +403,13 @@ def _distinct(seen: Evidence) -> Iterator[tuple[list[str], Embeddings]]:
         yield names, Embeddings(tuple(kept), matrix, embeddings.meta)
 
 
-def _hardest(scores: Scores, trials: Trials | None, count: int, media: Media) -> Markup:
+def _hardest(
+    system: str, scores: Scores, trials: Trials | None, count: int, media: Media
+) -> Markup:
     """Two tables: the target trials with the lowest and the nontarget trials with the highest
     scores (file order among ties).
     """
+    threshold = threshold_at_eer(scores.targets, scores.nontargets)
     tables = []
     for caption, chosen, sign in (
         ("Lowest target scores", scores.target, 1),
@@ -352,6 +427,10 @@ def _hardest(scores: Scores, trials: Trials | None, count: int, media: Media) ->
             )
             rows.append(
                 {
+                    "system": system,
+                    "value": repr(float(scores.values[i])),
+                    "target": int(scores.target[i]),
+                    "verdict": _verdict(scores.values[i] >= threshold, scores.target[i]),
                     "score": f"{scores.values[i]:.4f}".replace("-", _MINUS),
                     "sides": [(media.show(id), id) for id in ids],
                     "number": f"{i + 1:,}",
@@ -360,6 +439,11 @@ def _hardest(scores: Scores, trials: Trials | None, count: int, media: Media) ->
         head = "Trial" if trials is None else "Enrol, probe"
         tables.append(block("trials", caption=caption, head=head, rows=rows))
     return block("two", parts=tables)
+
+
+def _verdict(accepted: bool, target: bool) -> str:
+    """What a trial is at a threshold, as page.js writes it."""
+    return ("✓ " if accepted == target else "✗ false ") + ("accept" if accepted else "reject")
 
 
 def _conventions(results: Sequence[Result]) -> Markup:

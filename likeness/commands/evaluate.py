@@ -20,7 +20,9 @@ from likeness.commands.options import (
     PRESET,
     SWITCH,
     JsonFile,
+    MediaFiles,
     Memory,
+    ReportFolder,
     is_default,
     refuse_beside_ijb,
     refuse_input_as_output,
@@ -140,9 +142,7 @@ def evaluate(
         ),
     ] = False,
     json_file: JsonFile = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")
-    ] = None,
+    report: ReportFolder = None,
     embeddings: Annotated[
         list[Path] | None,
         typer.Option(
@@ -151,14 +151,7 @@ def evaluate(
             **EMBEDDINGS,
         ),
     ] = None,
-    media: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            help="The folder of the images or recordings that the ids name, or a list `id path`. "
-            "The report then shows them.",
-        ),
-    ] = None,
+    media: MediaFiles = None,
     resamples: Annotated[
         int,
         typer.Option(

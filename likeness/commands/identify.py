@@ -16,12 +16,15 @@ from likeness.commands.options import (
     PRESET,
     SWITCH,
     JsonFile,
+    MediaFiles,
     Memory,
+    ReportFolder,
     Resamples,
     SubjectLines,
     refuse_beside_ijb,
     refuse_input_as_output,
 )
+from likeness.commands.search_page import SearchPage, search_page
 from toolkit.printing import say
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ _NOT_WITH_IJB = (
     "similarity",
     "protocol",
     "memory",
+    "report",
+    "media",
 )
 
 
@@ -101,6 +106,8 @@ def identify(
     resamples: Resamples = 1000,
     memory: Memory = None,
     json_file: JsonFile = None,
+    report: ReportFolder = None,
+    media: MediaFiles = None,
 ) -> None:
     """Search every probe in a gallery, and measure rank-K and open-set TPIR@FPIR.
 
@@ -139,6 +146,7 @@ def identify(
         second_gallery=second_gallery,
         memory=memory,
         json_file=json_file,
+        page=search_page(report, media, str(context.obj)),
     )
     if table:
         say(table)
@@ -154,6 +162,7 @@ def identify_files(
     second_gallery: Path | None = None,
     memory: str | None = None,
     json_file: Path | None = None,
+    page: SearchPage | None = None,
 ) -> str:
     """Search every probe in the gallery.
 
@@ -169,6 +178,7 @@ def identify_files(
         second_gallery: A gallery apart (G2 of IJB), whose subjects `gallery_subjects` has too.
         memory: The most memory that the work may take, as text.
         json_file: Results in the schema of docs/protocols.md.
+        page: The page to write, if any.
 
     Returns:
         Rank-k and TPIR@FPIR as a table; nothing in all processes but the first.
@@ -204,4 +214,8 @@ def identify_files(
         if json_file:
             digests = {str(path): sha256(path) for path in inputs}
             write_json(json_file, identified.results, digests)
+        if page is not None:
+            page.of_identification(
+                identified, (probes, probe_subjects), (gallery, gallery_subjects)
+            )
     return identified.table()

@@ -74,6 +74,17 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Write the results into this JSON file.")
 ]
 
+ReportFolder = Annotated[
+    Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")
+]
+MediaFiles = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        help="The folder of the images or recordings that the ids name, or a list `id path`. "
+        "The report then shows them.",
+    ),
+]
 Memory = Annotated[
     str | None,
     typer.Option(

@@ -11,11 +11,14 @@ from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
     JsonFile,
+    MediaFiles,
     Memory,
+    ReportFolder,
     Resamples,
     Similarity,
     refuse_input_as_output,
 )
+from likeness.commands.search_page import SearchPage, search_page
 from toolkit.printing import say
 
 if TYPE_CHECKING:
@@ -74,6 +77,8 @@ def retrieve(
     resamples: Resamples = 1000,
     memory: Memory = None,
     json_file: JsonFile = None,
+    report: ReportFolder = None,
+    media: MediaFiles = None,
 ) -> None:
     """Measure recall@K, R-precision and MAP@R of retrieval, with intervals over classes.
 
@@ -98,6 +103,7 @@ def retrieve(
         approximate=approximate,
         memory=memory,
         json_file=json_file,
+        page=search_page(report, media, str(context.obj)),
     )
     if table:
         say(table)
@@ -113,6 +119,7 @@ def retrieve_files(
     approximate: str | None = None,
     memory: str | None = None,
     json_file: Path | None = None,
+    page: SearchPage | None = None,
 ) -> str:
     """Measure retrieval in a file of embeddings, with bootstrap intervals over classes.
 
@@ -128,6 +135,7 @@ def retrieve_files(
             `toolkit.gallery.neighbours.KINDS`.
         memory: The most memory that the work may take, as text.
         json_file: Results in schema "likeness.results/1".
+        page: The page to write, if any.
 
     Returns:
         The table as text; nothing in all processes but the first.
@@ -171,4 +179,6 @@ def retrieve_files(
             return ""
         if json_file:
             write_json(json_file, retrieved.results, {str(path): sha256(path) for path in inputs})
+        if page is not None:
+            page.of_retrieval(retrieved, (embeddings, labels), (gallery, gallery_labels or labels))
     return retrieved.table()

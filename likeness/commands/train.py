@@ -103,11 +103,19 @@ def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> None:
     """
     from eval.formats.provenance import likeness_version
     from eval.reports import items
+    from toolkit.training.log import read_log
     from toolkit.training.measure import metrics_of, run_test
 
     measured = run_test(recipe, out, data)
     metrics = metrics_of(recipe, measured)
     say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
     page = out / "report" / "index.html"
-    items.html(page, measured, recipe.metrics, command=command, version=likeness_version())
+    items.html(
+        page,
+        measured,
+        recipe.metrics,
+        command=command,
+        version=likeness_version(),
+        log=read_log(out),
+    )
     say(f"report: {page}")

@@ -675,7 +675,7 @@ def test_scoring_starts_without_torch(trained: Path, tmp_path: Path) -> None:
         "import json, sys; from likeness.cli import main\n"
         "for command in json.loads(sys.argv[1]):\n"
         "    try: main(command)\n    except SystemExit as stopped: assert not stopped.code\n"
-        "print([name for name in sys.modules if name in ('torch', 'speechbrain', 'matplotlib')])"
+        "print([name for name in sys.modules if name in ('torch', 'speechbrain', 'bokeh')])"
     )
     commands = [
         ["evaluate", tmp_path / "s.txt"],

@@ -4,6 +4,8 @@ Chromium or playwright is absent.
 
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import soundfile
 from PIL import Image
 
 from eval.formats import embeddings as files
-from eval.formats.trials import write_scores
+from eval.formats.trials import read_scores, write_scores
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Trials
 from likeness.commands.evaluate import Page, evaluate_files
@@ -103,8 +105,99 @@ def test_the_page_in_a_browser(page_file: Path, browser: Any, scheme: str, width
         "= () => done(-1); one.preload = 'auto'; one.load()})"
     )
     assert page.eval_on_selector("audio", play) == pytest.approx(0.5, abs=0.05)
-    # DET and ROC, histograms, reliability, error versus reject, three maps
-    assert page.locator("svg").count() == 2 + 2 + 1 + 1 + 3
+    # DET and ROC, histograms, reliability, two of who is taken for whom, error versus reject, two
+    # spaces and a map
+    page.wait_for_selector("html[data-drawn]", state="attached")
+    assert page.locator("figure.plot .actions").count() == 2 + 2 + 1 + 2 + 1 + 3
     assert [text for text in asked if not text.startswith("data:")] == [page_file.as_uri()]
     assert output == []
+    context.close()
+
+
+def test_the_slider_shows_exact_counts_and_moves_all(page_file: Path, browser: Any) -> None:
+    """Against counts over the scores in the file."""
+    trials, values = read_scores(page_file.parent.parent / "one.txt")
+    assert trials.target is not None
+    context = browser.new_context(viewport={"width": 1100, "height": 780})
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    page.wait_for_selector("html[data-drawn]", state="attached")
+    row = page.locator(".operating tr[data-system='one']")
+    data = json.loads(page.locator(".operating .points script").first.text_content())
+    slider = page.locator(".bar input")
+    for position in (0, 40, len(data["thresholds"]) - 1):
+        slider.evaluate(
+            "(one, i) => {one.value = i; one.dispatchEvent(new Event('input'))}", position
+        )
+        accepted = values >= data["thresholds"][position]
+        false_accepts = int(np.count_nonzero(accepted & ~trials.target))
+        false_rejects = int(np.count_nonzero(~accepted & trials.target))
+        num_targets = int(trials.target.sum())
+        texts = row.locator("td").all_text_contents()
+        assert texts[3] == f"{false_accepts} of {len(trials) - num_targets}"
+        assert texts[4] == f"{false_rejects} of {num_targets}"
+        assert texts[1] == f"{100 * false_accepts / (len(trials) - num_targets):.3f}"
+        for trial in page.locator("tr[data-system='one'][data-score]").all():
+            accept = float(trial.get_attribute("data-score")) >= data["thresholds"][position]
+            assert ("accept" if accept else "reject") in trial.locator(".verdict").text_content()
+        # The line in the histogram stands at the threshold.
+        page.locator("figure.plot").nth(2).scroll_into_view_if_needed()
+        page.evaluate("new Promise(done => setTimeout(done, 150))")
+        places = page.evaluate(
+            "Bokeh.documents.flatMap(one => [...one.all_models])"
+            ".filter(one => one.type === 'Span' && one.tags[0]?.system === 'one')"
+            ".map(one => one.location)"
+        )
+        assert places == [data["thresholds"][position]]
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    assert slider.evaluate("one => Number(one.value)") == len(data["thresholds"]) - 2
+    assert slider.get_attribute("aria-valuetext").count("%") == 2
+    context.close()
+
+
+def test_a_point_of_the_map_is_told_by_its_name(page_file: Path, browser: Any) -> None:
+    context = browser.new_context(viewport={"width": 1100, "height": 780})
+    page = context.new_page()
+    dialogs: list[str] = []
+    page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+    page.goto(page_file.as_uri())
+    page.wait_for_selector("html[data-drawn]", state="attached")
+    points = json.loads(page.locator(".map > script").first.text_content())
+    hostile = next(id for id in points["ids"] if "<img" in id)
+    field = page.locator(".map input").first
+    field.fill(hostile)
+    field.dispatch_event("change")
+    about = page.locator(".map .about").first
+    assert hostile in about.text_content()
+    assert about.locator("ul").first.locator("li").count() == 5
+    about.locator("ul button").first.click()
+    first = points["neighbours"][points["ids"].index(hostile)][0]
+    assert points["ids"][first] in about.locator("strong").text_content()
+    page.locator(".map select").first.select_option("t-SNE")
+    assert dialogs == []
+    context.close()
+
+
+def test_everything_can_be_saved_and_printed(page_file: Path, browser: Any, tmp_path: Path) -> None:
+    context = browser.new_context(viewport={"width": 1100, "height": 780}, accept_downloads=True)
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    page.wait_for_selector("html[data-drawn]", state="attached")
+    starts = {"PNG": b"\x89PNG", "SVG": b"<svg", "CSV": b"one,x,y"}
+    for name, start in starts.items():
+        with page.expect_download() as download:
+            page.locator("figure.plot .actions button", has_text=name).first.click()
+        download.value.save_as(tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(start)
+    with page.expect_download() as download:
+        page.locator("table.sortable").first.locator("xpath=../..").get_by_text("CSV").click()
+    download.value.save_as(tmp_path / "table.csv")
+    rows = list(csv.reader((tmp_path / "table.csv").open(encoding="utf-8")))
+    assert rows[0][0] == "Subject"
+    assert sorted(row[0] for row in rows[1:]) == [f"s{i}" for i in range(6)]
+    page.locator("table.sortable th button").nth(2).click()
+    assert page.locator("th[aria-sort=descending]").count() == 1
+    printed = page.pdf(format="A4")
+    assert printed.startswith(b"%PDF")
     context.close()

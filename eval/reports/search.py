@@ -1,0 +1,330 @@
+"""The pages of `likeness retrieve` and `likeness identify`: results, curves, queries with their
+nearest items as pictures or sounds, right and wrong, and who is taken for whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from eval.formats.files import atomic_path
+from eval.formats.provenance import likeness_version
+from eval.identification import Searched, rank_hits, tpir
+from eval.protocols import identification as identified
+from eval.protocols import retrieval as retrieved
+from eval.reports.blocks import EMPTY, block, joined, prose, table
+from eval.reports.drawing import columns, drawn, plot, style_of
+from eval.reports.media import Media
+from eval.reports.page import document
+from eval.reports.space import embedding_map
+from eval.results import Result, footnotes, interval_notes, interval_text, percent_text
+from eval.similarity import against
+from eval.types import Embeddings, Floats
+
+_NUM_SEARCHED = 2000  # queries of which the neighbours are looked at
+_NUM_NEAREST = 5
+_NUM_EXAMPLES = 12  # of wrong and of right answers each
+_CELLS = 1 << 24  # scores in memory at once
+_NUM_RANKS = 50
+_NUM_RATES = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """What was searched, and in what.
+
+    Attributes:
+        queries: N embeddings.
+        labels: (N,) their classes or subjects.
+        gallery: M embeddings; None where the queries search each other.
+        gallery_labels: (M,) their classes or subjects.
+        similarity: a name of eval.similarity.
+        media: shows items by their ids.
+        command: makes the page again.
+        inputs: file -> its SHA-256.
+    """
+
+    queries: Embeddings
+    labels: Sequence[str]
+    gallery: Embeddings | None
+    gallery_labels: Sequence[str]
+    similarity: str
+    media: Media
+    command: str
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Nearest:
+    """The nearest items of some queries.
+
+    Attributes:
+        queries: (Q,) rows of the queries.
+        items: (Q, K) rows of the gallery, the nearest first.
+        scores: (Q, K) their similarities.
+        right: (Q, K) whether they have the label of the query.
+        mated: (Q,) whether the gallery has an item of that label.
+    """
+
+    queries: NDArray[np.int64]
+    items: NDArray[np.int64]
+    scores: Floats
+    right: NDArray[np.bool_]
+    mated: NDArray[np.bool_]
+
+
+def nearest(sides: Sides, num: int = _NUM_NEAREST, *, num_queries: int = _NUM_SEARCHED) -> Nearest:
+    """Search some queries, evenly chosen, in the gallery; an item never finds itself.
+
+    Args:
+        sides: what is searched.
+        num: items of each query, at most as many as there are.
+        num_queries: at most.
+
+    >>> items = Embeddings(("a/1", "a/2", "b/1"), [[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    >>> sides = Sides(items, list("aab"), None, list("aab"), "cosine", Media(lambda _: None), "")
+    >>> nearest(sides, 1).items.tolist(), nearest(sides, 1).mated.tolist()
+    ([[1], [0], [1]], [True, True, False])
+    """
+    size = len(sides.queries)
+    rows = np.unique(np.linspace(0, size - 1, min(size, num_queries)).astype(np.int64))
+    gallery = sides.gallery or sides.queries
+    own = np.asarray(sides.labels)[rows]
+    of_gallery = np.asarray(sides.gallery_labels)
+    # An item of the gallery with the query's id is the query.
+    number = {id: i for i, id in enumerate(gallery.ids)}
+    itself = np.array([number.get(sides.queries.ids[i], -1) for i in rows.tolist()])
+    num = min(num, len(gallery) - 1 if (itself >= 0).any() else len(gallery))
+    score = against(gallery.matrix, sides.similarity)
+    step = max(1, _CELLS // len(gallery))
+    items, scores = [], []
+    for begin in range(0, rows.size, step):
+        values = np.array(score(sides.queries.matrix[rows[begin : begin + step]]))
+        hidden = itself[begin : begin + step]
+        place = np.flatnonzero(hidden >= 0)
+        values[place, hidden[place]] = -np.inf
+        best = np.argpartition(-values, num - 1, axis=1)[:, :num]
+        order = np.argsort(-np.take_along_axis(values, best, axis=1), axis=1, kind="stable")
+        items.append(np.take_along_axis(best, order, axis=1))
+        scores.append(np.take_along_axis(values, items[-1], axis=1))
+    found = np.concatenate(items)
+    counts = dict(zip(*np.unique(of_gallery, return_counts=True), strict=True))
+    alone = (itself >= 0) & (of_gallery[np.maximum(itself, 0)] == own)
+    mated = np.array([counts.get(name, 0) for name in own.tolist()]) > alone
+    return Nearest(
+        rows, found, np.concatenate(scores), of_gallery[found] == own[:, None], np.asarray(mated)
+    )
+
+
+def retrieval(path: str | Path, results: Sequence[Result], sides: Sides) -> None:
+    """Write the page of a retrieval.
+
+    Args:
+        path: of the page; its folder is made.
+        results: of the whole search.
+        sides: what was searched.
+    """
+    found = nearest(sides)
+    labels = dict(zip(sides.queries.ids, sides.labels, strict=True))
+    sections = {
+        "Results": _results(results, retrieved.label, interval_notes),
+        "Queries and their nearest items": _examples(sides, found),
+        "Classes": _confused(sides, found, "Class"),
+        "Embedding map": embedding_map(sides.queries, labels),
+    }
+    _write(path, "Retrieval report", sections, sides, results)
+
+
+def identification(
+    path: str | Path, results: Sequence[Result], sides: Sides, searched: Sequence[Searched]
+) -> None:
+    """Write the page of an identification.
+
+    Args:
+        path: of the page; its folder is made.
+        results: of the whole search.
+        sides: what was searched; the first gallery, where there are two.
+        searched: the search in each gallery.
+    """
+    found = nearest(sides)
+    sections = {
+        "Results": _results(results, identified.label, footnotes),
+        "Curves": _curves(searched),
+        "Probes and their nearest items": _examples(sides, found),
+        "Subjects": _confused(sides, found, "Subject"),
+    }
+    _write(path, "Identification report", sections, sides, results)
+
+
+def _write(
+    path: str | Path,
+    title: str,
+    sections: Mapping[str, Markup],
+    sides: Sides,
+    results: Sequence[Result],
+) -> None:
+    counts = ", ".join(
+        f"{count:,} {name.replace('_', ' ')}"
+        for name, count in results[0].counts.items()
+        if count is not None and name != "subjects"
+    )
+    conventions = "; ".join(f"{key}: {value}" for key, value in results[0].conventions.items())
+    recompute = block("command", text=sides.command)
+    if sides.inputs:
+        recompute += block("inputs", digests=sides.inputs)
+    last = {
+        "Images and sound": prose(note) if (note := sides.media.note()) else EMPTY,
+        "Conventions": prose(f"{results[0].protocol}; {conventions}", soft=True),
+        "Recompute": recompute,
+    }
+    about = f"{counts}. Likeness {likeness_version()}."
+    page = Path(path)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(page) as temporary:
+        temporary.write_text(document(title, about, {**sections, **last}), encoding="utf-8")
+
+
+def _results(
+    results: Sequence[Result], label: Callable[[str], str], notes: Callable[..., list[str]]
+) -> Markup:
+    """Each metric with its interval, and what is said of the intervals below."""
+    rows = [
+        [
+            label(result.metric),
+            f"{100 * result.value:.2f}",
+            interval_text(result, show=percent_text).strip(),
+        ]
+        for result in results
+    ]
+    shown = table(["Metric", "%", "Interval"], rows, kind="n")
+    return shown + block("lines", texts=notes(results, label=label))
+
+
+def _curves(searched: Sequence[Searched]) -> Markup:
+    """CMC over the probes with a mate, and TPIR against FPIR where some have none."""
+    ranks = np.arange(1, 1 + min(_NUM_RANKS, *(search.num_subjects for search in searched)))
+    # Of galleries apart a probe has its mate in one.
+    mated = [search for search in searched if search.mated.any()]
+    hits = np.array([[rank_hits(search, int(k)).sum() for k in ranks] for search in mated])
+    cmc = hits.sum(axis=0) / sum(int(search.mated.sum()) for search in mated)
+    figures = [
+        drawn(
+            _curve_figure,
+            ranks,
+            100 * cmc,
+            "Rank",
+            "Found at this rank or before (%)",
+            alt=f"CMC curve. Rank 1: {100 * cmc[0]:.2f} %.",
+        )
+    ]
+    without = [int(np.count_nonzero(~search.mated)) for search in searched]
+    if min(without):
+        fpirs = np.geomspace(1 / min(without), 0.5, _NUM_RATES)
+        tpirs = [np.mean([tpir(search, float(rate)).value for search in mated]) for rate in fpirs]
+        figures.append(
+            drawn(
+                _curve_figure,
+                100 * fpirs,
+                100 * np.array(tpirs),
+                "FPIR (%)",
+                "TPIR (%)",
+                alt="TPIR against FPIR",
+            )
+        )
+    text = (
+        "First the CMC: how many probes with a mate find it among so many subjects. Then, if there "
+        "are probes without a mate, how many mated probes are found at the threshold that lets "
+        "this share of the others raise a false alarm."
+    )
+    return prose(text) + block("two", parts=figures) if any(figures) else EMPTY
+
+
+def _curve_figure(x: Floats, y: Floats, x_label: str, y_label: str) -> Any:
+    log: dict[str, Any] = {"x_axis_type": "log"} if x_label.startswith("FPIR") else {}
+    figure = plot(
+        x_label, y_label, height=320, tips={x_label: "@x{0.[000]}", y_label: "@y{0.00}"}, **log
+    )
+    figure.step("x", "y", source=columns(x=x, y=y), mode="after", name=y_label, **style_of(0))
+    figure.scatter(
+        "x", "y", source=columns(x=x, y=y), size=4, name=y_label, color=style_of(0)["line_color"]
+    )
+    return figure
+
+
+def _examples(sides: Sides, found: Nearest) -> Markup:
+    """The surest wrong answers, and the right answers that were nearest to being wrong."""
+    first = found.right[:, 0]
+    margin = found.scores[:, 0] - np.where(found.right, -np.inf, found.scores).max(axis=1)
+    wrong = np.flatnonzero(found.mated & ~first)
+    wrong = wrong[np.argsort(-found.scores[wrong, 0], kind="stable")][:_NUM_EXAMPLES]
+    right = np.flatnonzero(found.mated & first)
+    right = right[np.argsort(margin[right], kind="stable")][:_NUM_EXAMPLES]
+    text = (
+        f"Of {found.queries.size:,} of {len(sides.queries):,} queries, each with its "
+        f"{found.items.shape[1]} nearest items: {np.count_nonzero(found.mated & first):,} find "
+        f"their own {'' if sides.gallery is None else 'in the gallery '}first, "
+        f"{np.count_nonzero(found.mated & ~first):,} do not, and "
+        f"{np.count_nonzero(~found.mated):,} have nothing to find."
+    )
+    parts = [prose(text)]
+    for heading, chosen in (
+        ("Wrong, the surest first", wrong),
+        ("Right, the closest calls first", right),
+    ):
+        if chosen.size:
+            rows = list(_rows(sides, found, chosen.tolist()))
+            parts.append(block("neighbours", caption=heading, rows=rows))
+    return joined(parts)
+
+
+def _rows(sides: Sides, found: Nearest, chosen: Sequence[int]) -> Iterator[dict[str, Any]]:
+    gallery = sides.gallery or sides.queries
+    for q in chosen:
+        row = int(found.queries[q])
+        query = sides.queries.ids[row]
+        items = [
+            {
+                "shown": sides.media.show(gallery.ids[item]),
+                "id": gallery.ids[item],
+                "label": sides.gallery_labels[item],
+                "right": bool(right),
+                "score": f"{score:.4f}".replace("-", "\u2212"),
+            }
+            for item, score, right in zip(
+                found.items[q].tolist(), found.scores[q].tolist(), found.right[q], strict=True
+            )
+        ]
+        shown = sides.media.show(query)
+        yield {"shown": shown, "id": query, "label": sides.labels[row], "items": items}
+
+
+def _confused(sides: Sides, found: Nearest, what: str) -> Markup:
+    """A row for each class or subject: how often its queries find their own first, and what else
+    comes first most often.
+    """
+    own = np.asarray(sides.labels)[found.queries]
+    first = np.asarray(sides.gallery_labels)[found.items[:, 0]]
+    rows = []
+    for name in dict.fromkeys(own[found.mated].tolist()):
+        mine = found.mated & (own == name)
+        wrong = first[mine & (first != name)]
+        others, counts = np.unique(wrong, return_counts=True)
+        listed = sorted(zip(counts.tolist(), others.tolist(), strict=True), reverse=True)[:3]
+        rows.append(
+            [
+                str(name),
+                f"{mine.sum():,}",
+                f"{100 * (1 - wrong.size / mine.sum()):.2f}",
+                f"{100 * found.right[mine].mean():.2f}",
+                ", ".join(f"{other} ({count:,})" for count, other in listed),
+            ]
+        )
+    rows.sort(key=lambda row: float(row[2]))
+    head = [what, "Queries", "First is right %", "Of the nearest right %", "Taken for"]
+    return table(head, rows[:1000], kind="n", caption=f"By {what.lower()}", sortable=True)

@@ -1,0 +1,70 @@
+"""The pages of retrieval and identification: neighbours against a full ranking, what is shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from eval.protocols.identification import IdentificationSettings, identify
+from eval.protocols.retrieval import RetrievalSettings, retrieve
+from eval.reports import search
+from eval.reports.media import Media
+from eval.reports.search import Sides, nearest
+from eval.types import Embeddings
+
+
+def made(num_classes: int = 6, num_each: int = 5, seed: int = 0) -> Embeddings:
+    rng = np.random.default_rng(seed)
+    centres = np.repeat(rng.standard_normal((num_classes, 4)), num_each, axis=0)
+    ids = tuple(f"<b>{i // num_each}/{i}" for i in range(len(centres)))
+    return Embeddings(ids, centres + 0.6 * rng.standard_normal(centres.shape))
+
+
+def sides_of(queries: Embeddings, gallery: Embeddings | None = None) -> Sides:
+    labels = [id.split("/")[0] for id in queries.ids]
+    searched = queries if gallery is None else gallery
+    of_gallery = [id.split("/")[0] for id in searched.ids]
+    pictures = Media(lambda id: np.zeros((8, 8), np.uint8))
+    return Sides(queries, labels, gallery, of_gallery, "cosine", pictures, "likeness <command>")
+
+
+def test_the_nearest_are_those_of_a_full_ranking() -> None:
+    queries = made()
+    unit = queries.matrix / np.linalg.norm(queries.matrix, axis=1, keepdims=True)
+    similar = unit @ unit.T
+    found = nearest(sides_of(queries), 3)
+    ranked = np.argsort(-(similar - 9 * np.eye(30)), axis=1)[:, :3]
+    assert found.items.tolist() == ranked.tolist()
+    assert found.right.tolist() == (ranked // 5 == np.arange(30)[:, None] // 5).tolist()
+    some = nearest(sides_of(queries, made(2, 3)), 2, num_queries=7)
+    assert some.queries.size == 7
+    assert some.items.shape == (7, 2)
+    assert some.mated.tolist() == [row // 5 < 2 for row in some.queries.tolist()]
+
+
+def test_the_page_of_a_retrieval(tmp_path: Path) -> None:
+    queries = made()
+    results = retrieve(queries, settings=RetrievalSettings(num_resamples=20)).results
+    search.retrieval(tmp_path / "index.html", results, sides_of(queries))
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    page = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    recall = next(result.value for result in results if result.metric == "recall@1")
+    assert f"{round(30 * recall)} find their own first, {round(30 * (1 - recall))} do not" in page
+    assert f'R@1</th><td class="n">{100 * recall:.2f}<' in page
+    assert page.count("<img") == len(set(re.findall('data-item="([^"]*)"', page)))
+    assert "<b>" not in page
+    assert "Wrong, the surest first" in page
+
+
+def test_the_page_of_an_identification(tmp_path: Path) -> None:
+    queries, gallery = made(seed=0), made(3, 2, seed=0)
+    identified = identify(gallery, queries, IdentificationSettings(num_resamples=0))
+    sides = sides_of(queries, gallery)
+    search.identification(tmp_path / "i.html", identified.results, sides, identified.searched)
+    page = (tmp_path / "i.html").read_text(encoding="utf-8")
+    rank_1 = next(result.value for result in identified.results if result.metric == "rank_k(1)")
+    assert f"CMC curve. Rank 1: {100 * rank_1:.2f} %." in page
+    assert page.count('class="plot"') == 2  # CMC, and TPIR against FPIR
+    assert "15 have nothing to find" in page

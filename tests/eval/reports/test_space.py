@@ -1,0 +1,108 @@
+"""The space of embeddings in reports: maps against loops, bounded, and what is told of a point."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eval.reports.space import embedding_map, neighbours, plane, principal_plane, project, space_3d
+from eval.types import Embeddings, Scores, Trials
+
+
+def clusters(
+    num_classes: int, num_each: int, dim: int, seed: int = 0
+) -> tuple[Embeddings, dict[str, str]]:
+    rng = np.random.default_rng(seed)
+    centres = 6 * rng.standard_normal((num_classes, dim))
+    matrix = np.repeat(centres, num_each, axis=0) + rng.standard_normal(
+        (num_classes * num_each, dim)
+    )
+    ids = tuple(f"c{i // num_each}/{i}" for i in range(len(matrix)))
+    return Embeddings(ids, matrix), {item_id: item_id.split("/")[0] for item_id in ids}
+
+
+def points_of(text: str) -> dict[str, Any]:
+    """What the page's script tells of the points of a map."""
+    return json.loads(re.findall(r'<script type="application/json">(.*?)</script>', text, re.S)[-1])
+
+
+def test_a_map_keeps_classes_together() -> None:
+    contents, labels = clusters(4, 15, 20)
+    points = plane(contents.matrix)
+    number = np.array([int(labels[item_id][1:]) for item_id in contents.ids])
+    distance = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(60)
+    assert np.mean(number[distance.argmin(axis=1)] == number) > 0.95
+    # no spread, one dimension, zero rows
+    for matrix in (np.ones((9, 3)), np.ones((9, 1)), np.vstack([np.zeros((5, 4)), np.eye(4)])):
+        assert np.isfinite(plane(matrix)).all()
+
+
+def test_a_map_is_bounded_and_says_what_it_shows() -> None:
+    contents, labels = clusters(30, 12, 6)
+    text = embedding_map(contents, labels, num_points=40, num_classes=5)
+    assert "40 of 360 items, from 5 of 30 classes" in text
+    told = points_of(text)
+    assert len(told["ids"]) == len(told["planes"]["PCA"][0]) == len(told["neighbours"]) == 40
+    assert {"PCA", "t-SNE"} <= set(told["planes"])
+    assert "40 of 360 items; on" in embedding_map(contents, num_points=40)
+    assert "too few" in embedding_map(*clusters(2, 3, 6))
+    assert "$c0$" in embedding_map(
+        contents,
+        {
+            item_id: f"${labels[item_id]}$"
+            for item_id in contents.ids
+            if labels[item_id] in ("c0", "c1")
+        },
+        num_points=40,
+    )
+
+
+def test_three_dimensions_are_seen_from_the_diagonal() -> None:
+    flat, near = project(np.eye(3))
+    assert near == pytest.approx(np.full(3, 3**-0.5))
+    # the three axes look alike
+    assert np.linalg.norm(flat, axis=1) == pytest.approx(np.full(3, (2 / 3) ** 0.5))
+    points = np.random.default_rng(3).standard_normal((50, 3))
+    flat, near = project(points)
+    assert np.linalg.norm(flat, axis=1) ** 2 + near**2 == pytest.approx(
+        np.linalg.norm(points, axis=1) ** 2
+    )
+    contents, labels = clusters(10, 20, 3)
+    text = space_3d(contents, labels)
+    assert text.count('class="plot"') == 2
+    assert "200 of 200 items" in text
+    assert "c9" in text
+    with pytest.raises(ValueError, match="embeddings of 6 dimensions"):
+        space_3d(clusters(2, 2, 6)[0])
+
+
+def test_the_first_plane_is_that_of_the_largest_variance() -> None:
+    contents, _ = clusters(3, 20, 7)
+    unit = contents.matrix / np.linalg.norm(contents.matrix, axis=1, keepdims=True)
+    _, values, _ = np.linalg.svd(unit - unit.mean(axis=0))
+    found = principal_plane(contents.matrix)
+    assert np.linalg.norm(found, axis=0) == pytest.approx(values[:2], rel=1e-4)
+    assert principal_plane(np.ones((4, 1))).tolist() == [[0, 0]] * 4
+
+
+def test_a_point_is_told_its_neighbours_and_its_worst_trials() -> None:
+    contents, labels = clusters(3, 4, 6)
+    unit = contents.matrix / np.linalg.norm(contents.matrix, axis=1, keepdims=True)
+    similar = unit @ unit.T - 9 * np.eye(12)
+    assert neighbours(contents.matrix, 3).tolist() == np.argsort(-similar, axis=1)[:, :3].tolist()
+    first, second = np.triu_indices(12, 1)
+    trials = Trials(contents.ids, contents.ids, first, second, first // 4 == second // 4)
+    assert trials.target is not None
+    scores = Scores(np.random.default_rng(0).standard_normal(len(trials)), trials.target)
+    told = points_of(embedding_map(contents, labels, trials=(trials, scores)))
+    for i, id in enumerate(contents.ids):
+        mine = (first == i) | (second == i)
+        place = told["ids"].index(id)
+        for target, sign in ((True, 1), (False, -1)):
+            expected = np.sort(sign * scores.values[mine & (scores.target == target)])[:2]
+            listed = [entry[1] for entry in told["worst"][str(place)] if entry[2] == target]
+            assert sign * np.array(listed) == pytest.approx(expected, abs=1e-4)

@@ -1,0 +1,84 @@
+"""Errors by subject and by pair of subjects, against a loop over the trials."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eval.reports.subjects import who_errs, zoo
+from eval.types import Scores, Trials
+
+
+def made(num_subjects: int = 12, num_each: int = 5) -> tuple[Trials, Scores, dict[str, str]]:
+    """Enrolment and probe ids of their own; subject 3 is seldom recognised and 4 passes for 5."""
+    rng = np.random.default_rng(0)
+    enrol, probe = (
+        tuple(f"{side}{s}-{i}" for s in range(num_subjects) for i in range(num_each))
+        for side in "ep"
+    )
+    first, second = (each.ravel() for each in np.indices((len(enrol), len(probe))))
+    of_first, of_second = first // num_each, second // num_each
+    target = of_first == of_second
+    values = 3.0 * target + 0.5 * rng.standard_normal(target.size)
+    values[target & (of_first == 3)] -= 2.5
+    values[(of_first == 5) & (of_second == 4)] += 3
+    subject_of = {name: name[1:].split("-")[0] for name in (*enrol, *probe)}
+    return Trials(enrol, probe, first, second, target), Scores(values, target), subject_of
+
+
+def test_errors_by_subject_are_those_of_a_loop() -> None:
+    trials, scores, subject_of = made()
+    threshold = 1.5
+    found = zoo(trials, scores, subject_of, threshold)
+    assert found is not None
+    rejects, enrolled, probes, pairs = ({} for _ in range(4))
+    for i, (a, b) in enumerate(zip(trials.enrol, trials.probe, strict=True)):
+        a, b = subject_of[trials.enrol_ids[a]], subject_of[trials.probe_ids[b]]
+        accepted = scores.values[i] >= threshold
+        if a == b:
+            rejects[a] = rejects.get(a, 0) + (not accepted)
+        else:
+            enrolled[a] = enrolled.get(a, 0) + accepted
+            probes[b] = probes.get(b, 0) + accepted
+            pairs[tuple(sorted((a, b)))] = pairs.get(tuple(sorted((a, b))), 0) + accepted
+    for counts, array in (
+        (rejects, found.false_rejects),
+        (enrolled, found.enrolled_accepts),
+        (probes, found.probe_accepts),
+    ):
+        assert [counts[name] for name in found.names] == array.tolist()
+    assert {
+        tuple(sorted(found.names[i] for i in pair)): count
+        for pair, count in zip(found.pairs.tolist(), found.pair_accepts.tolist(), strict=True)
+    } == pairs
+    kinds = dict(zip(found.names, found.kinds(), strict=True))
+    assert kinds.pop("3") == "goat"
+    assert kinds.pop("5") == "lamb"
+    assert kinds.pop("4") == "wolf"
+    assert set(kinds.values()) == {"sheep"}
+
+
+def test_sides_that_are_interchangeable_are_counted_together() -> None:
+    ids = tuple(f"{subject}/{i}" for subject in "abc" for i in range(4))
+    first, second = np.triu_indices(len(ids), 1)
+    target = first // 4 == second // 4
+    values = np.where(target, 1.0, 0.0)
+    values[(first // 4 == 0) & (second // 4 == 1)] = 2.0
+    subject_of = {name: name[0] for name in ids}
+    found = zoo(Trials(ids, ids, first, second, target), Scores(values, target), subject_of, 0.5)
+    assert found is not None
+    assert found.either_side
+    assert found.enrolled_accepts.tolist() == found.probe_accepts.tolist() == [16, 16, 0]
+
+
+def test_the_page_names_the_pairs_and_escapes_them() -> None:
+    trials, scores, subject_of = made()
+    hostile = {id: f"</script><b>{name}" for id, name in subject_of.items()}
+    text = who_errs(trials, scores, hostile, 1.5)
+    assert "Of the 100 hardest nontarget trials" in text
+    assert "25 are of &lt;/script&gt;&lt;b&gt;4 and &lt;/script&gt;&lt;b&gt;5" in text
+    assert "<b>" not in text
+    assert text.count("</script>") == 1
+    assert not who_errs(trials, scores, {}, 1.5)
+    with pytest.raises(AssertionError):
+        assert who_errs(trials, scores, dict.fromkeys(subject_of, "one"), 1.5)
