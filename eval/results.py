@@ -154,6 +154,14 @@ def interval_text(result: Result, *, show: Callable[[str, float, int], str] = me
     )
 
 
+def threshold_text(result: Result) -> str:
+    """The threshold of a metric as it is printed, with four digits; "" where it has none.
+
+    It is the one at the EER, at the minimum of the DCF, and at the FAR of TAR@FAR.
+    """
+    return "" if result.threshold is None else f"{result.threshold:.4g}"
+
+
 def by_system(
     results: Sequence[Result],
 ) -> tuple[list[str], list[str], dict[tuple[str, str], Result]]:
@@ -266,20 +274,21 @@ def _concerned(
 
 def table(results: Sequence[Result]) -> str:
     """Aligned text: a row per metric, a column per system, each value with its interval; then the
-    counts and one line on the intervals.
+    counts and one line on the intervals. Beside each value stands its threshold, where it has one.
     """
     systems, metrics, cells = by_system(results)
 
-    def cell(metric: str, system: str) -> str:
+    def cell(metric: str, system: str) -> list[str]:
         result = cells.get((metric, system))
         if result is None:
-            return f"{'-':>6}"
-        return f"{metric_text(metric, result.value):>6}  {interval_text(result)}".rstrip()
+            return [f"{'-':>6}", ""]
+        value = f"{metric_text(metric, result.value):>6}  {interval_text(result)}".rstrip()
+        return [value, threshold_text(result)]
 
     rows = [
-        ["", *systems],
+        ["", *(text for system in systems for text in (system, "threshold"))],
         *(
-            [metric_label(metric), *(cell(metric, system) for system in systems)]
+            [metric_label(metric), *(text for s in systems for text in cell(metric, s))]
             for metric in metrics
         ),
     ]
@@ -292,10 +301,14 @@ def table(results: Sequence[Result]) -> str:
             [
                 kind,
                 *(
-                    f"{counts[system][kind]:>6,}"
-                    if counts[system].get(kind) is not None
-                    else f"{'-':>6}"
+                    text
                     for system in systems
+                    for text in (
+                        f"{counts[system][kind]:>6,}"
+                        if counts[system].get(kind) is not None
+                        else f"{'-':>6}",
+                        "",
+                    )
                 ),
             ]
         )

@@ -16,6 +16,7 @@ from likeness.embeddings import Embeddings
 from likeness.missing import refuse_missing_model
 
 if TYPE_CHECKING:
+    from eval.thresholds import Far, Thresholds
     from likeness.verification import Verification
     from toolkit.data.batch import Bad
     from toolkit.data.items import Item
@@ -57,6 +58,8 @@ class Model:
         calibration: what turns scores into probabilities, or None.
         calibration_is_named: whether somebody chose the calibration. One that was only found beside
             the model is left out, with a warning, where it does not fit and a threshold decides.
+        source: the text that named the model; thresholds are kept there.
+        thresholds_file: the file of its thresholds; None for the one that lies with the model.
 
     Example:
         >>> import likeness
@@ -73,10 +76,14 @@ class Model:
         calibration: Calibration | None = None,
         *,
         calibration_is_named: bool = True,
+        source: str = "",
+        thresholds_file: str | PathLike[str] | None = None,
     ):
         self.loaded = loaded
         self.calibration = calibration
         self.calibration_is_named = calibration_is_named
+        self.source = source
+        self.thresholds_file = thresholds_file
 
     @property
     def modality(self) -> str:
@@ -102,6 +109,23 @@ class Model:
     def meta(self) -> Mapping[str, str]:
         """What is stored beside embeddings: the model's digest, its modality and similarity."""
         return self.loaded.meta
+
+    @property
+    def thresholds(self) -> Thresholds | None:
+        """The stored thresholds that hold for this model's scores of two files; None without any.
+
+        `Evaluation.save_thresholds` and `likeness evaluate --save-to` store them.
+
+        Raises:
+            ValueError: their file is damaged.
+
+        Example:
+            >>> import likeness
+            >>> likeness.load("voices.onnx").thresholds.at(0.01)  # doctest: +SKIP
+        """
+        from likeness.thresholds import choose, find
+
+        return choose(find(self.source, self.thresholds_file), self.meta)[0]
 
     def __repr__(self) -> str:
         calibrated = ", calibrated" if self.calibration else ""
@@ -186,6 +210,7 @@ class Model:
         *,
         rate_hz: float | None = None,
         threshold: float | None = None,
+        far: Far | None = None,
     ) -> Verification:
         """Compare two recordings or images: are they of one subject?
 
@@ -193,28 +218,33 @@ class Model:
             first: a path, an array or an open file.
             second: the other one.
             rate_hz: sampling rate in hertz of recordings that are given as arrays.
-            threshold: the score from which on both are taken for one subject. Without it, the
-                model's calibration decides at a probability of one half. Without a calibration
-                there is no decision.
+            threshold: the score from which on both are taken for one subject: a number of your own.
+            far: the false-accept rate of a stored threshold, such as 0.01, or "eer". Without it and
+                without `threshold`, the model's calibration decides at a probability of one half.
+                Without a calibration there is no decision.
 
         Returns:
             The score, and `same`, `probability` and `threshold` where they are known.
 
         Raises:
             FileNotFoundError: a file does not exist.
-            ValueError: an input cannot be read, or the threshold is no number.
+            ValueError: an input cannot be read, the threshold is no number, or no threshold is
+                stored at this false-accept rate.
 
         Example:
             >>> import numpy as np, likeness
             >>> model = likeness.load("runs/voices")
             >>> wave = np.random.default_rng(0).normal(0, 0.1, 16000)
-            >>> result = model.verify(wave, wave, rate_hz=16000, threshold=0.9)
+            >>> result = model.verify(wave, wave, rate_hz=16000)
             >>> round(result.score, 3), result.same
-            (1.0, True)
+            (1.0, None)
         """
         from likeness.inputs import items_of
+        from likeness.thresholds import Rule
         from likeness.verification import unless_misfit, verify
 
+        rule = Rule(threshold, far, self.thresholds_file)
+        threshold, source = rule.decide(rule.read(self.source), self.meta)
         calibration = self.calibration
         if not self.calibration_is_named:
             calibration = unless_misfit(
@@ -232,6 +262,7 @@ class Model:
                 items[1],
                 threshold=threshold,
                 calibration=calibration,
+                source=source,
             )
 
     def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
@@ -309,7 +340,7 @@ def _reading(
     return with_flip(in_pieces, flip)
 
 
-def _refuse_wrong(model: object, detector: object, calibration: object) -> None:
+def _refuse_wrong(model: object, detector: object, calibration: object, thresholds: object) -> None:
     """Refuse what `load` cannot use, before anything slow is imported."""
     if not isinstance(model, str | PathLike):
         raise ValueError(
@@ -322,6 +353,8 @@ def _refuse_wrong(model: object, detector: object, calibration: object) -> None:
     refuse_missing_model(str(model))
     if isinstance(calibration, str | PathLike) and not Path(calibration).is_file():
         raise FileNotFoundError(f"{calibration}: there is no such calibration file; correct it")
+    if isinstance(thresholds, str | PathLike) and not Path(thresholds).is_file():
+        raise FileNotFoundError(f"{thresholds}: there is no such file of thresholds; correct it")
     if isinstance(detector, str | PathLike) and not Path(detector).is_file():
         raise FileNotFoundError(f"{detector}: there is no such detector file; correct the path")
 
@@ -334,6 +367,7 @@ def load(
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
     device: str | None = None,
     trust: str | Path | Sequence[str | Path] = (),
+    thresholds: str | Path | None = None,
 ) -> Model:
     """Load a trained model.
 
@@ -352,6 +386,8 @@ def load(
         device: where the network runs; by default a GPU, if there is one.
         trust: packages of others, and Python files, that may be imported because parts of the model
             are of them. Nothing else of others is imported.
+        thresholds: a file of thresholds that `likeness evaluate --save-to FILE.json` wrote. By
+            default those in the run's folder, or beside the .onnx file, are taken.
 
     Returns:
         The model.
@@ -367,7 +403,7 @@ def load(
         >>> model.modality, model.dim, model.similarity
         ('speaker', 8, 'cosine')
     """
-    _refuse_wrong(model, detector, calibration)
+    _refuse_wrong(model, detector, calibration, thresholds)
 
     from likeness.models import load as loading
     from likeness.models.trust import entries_of
@@ -388,7 +424,13 @@ def load(
         trust=entries_of(trust),
         takes_heads=True,
     )
-    made = Model(loaded, fitted, calibration_is_named=calibration is not None)
+    made = Model(
+        loaded,
+        fitted,
+        calibration_is_named=calibration is not None,
+        source=name,
+        thresholds_file=thresholds,
+    )
     return made.to(device or str(pick_device()))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
 
 from eval.calibration import Calibration
 from eval.scoring.score import Scored, Scoring
@@ -46,13 +48,21 @@ def score(
         >>> len(scores), scores.system.partition(",")[0]
         (28, 'cosine')
     """
-    return score_values(
+    scored = score_values(
         trials_of(trials),
         embeddings_of(embeddings),
         settings_of(scoring, Scoring, name="scoring"),
         probe=None if probe is None else embeddings_of(probe),
         models=models_of(models),
     )
+    return named(scored, str(trials)) if isinstance(trials, str | PathLike) else scored
+
+
+def named(scored: Scored, trials: str) -> Scored:
+    """The scores with the name of their trial list, which their thresholds will state."""
+    if scored.origin is None:
+        return scored
+    return replace(scored, origin=replace(scored.origin, trials=trials))
 
 
 def calibrate(

@@ -23,6 +23,7 @@ from likeness.commands.options import (
     Memory,
     is_default,
     refuse_beside_ijb,
+    refuse_idle,
     refuse_input_as_output,
 )
 from toolkit.printing import say
@@ -47,6 +48,8 @@ _NOT_WITH_IJB = (
     "report",
     "embeddings",
     "media",
+    "save_to",
+    "data_name",
     "memory",
 )
 
@@ -158,6 +161,21 @@ def evaluate(
             "The report then shows them.",
         ),
     ] = None,
+    save_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Keep the thresholds at the EER and at each --far with the model that gave the "
+            "scores: the folder of its run or its .onnx file; for any other model a .json file. "
+            "`likeness verify --far 0.01` then uses them.",
+        ),
+    ] = None,
+    data_name: Annotated[
+        str | None,
+        typer.Option(
+            help="With --save-to: what the trials are called (default: the name of their list)."
+        ),
+    ] = None,
     resamples: Annotated[
         int,
         typer.Option(
@@ -174,6 +192,7 @@ def evaluate(
     """
     refuse_input_as_output(context, "json_file")
     refuse_beside_ijb(context, ijb, _NOT_WITH_IJB)
+    refuse_idle(context, ("data_name",), "--save-to", save_to)
     if ijb is not None:
         from likeness.commands import ijb as pack
 
@@ -210,6 +229,7 @@ def evaluate(
             group_list=groups,
             json_file=json_file,
             page=page_of(report, embeddings or (), media, str(context.obj)),
+            kept=Kept(save_to, data_name) if save_to is not None else None,
         )
     say(table)
 
@@ -231,6 +251,19 @@ class Page:
     embeddings: Sequence[Path] = ()
     media: Path | None = None
     command: str = ""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where the thresholds of an evaluation are kept.
+
+    Attributes:
+        to: As for `likeness.thresholds.keep`.
+        data: What the trials are called; None for the name of their list.
+    """
+
+    to: str
+    data: str | None = None
 
 
 def page_of(
@@ -263,6 +296,7 @@ def evaluate_files(
     group_list: Path | None = None,
     json_file: Path | None = None,
     page: Page | None = None,
+    kept: Kept | None = None,
 ) -> str:
     """Evaluate score files side by side.
 
@@ -277,6 +311,7 @@ def evaluate_files(
             well, see `eval.groups`.
         json_file: Results in the schema of docs/protocols.md.
         page: The page to write, if any.
+        kept: Where the thresholds are kept, if anywhere.
 
     Returns:
         The table as text.
@@ -295,6 +330,11 @@ def evaluate_files(
 
     path_of = dict(zip(names_of_files(score_files, "score"), score_files, strict=True))
     _check(score_files, reference, page)
+    if kept is not None and len(score_files) > 1:
+        raise ValueError(
+            f"--save-to keeps the thresholds of one score file, but {len(score_files)} are given; "
+            "evaluate the one that is used alone"
+        )
     shown = _Shown.read(page, list(path_of))
     labels = read_trials(trial_list) if trial_list else None
     subject_of = read_mapping(subject_list) if subject_list else None
@@ -303,9 +343,16 @@ def evaluate_files(
     for name, path in path_of.items():
         systems[name] = _read_system(path, labels, trial_list)
         shown.check(name, systems[name][0])
+    settings = settings or VerificationSettings()
+    place = None
+    if kept is not None:
+        from eval.scoring.origin import read_origin
+        from likeness.thresholds import place_for
+
+        place = place_for(kept.to, read_origin(score_files[0]), name=str(score_files[0]))
     compared = evaluate_together(
         systems,
-        settings or VerificationSettings(),
+        settings,
         reference=next((name for name, path in path_of.items() if path == reference), None),
         subject_of=subject_of,
         group_of=group_of,
@@ -325,7 +372,22 @@ def evaluate_files(
             embeddings=shown.embeddings,
             media=shown.media,
         )
-    return compared.table()
+    if kept is None or place is None:
+        return compared.table()
+    from likeness.thresholds import keep
+
+    file, origin = place
+    thresholds, left_out = keep(
+        file,
+        next(iter(compared.scores.values())),
+        origin,
+        fars=settings.fars,
+        subjects=compared.results[0].counts.get("subjects"),
+        data=kept.data,
+    )
+    names = ", ".join(point.name for point in thresholds.points)
+    stored = f"thresholds at {names} in {file}"
+    return "\n".join(filter(None, [compared.table(), stored, left_out]))
 
 
 def _check(score_files: Sequence[Path], reference: Path | None, page: Page | None) -> None:

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from likeness.commands.options import (
-    EXISTING,
     Frontend,
     ModelCalibration,
+    ModelDetector,
+    OwnThreshold,
+    StoredThreshold,
+    ThresholdFile,
     Trust,
     refuse_input_as_output,
+    rule_of,
     warn,
 )
 from likeness.missing import refuse_missing_files, refuse_missing_model
@@ -27,7 +31,7 @@ app = typer.Typer()
 
 
 @app.command(
-    epilog="Examples: likeness verify a.wav b.wav --model runs/an4 --threshold 0.4; likeness "
+    epilog="Examples: likeness verify a.wav b.wav --model runs/an4 --far 0.01; likeness "
     "verify a.jpg b.jpg --model insightface:buffalo_l"
 )
 def verify(
@@ -45,19 +49,10 @@ def verify(
             "buffalo_l. InsightFace's own weights are for non-commercial research only."
         ),
     ],
-    detector: Annotated[
-        Path | None,
-        typer.Option(
-            help="For faces: an SCRFD (with landmarks) or YuNet .onnx file. A and B are then "
-            "photographs, of which the largest face near the centre is aligned. By default the "
-            "detector of insightface:FOLDER is taken; without one, as with insightface:FILE.onnx, "
-            "A and B are aligned crops.",
-            **EXISTING,
-        ),
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="The score from which on both are taken for one subject.")
-    ] = None,
+    detector: ModelDetector = None,
+    far: StoredThreshold = None,
+    threshold: OwnThreshold = None,
+    thresholds: ThresholdFile = None,
     calibration: ModelCalibration = None,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
@@ -73,22 +68,30 @@ def verify(
     refuse_input_as_output(context, "json_file")
     refuse_missing_files([first, second])
     refuse_missing_model(model)
+    rule = rule_of(threshold, far, thresholds)
 
     # These are slow to import, so that what is missing has to be reported before.
     from likeness import verification
 
-    loaded, fitted = verification.load_to_compare(
+    comparer = verification.load_to_compare(
         model,
         detector=detector,
         frontend=frontend,
         calibration=calibration,
-        threshold=threshold,
+        rule=rule,
         warn=warn,
         trust=trust or (),
     )
-    verified = verification.verify(loaded, first, second, threshold=threshold, calibration=fitted)
+    verified = verification.verify(
+        comparer.model,
+        first,
+        second,
+        threshold=comparer.threshold,
+        calibration=comparer.calibration,
+        source=comparer.source,
+    )
     if json_file:
-        _write(json_file, (first, second), loaded, verified)
+        _write(json_file, (first, second), comparer.model, verified)
     say(verified.text())
 
 
