@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -17,6 +17,7 @@ from likeness.missing import refuse_missing_model
 
 if TYPE_CHECKING:
     from eval.thresholds import Far, Thresholds
+    from likeness.pairs import VerifiedPairs
     from likeness.verification import Verification
     from toolkit.data.batch import Bad
     from toolkit.data.items import Item
@@ -241,18 +242,11 @@ class Model:
         """
         from likeness.inputs import items_of
         from likeness.thresholds import Rule
-        from likeness.verification import unless_misfit, verify
+        from likeness.verification import verify
 
         rule = Rule(threshold, far, self.thresholds_file)
         threshold, source = rule.decide(rule.read(self.source), self.meta)
-        calibration = self.calibration
-        if not self.calibration_is_named:
-            calibration = unless_misfit(
-                self.loaded,
-                calibration,
-                threshold=threshold,
-                warn=partial(warnings.warn, stacklevel=3),
-            )
+        calibration = self._fitting(threshold)
         with items_of(
             {"first": first, "second": second}, modality=self.modality, rate_hz=rate_hz
         ) as items:
@@ -264,6 +258,70 @@ class Model:
                 calibration=calibration,
                 source=source,
             )
+
+    def verify_pairs(
+        self,
+        pairs: str | Path | Iterable[Sequence[Any]],
+        *,
+        threshold: float | None = None,
+        far: Far | None = None,
+        root: str | Path | None = None,
+        batch_size: int = 16,
+        workers: int = 0,
+        progress: bool = False,
+    ) -> VerifiedPairs:
+        """Compare many pairs of files. Each file is embedded once.
+
+        Args:
+            pairs: a .csv or .tsv file with the columns first and second (or path1 and path2) and
+                possibly label, a list of two paths on each line, or a sequence of pairs of paths.
+            threshold: as in `verify`; so is `far`.
+            far: the false-accept rate of a stored threshold.
+            root: folder that relative paths start from; by default the current one.
+            batch_size: how many files pass through the network at once.
+            workers: processes that read files beside this one.
+            progress: whether to show a progress bar.
+
+        Returns:
+            A row for each pair. A pair with a file that cannot be read has a note, and no score.
+
+        Raises:
+            FileNotFoundError: the list or all of its files do not exist.
+            ValueError: as in `verify`, or the list is of another kind.
+
+        Example:
+            >>> import likeness
+            >>> found = likeness.load("runs/voices").verify_pairs([("a.wav", "b.wav")])
+            >>> found.rows[0].first, found.rows[0].same
+            ('a.wav', None)
+        """
+        from likeness.pairs import Pair, read_pairs, verify_pairs
+        from likeness.thresholds import Rule
+        from likeness.verification import Comparer
+
+        if isinstance(pairs, str | PathLike):
+            listed = read_pairs(pairs)
+        else:
+            listed = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in pairs]
+        rule = Rule(threshold, far, self.thresholds_file)
+        decision = rule.decide(rule.read(self.source), self.meta)
+        return verify_pairs(
+            Comparer(self.loaded, self._fitting(decision[0]), *decision),
+            listed,
+            root=None if root is None else Path(root),
+            batch_size=batch_size,
+            workers=workers,
+            progress=progress,
+        )
+
+    def _fitting(self, threshold: float | None) -> Calibration | None:
+        """The calibration, unless nobody named it, it does not fit and a threshold decides."""
+        from likeness.verification import unless_misfit
+
+        if self.calibration_is_named:
+            return self.calibration
+        warn = partial(warnings.warn, stacklevel=4)
+        return unless_misfit(self.loaded, self.calibration, threshold=threshold, warn=warn)
 
     def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
         """Write front-end and network as one ONNX file that other systems can run.

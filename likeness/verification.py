@@ -121,6 +121,22 @@ class Verification(NamedTuple):
         return "\n".join(lines)
 
 
+class Comparer(NamedTuple):
+    """What compares files: a model, and what decides.
+
+    Attributes:
+        model: Embeds them.
+        calibration: Turns scores into probabilities, or None.
+        threshold: The score from which on two are taken for one subject, or None.
+        source: Where a stored threshold comes from; "" for a number of the caller's own.
+    """
+
+    model: Loaded
+    calibration: Calibration | None
+    threshold: float | None
+    source: str
+
+
 def verify(
     model: Loaded,
     first: Path | Item,
@@ -163,7 +179,20 @@ def verify(
         pairs(embeddings.matrix[:1], embeddings.matrix[1:], [0], [0], model.similarity)[0]
     )
     norms = (float(embeddings.norms[0]), float(embeddings.norms[1]))
-    result = Verification(score, model.similarity, norms, threshold=threshold, source=source)
+    return judged(Comparer(model, calibration, threshold, source), score, norms)
+
+
+def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Verification:
+    """What follows from a score.
+
+    Args:
+        comparer: What decides.
+        score: Of two embeddings, by the model's similarity.
+        norms: Of the two raw embeddings.
+    """
+    _, calibration, threshold, source = comparer
+    similarity = comparer.model.similarity
+    result = Verification(score, similarity, norms, threshold=threshold, source=source)
     if calibration is not None:
         result = _calibrated(result, calibration)
     if threshold is not None:
@@ -191,22 +220,6 @@ def misfit(model: Loaded, calibration: Calibration) -> str:
             f"{' and '.join(_QUALITY)}: fit one with these or none"
         )
     return ""
-
-
-class Comparer(NamedTuple):
-    """What compares files: a model, and what decides.
-
-    Attributes:
-        model: Embeds them.
-        calibration: Turns scores into probabilities, or None.
-        threshold: The score from which on two are taken for one subject, or None.
-        source: Where a stored threshold comes from; "" for a number of the caller's own.
-    """
-
-    model: Loaded
-    calibration: Calibration | None
-    threshold: float | None
-    source: str
 
 
 def load_to_compare(
