@@ -32,6 +32,8 @@ def place_of(model: str) -> Path | None:
         ('runs/voices/thresholds.json', 'm.onnx.thresholds.json', None)
     """
     path = Path(model)
+    if not model:
+        return None
     if path.suffix.lower() in _BESIDE and (path.is_file() or not path.exists()):
         return None if _has_kind(model) else path.with_name(f"{path.name}.{FILE}")
     return path / FILE if path.is_dir() else None
