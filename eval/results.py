@@ -278,39 +278,30 @@ def table(results: Sequence[Result]) -> str:
     """
     systems, metrics, cells = by_system(results)
 
-    def cell(metric: str, system: str) -> list[str]:
-        result = cells.get((metric, system))
-        if result is None:
-            return [f"{'-':>6}", ""]
-        value = f"{metric_text(metric, result.value):>6}  {interval_text(result)}".rstrip()
-        return [value, threshold_text(result)]
+    with_thresholds = any(result.threshold is not None for result in results)
 
-    rows = [
-        ["", *(text for system in systems for text in (system, "threshold"))],
-        *(
-            [metric_label(metric), *(text for s in systems for text in cell(metric, s))]
-            for metric in metrics
-        ),
+    def row(label: str, cells: Sequence[tuple[str, str]]) -> list[str]:
+        """A label, and the value of each system with its threshold, if any metric has one."""
+        return [label, *(text for cell in cells for text in cell[: 1 + with_thresholds])]
+
+    def cell(result: Result | None) -> tuple[str, str]:
+        if result is None:
+            return f"{'-':>6}", ""
+        value = f"{metric_text(result.metric, result.value):>6}  {interval_text(result)}".rstrip()
+        return value, threshold_text(result)
+
+    rows = [row("", [(system, "threshold") for system in systems])]
+    rows += [
+        row(metric_label(metric), [cell(cells.get((metric, system))) for system in systems])
+        for metric in metrics
     ]
-    counts = {
-        system: next(result.counts for result in results if result.system == system)
-        for system in systems
-    }
+    counts = [
+        next(result.counts for result in results if result.system == system) for system in systems
+    ]
     for kind in ("targets", "nontargets", "subjects"):
+        sizes = (count.get(kind) for count in counts)
         rows.append(
-            [
-                kind,
-                *(
-                    text
-                    for system in systems
-                    for text in (
-                        f"{counts[system][kind]:>6,}"
-                        if counts[system].get(kind) is not None
-                        else f"{'-':>6}",
-                        "",
-                    )
-                ),
-            ]
+            row(kind, [(f"{'-' if size is None else f'{size:,}':>6}", "") for size in sizes])
         )
     return "\n".join([*aligned(rows), "", *footnotes(results)]) + "\n"
 
