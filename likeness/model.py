@@ -326,6 +326,8 @@ class Model:
     def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
         """Write front-end and network as one ONNX file that other systems can run.
 
+        The stored thresholds of the model are written beside it.
+
         Args:
             path: where to write; the name ends in .onnx.
             size: height and width of images in pixels, where the model does not say them.
@@ -337,9 +339,12 @@ class Model:
             ValueError: the file would give other embeddings, or the network cannot be translated.
             ImportError: names the extra to install.
         """
+        from likeness.thresholds import carry
         from toolkit.models.export import export
 
-        return export(self.loaded, Path(path), size=size)
+        parity = export(self.loaded, Path(path), size=size)
+        carry(self.source, self.meta, Path(path))
+        return parity
 
     def to(self, device: str) -> Model:
         """Move the network to a device such as "cpu" or "cuda"; gives the model itself.

@@ -223,6 +223,26 @@ def keep(
     return thresholds, _left_out(left_out, thresholds)
 
 
+def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
+    """Take the thresholds of a model along to its export, which gives the same embeddings.
+
+    Args:
+        model: A MODEL, as `likeness.load` takes it.
+        meta: Of the model's embeddings.
+        exported: The .onnx file.
+
+    Returns:
+        Whether there were any.
+    """
+    entries = [entry for entry in find(model) if entry.origin.model == meta["model"]]
+    place = place_of(str(exported))
+    if place is None:
+        return False
+    for entry in reversed(entries):
+        save(place, entry)
+    return bool(entries)
+
+
 def _left_out(fars: Sequence[float], thresholds: Thresholds) -> str:
     if not fars:
         return ""

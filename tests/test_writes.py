@@ -74,7 +74,6 @@ ALLOWED = {
     "likeness/commands/plda.py": {"fit_files": _ATOMIC},
     "likeness/commands/gallery.py": {"search": _ATOMIC, "cluster": _ATOMIC},
     "likeness/commands/verify.py": {"_verify_pairs": _ATOMIC},
-    "likeness/thresholds.py": {"keep": _ATOMIC},
     "likeness/pairs.py": {
         "VerifiedPairs._write_parquet": "is given the name that atomic_path gave"
     },
