@@ -154,6 +154,14 @@ def interval_text(result: Result, *, show: Callable[[str, float, int], str] = me
     )
 
 
+def threshold_text(result: Result) -> str:
+    """The threshold of a metric as it is printed, with four digits; "" where it has none.
+
+    It is the one at the EER, at the minimum of the DCF, and at the FAR of TAR@FAR.
+    """
+    return "" if result.threshold is None else f"{result.threshold:.4g}"
+
+
 def by_system(
     results: Sequence[Result],
 ) -> tuple[list[str], list[str], dict[tuple[str, str], Result]]:
@@ -266,38 +274,34 @@ def _concerned(
 
 def table(results: Sequence[Result]) -> str:
     """Aligned text: a row per metric, a column per system, each value with its interval; then the
-    counts and one line on the intervals.
+    counts and one line on the intervals. Beside each value stands its threshold, where it has one.
     """
     systems, metrics, cells = by_system(results)
 
-    def cell(metric: str, system: str) -> str:
-        result = cells.get((metric, system))
-        if result is None:
-            return f"{'-':>6}"
-        return f"{metric_text(metric, result.value):>6}  {interval_text(result)}".rstrip()
+    with_thresholds = any(result.threshold is not None for result in results)
 
-    rows = [
-        ["", *systems],
-        *(
-            [metric_label(metric), *(cell(metric, system) for system in systems)]
-            for metric in metrics
-        ),
+    def row(label: str, cells: Sequence[tuple[str, str]]) -> list[str]:
+        """A label, and the value of each system with its threshold, if any metric has one."""
+        return [label, *(text for cell in cells for text in cell[: 1 + with_thresholds])]
+
+    def cell(result: Result | None) -> tuple[str, str]:
+        if result is None:
+            return f"{'-':>6}", ""
+        value = f"{metric_text(result.metric, result.value):>6}  {interval_text(result)}".rstrip()
+        return value, threshold_text(result)
+
+    rows = [row("", [(system, "threshold") for system in systems])]
+    rows += [
+        row(metric_label(metric), [cell(cells.get((metric, system))) for system in systems])
+        for metric in metrics
     ]
-    counts = {
-        system: next(result.counts for result in results if result.system == system)
-        for system in systems
-    }
+    counts = [
+        next(result.counts for result in results if result.system == system) for system in systems
+    ]
     for kind in ("targets", "nontargets", "subjects"):
+        sizes = (count.get(kind) for count in counts)
         rows.append(
-            [
-                kind,
-                *(
-                    f"{counts[system][kind]:>6,}"
-                    if counts[system].get(kind) is not None
-                    else f"{'-':>6}"
-                    for system in systems
-                ),
-            ]
+            row(kind, [(f"{'-' if size is None else f'{size:,}':>6}", "") for size in sizes])
         )
     return "\n".join([*aligned(rows), "", *footnotes(results)]) + "\n"
 

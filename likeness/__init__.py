@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from eval.scoring.score import Scored, Scoring
     from eval.types import Scores, Trials
     from likeness import backbones, losses, metrics
+    from likeness.clustering import Clusters, cluster
     from likeness.embeddings import Embeddings, read_embeddings
     from likeness.evaluation import Evaluation, evaluate
     from likeness.joining import join
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calibration",
+    "Clusters",
     "Embeddings",
     "Evaluation",
     "IdentificationSettings",
@@ -64,6 +66,7 @@ __all__ = [
     "__version__",
     "backbones",
     "calibrate",
+    "cluster",
     "evaluate",
     "identify",
     "items",
@@ -86,6 +89,7 @@ __all__ = [
 # The module in which each name stands.
 _HOMES = {
     "Calibration": "eval.calibration",
+    "Clusters": "likeness.clustering",
     "Embeddings": "likeness.embeddings",
     "Evaluation": "likeness.evaluation",
     "IdentificationSettings": "eval.protocols.identification",
@@ -100,6 +104,7 @@ _HOMES = {
     "Verification": "likeness.verification",
     "VerificationSettings": "eval.protocols.verification",
     "calibrate": "likeness.scoring",
+    "cluster": "likeness.clustering",
     "evaluate": "likeness.evaluation",
     "identify": "likeness.searching",
     "items": "likeness.lists",

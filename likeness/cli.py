@@ -20,6 +20,7 @@ from likeness.commands import (
     embed,
     evaluate,
     export,
+    gallery,
     identify,
     join,
     lists,
@@ -37,7 +38,7 @@ from toolkit.printing import help_columns, say
 
 COMMANDS = (  # in the order of --help
     *(demo, train, compare, lists, prepare, recipes),  # train
-    *(embed, verify, join, export, serve),  # use a trained model
+    *(embed, verify, gallery, join, export, serve),  # use a trained model
     *(score, evaluate, identify, retrieve, plda),  # measure, on files and without torch
 )
 # ClickException: of click, or of the copy of it that newer versions of typer hold
@@ -86,10 +87,16 @@ def _whole_command() -> typer.core.TyperGroup:
     Without a text of its own, a command's help would be cut to the width of the terminal.
     """
     group = cast(typer.core.TyperGroup, typer.main.get_command(app))
+    _show_first_sentences(group)
+    return group
+
+
+def _show_first_sentences(group: typer.core.TyperGroup) -> None:
     for command in group.commands.values():
         first = " ".join((command.help or "").split("\n\n")[0].split())
         command.short_help = re.sub(r"(?<=[.?]) .*", "", first)
-    return group
+        if isinstance(command, typer.core.TyperGroup):
+            _show_first_sentences(command)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from eval.protocols.side_by_side import Compared, evaluate_together, labelled, r
 from eval.protocols.verification import Evaluated, VerificationSettings
 from eval.protocols.verification import evaluate as evaluate_values
 from eval.results import Result, as_html, write_json
+from eval.scoring.origin import Origin, read_origin
 from eval.scoring.score import Scored
+from eval.thresholds import Thresholds
 from eval.types import Embeddings, Scores, Trials, name_first
 from likeness.files import (
     File,
@@ -29,6 +32,9 @@ from likeness.files import (
     trials_of,
 )
 from likeness.frames import data_frame
+
+if TYPE_CHECKING:
+    from likeness.model import Model
 
 System = File | Scored | Scores
 
@@ -42,6 +48,7 @@ class Evaluation:
     Attributes:
         compared: all results, with the scores and trials behind them.
         settings: what was measured and by which rule.
+        origins: system -> the model and the scoring behind its scores, where they say it.
 
     Example:
         >>> import likeness
@@ -57,6 +64,7 @@ class Evaluation:
 
     compared: Compared
     settings: VerificationSettings
+    origins: Mapping[str, Origin | None] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.compared.table().rstrip("\n")
@@ -119,6 +127,55 @@ class Evaluation:
             The threshold.
         """
         return self._only.threshold(far=far, p_target=p_target)
+
+    def save_thresholds(self, to: File | Model, *, data: str | None = None) -> Thresholds:
+        """Keep the thresholds at the EER and at each FAR with the model that gave the scores.
+
+        `Model.verify(a, b, far=0.01)`, `likeness verify --far 0.01`, `likeness gallery` and
+        `likeness serve` then use them.
+
+        Args:
+            to: the model: what `likeness.load` gave, or the folder of a run, an .onnx or a
+                .safetensors file. For all other models a file of any name that ends in .json.
+            data: what the trials are called; by default the name of their list.
+
+        Returns:
+            What was stored. A FAR below 10 / (number of nontarget trials) is left out, with a
+            warning.
+
+        Raises:
+            ValueError: the scores do not say their model, are of another one, or several systems
+                were evaluated.
+            FileNotFoundError: `to` does not exist.
+
+        Example:
+            >>> import likeness
+            >>> model = likeness.load("runs/voices")
+            >>> scores = likeness.score("trials.txt", model.embed("voices"))
+            >>> settings = likeness.VerificationSettings(fars=[0.5], num_resamples=0)
+            >>> stored = likeness.evaluate(scores, settings).save_thresholds(model, data="8 files")
+            >>> model.thresholds == stored
+            True
+            >>> model.verify("a.wav", "a.wav", far=0.5).same
+            True
+        """
+        from likeness.model import Model
+        from likeness.thresholds import keep, place_for
+
+        name = self._only.results[0].system
+        place = (to.thresholds_file or to.source) if isinstance(to, Model) else to
+        path, origin = place_for(place, self.origins.get(name), name=name)
+        thresholds, left_out = keep(
+            path,
+            self.compared.scores[name],
+            origin,
+            fars=self.settings.fars,
+            subjects=self.results[0].counts.get("subjects"),
+            data=data,
+        )
+        if left_out:
+            warnings.warn(left_out, stacklevel=2)
+        return thresholds
 
     def to_frame(self) -> Any:
         """Give a pandas DataFrame with a row for each metric of each system.
@@ -248,7 +305,14 @@ def evaluate(
             subject_of=names_of(subjects, "subjects"),
             group_of=names_of(groups, "groups"),
         )
-    return Evaluation(compared, settings)
+    return Evaluation(compared, settings, {name: _origin(of) for name, of in systems.items()})
+
+
+def _origin(system: System) -> Origin | None:
+    """The model and the scoring behind the scores of one system."""
+    if isinstance(system, Scores):
+        return None
+    return system.origin if isinstance(system, Scored) else read_origin(Path(system))
 
 
 def _systems_of(scores: Any) -> dict[str, System]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -16,6 +16,8 @@ from likeness.embeddings import Embeddings
 from likeness.missing import refuse_missing_model
 
 if TYPE_CHECKING:
+    from eval.thresholds import Far, Thresholds
+    from likeness.pairs import VerifiedPairs
     from likeness.verification import Verification
     from toolkit.data.batch import Bad
     from toolkit.data.items import Item
@@ -57,6 +59,8 @@ class Model:
         calibration: what turns scores into probabilities, or None.
         calibration_is_named: whether somebody chose the calibration. One that was only found beside
             the model is left out, with a warning, where it does not fit and a threshold decides.
+        source: the text that named the model; thresholds are kept there.
+        thresholds_file: the file of its thresholds; None for the one that lies with the model.
 
     Example:
         >>> import likeness
@@ -73,10 +77,14 @@ class Model:
         calibration: Calibration | None = None,
         *,
         calibration_is_named: bool = True,
+        source: str = "",
+        thresholds_file: str | PathLike[str] | None = None,
     ):
         self.loaded = loaded
         self.calibration = calibration
         self.calibration_is_named = calibration_is_named
+        self.source = source
+        self.thresholds_file = thresholds_file
 
     @property
     def modality(self) -> str:
@@ -102,6 +110,23 @@ class Model:
     def meta(self) -> Mapping[str, str]:
         """What is stored beside embeddings: the model's digest, its modality and similarity."""
         return self.loaded.meta
+
+    @property
+    def thresholds(self) -> Thresholds | None:
+        """The stored thresholds that hold for this model's scores of two files; None without any.
+
+        `Evaluation.save_thresholds` and `likeness evaluate --save-to` store them.
+
+        Raises:
+            ValueError: their file is damaged.
+
+        Example:
+            >>> import likeness
+            >>> likeness.load("voices.onnx").thresholds.at(0.01)  # doctest: +SKIP
+        """
+        from likeness.thresholds import choose, find
+
+        return choose(find(self.source, self.thresholds_file), self.meta)[0]
 
     def __repr__(self) -> str:
         calibrated = ", calibrated" if self.calibration else ""
@@ -192,6 +217,7 @@ class Model:
         *,
         rate_hz: float | None = None,
         threshold: float | None = None,
+        far: Far | None = None,
     ) -> Verification:
         """Compare two recordings or images: are they of one subject?
 
@@ -199,36 +225,34 @@ class Model:
             first: a path, an array or an open file.
             second: the other one.
             rate_hz: sampling rate in hertz of recordings that are given as arrays.
-            threshold: the score from which on both are taken for one subject. Without it, the
-                model's calibration decides at a probability of one half. Without a calibration
-                there is no decision.
+            threshold: the score from which on both are taken for one subject: a number of your own.
+            far: the false-accept rate of a stored threshold, such as 0.01, or "eer". Without it and
+                without `threshold`, the model's calibration decides at a probability of one half.
+                Without a calibration there is no decision.
 
         Returns:
             The score, and `same`, `probability` and `threshold` where they are known.
 
         Raises:
             FileNotFoundError: a file does not exist.
-            ValueError: an input cannot be read, or the threshold is no number.
+            ValueError: an input cannot be read, the threshold is no number, or no threshold is
+                stored at this false-accept rate.
 
         Example:
             >>> import numpy as np, likeness
             >>> model = likeness.load("runs/voices")
             >>> wave = np.random.default_rng(0).normal(0, 0.1, 16000)
-            >>> result = model.verify(wave, wave, rate_hz=16000, threshold=0.9)
+            >>> result = model.verify(wave, wave, rate_hz=16000)
             >>> round(result.score, 3), result.same
-            (1.0, True)
+            (1.0, None)
         """
         from likeness.inputs import items_of
-        from likeness.verification import unless_misfit, verify
+        from likeness.thresholds import Rule
+        from likeness.verification import verify
 
-        calibration = self.calibration
-        if not self.calibration_is_named:
-            calibration = unless_misfit(
-                self.loaded,
-                calibration,
-                threshold=threshold,
-                warn=partial(warnings.warn, stacklevel=3),
-            )
+        rule = Rule(threshold, far, self.thresholds_file)
+        threshold, source = rule.decide(rule.read(self.source), self.meta)
+        calibration = self._fitting(threshold)
         with items_of(
             {"first": first, "second": second}, modality=self.modality, rate_hz=rate_hz
         ) as items:
@@ -238,10 +262,77 @@ class Model:
                 items[1],
                 threshold=threshold,
                 calibration=calibration,
+                source=source,
             )
+
+    def verify_pairs(
+        self,
+        pairs: str | Path | Iterable[Sequence[Any]],
+        *,
+        threshold: float | None = None,
+        far: Far | None = None,
+        root: str | Path | None = None,
+        batch_size: int = 16,
+        workers: int = 0,
+        progress: bool = False,
+    ) -> VerifiedPairs:
+        """Compare many pairs of files. Each file is embedded once.
+
+        Args:
+            pairs: a .csv or .tsv file with the columns first and second (or path1 and path2) and
+                possibly label, a list of two paths on each line, or a sequence of pairs of paths.
+            threshold: as in `verify`; so is `far`.
+            far: the false-accept rate of a stored threshold.
+            root: folder that relative paths start from; by default the current one.
+            batch_size: how many files pass through the network at once.
+            workers: processes that read files beside this one.
+            progress: whether to show a progress bar.
+
+        Returns:
+            A row for each pair. A pair with a file that cannot be read has a note, and no score.
+
+        Raises:
+            FileNotFoundError: the list or all of its files do not exist.
+            ValueError: as in `verify`, or the list is of another kind.
+
+        Example:
+            >>> import likeness
+            >>> found = likeness.load("runs/voices").verify_pairs([("a.wav", "b.wav")])
+            >>> found.rows[0].first, found.rows[0].same
+            ('a.wav', None)
+        """
+        from likeness.pairs import Pair, read_pairs, verify_pairs
+        from likeness.thresholds import Rule
+        from likeness.verification import Comparer
+
+        if isinstance(pairs, str | PathLike):
+            listed = read_pairs(pairs)
+        else:
+            listed = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in pairs]
+        rule = Rule(threshold, far, self.thresholds_file)
+        decision = rule.decide(rule.read(self.source), self.meta)
+        return verify_pairs(
+            Comparer(self.loaded, self._fitting(decision[0]), *decision),
+            listed,
+            root=None if root is None else Path(root),
+            batch_size=batch_size,
+            workers=workers,
+            progress=progress,
+        )
+
+    def _fitting(self, threshold: float | None) -> Calibration | None:
+        """The calibration, unless nobody named it, it does not fit and a threshold decides."""
+        from likeness.verification import unless_misfit
+
+        if self.calibration_is_named:
+            return self.calibration
+        warn = partial(warnings.warn, stacklevel=4)
+        return unless_misfit(self.loaded, self.calibration, threshold=threshold, warn=warn)
 
     def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
         """Write front-end and network as one ONNX file that other systems can run.
+
+        The stored thresholds of the model are written beside it.
 
         Args:
             path: where to write; the name ends in .onnx.
@@ -254,9 +345,12 @@ class Model:
             ValueError: the file would give other embeddings, or the network cannot be translated.
             ImportError: names the extra to install.
         """
+        from likeness.thresholds import carry
         from toolkit.models.export import export
 
-        return export(self.loaded, Path(path), size=size)
+        parity = export(self.loaded, Path(path), size=size)
+        carry(self.source, self.meta, Path(path))
+        return parity
 
     def to(self, device: str) -> Model:
         """Move the network to a device such as "cpu" or "cuda"; gives the model itself.
@@ -315,7 +409,7 @@ def _reading(
     return with_flip(in_pieces, flip)
 
 
-def _refuse_wrong(model: object, detector: object, calibration: object) -> None:
+def _refuse_wrong(model: object, detector: object, calibration: object, thresholds: object) -> None:
     """Refuse what `load` cannot use, before anything slow is imported."""
     if not isinstance(model, str | PathLike):
         raise ValueError(
@@ -328,6 +422,8 @@ def _refuse_wrong(model: object, detector: object, calibration: object) -> None:
     refuse_missing_model(str(model))
     if isinstance(calibration, str | PathLike) and not Path(calibration).is_file():
         raise FileNotFoundError(f"{calibration}: there is no such calibration file; correct it")
+    if isinstance(thresholds, str | PathLike) and not Path(thresholds).is_file():
+        raise FileNotFoundError(f"{thresholds}: there is no such file of thresholds; correct it")
     if isinstance(detector, str | PathLike) and not Path(detector).is_file():
         raise FileNotFoundError(f"{detector}: there is no such detector file; correct the path")
 
@@ -340,6 +436,7 @@ def load(
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
     device: str | None = None,
     trust: str | Path | Sequence[str | Path] = (),
+    thresholds: str | Path | None = None,
 ) -> Model:
     """Load a trained model.
 
@@ -358,6 +455,8 @@ def load(
         device: where the network runs; by default a GPU, if there is one.
         trust: packages of others, and Python files, that may be imported because parts of the model
             are of them. Nothing else of others is imported.
+        thresholds: a file of thresholds that `likeness evaluate --save-to FILE.json` wrote. By
+            default those in the run's folder, or beside the .onnx file, are taken.
 
     Returns:
         The model.
@@ -373,7 +472,7 @@ def load(
         >>> model.modality, model.dim, model.similarity
         ('speaker', 8, 'cosine')
     """
-    _refuse_wrong(model, detector, calibration)
+    _refuse_wrong(model, detector, calibration, thresholds)
 
     from likeness.models import load as loading
     from likeness.models.trust import entries_of
@@ -394,7 +493,13 @@ def load(
         trust=entries_of(trust),
         takes_heads=True,
     )
-    made = Model(loaded, fitted, calibration_is_named=calibration is not None)
+    made = Model(
+        loaded,
+        fitted,
+        calibration_is_named=calibration is not None,
+        source=name,
+        thresholds_file=thresholds,
+    )
     return made.to(device or str(pick_device()))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
 
 from eval.calibration import Calibration
 from eval.extensions import with_spellings
@@ -50,17 +52,25 @@ def score(
         >>> len(scores), scores.system.partition(",")[0]
         (28, 'cosine')
     """
-    listed, named = trials_of(trials), models_of(models)
+    listed, of_models = trials_of(trials), models_of(models)
     sides = embeddings_of(embeddings), None if probe is None else embeddings_of(probe)
     if strip_extension:
-        sides = spelt_as(listed, *sides, named)
-    return score_values(
+        sides = spelt_as(listed, *sides, of_models)
+    scored = score_values(
         listed,
         sides[0],
         settings_of(scoring, Scoring, name="scoring"),
         probe=sides[1],
-        models=named,
+        models=of_models,
     )
+    return named(scored, str(trials)) if isinstance(trials, str | PathLike) else scored
+
+
+def named(scored: Scored, trials: str) -> Scored:
+    """The scores with the name of their trial list, which their thresholds will state."""
+    if scored.origin is None:
+        return scored
+    return replace(scored, origin=replace(scored.origin, trials=trials))
 
 
 def spelt_as(

@@ -19,11 +19,16 @@ from eval.similarity import pairs
 from eval.types import Embeddings
 from likeness.missing import refuse_missing_files
 from likeness.models.load import Frontend, load_to_embed
+from likeness.thresholds import Rule
 from toolkit.data.items import Item
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import embed, pick_device
 
 CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
+NO_DECISION = (
+    "name a stored threshold by its false-accept rate (`--far`, in Python `far=`), which "
+    "`likeness evaluate SCORES --save-to MODEL` stores, or give a number as the threshold"
+)
 _QUALITY = ("log_norm_low", "log_norm_high")  # the quality measures that two files alone give
 
 
@@ -43,16 +48,17 @@ class Verification(NamedTuple):
             probability decides, or nothing does.
         same: The decision: whether both are taken for one subject. None where there is neither a
             threshold nor a calibration.
+        source: Where a stored threshold comes from; "" for a number that the caller gave.
 
     Example:
         >>> import likeness
-        >>> result = likeness.load("runs/voices").verify("a.wav", "a.wav", threshold=0.9)
+        >>> result = likeness.load("runs/voices").verify("a.wav", "a.wav")
         >>> result.same, round(result.score, 3), result.probability
-        (True, 1.0, None)
+        (None, 1.0, None)
         >>> print(result)  # doctest: +ELLIPSIS
         score        1.0000 (cosine)
         norms        ...
-        decision     the same subject (score at least 0.9)
+        decision     none: ...
     """
 
     score: float
@@ -63,9 +69,10 @@ class Verification(NamedTuple):
     probability: float | None = None
     threshold: float | None = None
     same: bool | None = None
+    source: str = ""
 
     def __bool__(self) -> bool:
-        """The decision, so that `if model.verify(a, b, threshold=0.4):` asks for it.
+        """The decision, so that `if model.verify(a, b, far=0.01):` asks for it.
 
         Raises:
             ValueError: Nothing was decided.
@@ -73,7 +80,7 @@ class Verification(NamedTuple):
         if self.same is None:
             raise ValueError(
                 "there is no decision, because there is neither a threshold nor a calibration; "
-                "give one, or use the score"
+                "give far or threshold, or use the score"
             )
         return self.same
 
@@ -101,18 +108,33 @@ class Verification(NamedTuple):
             rule = (
                 "probability at least 0.5"
                 if self.threshold is None
-                else f"score at least {self.threshold:g}"
+                else f"score at least {self.threshold:.4g}"
             )
             lines.append(
                 f"decision     {'the same' if self.same else 'different'} subject "
                 f"({'' if self.same else 'not '}{rule})"
             )
+            if self.source:
+                lines.append(f"threshold    {self.threshold:.4g} at {self.source}")
         else:
-            lines.append(
-                "decision     none: give a threshold, or a calibration of `likeness score "
-                "--calibrate`"
-            )
+            lines.append(f"decision     none: {NO_DECISION}")
         return "\n".join(lines)
+
+
+class Comparer(NamedTuple):
+    """What compares files: a model, and what decides.
+
+    Attributes:
+        model: Embeds them.
+        calibration: Turns scores into probabilities, or None.
+        threshold: The score from which on two are taken for one subject, or None.
+        source: Where a stored threshold comes from; "" for a number of the caller's own.
+    """
+
+    model: Loaded
+    calibration: Calibration | None
+    threshold: float | None
+    source: str
 
 
 def verify(
@@ -122,6 +144,7 @@ def verify(
     *,
     threshold: float | None = None,
     calibration: Calibration | None = None,
+    source: str = "",
 ) -> Verification:
     """Embed two files and score them with the model's similarity.
 
@@ -132,6 +155,7 @@ def verify(
         threshold: Both are taken for one subject if score >= threshold. Without it a calibration
             decides, by probability >= 0.5 at its prior.
         calibration: Turns the score into a probability.
+        source: Where the threshold comes from; "" for a number of the caller's own.
 
     Returns:
         The score, and what follows from the threshold and the calibration.
@@ -155,7 +179,20 @@ def verify(
         pairs(embeddings.matrix[:1], embeddings.matrix[1:], [0], [0], model.similarity)[0]
     )
     norms = (float(embeddings.norms[0]), float(embeddings.norms[1]))
-    result = Verification(score, model.similarity, norms, threshold=threshold)
+    return judged(Comparer(model, calibration, threshold, source), score, norms)
+
+
+def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Verification:
+    """What follows from a score.
+
+    Args:
+        comparer: What decides.
+        score: Of two embeddings, by the model's similarity.
+        norms: Of the two raw embeddings.
+    """
+    _, calibration, threshold, source = comparer
+    similarity = comparer.model.similarity
+    result = Verification(score, similarity, norms, threshold=threshold, source=source)
     if calibration is not None:
         result = _calibrated(result, calibration)
     if threshold is not None:
@@ -191,32 +228,35 @@ def load_to_compare(
     detector: Path | None,
     frontend: Frontend,
     calibration: Path | None,
-    threshold: float | None,
+    rule: Rule,
     warn: Callable[[str], object],
     trust: Sequence[str] = (),
-) -> tuple[Loaded, Calibration | None]:
-    """Load a model, onto a GPU if there is one, and the calibration that serves its scores.
+) -> Comparer:
+    """Load a model, onto a GPU if there is one, with the calibration and the threshold that serve.
 
     Args:
         model: One of the forms at the top of likeness/models/load.py.
         detector: As for `load_to_embed`.
         frontend: As for `load_to_embed`.
         calibration: The calibration that somebody named. Without one that beside the model is
-            taken, unless it does not fit and the threshold decides.
-        threshold: What decides, or None.
+            taken, unless it does not fit and a threshold decides.
+        rule: What decides.
         warn: As for `unless_misfit`.
         trust: As for `load_to_embed`.
 
     Raises:
-        ValueError: A file is damaged or of another kind; and as `load_to_embed`.
+        ValueError: A file is damaged or of another kind, or no stored threshold is as the rule
+            says; and as `load_to_embed`.
         ImportError: As `load_to_embed`.
     """
+    entries = rule.read(model)
     fitted = find_calibration(model, calibration)
     loaded = load_to_embed(model, detector=detector, frontend=frontend, trust=trust)
+    threshold, source = rule.decide(entries, loaded.meta)
     loaded.embedder.to(pick_device())
     if calibration is None:
         fitted = unless_misfit(loaded, fitted, threshold=threshold, warn=warn)
-    return loaded, fitted
+    return Comparer(loaded, fitted, threshold, source)
 
 
 def find_calibration(model: str, path: Path | None) -> Calibration | None:

@@ -72,9 +72,14 @@ ALLOWED = {
         "a temporary folder, which goes when its inputs were read",
     ),
     "likeness/commands/plda.py": {"fit_files": _ATOMIC},
+    "likeness/commands/gallery.py": {"search": _ATOMIC, "cluster": _ATOMIC},
+    "likeness/commands/verify.py": {"_verify_pairs": _ATOMIC},
+    "likeness/pairs.py": {
+        "VerifiedPairs._write_parquet": "is given the name that atomic_path gave"
+    },
     "likeness/joining.py": {"join": _ATOMIC},
     "toolkit/models/user_files.py": {"_link": "a temporary folder of this process"},
-    "likeness/commands/score.py": {"calibrate_files": _ATOMIC},
+    "likeness/commands/score.py": dict.fromkeys(("score_files", "calibrate_files"), _ATOMIC),
     "eval/formats/writing.py": {"move": _MOVE},
     "modalities/face/align.py": {
         "_align_all": "NAME.part, hidden, is renamed when it is whole; half a line of "

@@ -37,6 +37,7 @@ from eval.results import (
     footnotes,
     metric_label,
     metric_text,
+    threshold_text,
 )
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import threshold_at_eer
@@ -281,7 +282,8 @@ def _metric_table(results: Sequence[Result]) -> Markup:
         cells = []
         for result in (by_cell.get((metric, system)) for system in systems):
             value = _DASH if result is None else metric_text(metric, result.value)
-            cells.append((value, "" if result is None else _interval(result)))
+            threshold = "" if result is None else threshold_text(result).replace("-", _MINUS)
+            cells.append((value, "" if result is None else _interval(result), threshold))
         rows.append((metric_label(metric), cells))
     return block("metrics", systems=systems, rows=rows)
 

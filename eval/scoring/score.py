@@ -19,6 +19,7 @@ from typing import Literal, get_args
 from eval.calibration import Calibration, fit_calibration
 from eval.formats.trials import write_scores
 from eval.scoring import normalization
+from eval.scoring.origin import Origin, digest_of, write_origin
 from eval.scoring.plda import Plda, ScoringLength
 from eval.scoring.sides import (
     QUALITY,
@@ -215,6 +216,8 @@ class Scored:
         trials: The list, with or without labels.
         values: (P,) float64. HIGHER = MORE SIMILAR; log-likelihood ratios after a calibration.
         system: What gave the scores before any calibration, in words, see `Scoring.system`.
+        origin: The model and the scoring, which thresholds of these scores state; None where the
+            two sides were embedded by different models.
 
     >>> from tempfile import TemporaryDirectory
     >>> embeddings = Embeddings(("ann/1", "ann/2", "bob/1"), [[3, 4], [6, 8], [4, -3]])
@@ -232,6 +235,7 @@ class Scored:
     trials: Trials
     values: Floats
     system: str
+    origin: Origin | None = None
 
     def __len__(self) -> int:
         return len(self.trials)
@@ -243,7 +247,7 @@ class Scored:
         """Writes the score file that `likeness score` writes, whole or not at all.
 
         Its lines are `enrol probe score label`, without the label if the list has none. The numbers
-        come back bit for bit.
+        come back bit for bit. The origin is written beside it, as `PATH.origin.json`.
 
         Args:
             path: The file; one that ends in .gz is compressed.
@@ -252,6 +256,8 @@ class Scored:
             ValueError: An id holds white space or another character that no list can hold.
         """
         write_scores(path, self.trials, self.values)
+        if self.origin is not None:
+            write_origin(path, self.origin)
 
     @property
     def scores(self) -> Scores:
@@ -317,7 +323,10 @@ def score(
         values = calibration.apply(values, _quality(sides, measures_of(calibration), scoring, name))
     elif calibration is not None:
         values = calibration.apply(values)
-    return Scored(trials, values, system)
+    origin = None
+    if probe is None or dict(probe.meta) == dict(embeddings.meta):
+        origin = Origin(system, embeddings.meta, digest_of(calibration))
+    return Scored(trials, values, system, origin)
 
 
 def calibrate(

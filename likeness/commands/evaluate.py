@@ -25,6 +25,7 @@ from likeness.commands.options import (
     ReportFolder,
     is_default,
     refuse_beside_ijb,
+    refuse_idle,
     refuse_input_as_output,
 )
 from toolkit.printing import say
@@ -50,6 +51,8 @@ _NOT_WITH_IJB = (
     "report",
     "embeddings",
     "media",
+    "save_to",
+    "data_name",
     "memory",
 )
 
@@ -152,6 +155,21 @@ def evaluate(
         ),
     ] = None,
     media: MediaFiles = None,
+    save_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Keep the thresholds at the EER and at each --far with the model that gave the "
+            "scores: the folder of its run or its .onnx file; for any other model a .json file. "
+            "`likeness verify --far 0.01` then uses them.",
+        ),
+    ] = None,
+    data_name: Annotated[
+        str | None,
+        typer.Option(
+            help="With --save-to: what the trials are called (default: the name of their list)."
+        ),
+    ] = None,
     resamples: Annotated[
         int,
         typer.Option(
@@ -175,6 +193,7 @@ def evaluate(
     """
     refuse_input_as_output(context, "json_file")
     refuse_beside_ijb(context, ijb, _NOT_WITH_IJB)
+    refuse_idle(context, ("data_name",), "--save-to", save_to)
     if ijb is not None:
         from likeness.commands import ijb as pack
 
@@ -212,6 +231,7 @@ def evaluate(
             json_file=json_file,
             page=page_of(report, embeddings or (), media, str(context.obj)),
             score_order=score_order,
+            kept=Kept(save_to, data_name) if save_to is not None else None,
         )
     say(table)
 
@@ -233,6 +253,19 @@ class Page:
     embeddings: Sequence[Path] = ()
     media: Path | None = None
     command: str = ""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where the thresholds of an evaluation are kept.
+
+    Attributes:
+        to: As for `likeness.thresholds.keep`.
+        data: What the trials are called; None for the name of their list.
+    """
+
+    to: str
+    data: str | None = None
 
 
 def page_of(
@@ -266,6 +299,7 @@ def evaluate_files(
     json_file: Path | None = None,
     page: Page | None = None,
     score_order: Literal["label-score", "score-label"] | None = None,
+    kept: Kept | None = None,
 ) -> str:
     """Evaluate score files side by side.
 
@@ -281,6 +315,7 @@ def evaluate_files(
         json_file: Results in the schema of docs/protocols.md.
         page: The page to write, if any.
         score_order: Which column comes first in score files of two columns, which have no ids.
+        kept: Where the thresholds are kept, if anywhere.
 
     Returns:
         The table as text.
@@ -307,10 +342,21 @@ def evaluate_files(
             f"--score-order {score_order} is for score files of lines `label score`, and none is "
             "one; leave it out"
         )
+    if kept is not None and len(score_files) > 1:
+        raise ValueError(
+            f"--save-to keeps the thresholds of one score file, but {len(score_files)} are given; "
+            "evaluate the one that is used alone"
+        )
     shown = _Shown.read(page, list(path_of))
     labels = read_trials(trial_list) if trial_list else None
     subject_of = read_mapping(subject_list) if subject_list else None
     group_of = read_mapping(group_list) if group_list else None
+    place = None
+    if kept is not None:
+        from eval.scoring.origin import read_origin
+        from likeness.thresholds import place_for
+
+        place = place_for(kept.to, read_origin(score_files[0]), name=str(score_files[0]))
     if bare:
         needs_ids = [trial_list, subject_list, group_list, reference, *shown.files]
         compared = _evaluate_bare(path_of, bare, settings, score_order, any(needs_ids))
@@ -341,7 +387,22 @@ def evaluate_files(
             embeddings=shown.embeddings,
             media=shown.media,
         )
-    return compared.table()
+    if kept is None or place is None:
+        return compared.table()
+    from likeness.thresholds import keep
+
+    file, origin = place
+    thresholds, left_out = keep(
+        file,
+        next(iter(compared.scores.values())),
+        origin,
+        fars=settings.fars,
+        subjects=compared.results[0].counts.get("subjects"),
+        data=kept.data,
+    )
+    names = ", ".join(point.name for point in thresholds.points)
+    stored = f"thresholds at {names} in {file}"
+    return "\n".join(filter(None, [compared.table(), stored, left_out]))
 
 
 def _evaluate_bare(

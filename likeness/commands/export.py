@@ -52,14 +52,16 @@ def export(
 
     # These are slow to import, so that what is wrong was refused before.
     from likeness.models import load
+    from likeness.thresholds import carry
     from toolkit.models import export as exporting
 
     loaded = load.load(model, frontend=frontend, trust=trust or ())
     parity = exporting.export(loaded, onnx, size=height_width)
+    carried = carry(model, loaded.meta, onnx)
     say(
         f"ONNX model of {loaded.embedder.dim} dimensions in {onnx}; on {parity.num_items} inputs "
         f"it agrees with torch to a cosine distance of {parity.distance:.1e} and norms to "
-        f"{parity.norm_error:.1e}"
+        f"{parity.norm_error:.1e}" + ("; its stored thresholds lie beside it" if carried else "")
     )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from likeness.thresholds import Rule
 
 EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
@@ -55,6 +58,36 @@ ModelCalibration = Annotated[
         **EXISTING,
     ),
 ]
+ModelDetector = Annotated[
+    Path | None,
+    typer.Option(
+        help="For faces: an SCRFD (with landmarks) or YuNet .onnx file. Photographs are then "
+        "taken, of which the largest face near the centre is aligned. By default the detector of "
+        "insightface:FOLDER is taken; without one, aligned crops are taken.",
+        **EXISTING,
+    ),
+]
+OwnThreshold = Annotated[
+    float | None,
+    typer.Option(help="The score from which on two are taken for one subject: your own number."),
+]
+StoredThreshold = Annotated[
+    str | None,
+    typer.Option(
+        "--far",
+        metavar="RATE",
+        help="The false-accept rate of a stored threshold, such as 0.01, or eer. `likeness "
+        "evaluate SCORES --save-to MODEL` stores thresholds.",
+    ),
+]
+ThresholdFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="The file of stored thresholds, for a model that has no place for them, such as "
+        "hub:ID (default: RUN/thresholds.json, or FILE.onnx.thresholds.json).",
+        **EXISTING,
+    ),
+]
 Similarity = Annotated[
     str | None,
     typer.Option(
@@ -93,6 +126,29 @@ Memory = Annotated[
         "read from its file in pieces, or refused before the work begins.",
     ),
 ]
+
+
+def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule:
+    """What decides, of the options --threshold, --far and --thresholds.
+
+    Raises:
+        ValueError: They contradict each other, or --far is no rate.
+    """
+    from likeness.thresholds import Rule
+
+    rate: Any = far
+    if far is not None and far != "eer":
+        try:
+            rate = float(far)
+        except ValueError:
+            raise ValueError(
+                f"--far {far!r}: give a false-accept rate between 0 and 1, such as 0.01, or eer"
+            ) from None
+    if file is not None and far is None:
+        raise ValueError(
+            "--thresholds without --far would change nothing; name the threshold, as in --far 0.01"
+        )
+    return Rule(threshold, rate, file)
 
 
 def placed(text: str) -> Path:

@@ -221,8 +221,8 @@ def score_files(
         KeyError, ValueError: As in reading the files, `Scoring` and `score`.
     """
     from eval.formats.coded import check_written
-    from eval.formats.trials import write_scores
     from eval.scoring import score as library
+    from likeness.scoring import named
 
     check_written(out)
     with warnings.catch_warnings(record=True) as caught:
@@ -232,7 +232,7 @@ def score_files(
             trials, embeddings, probe_embeddings, enrolment, strip_extension
         )
         scored = library.score(listed, enrolled, scoring, **sides)
-        write_scores(out, listed, scored.values)
+        named(scored, str(trials)).save(out)
     calibrated = ""
     if scoring.calibration is not None:
         calibrated = f", calibrated at p_target {scoring.calibration.p_target:g}"

@@ -11,7 +11,16 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands.options import EXISTING, Frontend, ModelCalibration, Trust
+from likeness.commands.options import (
+    EXISTING,
+    Frontend,
+    ModelCalibration,
+    OwnThreshold,
+    StoredThreshold,
+    ThresholdFile,
+    Trust,
+    rule_of,
+)
 from likeness.missing import refuse_missing_model
 from toolkit.printing import say, warn
 
@@ -19,7 +28,7 @@ app = typer.Typer()
 _PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
 
-@app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --threshold 0.4")
+@app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --far 0.01")
 def serve(
     model: Annotated[str, typer.Option(help="The model, as for `likeness verify`.")],
     gallery: Annotated[
@@ -48,9 +57,9 @@ def serve(
             "at the start.",
         ),
     ] = "",
-    threshold: Annotated[
-        float | None, typer.Option(help="The score from which on two are taken for one subject.")
-    ] = None,
+    far: StoredThreshold = None,
+    threshold: OwnThreshold = None,
+    thresholds: ThresholdFile = None,
     calibration: ModelCalibration = None,
     detector: Annotated[
         Path | None,
@@ -94,6 +103,7 @@ def serve(
     machine can connect, unless --host says otherwise.
     """
     refuse_missing_model(model)
+    rule = rule_of(threshold, far, thresholds)
     _refuse_absent_packages()
 
     # These are slow to import, so that what is missing has to be reported before.
@@ -102,22 +112,20 @@ def serve(
     from likeness.verification import load_to_compare
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
-    loaded, fitted = load_to_compare(
+    comparer = load_to_compare(
         model,
         detector=detector,
         frontend=frontend,
         calibration=calibration,
-        threshold=threshold,
+        rule=rule,
         warn=warn,
         trust=trust or (),
     )
     serving.serve(
-        loaded,
+        comparer,
         gallery=gallery,
         address=serving.Address(host, port, allow_host or ()),
         token=token,
-        threshold=threshold,
-        calibration=fitted,
         limits=Limits(
             max_bytes=round(max_megabytes * 2**20),
             rate=rate,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,29 +13,35 @@ from likeness.commands.options import (
     EXISTING,
     Frontend,
     ModelCalibration,
+    ModelDetector,
+    OwnThreshold,
+    StoredThreshold,
+    ThresholdFile,
     Trust,
+    refuse_idle,
     refuse_input_as_output,
+    rule_of,
 )
 from likeness.missing import refuse_missing_files, refuse_missing_model
 from toolkit.printing import say, warn
 
 if TYPE_CHECKING:
-    from likeness.verification import Verification
+    from collections.abc import Sequence
+
+    from likeness.pairs import Pair
+    from likeness.verification import Comparer, Verification
     from toolkit.models.checkpoint import Loaded
 
 app = typer.Typer()
 
 
 @app.command(
-    epilog="Examples: likeness verify a.wav b.wav --model runs/an4 --threshold 0.4; likeness "
-    "verify a.jpg b.jpg --model insightface:buffalo_l"
+    epilog="Examples: likeness verify a.wav b.wav --model runs/an4 --far 0.01; likeness "
+    "verify a.jpg b.jpg --model insightface:buffalo_l; "
+    "likeness verify --pairs pairs.csv --model runs/an4 --far 0.01 --out verdicts.csv"
 )
 def verify(
     context: typer.Context,
-    first: Annotated[
-        Path, typer.Argument(metavar="A", help="A recording or image, as the model takes them.")
-    ],
-    second: Annotated[Path, typer.Argument(metavar="B", help="The other one.")],
     model: Annotated[
         str,
         typer.Option(
@@ -44,19 +51,40 @@ def verify(
             "buffalo_l. InsightFace's own weights are for non-commercial research only."
         ),
     ],
-    detector: Annotated[
+    first: Annotated[
+        Path | None,
+        typer.Argument(metavar="A", help="A recording or image, as the model takes them."),
+    ] = None,
+    second: Annotated[Path | None, typer.Argument(metavar="B", help="The other one.")] = None,
+    pairs: Annotated[
         Path | None,
         typer.Option(
-            help="For faces: an SCRFD (with landmarks) or YuNet .onnx file. A and B are then "
-            "photographs, and the largest face near the centre of each is aligned. By default the "
-            "detector of insightface:FOLDER is taken; without one, as with insightface:FILE.onnx, "
-            "A and B are aligned crops.",
+            help="Many pairs instead of A and B: a .csv or .tsv file with the columns first and "
+            "second (or path1 and path2) and possibly label, or a list of two paths on each line.",
             **EXISTING,
         ),
     ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="The score from which on both are taken for one subject.")
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --pairs: the file to write, .csv, .tsv, .parquet or .json (default: CSV on "
+            "the standard output)."
+        ),
     ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --pairs: the folder that relative paths start from (default: the current "
+            "one)."
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="With --pairs: how many processes read files.")
+    ] = 0,
+    detector: ModelDetector = None,
+    far: StoredThreshold = None,
+    threshold: OwnThreshold = None,
+    thresholds: ThresholdFile = None,
     calibration: ModelCalibration = None,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
@@ -64,36 +92,80 @@ def verify(
         Path | None, typer.Option("--json", help="Write the result into this JSON file.")
     ] = None,
 ) -> None:
-    """Compare two files: are they of one subject?
+    """Compare two files, or many pairs of them: are they of one subject?
 
     The command prints the score, the norms as a measure of quality, a decision where there is a
-    threshold, and a probability where there is a calibration.
+    threshold, and a probability where there is a calibration. With --pairs every pair gets a row,
+    and every file is embedded once.
     """
     refuse_input_as_output(context, "json_file")
-    refuse_missing_files([first, second])
+    refuse_input_as_output(context, "out")
+    refuse_idle(context, ("out", "root", "workers"), "--pairs", pairs)
+    refuse_idle(context, ("json_file",), "A and B", pairs is None)
+    files = [path for path in (first, second) if path is not None]
+    if len(files) != (2 if pairs is None else 0):
+        raise ValueError(
+            f"verify takes two files, or --pairs LIST and none, but {len(files)} "
+            f"{'is' if len(files) == 1 else 'are'} given" + (" beside --pairs" if pairs else "")
+        )
+    refuse_missing_files(files)
+    if len(files) == 2 and files[0].samefile(files[1]):
+        warn(f"A and B are the same file ({files[0]})")
     refuse_missing_model(model)
+    rule = rule_of(threshold, far, thresholds)
+    listed = None
+    if pairs is not None:
+        from likeness.pairs import check_written, read_pairs
+
+        if out is not None:
+            check_written(out)
+        listed = read_pairs(pairs)
 
     # These are slow to import, so that what is missing has to be reported before.
     from likeness import verification
 
-    loaded, fitted = verification.load_to_compare(
+    comparer = verification.load_to_compare(
         model,
         detector=detector,
         frontend=frontend,
         calibration=calibration,
-        threshold=threshold,
+        rule=rule,
         warn=warn,
         trust=trust or (),
     )
-    verified = verification.verify(loaded, first, second, threshold=threshold, calibration=fitted)
+    if listed is not None:
+        _verify_pairs(comparer, listed, out, root, workers)
+        return
+    verified = verification.verify(
+        comparer.model,
+        *files,
+        threshold=comparer.threshold,
+        calibration=comparer.calibration,
+        source=comparer.source,
+    )
     if json_file:
-        _write(json_file, (first, second), loaded, verified)
+        _write(json_file, files, comparer.model, verified)
     say(verified.text())
 
 
-def _write(
-    json_file: Path, files: tuple[Path, Path], model: Loaded, verified: Verification
+def _verify_pairs(
+    comparer: Comparer, pairs: Sequence[Pair], out: Path | None, root: Path | None, workers: int
 ) -> None:
+    """Compare many pairs, write or print their rows, and say what was done."""
+    from likeness.pairs import verify_pairs
+
+    verified = verify_pairs(
+        comparer, pairs, root=root, workers=workers, progress=sys.stderr.isatty()
+    )
+    if out is None:
+        say(verified.text().rstrip("\n"))
+        say(verified.summary(), error=True)
+    else:
+        verified.save(out)
+        say(f"{verified.summary()}\n{len(verified):,} rows in {out}")
+
+
+def _write(json_file: Path, files: Sequence[Path], model: Loaded, verified: Verification) -> None:
     """Write the result in schema "likeness.verification/1"."""
     from eval.formats.files import atomic_path
 

@@ -33,15 +33,14 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 
-from eval.calibration import Calibration
 from eval.formats.provenance import likeness_version
 from likeness.service import pages
 from likeness.service.guard import Guard
 from likeness.service.limits import Limits
 from likeness.service.metrics import Metrics
 from likeness.service.work import Service
+from likeness.verification import NO_DECISION, Comparer
 from toolkit.gallery.open import open_gallery
-from toolkit.models.checkpoint import Loaded
 
 MAX_FILES = 10  # of one enrolment
 MIN_TOKEN = 16  # characters
@@ -156,6 +155,7 @@ def _add_state(app: FastAPI, service: Service, metrics: Metrics, local: bool) ->
             "similarity": model.similarity,
             "norm_is_quality": model.norm_is_quality,
             "threshold": service.threshold,
+            "source": service.source,
             "calibrated": service.calibration is not None,
             "gallery": None if service.gallery is None else len(service.gallery),
             "max_bytes": service.limits.max_bytes,
@@ -291,36 +291,31 @@ class Address:
 
 
 def serve(
-    model: Loaded,
+    comparer: Comparer,
     *,
     gallery: Path | None = None,
     address: Address = Address(),
     token: str = "",
-    threshold: float | None = None,
-    calibration: Calibration | None = None,
     limits: Limits | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve until Ctrl-C. The address is printed when the server can be asked.
 
     Args:
-        model: what embeds the uploads.
+        comparer: what embeds the uploads, and what decides.
         gallery: its folder; None for no gallery.
         address: where the server listens.
         token: of 16 characters or more; where it is empty one is made and printed.
-        threshold: of decisions; None where a calibration or nobody decides.
-        calibration: turns scores into probabilities.
         limits: what one client can cost the others.
         say: prints a line.
 
     Raises:
-        ValueError: the gallery is another model's, the threshold is no number, the token is too
-            short, or a host is a pattern.
+        ValueError: the gallery is another model's, the token is too short, or a host is a pattern.
         OSError: the address cannot be bound.
     """
     import uvicorn
 
-    limits = limits or Limits()
+    limits, model = limits or Limits(), comparer.model
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // limits.workers))
     made = not token
     token = token or secrets.token_urlsafe(24)
@@ -334,10 +329,21 @@ def serve(
     local = bound in ("127.0.0.1", "::1")
     store = None if gallery is None else open_gallery(gallery, model.meta)
     try:
-        service = Service(model, store, threshold=threshold, calibration=calibration, limits=limits)
+        service = Service(
+            model,
+            store,
+            threshold=comparer.threshold,
+            calibration=comparer.calibration,
+            source=comparer.source,
+            limits=limits,
+        )
         app = make_app(service, token=token, hosts=address.all_names, local=local)
         url = address.url(port) + (f"#token={token}" if made else "")
         say(f"Likeness serves this {model.modality} model at {url}")
+        if comparer.source:
+            say(f"Threshold {comparer.threshold:.4g} at {comparer.source}")
+        elif comparer.threshold is None and comparer.calibration is None:
+            say(f"No verdict is given: {NO_DECISION}")
         if made:
             say(f"Token for enrolling and removing: {token}")
         if not local:

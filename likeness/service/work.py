@@ -37,6 +37,7 @@ class Service:
         gallery: of `toolkit.gallery`; None for no gallery.
         threshold: accept if score >= threshold; None where a calibration or nobody decides.
         calibration: turns scores into probabilities.
+        source: where a stored threshold comes from; "" for a number of the caller's own.
         limits: of recordings and images.
 
     Raises:
@@ -50,13 +51,14 @@ class Service:
         *,
         threshold: float | None = None,
         calibration: Calibration | None = None,
+        source: str = "",
         limits: Limits | None = None,
     ):
         if threshold is not None and not math.isfinite(threshold):
             raise ValueError(f"threshold {threshold}: must be a finite number")
         self.limits = limits or Limits()
         self.model, self.gallery = _bounded(model, self.limits), gallery
-        self.threshold, self.calibration = threshold, calibration
+        self.threshold, self.calibration, self.source = threshold, calibration, source
 
     def verify(self, first: bytes, second: bytes) -> dict[str, Any]:
         """Compare two files."""
@@ -64,7 +66,11 @@ class Service:
             with _anonymous(paths):
                 self._refuse_large_images([first, second], paths)
                 compared = verification.verify(
-                    self.model, *paths, threshold=self.threshold, calibration=self.calibration
+                    self.model,
+                    *paths,
+                    threshold=self.threshold,
+                    calibration=self.calibration,
+                    source=self.source,
                 )
             return {
                 **compared._asdict(),
@@ -82,6 +88,7 @@ class Service:
             "identified": matches[0].subject if any(accepted) else None,
             "decided": least is not None,
             "threshold": least,
+            "source": self.source if threshold is None else "",
             "similarity": self.gallery.similarity,
             "norm": float(probe.norms[0]),
             "matches": [

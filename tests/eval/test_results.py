@@ -186,7 +186,9 @@ def test_json_is_strict_where_no_threshold_exists():
 
 def test_table_lines_up_and_speaks_percent(results):
     lines = table(results).splitlines()
-    assert lines[0].split() == ["one", "<two>"]
+    assert lines[0].split() == ["one", "threshold", "<two>", "threshold"]
+    place = lines[0].index("threshold")
+    assert lines[1][place:].split()[0] == f"{results[0].threshold:.4g}"
     value = f"{100 * results[0].value:.2f}"
     assert re.match(rf"EER \(%\) +{value}  \[ *[\d.]+, +[\d.]+\] ", lines[1])
     assert lines[2].startswith("minDCF (p = 0.01) ")
@@ -214,7 +216,7 @@ def test_table_shows_missing_cells_unknown_metrics_and_trial_intervals(results, 
         "third: Intervals: 95 % bootstrap over trials, hence optimistic (no subjects given), 20 "
         "resamples." in text
     )
-    assert re.search(r"TAR \(%\) at FAR 0.1 .*\] \* +-$", text, re.MULTILINE)
+    assert re.search(r"TAR \(%\) at FAR 0.1 .*\] \* +[-\d.]+ +-$", text, re.MULTILINE)
     assert re.search(r"^rank_1 +- +0\.\d{4} ", text, re.MULTILINE)
     with pytest.raises(ValueError, match="give every system its own name"):
         table([*results, results[0]])

@@ -104,7 +104,7 @@ def test_from_the_command_line(
     assert likeness(*base) == 0
     shown = capsys.readouterr().out
     assert "(cosine)" in shown
-    assert "decision     none: give a threshold" in shown
+    assert "decision     none: name a stored threshold" in shown
     assert likeness(*base, "--threshold", -1, "--json", tmp_path / "v.json") == 0
     assert "decision     the same subject (score at least -1)" in capsys.readouterr().out
     document = json.loads((tmp_path / "v.json").read_text())

@@ -347,7 +347,7 @@ function answerVerify(got) {
     facts.push(
       fact("Probability", percent(got.probability), `if ${100 * got.prior} % of pairs are`),
     );
-  if (got.threshold !== null) facts.push(fact("Threshold", number(got.threshold)));
+  if (got.threshold !== null) facts.push(fact("Threshold", number(got.threshold), got.source));
   const norms = `${number(got.norms[0])} / ${number(got.norms[1])}`;
   facts.push(state.norm_is_quality ? fact("Quality", norms, "norms") : fact("Norms", norms));
   const why =
@@ -355,8 +355,8 @@ function answerVerify(got) {
       ? make("p", {
           className: "soft",
           textContent:
-            "The server has neither a threshold nor a calibration: start it with --threshold or " +
-            "--calibration.",
+            "The server has neither a threshold nor a calibration: start it with --far, --threshold " +
+            "or --calibration.",
         })
       : "";
   show(
@@ -404,7 +404,7 @@ function answerIdentify(got) {
       textContent:
         got.threshold === null
           ? "No threshold: nobody is accepted or rejected."
-          : `accepted from a score of ${number(got.threshold)}`,
+          : `accepted from a score of ${number(got.threshold)}${got.source && ": " + got.source}`,
     }),
     rows.length
       ? make("table", {}, make("tbody", {}, head, ...rows))

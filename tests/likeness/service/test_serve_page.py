@@ -159,7 +159,7 @@ def test_photos_on_the_page(browser: Any, tmp_path: Path) -> None:
         page.wait_for_selector("[data-drop=second] img")
         page.click("#compare:not([disabled])")
         assert page.inner_text(".verdict") == "No decision"
-        assert "start it with --threshold" in page.inner_text("#answer")
+        assert "start it with --far" in page.inner_text("#answer")
 
 
 def test_a_refused_photo_is_explained(browser: Any, tmp_path: Path) -> None:

@@ -1,0 +1,184 @@
+"""Grouping unknown items by their embeddings: how many subjects are there, and which is whose?"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from eval.similarity import matrix
+from eval.types import check_choice, check_counts
+
+Method = Literal["agglomerative", "hdbscan"]
+MAX_ITEMS = 10_000  # whose scores and distances take 3 GB at most
+Counts = NDArray[np.int64]
+
+
+def cluster(
+    rows: ArrayLike,
+    *,
+    similarity: str = "cosine",
+    threshold: float | None = None,
+    num_clusters: int | None = None,
+    method: Method = "agglomerative",
+    min_size: int = 2,
+) -> Counts:
+    """Group embeddings that are alike.
+
+    "agglomerative" joins the two clusters with the highest mean similarity of their members
+    (average linkage) until no mean reaches the threshold, or so many clusters are left. "hdbscan"
+    (Campello et al. 2013, scikit-learn's) finds dense groups without a threshold, and leaves out
+    what belongs to none.
+
+    Args:
+        rows: Raw embeddings (N, D).
+        similarity: A name of `eval.similarity` that is symmetric.
+        threshold: Two clusters are joined if the mean score of their members is at least this.
+        num_clusters: How many clusters there are, in place of a threshold.
+        method: How the clusters are found.
+        min_size: The fewest items of a cluster, for "hdbscan".
+
+    Returns:
+        The cluster of each item (N,): 1 for the largest one, then in falling order of size; of
+        equal sizes that of the earlier item first. 0 stands for none.
+
+    Raises:
+        ValueError: A threshold and a number are given or neither, one of them beside "hdbscan",
+            there are fewer than 2 or more than 10,000 rows, or a number is outside its range.
+
+    Example:
+        >>> cluster([[1, 0], [0, 1], [2, 0.1], [3, 0]], threshold=0.9).tolist()
+        [1, 2, 1, 1]
+    """
+    values = np.asarray(rows, dtype=np.float32)
+    check_choice("method", method, get_args(Method))
+    if values.ndim != 2 or not 2 <= len(values) <= MAX_ITEMS:
+        raise ValueError(
+            f"{len(values)} items cannot be grouped; give 2 to {MAX_ITEMS:,}, because each is "
+            "compared with every other"
+        )
+    if method == "hdbscan":
+        check_counts("min_size", [min_size], least=2)
+        if min_size > len(values):
+            raise ValueError(f"min_size {min_size}: there are {len(values)} items only")
+        if threshold is not None or num_clusters is not None:
+            raise ValueError(
+                "hdbscan takes neither a threshold nor a number of clusters, but finds both; leave "
+                "them out"
+            )
+        return _by_size(_hdbscan(_distances(values, similarity)[0], min_size))
+    if (threshold is None) == (num_clusters is None):
+        raise ValueError("agglomerative clustering needs a threshold or num_clusters, one of them")
+    if num_clusters is not None:
+        check_counts("num_clusters", [num_clusters])
+        if num_clusters > len(values):
+            raise ValueError(f"num_clusters {num_clusters}: there are {len(values)} items only")
+    distances, nearest = _distances(values, similarity)
+    cut = None if threshold is None else nearest - threshold
+    return _by_size(_agglomerative(distances, cut, num_clusters))
+
+
+class Fit(NamedTuple):
+    """How well items (N,) sit in their clusters.
+
+    Attributes:
+        own: The mean score with the other items of the cluster; NaN for an item alone.
+        other: The highest mean score with all items of another cluster; NaN where there is none.
+        nearest: The number of that cluster; 0 where there is none.
+    """
+
+    own: NDArray[np.float64]
+    other: NDArray[np.float64]
+    nearest: Counts
+
+
+def fit_of(rows: ArrayLike, clusters: Counts, *, similarity: str = "cosine") -> Fit:
+    """How well each item sits in its cluster, by the mean scores with the items of each cluster.
+
+    Args:
+        rows: Raw embeddings (N, D).
+        clusters: Of each item (N,), as `cluster` gives them; 0 stands for none.
+        similarity: A name of `eval.similarity`.
+
+    Example:
+        >>> fit = fit_of([[1, 0], [1, 0], [0, 1]], np.array([1, 1, 2]))
+        >>> fit.own.tolist(), fit.nearest.tolist()
+        ([1.0, 1.0, nan], [2, 2, 1])
+    """
+    values = np.asarray(rows, dtype=np.float32)
+    scores = matrix(values, values, similarity).astype(np.float64)
+    count = int(clusters.max(initial=0))
+    member = clusters[:, None] == np.arange(1, count + 1)
+    sizes = member.sum(axis=0)
+    sums = scores @ member
+    own_row = np.arange(len(values)), np.maximum(clusters, 1) - 1
+    inside = clusters > 0
+    others = sums / np.maximum(sizes, 1)
+    alone = np.full(len(values), np.nan)
+    if not count:
+        return Fit(alone, alone.copy(), np.zeros(len(values), dtype=np.int64))
+    company = inside & (sizes[own_row[1]] > 1)
+    without_self = sums[own_row] - np.diagonal(scores)
+    own = np.where(company, without_self / np.maximum(sizes[own_row[1]] - 1, 1), np.nan)
+    others[member] = -np.inf
+    best = others.max(axis=1)
+    there = np.isfinite(best)
+    return Fit(
+        own,
+        np.where(there, best, np.nan),
+        np.where(there, others.argmax(axis=1) + 1, 0).astype(np.int64),
+    )
+
+
+def _distances(values: NDArray[np.float32], similarity: str) -> tuple[NDArray[np.float64], float]:
+    """Distances (N, N), 0 on the diagonal and symmetric, and the score of distance 0."""
+    scores = matrix(values, values, similarity).astype(np.float64)
+    scores = (scores + scores.T) / 2
+    apart = ~np.eye(len(scores), dtype=np.bool_)
+    nearest = max(1.0 if similarity == "cosine" else -np.inf, float(scores[apart].max()))
+    distances = np.maximum(nearest - scores, 0.0)
+    np.fill_diagonal(distances, 0.0)
+    return distances, nearest
+
+
+def _agglomerative(
+    distances: NDArray[np.float64], cut: float | None, num_clusters: int | None
+) -> Counts:
+    from scipy.cluster.hierarchy import fcluster, linkage  # slow to import, needed here only
+    from scipy.spatial.distance import squareform
+
+    tree = linkage(squareform(distances, checks=False), method="average")
+    if cut is not None:
+        return np.asarray(fcluster(tree, cut, criterion="distance"), dtype=np.int64)
+    assert num_clusters is not None  # one of both is given
+    return _cut_into(tree, num_clusters)
+
+
+def _cut_into(tree: NDArray[np.float64], num_clusters: int) -> Counts:
+    """Exactly so many clusters, also where several joins are at one distance."""
+    size = len(tree) + 1
+    parent = np.arange(2 * size - 1)
+    for step, (left, right) in enumerate(tree[: size - num_clusters, :2].astype(np.int64)):
+        parent[[left, right]] = size + step
+    for node in range(len(parent) - 1, -1, -1):
+        parent[node] = parent[parent[node]]
+    return parent[:size]
+
+
+def _hdbscan(distances: NDArray[np.float64], min_size: int) -> Counts:
+    from sklearn.cluster import HDBSCAN  # slow to import, needed here only
+
+    found = HDBSCAN(min_cluster_size=min_size, metric="precomputed", copy=False).fit(distances)
+    return np.asarray(found.labels_, dtype=np.int64)
+
+
+def _by_size(labels: Counts) -> Counts:
+    """The clusters numbered from 1 by size, then by their first item; negative labels become 0."""
+    names, first, inverse, counts = np.unique(
+        labels, return_index=True, return_inverse=True, return_counts=True
+    )
+    order = [i for i in np.lexsort((first, -counts)) if names[i] >= 0]
+    numbers = np.zeros(len(names), dtype=np.int64)
+    numbers[order] = np.arange(1, len(order) + 1)
+    return numbers[inverse]

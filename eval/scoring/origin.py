@@ -1,0 +1,148 @@
+"""Where scores come from: the model, the scoring and the trial list, in a file beside the scores.
+
+A score file of the field holds ids and numbers only. What gave the numbers stands in
+`SCORES.origin.json`, which names the score file by its SHA-256. So a score file that was replaced
+or changed says nothing of its origin, and never something wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from eval.calibration import Calibration
+from eval.formats.files import bounded
+from eval.formats.provenance import sha256
+from eval.formats.writing import atomic_path
+
+FORMAT = "likeness.origin/1"
+MAX_TEXT = 4096  # characters of each text
+MAX_ENTRIES = 100  # of the meta of embeddings
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What gave a list of scores. Thresholds of one origin are not for scores of another.
+
+    Attributes:
+        system: The scoring in words, see `eval.scoring.score.Scoring.system`.
+        meta: Of the embeddings that were scored: the model's digest, the similarity and settings
+            such as flips or crops.
+        calibration: The SHA-256 of the calibration that turned the scores into log-likelihood
+            ratios; "" where there is none.
+        trials: The name of the trial list; "" where it is not known.
+
+    Example:
+        >>> Origin("cosine, model ab12", {"model": "ab12"}).model
+        'ab12'
+    """
+
+    system: str
+    meta: Mapping[str, str] = field(default_factory=dict)
+    calibration: str = ""
+    trials: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
+
+    @property
+    def model(self) -> str:
+        """The digest of the model; "" where the embeddings did not say it."""
+        return self.meta.get("model", "")
+
+    def to_json(self) -> dict[str, Any]:
+        """The origin as an object of JSON."""
+        return {
+            "system": self.system,
+            "meta": dict(self.meta),
+            "calibration": self.calibration,
+            "trials": self.trials,
+        }
+
+
+def origin_from(value: object) -> Origin:
+    """The origin in an object of JSON.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(value, dict):
+        raise ValueError("the origin of the scores is no object")
+    texts = {name: value.get(name) for name in ("system", "calibration", "trials")}
+    meta = value.get("meta")
+    if not isinstance(meta, dict) or len(meta) > MAX_ENTRIES:
+        raise ValueError(f"the origin's meta is no object of at most {MAX_ENTRIES} texts")
+    for name, text in (*texts.items(), *meta.items(), *((key, key) for key in meta)):
+        if not isinstance(text, str) or len(text) > MAX_TEXT:
+            raise ValueError(f"the origin's {name[:40]!r} is no text of at most {MAX_TEXT} signs")
+    return Origin(meta=meta, **texts)  # type: ignore[arg-type]  # they were just checked
+
+
+def digest_of(calibration: Calibration | None) -> str:
+    """The SHA-256 of a calibration's numbers; "" without one."""
+    if calibration is None:
+        return ""
+    return hashlib.sha256(json.dumps(asdict(calibration), sort_keys=True).encode()).hexdigest()
+
+
+def origin_path(scores: str | Path) -> Path:
+    """Where the origin of a score file lies.
+
+    Example:
+        >>> origin_path("lists/scores.txt").as_posix()
+        'lists/scores.txt.origin.json'
+    """
+    path = Path(scores)
+    return path.with_name(f"{path.name}.origin.json")
+
+
+def write_origin(scores: str | Path, origin: Origin) -> None:
+    """Write the origin of a score file beside it; of a pipe or a device there is none.
+
+    Args:
+        scores: The score file, which is whole.
+        origin: What gave its scores.
+
+    Raises:
+        OSError: The disk refuses it; the score file stays, and then says nothing of its origin.
+    """
+    path = Path(scores)
+    if not path.is_file():
+        return
+    document = {"format": FORMAT, "scores_sha256": sha256(path), **origin.to_json()}
+    with atomic_path(origin_path(path)) as temporary:
+        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def read_origin(scores: str | Path) -> Origin | None:
+    """Read the origin of a score file.
+
+    Args:
+        scores: The score file.
+
+    Returns:
+        The origin. None where no file beside the scores says it, or where that file is of other
+        scores, as after the score file was replaced or edited.
+
+    Raises:
+        ValueError: The file beside the scores is damaged.
+    """
+    path = origin_path(scores)
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(bounded(path, _MAX_BYTES).decode())
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT!r}")
+        origin = origin_from(value)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); remove it, or score the trials again"
+        ) from None
+    return origin if value.get("scores_sha256") == sha256(Path(scores)) else None

@@ -1,0 +1,303 @@
+"""Thresholds that were measured, with everything that they hold for: model, scoring and data.
+
+A threshold is a number on the scale of one model's scores, of one way of scoring, and its error
+rates are those of one kind of data. `measure` takes thresholds from scores with labels, `save`
+keeps them in a JSON file, and `load` reads and checks that file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date as Date
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from eval.formats.files import bounded
+from eval.formats.writing import atomic_path
+from eval.scoring.origin import MAX_TEXT, Origin, origin_from
+from eval.types import Scores
+from eval.verification import tar_threshold, threshold_at_eer
+
+FORMAT = "likeness.thresholds/1"
+LEAST_ERRORS = 10  # nontarget trials that a FAR has to amount to, or it says nothing
+_MAX_BYTES = 1 << 20
+_MAX_MEASURED, _MAX_POINTS = 100, 100
+_MAX_COUNT = 1 << 53
+
+Far = float | Literal["eer"]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """One operating point.
+
+    Attributes:
+        at: "eer" for the equal error rate, "far" for a false-accept rate that was asked for.
+        far: The false-accept rate: the one that was asked for, or the one measured at the EER.
+        frr: The share of target trials that it rejects, as measured.
+        value: The threshold: accept if score >= value.
+    """
+
+    at: Literal["eer", "far"]
+    far: float
+    frr: float
+    value: float
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence.
+
+        Example:
+            >>> Threshold("far", 0.01, 0.2, 0.4).name, Threshold("eer", 0.035, 0.035, 0.3).name
+            ('FAR 1 %', 'the EER (3.5 %)')
+        """
+        rate = f"{100 * self.far:.3g} %"
+        return f"FAR {rate}" if self.at == "far" else f"the EER ({rate})"
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The thresholds of one model and one way of scoring, as measured on one list of trials.
+
+    Attributes:
+        origin: The model and the scoring; the thresholds hold for such scores only.
+        data: What they were measured on, in the words of whoever measured.
+        subjects: How many subjects the trials are of; None where that is not known.
+        targets: How many target trials there were.
+        nontargets: How many nontarget trials there were.
+        date: The day, as 2026-11-22.
+        points: The thresholds, that of the EER first.
+
+    Example:
+        >>> scores = Scores([3, 2, 1, 0] * 10, [True, True, False, False] * 10)
+        >>> found, left_out = measure(scores, Origin("dot"), data="demo", fars=[0.5, 0.01])
+        >>> found.at(0.5).value, left_out
+        (1.0, (0.01,))
+    """
+
+    origin: Origin
+    data: str
+    subjects: int | None
+    targets: int
+    nontargets: int
+    date: str
+    points: tuple[Threshold, ...]
+
+    def at(self, far: Far) -> Threshold:
+        """The threshold of an operating point.
+
+        Args:
+            far: A false-accept rate that was measured, such as 0.01, or "eer".
+
+        Raises:
+            ValueError: It was not measured; the message lists those that were.
+        """
+        if isinstance(far, bool) or not (far == "eer" or isinstance(far, int | float)):
+            raise ValueError(f"far {far!r}: give a false-accept rate such as 0.01, or 'eer'")
+        for point in self.points:
+            if point.at == "eer" if far == "eer" else _is_rate(point, far):
+                return point
+        known = ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
+        remedy = f"evaluate with --far {far} and save anew"
+        if far != "eer" and far * self.nontargets < LEAST_ERRORS:
+            remedy = (
+                f"measure on more trials, because {self.nontargets:,} nontarget trials support a "
+                f"FAR of {LEAST_ERRORS / self.nontargets:.2g} or more"
+            )
+        raise ValueError(
+            f"no threshold at FAR {far} was measured on {self.data}; there is {known}: take one of "
+            f"these, or {remedy}"
+        )
+
+    def source(self, point: Threshold) -> str:
+        """Where a threshold comes from, such as "FAR 1 %, measured on X: 12 subjects, ..."."""
+        sizes = [f"{self.targets + self.nontargets:,} trials", self.date]
+        if self.subjects is not None:
+            sizes.insert(0, f"{self.subjects:,} subjects")
+        return f"{point.name}, measured on {self.data}: {', '.join(sizes)}"
+
+
+def _is_rate(point: Threshold, far: float | str) -> bool:
+    return point.at == "far" and math.isclose(point.far, float(far), rel_tol=1e-9)
+
+
+def measure(
+    scores: Scores,
+    origin: Origin,
+    *,
+    data: str,
+    fars: Sequence[float],
+    subjects: int | None = None,
+    date: str | None = None,
+) -> tuple[Thresholds, tuple[float, ...]]:
+    """Take the thresholds at the EER and at false-accept rates.
+
+    A FAR below 10 / (number of nontarget trials) is left out: fewer than ten false accepts would
+    stand behind its threshold. So is one at which every trial has to be rejected.
+
+    Args:
+        scores: P trials with labels.
+        origin: What gave the scores.
+        data: What the trials are called.
+        fars: The false-accept rates.
+        subjects: How many subjects the trials are of, where it is known.
+        date: The day of the measurement; by default today.
+
+    Returns:
+        The thresholds, and the rates that were left out.
+    """
+    target, nontarget = scores.targets, scores.nontargets
+    resolved = [far for far in fars if far * nontarget.size >= LEAST_ERRORS * (1 - 1e-9)]
+    values: list[tuple[Literal["eer", "far"], float, float]] = [
+        ("eer", 0.0, threshold_at_eer(target, nontarget))
+    ]
+    values += [("far", far, tar_threshold(target, nontarget, far)) for far in resolved]
+    points = []
+    for at, far, value in values:
+        if math.isfinite(value):
+            measured = float(np.mean(nontarget >= value))
+            frr = float(np.mean(target < value))
+            points.append(Threshold(at, far if at == "far" else measured, frr, float(value)))
+    kept = [point.far for point in points if point.at == "far"]
+    return (
+        Thresholds(
+            origin,
+            data,
+            subjects,
+            int(target.size),
+            int(nontarget.size),
+            date or Date.today().isoformat(),
+            tuple(points),
+        ),
+        tuple(far for far in fars if far not in kept),
+    )
+
+
+def load(path: str | Path) -> tuple[Thresholds, ...]:
+    """Read what `save` wrote.
+
+    Returns:
+        The thresholds, one entry for each way of scoring.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is no such file, or it was damaged or edited so that it says nothing whole.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file of thresholds; correct the path")
+    try:
+        value = json.loads(bounded(path, _MAX_BYTES).decode(), parse_constant=_refuse_constant)
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT!r}")
+        measured = value.get("measured")
+        if not isinstance(measured, list) or not 1 <= len(measured) <= _MAX_MEASURED:
+            raise ValueError(f"'measured' is no list of 1 to {_MAX_MEASURED} entries")
+        return tuple(map(_thresholds_from, measured))
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(
+            f"{path}: not a file of thresholds ({error}); make one with `likeness evaluate SCORES "
+            "--save-to MODEL`"
+        ) from None
+
+
+def save(path: str | Path, thresholds: Thresholds) -> None:
+    """Keep thresholds in a file, whole or not at all.
+
+    Those of other ways of scoring with the same model stay in the file; those of the same scoring
+    are replaced.
+
+    Args:
+        path: The file, which is made if it does not exist.
+        thresholds: What was measured.
+
+    Raises:
+        ValueError: The file holds something else.
+    """
+    path = Path(path)
+    others = [
+        entry
+        for entry in (load(path) if path.exists() else ())
+        if entry.origin.model == thresholds.origin.model
+        and _scoring(entry.origin) != _scoring(thresholds.origin)
+    ]
+    document = {"format": FORMAT, "measured": [_to_json(e) for e in (thresholds, *others)]}
+    with atomic_path(path) as temporary:
+        temporary.write_text(
+            json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+            encoding="utf-8",
+        )
+
+
+def _scoring(origin: Origin) -> tuple[str, dict[str, str], str]:
+    """What has to be equal for thresholds to hold: all but the name of the trial list."""
+    return origin.system, dict(origin.meta), origin.calibration
+
+
+def _to_json(entry: Thresholds) -> dict[str, Any]:
+    return {
+        "origin": entry.origin.to_json(),
+        "data": entry.data,
+        "subjects": entry.subjects,
+        "targets": entry.targets,
+        "nontargets": entry.nontargets,
+        "date": entry.date,
+        "points": [
+            {"at": p.at, "far": p.far, "frr": p.frr, "threshold": p.value} for p in entry.points
+        ],
+    }
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number that a threshold or a rate can have")
+
+
+def _thresholds_from(value: object) -> Thresholds:
+    if not isinstance(value, dict):
+        raise ValueError("an entry of 'measured' is no object")
+    points = value.get("points")
+    if not isinstance(points, list) or not 1 <= len(points) <= _MAX_POINTS:
+        raise ValueError(f"'points' is no list of 1 to {_MAX_POINTS} thresholds")
+    data, date = value.get("data"), value.get("date")
+    if not isinstance(data, str) or not 0 < len(data) <= MAX_TEXT or not data.isprintable():
+        raise ValueError(f"'data' is no name of 1 to {MAX_TEXT} printable signs")
+    if not isinstance(date, str) or not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
+        raise ValueError("'date' is no day such as 2026-11-22")
+    subjects = value.get("subjects")
+    return Thresholds(
+        origin_from(value.get("origin")),
+        data,
+        None if subjects is None else _count(subjects, "subjects"),
+        _count(value.get("targets"), "targets"),
+        _count(value.get("nontargets"), "nontargets"),
+        date,
+        tuple(map(_point_from, points)),
+    )
+
+
+def _count(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
+        raise ValueError(f"{name!r} is no whole number from 1")
+    return value
+
+
+def _point_from(value: object) -> Threshold:
+    if not isinstance(value, dict) or value.get("at") not in ("eer", "far"):
+        raise ValueError("a threshold is no object with 'at' eer or far")
+    numbers = {name: value.get(name) for name in ("far", "frr", "threshold")}
+    for name, number in numbers.items():
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, int | float)
+            or not math.isfinite(number)
+            or (name != "threshold" and not 0 <= number <= 1)
+        ):
+            raise ValueError(f"{name!r} of a threshold is {str(number)[:40]}, which it cannot be")
+    far, frr, threshold = (float(number) for number in numbers.values())  # type: ignore[arg-type]
+    return Threshold(value["at"], far, frr, threshold)

@@ -1,0 +1,381 @@
+"""`likeness gallery`: enrol files, search for them, list and remove subjects, group unknown files.
+
+The work is done by likeness/galleries.py and likeness/clustering.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import typer
+
+from likeness.commands.options import (
+    EXISTING,
+    Frontend,
+    ModelDetector,
+    OwnThreshold,
+    StoredThreshold,
+    ThresholdFile,
+    Trust,
+    refuse_idle,
+    rule_of,
+)
+from likeness.missing import refuse_missing_model
+from toolkit.printing import one_line, say, warn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eval.types import Embeddings
+    from likeness.thresholds import Rule
+    from likeness.verification import Comparer
+    from toolkit.data.batch import Bad
+
+app = typer.Typer(
+    name="gallery",
+    help="Enrol people or things in a gallery, search it, and group unknown files. The gallery is "
+    "a folder that belongs to one model.",
+    no_args_is_help=True,
+)
+_EMBEDDINGS = (".npz", ".ark", ".scp", ".h5", ".lance")
+_NUM_NAMED = 20  # unreadable files are named up to this number, and then counted
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA", help="A folder, a file, a list of paths, or a .csv or .tsv table."
+    ),
+]
+Gallery = Annotated[
+    str,
+    typer.Option(
+        metavar="DIR",
+        help="The folder of the gallery. A new one is a SQLite file in it, and with lancedb:DIR a "
+        "LanceDB table.",
+    ),
+]
+ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify`.")]
+Root = Annotated[
+    Path | None,
+    typer.Option(help="The folder that relative paths of a list or table start from."),
+]
+
+
+@app.command(
+    epilog="Example: likeness gallery enrol people_folder --gallery people --model runs/an4"
+)
+def enrol(
+    data: Data,
+    gallery: Gallery,
+    model: ModelText,
+    subject: Annotated[
+        str | None, typer.Option(help="Who all files are of (default: as below).")
+    ] = None,
+    subjects: Annotated[
+        Path | None,
+        typer.Option(
+            help="Lines `id subject` (default: the label of a list or table, else the first folder "
+            "of each file below DATA).",
+            **EXISTING,
+        ),
+    ] = None,
+    existing: Annotated[
+        Literal["refuse", "add", "replace", "skip"],
+        typer.Option(
+            help="What becomes of subjects who are enrolled already: refuse enrols nobody, add "
+            "adds to their enrolments, replace puts the files in their place, skip leaves them."
+        ),
+    ] = "refuse",
+    root: Root = None,
+    workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
+    detector: ModelDetector = None,
+    frontend: Frontend = "wespeaker",
+    trust: Trust = None,
+) -> None:
+    """Enrol the files of a folder, list or table.
+
+    A subject may have several files, which are pooled. Files that cannot be read are named and
+    left out.
+    """
+    if subject is not None and subjects is not None:
+        raise ValueError("--subject and --subjects both say who the files are of; give one of them")
+    _refuse_missing(data, model)
+    from eval.formats.subjects import read_mapping
+    from likeness import galleries
+
+    subject_of = read_mapping(subjects) if subjects else None
+    comparer = _loaded(model, detector, frontend, trust)
+    done = galleries.enrol(
+        gallery,
+        comparer.model,
+        data,
+        root=root,
+        subject=subject,
+        subject_of=subject_of,
+        existing=existing,
+        workers=workers,
+        progress=sys.stderr.isatty(),
+    )
+    _name_unreadable(done.bad)
+    if done.repeated:
+        warn(
+            f"{len(done.repeated)} files are left out, because their subject has the same "
+            f"embedding from another file; the first is {done.repeated[0]!r}"
+        )
+    if done.skipped:
+        say(f"{len(done.skipped):,} subjects were enrolled before and stay as they are")
+    say(
+        f"{done.files:,} files of {done.subjects:,} subjects enrolled in "
+        f"{galleries.folder_of(gallery)}, which has {done.size:,} subjects now"
+    )
+
+
+@app.command(
+    epilog="Example: likeness gallery search unknown.wav --gallery people --model runs/an4 --far "
+    "0.01"
+)
+def search(
+    data: Data,
+    gallery: Gallery,
+    model: ModelText,
+    k: Annotated[
+        int, typer.Option("--k", "-k", min=1, max=1000, help="How many subjects for each file.")
+    ] = 5,
+    far: StoredThreshold = None,
+    threshold: OwnThreshold = None,
+    thresholds: ThresholdFile = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file to write, .csv, .tsv or .json (default: CSV on the standard output)."
+        ),
+    ] = None,
+    root: Root = None,
+    detector: ModelDetector = None,
+    frontend: Frontend = "wespeaker",
+    trust: Trust = None,
+) -> None:
+    """Find the enrolled subjects who are most similar to each file.
+
+    Every file gets a row for each of the K best, with the score, and with a verdict where a
+    threshold decides.
+    """
+    _refuse_missing(data, model)
+    rule = rule_of(threshold, far, thresholds)
+    from likeness import galleries
+
+    if out is not None:
+        galleries.check_written(out)
+    if not galleries.exists(gallery):
+        galleries.entries_of(gallery)  # says what is missing, before the model is loaded
+    comparer = _loaded(model, detector, frontend, trust, rule)
+    with galleries.opened(gallery, comparer.model.meta) as store:
+        found = galleries.search(
+            store,
+            comparer.model,
+            data,
+            k=k,
+            threshold=comparer.threshold,
+            source=comparer.source,
+            far=None if far in (None, "eer") else float(str(far)),
+            root=root,
+            progress=sys.stderr.isatty(),
+        )
+    if out is None:
+        say(found.text().rstrip("\n"))
+        say(found.summary(), error=True)
+    else:
+        found.save(out)
+        say(f"{found.summary()}\n{len(found.rows):,} rows in {out}")
+
+
+@app.command("list", epilog="Example: likeness gallery list --gallery people")
+def list_subjects(gallery: Gallery) -> None:
+    """List who is enrolled, with the number of enrolments and the norm of the template."""
+    from eval.results import aligned
+    from likeness import galleries
+
+    entries, meta = galleries.entries_of(gallery)
+    rows = [["subject", "enrolments", "norm"]]
+    rows += [[e.subject, f"{e.enrolments:,}", f"{e.norm:.4g}"] for e in entries]
+    say("\n".join(map(one_line, aligned(rows))))
+    model = f" of model {meta['model'][:16]}" if "model" in meta else ""
+    say(f"{len(entries):,} subjects in {galleries.folder_of(gallery)}{model}", error=True)
+
+
+@app.command(epilog="Example: likeness gallery remove ann bob --gallery people")
+def remove(
+    subjects: Annotated[list[str], typer.Argument(metavar="SUBJECT...", help="Whom to erase.")],
+    gallery: Gallery,
+) -> None:
+    """Erase subjects, from the disk too."""
+    from likeness import galleries
+
+    left = galleries.remove(gallery, subjects)
+    say(f"{len(set(subjects)):,} subjects erased; {left:,} are left")
+
+
+@app.command(
+    epilog="Example: likeness gallery cluster unknown --model runs/an4 --far 0.01 --out "
+    "clusters.csv --report clusters"
+)
+def cluster(
+    context: typer.Context,
+    data: Data,
+    out: Annotated[
+        Path, typer.Option(help="The file to write, .csv or .tsv, with columns id and cluster.")
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The model, as for `likeness verify`; not needed where DATA is a file of "
+            "embeddings."
+        ),
+    ] = None,
+    far: StoredThreshold = None,
+    threshold: OwnThreshold = None,
+    thresholds: ThresholdFile = None,
+    num_clusters: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many clusters there are, in place of a threshold."),
+    ] = None,
+    method: Annotated[
+        Literal["agglomerative", "hdbscan"],
+        typer.Option(
+            help="agglomerative joins by average linkage down to the threshold or the number; "
+            "hdbscan finds dense groups by itself and leaves out the rest (cluster 0)."
+        ),
+    ] = "agglomerative",
+    min_size: Annotated[
+        int, typer.Option(min=2, help="With hdbscan: the fewest files of a cluster.")
+    ] = 2,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a self-contained page into this folder.")
+    ] = None,
+    media: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            help="With --report, where DATA is a file of embeddings: the folder of the files that "
+            "the ids name, or a list `id path`. The page then shows them.",
+        ),
+    ] = None,
+    root: Root = None,
+    workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
+    detector: ModelDetector = None,
+    frontend: Frontend = "wespeaker",
+    trust: Trust = None,
+) -> None:
+    """Group unknown files: how many subjects are there, and which file is whose?
+
+    DATA is a folder, a list or a table of at most 10,000 files, or a file of their embeddings.
+    """
+    refuse_idle(context, ("media",), "--report", report)
+    refuse_idle(context, ("min_size",), "--method hdbscan", method == "hdbscan")
+    rule = rule_of(threshold, far, thresholds)
+    if (rule.decides + (num_clusters is not None)) != (method == "agglomerative"):
+        raise ValueError(
+            "--method hdbscan takes no threshold and no number; leave them out"
+            if method == "hdbscan"
+            else "clusters need a threshold (--far or --threshold) or their number "
+            "(--num-clusters), one of them"
+        )
+    _refuse_missing(data, model)
+    from likeness import clustering
+
+    clustering.check_written(out)
+    (embeddings, files), limit, source = _embedded(
+        data, model, rule, root=root, workers=workers, reading=(detector, frontend, trust)
+    )
+    grouped = clustering.cluster(
+        embeddings,
+        threshold=limit,
+        num_clusters=num_clusters,
+        method=method,
+        min_size=min_size,
+        source=source,
+    )
+    grouped.save(out)
+    say(f"{len(embeddings):,} items in {len(grouped):,} clusters in {out}. {grouped.how}")
+    if report is not None:
+        page = grouped.report(report, media=media or files, command=str(context.obj))
+        say(f"page: {page}")
+
+
+class Grouping(NamedTuple):
+    """What is grouped: embeddings, and the file of each id where there is one."""
+
+    embeddings: Embeddings
+    files: Mapping[str, Path]
+
+
+def _refuse_missing(data: str, model: str | None) -> None:
+    """Refuse data and a model that do not exist, before anything slow is imported."""
+    if not data or not Path(data).exists():
+        raise FileNotFoundError(f"{data!r}: there is no such file or folder; correct the path")
+    if model is not None:
+        refuse_missing_model(model)
+
+
+def _loaded(
+    model: str,
+    detector: Path | None,
+    frontend: Literal["wespeaker", "3dspeaker"],
+    trust: list[str] | None,
+    rule: Rule | None = None,
+) -> Comparer:
+    """The model, and the threshold where a rule asks for one."""
+    from likeness.thresholds import Rule
+    from likeness.verification import load_to_compare
+
+    return load_to_compare(
+        model,
+        detector=detector,
+        frontend=frontend,
+        calibration=None,
+        rule=rule or Rule(),
+        warn=lambda _: None,  # a calibration beside the model is not used here
+        trust=trust or (),
+    )
+
+
+def _embedded(
+    data: str,
+    model: str | None,
+    rule: Rule,
+    *,
+    root: Path | None,
+    workers: int,
+    reading: tuple[Path | None, Literal["wespeaker", "3dspeaker"], list[str] | None],
+) -> tuple[Grouping, float | None, str]:
+    """What is to be grouped, the threshold, and where that comes from."""
+    from likeness import galleries
+
+    path = Path(data)
+    if path.suffix.lower() in _EMBEDDINGS or (model is None and path.suffix.lower() == ".parquet"):
+        from eval.formats import embeddings
+
+        entries = rule.read(model or "")
+        stored = embeddings.read(path)
+        return Grouping(stored, {}), *rule.decide(entries, stored.meta)
+    if model is None:
+        raise ValueError(
+            "--model is needed to embed the files; without one DATA has to be a file of "
+            "embeddings (.npz, .ark, .scp, .parquet, .h5 or .lance)"
+        )
+    comparer = _loaded(model, *reading, rule)
+    made, paths, bad = galleries.embed(
+        comparer.model, data, root=root, workers=workers, progress=sys.stderr.isatty()
+    )
+    _name_unreadable(bad)
+    return Grouping(made, paths), comparer.threshold, comparer.source
+
+
+def _name_unreadable(bad: Sequence[Bad]) -> None:
+    """Name the files that cannot be read, the first of many."""
+    for item in bad[:_NUM_NAMED]:
+        say(one_line(f"skipped {item.id}: {item.reason}"), error=True)
+    if len(bad) > _NUM_NAMED:
+        say(f"skipped {len(bad) - _NUM_NAMED} more files", error=True)

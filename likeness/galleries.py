@@ -1,0 +1,418 @@
+"""Enrol files in a stored gallery and search it for files: what `likeness gallery` does."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from eval.formats.writing import atomic_path
+from eval.types import Embeddings, name_first, nfc
+from likeness.inputs import items_of
+from likeness.verification import NO_DECISION
+from toolkit.data.batch import Bad
+from toolkit.data.items import Item
+from toolkit.gallery import lance
+from toolkit.gallery.open import open_gallery
+from toolkit.gallery.rules import Entry
+from toolkit.gallery.store import FILE
+from toolkit.models.checkpoint import Loaded
+from toolkit.models.embed import embed_where_readable
+
+Existing = Literal["refuse", "add", "replace", "skip"]
+_WRITTEN = {".csv": ",", ".tsv": "\t", ".json": ""}
+
+
+def folder_of(name: str | Path) -> Path:
+    """The folder of a gallery, which may be written lancedb:DIR.
+
+    Example:
+        >>> folder_of("lancedb:people").as_posix()
+        'people'
+    """
+    return Path(str(name).removeprefix("lancedb:"))
+
+
+def exists(name: str | Path) -> bool:
+    """Whether there is a gallery of this name."""
+    folder = folder_of(name)
+    return (folder / FILE).is_file() or lance.holds(folder)
+
+
+@contextmanager
+def opened(
+    name: str | Path, meta: Mapping[str, str] | None, *, makes: bool = False
+) -> Iterator[Any]:
+    """Open a gallery, and close it at the end.
+
+    Args:
+        name: Its folder. `lancedb:DIR` makes a new one a LanceDB table; else it is a SQLite file.
+        meta: Of the model's embeddings; None for whatever the gallery says.
+        makes: Whether a gallery is made where there is none.
+
+    Raises:
+        FileNotFoundError: There is none, and none is to be made.
+        ValueError: It is of another model, damaged, or used by another process.
+    """
+    folder, there = folder_of(name), exists(name)
+    if not there and not makes:
+        raise FileNotFoundError(
+            f"{folder} contains no gallery; enrol with `likeness gallery enrol`, or correct the "
+            "path"
+        )
+    makes_table = not there and str(name).startswith("lancedb:")
+    gallery = lance.LanceGallery(folder, meta) if makes_table else open_gallery(folder, meta)
+    try:
+        yield gallery
+    finally:
+        gallery.close()
+
+
+class Enrolled(NamedTuple):
+    """What an enrolment did.
+
+    Attributes:
+        files: How many files were enrolled.
+        subjects: Of how many subjects.
+        skipped: Subjects who were enrolled before and stay as they are.
+        bad: Files that cannot be read, with the reasons.
+        repeated: Files whose embedding is that of another file of the subject; they are left out.
+        size: How many subjects the gallery has now.
+    """
+
+    files: int
+    subjects: int
+    skipped: tuple[str, ...]
+    bad: Sequence[Bad]
+    repeated: tuple[str, ...]
+    size: int
+
+
+def enrol(
+    name: str | Path,
+    model: Loaded,
+    inputs: Any,
+    *,
+    root: Path | None = None,
+    subject: str | None = None,
+    subject_of: Mapping[str, str] | None = None,
+    existing: Existing = "refuse",
+    workers: int = 0,
+    progress: bool = False,
+) -> Enrolled:
+    """Embed files and enrol those that can be read; the gallery is made where there is none.
+
+    The subject of a file is `subject`, else the entry of `subject_of`, else the label that a list
+    or table has, else the first folder of its id. A file that is given alone has none.
+
+    Args:
+        name: The gallery, as for `opened`.
+        model: What embeds the files.
+        inputs: A folder, a list, a table or a file, see `likeness.inputs.items_of`.
+        root: The folder that relative paths of lists start from.
+        subject: Who all files are of.
+        subject_of: Id -> subject.
+        existing: What becomes of subjects who are enrolled already: "refuse" enrols nobody, "add"
+            adds to their enrolments, "replace" puts the files in their place, "skip" leaves them.
+        workers: How many processes read files.
+        progress: Whether to show a bar.
+
+    Raises:
+        ValueError: Files have no subject, subjects are enrolled already, nothing can be read, or
+            the gallery is of another model.
+    """
+    known = set()
+    if exists(name):
+        with opened(name, model.meta) as gallery:
+            known = {entry.subject for entry in gallery.entries()}
+    with items_of(inputs, modality=model.modality, root=root) as items:
+        of_item = {item.id: subject or _subject(item, subject_of) for item in items}
+        if not (subject or subject_of) and str(inputs) in of_item and len(items) == 1:
+            of_item = {items[0].id: items[0].label or ""}
+        unnamed = [item_id for item_id, who in of_item.items() if not who]
+        if unnamed:
+            raise ValueError(
+                f"{len(unnamed)} of {len(items)} files have no subject ({name_first(unnamed)}): "
+                "no folder or label names it; name the subject with --subject, or give "
+                "lines `id subject` with --subjects"
+            )
+        before = [who for who in dict.fromkeys(map(nfc, of_item.values())) if who in known]
+        if before and existing == "refuse":
+            raise ValueError(
+                f"{len(before)} subjects are enrolled already ({name_first(before)}), and nobody "
+                "was enrolled; --existing add adds to their enrolments, replace puts these files "
+                "in their place, skip leaves them as they are"
+            )
+        left = set(before) if existing == "skip" else set()
+        chosen = [item for item in items if nfc(of_item[item.id]) not in left]
+        embeddings, bad = _embed(model, chosen, workers, progress)
+    skipped = tuple(before) if existing == "skip" else ()
+    if embeddings is None:
+        return Enrolled(0, 0, skipped, bad, (), len(known))
+    subjects = [nfc(of_item[item_id]) for item_id in embeddings.ids]
+    kept, repeated = _distinct(embeddings, subjects)
+    names = [subjects[i] for i in kept]
+    rows = Embeddings(
+        tuple(embeddings.ids[i] for i in kept), embeddings.matrix[kept], embeddings.meta
+    )
+    with opened(name, model.meta, makes=True) as gallery:
+        _write(gallery, rows, names, set(before) if existing == "replace" else set())
+        return Enrolled(len(kept), len(set(names)), skipped, bad, repeated, len(gallery))
+
+
+def _write(gallery: Any, rows: Embeddings, names: Sequence[str], replaced: set[str]) -> None:
+    """Enrol rows; of subjects who are replaced in place of what they had."""
+    for chosen, store in (
+        ([i for i, name in enumerate(names) if name in replaced], gallery.update),
+        ([i for i, name in enumerate(names) if name not in replaced], gallery.enrol),
+    ):
+        if chosen:
+            part = Embeddings(tuple(rows.ids[i] for i in chosen), rows.matrix[chosen], rows.meta)
+            store(part, [names[i] for i in chosen])
+
+
+def _distinct(embeddings: Embeddings, subjects: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
+    """The rows without those that a subject has twice, and the ids of these."""
+    seen: set[tuple[str, bytes]] = set()
+    kept, repeated = [], []
+    for i, (name, row) in enumerate(zip(subjects, embeddings.matrix, strict=True)):
+        key = name, row.tobytes()
+        if key in seen:
+            repeated.append(embeddings.ids[i])
+        else:
+            seen.add(key)
+            kept.append(i)
+    return kept, tuple(repeated)
+
+
+def _subject(item: Item, subject_of: Mapping[str, str] | None) -> str:
+    if subject_of is not None:
+        return subject_of.get(item.id, "")
+    return item.label or (item.id.split("/", 1)[0] if "/" in item.id.strip("/") else "")
+
+
+def _embed(
+    model: Loaded, items: Sequence[Item], workers: int, progress: bool
+) -> tuple[Embeddings | None, Sequence[Bad]]:
+    """The embeddings of what can be read.
+
+    Raises:
+        ValueError: There are items, and none can be read.
+    """
+    if not items:
+        return None, ()
+    embedded, bad = embed_where_readable(
+        model.embedder, items, model.read, workers=workers, progress=progress
+    )
+    if embedded is None:
+        raise ValueError(
+            f"none of {len(items)} files can be read by this {model.modality} model; the first: "
+            f"{bad[0].id}: {bad[0].reason}"
+        )
+    return Embeddings(embedded.ids, embedded.matrix, model.meta), bad
+
+
+def embed(
+    model: Loaded,
+    inputs: Any,
+    *,
+    root: Path | None = None,
+    workers: int = 0,
+    progress: bool = False,
+) -> tuple[Embeddings, dict[str, Path], Sequence[Bad]]:
+    """Embed files that nobody has named yet.
+
+    Returns:
+        The embeddings of what can be read, the path of each id, and what cannot be read.
+
+    Raises:
+        ValueError: Nothing can be read.
+    """
+    with items_of(inputs, modality=model.modality, root=root) as items:
+        embeddings, bad = _embed(model, items, workers, progress)
+        paths = {nfc(item.id): item.path for item in items}
+    assert embeddings is not None  # items_of gives at least one
+    return embeddings, paths, bad
+
+
+class FoundRow(NamedTuple):
+    """One of the subjects that are most similar to a file.
+
+    Attributes:
+        probe: The id of the file.
+        rank: 1 for the most similar subject.
+        subject: The subject; "" where the file cannot be read.
+        score: A higher score is more similar.
+        accepted: Whether the score reaches the threshold; None without one.
+        note: Why the file cannot be read; "" if it can.
+    """
+
+    probe: str
+    rank: int | None = None
+    subject: str = ""
+    score: float | None = None
+    accepted: bool | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search gave.
+
+    Attributes:
+        rows: K for each probe, best first.
+        similarity: How embeddings were compared.
+        threshold: The score from which on a probe is taken for a subject, or None.
+        source: Where the threshold comes from.
+        enrolled: How many subjects the gallery has.
+        far: The false-accept rate of the threshold in one comparison; None where it is not known.
+    """
+
+    rows: Sequence[FoundRow]
+    similarity: str
+    threshold: float | None
+    source: str
+    enrolled: int
+    far: float | None = None
+
+    def summary(self) -> str:
+        """What was done and what it means, in a few lines."""
+        probes = {row.probe for row in self.rows}
+        bad = [row for row in self.rows if row.note]
+        accepted = {row.probe for row in self.rows if row.accepted}
+        searched = f"{len(probes) - len(bad):,} files searched among {self.enrolled:,} subjects"
+        if self.threshold is None:
+            lines = [searched, f"no verdict: {NO_DECISION}"]
+        else:
+            at = f" at {self.source}" if self.source else ""
+            lines = [
+                f"{searched}: {len(accepted):,} reach the threshold of somebody, "
+                f"{len(probes) - len(bad) - len(accepted):,} do not",
+                f"threshold {self.threshold:.4g}{at}",
+            ]
+        if self.far is not None and self.enrolled > 1:
+            rate = 1 - (1 - self.far) ** self.enrolled
+            lines.append(
+                f"a FAR of {100 * self.far:.3g} % is that of one comparison: among "
+                f"{self.enrolled:,} subjects a stranger may pass for somebody in up to "
+                f"{100 * rate:.2g} % of searches (`likeness identify --fpir` measures it)"
+            )
+        if bad:
+            lines.append(
+                f"{len(bad):,} files cannot be read ({name_first(row.probe for row in bad)}); the "
+                f"first: {bad[0].note}"
+            )
+        return "\n".join(lines)
+
+    def text(self, delimiter: str = ",") -> str:
+        """The rows as a table of text with a head."""
+        file = io.StringIO()
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(FoundRow._fields)
+        for row in self.rows:
+            writer.writerow(["" if value is None else _shown(value) for value in row])
+        return file.getvalue()
+
+    def save(self, path: Path) -> None:
+        """Write the rows to a .csv, .tsv or .json file, whole or not at all."""
+        check_written(path)
+        delimiter = _WRITTEN[path.suffix.lower()]
+        document = {
+            "schema": "likeness.found/1",
+            "similarity": self.similarity,
+            "threshold": self.threshold,
+            "source": self.source,
+            "enrolled": self.enrolled,
+            "found": [row._asdict() for row in self.rows],
+        }
+        text = self.text(delimiter) if delimiter else json.dumps(document, indent=1) + "\n"
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8", newline="")
+
+
+def _shown(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def check_written(path: Path) -> None:
+    """Refuse a file that a search could not be written to.
+
+    Raises:
+        ValueError: It has an ending that is not written.
+        FileNotFoundError: Its folder does not exist.
+    """
+    if path.suffix.lower() not in _WRITTEN:
+        raise ValueError(f"{path}: results are written to files that end in {', '.join(_WRITTEN)}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def search(
+    gallery: Any,
+    model: Loaded,
+    inputs: Any,
+    *,
+    k: int = 5,
+    threshold: float | None = None,
+    source: str = "",
+    far: float | None = None,
+    root: Path | None = None,
+    progress: bool = False,
+) -> Found:
+    """Find the subjects who are most similar to each file.
+
+    Args:
+        gallery: An open gallery, with at least one subject.
+        model: What embeds the files.
+        inputs: A file, a folder, a list or a table, see `likeness.inputs.items_of`.
+        k: How many subjects are given back for each file at most.
+        threshold: The score from which on a file is taken for a subject; None decides nothing.
+        source: Where the threshold comes from.
+        far: Its false-accept rate in one comparison, where it is known.
+        root: The folder that relative paths of lists start from.
+        progress: Whether to show a bar.
+
+    Raises:
+        ValueError: Nobody is enrolled, nothing can be read, or k is below 1.
+    """
+    if not len(gallery):
+        raise ValueError("nobody is enrolled in this gallery; `likeness gallery enrol` enrols")
+    with items_of(inputs, modality=model.modality, root=root) as items:
+        embeddings, bad = _embed(model, items, 0, progress)
+    assert embeddings is not None  # items_of gives at least one
+    matches = dict(zip(embeddings.ids, gallery.search(embeddings, k), strict=True))
+    reasons = {item.id: item.reason for item in bad}
+    rows = []
+    for item in items:
+        if item.id in reasons:
+            rows.append(FoundRow(item.id, note=reasons[item.id]))
+            continue
+        for rank, match in enumerate(matches[item.id], 1):
+            accepted = None if threshold is None else match.score >= threshold
+            rows.append(FoundRow(item.id, rank, match.subject, match.score, accepted))
+    return Found(rows, gallery.similarity, threshold, source, len(gallery), far)
+
+
+def entries_of(name: str | Path) -> tuple[list[Entry], Mapping[str, str]]:
+    """Who is enrolled in a gallery, in the order of enrolment, and the gallery's meta."""
+    with opened(name, None) as gallery:
+        return gallery.entries(), dict(gallery.meta)
+
+
+def remove(name: str | Path, subjects: Sequence[str]) -> int:
+    """Erase subjects from a gallery.
+
+    Returns:
+        How many are left.
+
+    Raises:
+        KeyError: Some are not enrolled; nobody is removed then.
+    """
+    with opened(name, None) as gallery:
+        gallery.remove(subjects)
+        return len(gallery)

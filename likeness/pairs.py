@@ -1,0 +1,411 @@
+"""Many pairs of files: each file is embedded once, and every pair gets a row with its verdict."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from eval.formats.files import bounded
+from eval.formats.trials import read_trials
+from eval.formats.writing import atomic_path
+from eval.similarity import pairs as similarities
+from eval.types import Embeddings, name_first
+from likeness.frames import data_frame
+from likeness.verification import NO_DECISION, Comparer, Verification, judged
+from toolkit.data.items import Item
+from toolkit.models.embed import embed_where_readable
+
+File = str | PathLike[str]
+WRITTEN = (".csv", ".tsv", ".parquet", ".json")
+_TABLES = {".csv": ",", ".tsv": "\t"}
+_MAX_TABLE = 1 << 30  # bytes of a .csv file
+# Names of columns in lower case, without blanks, - and _.
+_SIDES = {
+    "first": (
+        *("first", "path1", "file1", "filename1", "a", "patha", "filea"),
+        *("left", "enrol", "enroll", "enrolment", "enrollment", "reference"),
+    ),
+    "second": (
+        *("second", "path2", "file2", "filename2", "b", "pathb", "fileb"),
+        *("right", "probe", "test"),
+    ),
+}
+_LABEL = ("label", "same", "target", "issame", "istarget", "match", "key")
+_TRUE = ("1", "true", "yes", "same", "target", "tgt")
+_FALSE = ("0", "false", "no", "different", "nontarget", "imp")
+
+
+class Pair(NamedTuple):
+    """Two files, and whether they are of one subject where that is known."""
+
+    first: str
+    second: str
+    label: bool | None = None
+
+
+class PairRow(NamedTuple):
+    """What the comparison of one pair gave.
+
+    Attributes:
+        first: The path of the first file, as it was given.
+        second: That of the second one.
+        label: Whether they are of one subject, where the list says it.
+        score: A higher score is more similar; None where a file cannot be read.
+        same: The verdict; None where nothing decides or a file cannot be read.
+        threshold: The score from which on two are taken for one subject, or None.
+        probability: That both are of one subject; None without a calibration.
+        quality_first: The norm of the first embedding, where norms measure quality; else None.
+        quality_second: That of the second one.
+        note: What is wrong with the pair; "" if nothing is.
+    """
+
+    first: str
+    second: str
+    label: bool | None
+    score: float | None = None
+    same: bool | None = None
+    threshold: float | None = None
+    probability: float | None = None
+    quality_first: float | None = None
+    quality_second: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class VerifiedPairs:
+    """The rows of a list of pairs, in its order.
+
+    Attributes:
+        rows: One for each pair.
+        similarity: How embeddings were compared.
+        source: Where the threshold comes from; "" for a number of the caller's own, or for none.
+    """
+
+    rows: Sequence[PairRow]
+    similarity: str
+    source: str = ""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def to_frame(self) -> Any:
+        """Give a pandas DataFrame with a row for each pair.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return data_frame([row._asdict() for row in self.rows])
+
+    def save(self, path: File) -> None:
+        """Write the rows, whole or not at all.
+
+        Args:
+            path: The file. It ends in .csv, .tsv, .parquet or .json.
+
+        Raises:
+            ValueError: It has another ending.
+            ImportError: It is a .parquet file, and pyarrow is not installed.
+        """
+        target = Path(path)
+        check_written(target)
+        with atomic_path(target) as temporary:
+            if target.suffix.lower() == ".parquet":
+                self._write_parquet(temporary)
+            elif target.suffix.lower() == ".json":
+                document = {
+                    "schema": "likeness.pairs/1",
+                    "similarity": self.similarity,
+                    "source": self.source,
+                    "pairs": [row._asdict() for row in self.rows],
+                }
+                text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+                temporary.write_text(text + "\n", encoding="utf-8")
+            else:
+                text = self.text(_TABLES[target.suffix.lower()])
+                temporary.write_text(text, encoding="utf-8", newline="")
+
+    def text(self, delimiter: str = ",") -> str:
+        """The rows as a table of text with a head; what is not known is left empty."""
+        file = io.StringIO()
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(PairRow._fields)
+        for row in self.rows:
+            writer.writerow(["" if value is None else _shown(value) for value in row])
+        return file.getvalue()
+
+    def _write_parquet(self, path: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        kinds = {"first": pa.string(), "second": pa.string(), "note": pa.string()}
+        kinds |= {"label": pa.bool_(), "same": pa.bool_()}
+        columns = {
+            name: pa.array([row[i] for row in self.rows], kinds.get(name, pa.float64()))
+            for i, name in enumerate(PairRow._fields)
+        }
+        pyarrow.parquet.write_table(pa.table(columns), path)
+
+    def summary(self) -> str:
+        """What was done, and how often the verdicts agree with the labels, in a few lines."""
+        scored = [row for row in self.rows if row.score is not None]
+        lines = [f"{len(scored):,} of {len(self.rows):,} pairs compared ({self.similarity})"]
+        decided = [row for row in scored if row.same is not None]
+        if decided:
+            same = sum(bool(row.same) for row in decided)
+            lines[0] += f": {same:,} the same subject, {len(decided) - same:,} different"
+        elif scored:
+            lines.append(f"no verdict: {NO_DECISION}")
+        threshold = decided[0].threshold if decided else None
+        if threshold is not None:
+            at = f" at {self.source}" if self.source else ""
+            lines.append(f"threshold {threshold:.4g}{at}")
+        wrong = [row for row in decided if row.label is not None and row.same is not row.label]
+        if labelled := sum(row.label is not None for row in decided):
+            false_accepts = sum(bool(row.same) for row in wrong)
+            lines.append(
+                f"of {labelled:,} pairs with a label: {false_accepts:,} false accepts, "
+                f"{len(wrong) - false_accepts:,} false rejects"
+            )
+        noted = [row for row in self.rows if row.note]
+        if noted:
+            names = name_first(f"{row.first} {row.second}" for row in noted)
+            lines.append(f"{len(noted):,} pairs have a note ({names}); the first: {noted[0].note}")
+        return "\n".join(lines)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def check_written(path: Path) -> None:
+    """Refuse a file that could not be written, before the work.
+
+    Raises:
+        ValueError: It has an ending that is not written.
+        FileNotFoundError: Its folder does not exist.
+        ImportError: It is a .parquet file, and pyarrow is not installed.
+    """
+    if path.suffix.lower() not in WRITTEN:
+        raise ValueError(f"{path}: pairs are written to files that end in {', '.join(WRITTEN)}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+    if path.suffix.lower() == ".parquet":
+        from eval.formats.tables import check_installed
+
+        check_installed(path, ".parquet")
+
+
+def read_pairs(path: File) -> list[Pair]:
+    """Read a list of pairs of files.
+
+    Args:
+        path: A .csv or .tsv file with a head. Its columns of paths are called first and second,
+            path1 and path2, file_a and file_b, left and right, or enrol and probe. That of labels,
+            if there is one, is called label or same. Any other file is read as a trial list
+            (`eval.formats.trials`): two paths on each line, and possibly a label.
+
+    Returns:
+        The pairs, in the order of the file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: A column is missing or there twice, a row lacks a path, or a label is neither 1
+            nor 0; all are counted, the first are named.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "pairs.csv"
+        ...     _ = path.write_text("path1,path2,same\\na.wav,b.wav,1\\n")
+        ...     read_pairs(path)
+        [Pair(first='a.wav', second='b.wav', label=True)]
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such list of pairs; correct the path")
+    if path.suffix.lower() in _TABLES:
+        return _from_table(path, _TABLES[path.suffix.lower()])
+    trials = read_trials(path)
+    labels = [None] * len(trials) if trials.target is None else trials.target.tolist()
+    return [
+        Pair(trials.enrol_ids[i], trials.probe_ids[j], label)
+        for i, j, label in zip(trials.enrol.tolist(), trials.probe.tolist(), labels, strict=True)
+    ]
+
+
+def _from_table(path: Path, delimiter: str) -> list[Pair]:
+    try:
+        text = bounded(path, _MAX_TABLE).decode("utf-8-sig")
+        rows = [
+            row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row
+        ]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: this is not a table in UTF-8 ({error})") from None
+    if len(rows) < 2:
+        raise ValueError(f"{path}: there are no pairs; give a head and a row for each pair")
+    head = rows[0]
+    places = [_column(path, head, names, side) for side, names in _SIDES.items()]
+    places.append(_column(path, head, _LABEL, ""))
+    pairs, lacking, odd = [], [], []
+    for number, row in enumerate(rows[1:], 2):
+        cells = [
+            "" if place is None or place >= len(row) else row[place].strip() for place in places
+        ]
+        if not cells[0] or not cells[1]:
+            lacking.append(f"row {number}")
+        if cells[2] and cells[2].lower() not in _TRUE + _FALSE:
+            odd.append(f"row {number}: {cells[2][:40]}")
+        pairs.append(Pair(cells[0], cells[1], _label_of(cells[2])))
+    if lacking:
+        raise ValueError(f"{path}: {len(lacking)} rows lack a path ({name_first(lacking)})")
+    if odd:
+        raise ValueError(
+            f"{path}: {len(odd)} labels are unknown ({name_first(odd)}); write 1 for one subject "
+            "and 0 for two"
+        )
+    return pairs
+
+
+def _column(path: Path, head: Sequence[str], names: Sequence[str], side: str) -> int | None:
+    """The place of a column; None for a label that is not there."""
+    bare = [name.strip().lower() for name in head]
+    bare = ["".join(sign for sign in name if sign not in " _-") for name in bare]
+    places = [i for i, name in enumerate(bare) if name in names]
+    if len(places) > 1:
+        raise ValueError(
+            f"{path} has several columns for the {side or 'label'} "
+            f"({name_first(head[i] for i in places)}); leave one of them"
+        )
+    if not places and side:
+        raise ValueError(
+            f"{path} has no column for the {side} path; its columns are ({name_first(head)}): call "
+            "the two that hold paths first and second, or path1 and path2"
+        )
+    return places[0] if places else None
+
+
+def _label_of(text: str) -> bool | None:
+    return None if not text else text.lower() in _TRUE
+
+
+def verify_pairs(
+    comparer: Comparer,
+    pairs: Iterable[Pair],
+    *,
+    root: Path | None = None,
+    batch_size: int = 16,
+    workers: int = 0,
+    progress: bool = False,
+) -> VerifiedPairs:
+    """Compare many pairs of files; each file is embedded once.
+
+    Args:
+        comparer: The model and what decides.
+        pairs: Paths, and labels where they are known.
+        root: The folder that relative paths start from; by default the current one.
+        batch_size: How many files pass through the network at once.
+        workers: How many processes read files.
+        progress: Whether to show a bar.
+
+    Returns:
+        A row for each pair. A pair with a file that cannot be read has a note in place of a score.
+
+    Raises:
+        ValueError: There are no pairs.
+        FileNotFoundError: None of the files exists.
+    """
+    listed = list(pairs)
+    if not listed:
+        raise ValueError("there are no pairs; give at least one")
+    names = list(dict.fromkeys(side for pair in listed for side in pair[:2]))
+    base = Path() if root is None else root
+    paths = {name: base / name for name in names}
+    absent = {name: "there is no such file" for name in names if not paths[name].is_file()}
+    if len(absent) == len(names):
+        raise FileNotFoundError(
+            f"none of the {len(names)} files of the pairs exists ({name_first(absent)}); correct "
+            "the paths, or name the folder that they start from with --root"
+        )
+    # Two names of one file are embedded once.
+    number = {
+        path: str(i) for i, path in enumerate(dict.fromkeys(p.resolve() for p in paths.values()))
+    }
+    items = [
+        Item(number[path.resolve()], path)
+        for path in {p.resolve(): p for name, p in paths.items() if name not in absent}.values()
+    ]
+    model = comparer.model
+    embeddings, bad = embed_where_readable(
+        model.embedder,
+        items,
+        model.read,
+        batch_size=batch_size,
+        workers=workers,
+        progress=progress,
+    )
+    reasons = {item.id: item.reason for item in bad}
+    id_of = {name: number[paths[name].resolve()] for name in names}
+    why = {name: absent.get(name) or reasons.get(id_of[name], "") for name in names}
+    rows = _rows(comparer, listed, embeddings, id_of, why)
+    return VerifiedPairs(rows, model.similarity, comparer.source)
+
+
+def _rows(
+    comparer: Comparer,
+    pairs: Sequence[Pair],
+    embeddings: Embeddings | None,
+    id_of: dict[str, str],
+    why: dict[str, str],
+) -> list[PairRow]:
+    """The rows of all pairs, given why files could not be read ("" where they could)."""
+    readable = [i for i, pair in enumerate(pairs) if not (why[pair.first] or why[pair.second])]
+    results: dict[int, Verification] = {}
+    if embeddings is not None and readable:
+        index = {name: i for i, name in enumerate(embeddings.ids)}
+        sides = np.array(
+            [[index[id_of[side]] for side in pairs[i][:2]] for i in readable], dtype=np.int64
+        )
+        matrix = embeddings.matrix
+        scores = similarities(matrix, matrix, sides[:, 0], sides[:, 1], comparer.model.similarity)
+        norms = embeddings.norms.astype(float)
+        for i, (a, b), score in zip(readable, sides.tolist(), scores.tolist(), strict=True):
+            results[i] = judged(comparer, score, (float(norms[a]), float(norms[b])))
+    return [_row(comparer, pair, results.get(i), id_of, why) for i, pair in enumerate(pairs)]
+
+
+def _row(
+    comparer: Comparer,
+    pair: Pair,
+    result: Verification | None,
+    id_of: dict[str, str],
+    why: dict[str, str],
+) -> PairRow:
+    if result is None:
+        side = pair.first if why[pair.first] else pair.second
+        reason = why[side] if side in why[side] else f"{side}: {why[side]}"
+        return PairRow(*pair, threshold=comparer.threshold, note=reason)
+    quality = result.norms if comparer.model.norm_is_quality else (None, None)
+    same_file = id_of[pair.first] == id_of[pair.second]
+    return PairRow(
+        *pair,
+        score=result.score,
+        same=result.same,
+        threshold=result.threshold,
+        probability=result.probability,
+        quality_first=quality[0],
+        quality_second=quality[1],
+        note="both are the same file" if same_file else "",
+    )

@@ -1,0 +1,326 @@
+"""Where a model's thresholds are kept, and which of them holds for the scores of two files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from os import PathLike
+from pathlib import Path
+
+from eval.formats.provenance import digest, sha256
+from eval.scoring.origin import Origin
+from eval.scoring.score import Scoring
+from eval.thresholds import LEAST_ERRORS, Far, Thresholds, load, measure, save
+from eval.types import Scores
+from toolkit.gallery.store import contradictions
+
+FILE = "thresholds.json"  # in the folder of a run
+SAVE = "likeness evaluate SCORES --save-to MODEL"
+_BESIDE = (".onnx", ".safetensors")  # models that are one file
+
+
+def place_of(model: str) -> Path | None:
+    """Where the thresholds of a model lie; None for a model that has no place for them.
+
+    Args:
+        model: A MODEL, as `likeness.load` takes it.
+
+    Example:
+        >>> place_of("runs/voices").as_posix(), place_of("m.onnx").as_posix(), place_of("hub:x")
+        ('runs/voices/thresholds.json', 'm.onnx.thresholds.json', None)
+    """
+    path = Path(model)
+    if not model:
+        return None
+    if path.suffix.lower() in _BESIDE and (path.is_file() or not path.exists()):
+        return None if _has_kind(model) else path.with_name(f"{path.name}.{FILE}")
+    return path / FILE if path.is_dir() else None
+
+
+def find(model: str, file: str | PathLike[str] | None = None) -> tuple[Thresholds, ...]:
+    """Read the thresholds in `file`, else those that lie with the model.
+
+    Returns:
+        The thresholds; empty where the model has none.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file holds no thresholds, or is damaged.
+    """
+    if file is not None:
+        return load(Path(file))
+    place = place_of(model)
+    return load(place) if place is not None and place.is_file() else ()
+
+
+def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thresholds | None, str]:
+    """Choose the thresholds that hold for the plain scores of a model.
+
+    Args:
+        entries: What `find` gives.
+        meta: Of the model's embeddings.
+
+    Returns:
+        The thresholds, and ""; or None, and why there are none, as a sentence.
+    """
+    if not entries:
+        return None, (
+            f"no threshold is stored for this model; measure one with `{SAVE}`, or give a number "
+            "as the threshold"
+        )
+    system = Scoring().system(meta)
+    reasons = []
+    for entry in entries:
+        origin = entry.origin
+        if wrong := contradictions(origin.meta, meta):
+            reasons.append(f"those measured on {entry.data} are for {'; '.join(wrong)}")
+        elif origin.calibration:
+            reasons.append(f"those measured on {entry.data} are for calibrated scores")
+        elif origin.system != system:
+            reasons.append(
+                f"those measured on {entry.data} are for [{origin.system}], and these scores are "
+                f"[{system}]"
+            )
+        else:
+            return entry, ""
+    return None, (
+        f"none of the stored thresholds holds here: {', and '.join(reasons)}; measure them anew "
+        f"with `{SAVE}`, from scores of this model by `likeness score` without further options"
+    )
+
+
+def numbered(entries: Sequence[Thresholds], meta: Mapping[str, str], far: Far) -> tuple[float, str]:
+    """The stored threshold at a false-accept rate, and where it comes from.
+
+    Args:
+        entries: What `find` gives.
+        meta: Of the model's embeddings.
+        far: A false-accept rate that was measured, or "eer".
+
+    Raises:
+        ValueError: There is none; the message says why and how to get one.
+    """
+    chosen, reason = choose(entries, meta)
+    if chosen is None:
+        raise ValueError(f"far {far}: {reason}")
+    point = chosen.at(far)
+    return point.value, chosen.source(point)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is to decide: a number of the user's own, or a stored threshold.
+
+    Attributes:
+        threshold: The number, or None.
+        far: The false-accept rate of the stored threshold, or "eer"; None for no stored one.
+        file: The file of stored thresholds; None for the one that lies with the model.
+
+    Raises:
+        ValueError: A number and a rate are given, the number is not finite, or the rate is none.
+    """
+
+    threshold: float | None = None
+    far: Far | None = None
+    file: str | PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        number = self.threshold
+        if number is not None and not (isinstance(number, Real) and math.isfinite(number)):
+            raise ValueError(f"threshold {number!r}: must be a finite number")
+        if self.far is None:
+            return
+        if number is not None:
+            raise ValueError(
+                f"far {self.far} names a stored threshold, and threshold {number} is one; give one "
+                "of them"
+            )
+        if self.far != "eer" and not (
+            isinstance(self.far, Real) and not isinstance(self.far, bool) and 0 < self.far < 1
+        ):
+            raise ValueError(
+                f"far {self.far!r}: give a false-accept rate between 0 and 1, such as 0.01, or eer"
+            )
+
+    @property
+    def decides(self) -> bool:
+        """Whether a threshold decides."""
+        return self.threshold is not None or self.far is not None
+
+    def read(self, model: str) -> tuple[Thresholds, ...]:
+        """The stored thresholds of a model, where one of them is to decide; else nothing.
+
+        Raises:
+            FileNotFoundError, ValueError: As `find`, and as `numbered` where there are none at all.
+        """
+        if self.far is None:
+            return ()
+        entries = find(model, self.file)
+        if not entries:
+            numbered(entries, {}, self.far)
+        return entries
+
+    def decide(
+        self, entries: Sequence[Thresholds], meta: Mapping[str, str]
+    ) -> tuple[float | None, str]:
+        """The threshold that decides, and where it comes from.
+
+        Args:
+            entries: What `read` gave.
+            meta: Of the model's embeddings.
+
+        Returns:
+            The number and ""; the stored threshold and its source; or None and "".
+
+        Raises:
+            ValueError: As `numbered`.
+        """
+        if self.far is None:
+            return self.threshold, ""
+        return numbered(entries, meta, self.far)
+
+
+def keep(
+    path: Path,
+    scores: Scores,
+    origin: Origin,
+    *,
+    fars: Sequence[float],
+    subjects: int | None = None,
+    data: str | None = None,
+) -> tuple[Thresholds, str]:
+    """Measure the thresholds of scores and keep them in a file.
+
+    Args:
+        path: The file, which `place_for` gives.
+        scores: P trials with labels.
+        origin: What gave the scores.
+        fars: The false-accept rates.
+        subjects: How many subjects the trials are of, where it is known.
+        data: What the trials are called; by default the name of their list.
+
+    Returns:
+        The thresholds, and a sentence on the rates that are not stored, or "".
+
+    Raises:
+        ValueError: At the EER every trial has to be rejected.
+    """
+    called = data or origin.trials or "unnamed trials"
+    thresholds, left_out = measure(
+        scores,
+        origin,
+        data="".join(sign if sign.isprintable() else "?" for sign in called),
+        fars=fars,
+        subjects=subjects,
+    )
+    if not thresholds.points:
+        raise ValueError(
+            "every trial has to be rejected at the EER, so there is no threshold to keep"
+        )
+    save(path, thresholds)
+    return thresholds, _left_out(left_out, thresholds)
+
+
+def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
+    """Take the thresholds of a model along to its export, which gives the same embeddings.
+
+    Args:
+        model: A MODEL, as `likeness.load` takes it.
+        meta: Of the model's embeddings.
+        exported: The .onnx file.
+
+    Returns:
+        Whether there were any.
+    """
+    entries = [entry for entry in find(model) if entry.origin.model == meta["model"]]
+    place = place_of(str(exported))
+    if place is None:
+        return False
+    for entry in reversed(entries):
+        save(place, entry)
+    return bool(entries)
+
+
+def _left_out(fars: Sequence[float], thresholds: Thresholds) -> str:
+    if not fars:
+        return ""
+    rates = ", ".join(f"{100 * far:.3g} %" for far in fars)
+    least = LEAST_ERRORS / thresholds.nontargets
+    return (
+        f"not stored: the threshold at FAR {rates}; {thresholds.nontargets:,} nontarget trials "
+        f"support a FAR of {100 * least:.2g} % or more ({LEAST_ERRORS} / their number)"
+    )
+
+
+def place_for(
+    to: str | PathLike[str], origin: Origin | None, *, name: str = "the scores"
+) -> tuple[Path, Origin]:
+    """Where the thresholds of scores go, after checking that it is the place of their model.
+
+    Args:
+        to: The folder of a run, an .onnx or .safetensors file, or a .json file of any name.
+        origin: What gave the scores; None where they do not say it.
+        name: What errors call the scores.
+
+    Returns:
+        The file, and the origin.
+
+    Raises:
+        ValueError: The scores do not say their model, or `to` is another model or no place for
+            thresholds.
+        FileNotFoundError: `to` does not exist.
+    """
+    if origin is None or not origin.model:
+        raise ValueError(
+            f"{name}: nothing says which model gave these scores, so no threshold is kept; embed "
+            "by `likeness embed` and score by `likeness score`, which writes that beside the scores"
+        )
+    to = str(to)
+    path = Path(to)
+    if path.suffix.lower() == ".json":
+        if path.exists() and (other := {e.origin.model for e in load(path)} - {origin.model}):
+            raise ValueError(
+                f"{path} holds thresholds of another model ({min(other)[:16]}) than that of the "
+                f"scores ({origin.model[:16]}); name another file"
+            )
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+        return path, origin
+    place = place_of(to)
+    if place is None or not path.exists():
+        if not _has_kind(to) and not path.exists():
+            raise FileNotFoundError(f"model {to!r} does not exist; correct the path")
+        raise ValueError(
+            f"{to} has no folder or file that thresholds could be kept in; name a file, such as "
+            "thresholds.json, and give it to verify, gallery and serve as --thresholds"
+        )
+    known = _digests(path)
+    if origin.model not in known:
+        raise ValueError(
+            f"the scores are of model {origin.model[:16]}, but {to} is model {known[0][:16]}; "
+            "name the model that embedded them"
+        )
+    return place, origin
+
+
+def _has_kind(model: str) -> bool:
+    """Whether a MODEL names its kind, as in hub:ID."""
+    kind, colon, _ = model.partition(":")
+    return bool(colon) and kind.isidentifier() and len(kind) > 1
+
+
+def _digests(path: Path) -> list[str]:
+    """The digests that embeddings of a model may state, the usual one first."""
+    if path.suffix.lower() == ".onnx":
+        from toolkit.models.onnx import read
+
+        contents = read(path)
+        if contents is not None:
+            return [str(contents[1]["digest"])]
+        # Which filterbanks an .onnx file of others was used with is not in the file.
+        return [sha256(path), digest([sha256(path), "3dspeaker"])]
+    from toolkit.models import checkpoint
+
+    return [checkpoint.read(checkpoint.find_model(path), checkpoint.FORMAT)[2]]

@@ -1,0 +1,98 @@
+"""Clusters: against scikit-learn's linkage, and with numbers that do not depend on the order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.cluster import AgglomerativeClustering
+from sklearn.metrics import adjusted_rand_score
+
+from eval.clustering import cluster, fit_of
+from eval.similarity import matrix
+
+
+def blobs(seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(6), [9, 8, 7, 6, 5, 1])
+    return 4 * np.eye(16)[labels] + 4 * noise * rng.normal(size=(labels.size, 16)), labels
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.4])
+def test_average_linkage_is_that_of_scikit_learn(noise: float) -> None:
+    rows, _ = blobs(noise=noise)
+    for threshold in (0.2, 0.5, 0.8):
+        peer = AgglomerativeClustering(
+            None, metric="cosine", linkage="average", distance_threshold=1 - threshold
+        ).fit_predict(rows.astype(np.float32))
+        assert adjusted_rand_score(peer, cluster(rows, threshold=threshold)) == 1
+    for count in (1, 6, len(rows)):
+        found = cluster(rows, num_clusters=count)
+        assert sorted(set(found.tolist())) == list(range(1, count + 1))
+        peer = AgglomerativeClustering(count, metric="cosine", linkage="average").fit_predict(rows)
+        assert adjusted_rand_score(peer, found) == 1
+
+
+def test_clusters_are_numbered_by_size_whatever_the_order() -> None:
+    rows, labels = blobs()
+    found = cluster(rows, threshold=0.5)
+    assert found.tolist() == (labels + 1).tolist()
+    order = np.random.default_rng(1).permutation(len(rows))
+    assert cluster(rows[order], threshold=0.5).tolist() == found[order].tolist()
+    assert cluster(7 * rows, threshold=0.5).tolist() == found.tolist()  # cosine knows no lengths
+
+
+def test_a_score_at_the_threshold_joins_and_equal_rows_are_cut_as_asked() -> None:
+    rows = np.array([[1, 0], [1, 1], [0, 1]], dtype=np.float32)
+    score = float(matrix(rows[:1], rows[1:2])[0, 0])
+    assert cluster(rows[:2], threshold=score).tolist() == [1, 1]
+    assert cluster(rows[:2], threshold=np.nextafter(score, 2)).tolist() == [1, 2]
+    assert len(set(cluster(np.ones((5, 2)), num_clusters=3).tolist())) == 3
+    assert cluster(rows, threshold=5.0).tolist() == [1, 2, 3]
+    assert cluster(rows, threshold=-5.0).tolist() == [1, 1, 1]
+
+
+def test_other_similarities_are_cut_at_their_own_scores() -> None:
+    rows = np.array([[4, 0], [5, 0], [0, 1], [0, 2]])
+    assert cluster(rows, similarity="dot", threshold=1.5).tolist() == [1, 1, 2, 2]
+    assert cluster(rows, similarity="dot", threshold=10).tolist() == [1, 1, 2, 3]
+
+
+def test_hdbscan_finds_the_groups_and_leaves_out_the_rest() -> None:
+    rows, labels = blobs(noise=0.02)
+    found = cluster(rows, method="hdbscan", min_size=4)
+    assert found.tolist() == [*(labels[:-1] + 1).tolist(), 0]
+
+
+def test_the_fit_is_the_mean_score_with_the_others() -> None:
+    rows, _ = blobs()
+    numbers = cluster(rows, threshold=0.5)
+    numbers[0] = 0
+    fit, scores = fit_of(rows, numbers), matrix(rows.astype(np.float32), rows.astype(np.float32))
+    for i, number in enumerate(numbers):
+        company = [j for j in range(len(rows)) if j != i and number and numbers[j] == number]
+        assert np.isnan(fit.own[i]) == (not company)
+        if company:
+            assert fit.own[i] == pytest.approx(scores[i, company].mean(), abs=1e-5)
+        others = {
+            k: scores[i, numbers == k].mean() for k in range(1, numbers.max() + 1) if k != number
+        }
+        assert fit.nearest[i] == max(others, key=lambda k: others[k])
+        assert fit.other[i] == pytest.approx(max(others.values()), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "word"),
+    [
+        (np.ones((1, 2)), {"threshold": 0.5}, "2 to"),
+        (np.ones((3, 2)), {}, "one of them"),
+        (np.ones((3, 2)), {"threshold": 0.5, "num_clusters": 2}, "one of them"),
+        (np.ones((3, 2)), {"num_clusters": 4}, "3 items"),
+        (np.ones((3, 2)), {"num_clusters": 0}, "num_clusters"),
+        (np.ones((3, 2)), {"method": "kmeans", "num_clusters": 2}, "hdbscan"),
+        (np.ones((3, 2)), {"method": "hdbscan", "threshold": 0.5}, "leave"),
+        (np.ones((3, 2)), {"method": "hdbscan", "min_size": 4}, "3 items"),
+    ],
+)
+def test_what_cannot_be_grouped_is_refused(rows: np.ndarray, options: dict, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        cluster(rows, **options)

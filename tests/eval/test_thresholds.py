@@ -1,0 +1,129 @@
+"""Thresholds: measured against counts by hand, and read only where the file is whole."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eval import thresholds
+from eval.scoring.origin import Origin, read_origin, write_origin
+from eval.thresholds import LEAST_ERRORS, Thresholds, load, measure, save
+from eval.types import Scores
+
+ORIGIN = Origin("cosine, model ab", {"model": "ab", "similarity": "cosine"}, trials="t.txt")
+
+
+def scores(targets: int = 200, nontargets: int = 2000) -> Scores:
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.normal(2, 1, targets), rng.normal(0, 1, nontargets)])
+    return Scores(np.round(values, 2), np.arange(values.size) < targets)
+
+
+def test_a_far_is_kept_and_no_lower_score_would_keep_it() -> None:
+    given = scores()
+    found, left_out = measure(given, ORIGIN, data="x", fars=[0.1, 0.01], date="2026-11-22")
+    assert left_out == ()
+    for far in (0.1, 0.01):
+        value = found.at(far).value
+        others = np.unique(given.values)
+        lower = others[others < value].max()
+        assert np.mean(given.nontargets >= value) <= far < np.mean(given.nontargets >= lower)
+        assert found.at(far).frr == np.mean(given.targets < value)
+    at_eer = found.at("eer")
+    assert at_eer.far == np.mean(given.nontargets >= at_eer.value)
+    assert abs(at_eer.far - at_eer.frr) < 0.01
+    assert found.source(found.at(0.01)) == "FAR 1 %, measured on x: 2,200 trials, 2026-11-22"
+
+
+def test_a_far_with_fewer_than_ten_errors_behind_it_is_left_out() -> None:
+    for nontargets, kept in ((999, False), (1000, True)):
+        found, left_out = measure(scores(50, nontargets), ORIGIN, data="x", fars=[0.01])
+        assert left_out == (() if kept else (LEAST_ERRORS / 1000,))
+        if not kept:
+            with pytest.raises(ValueError, match="more trials"):
+                found.at(0.01)
+    with pytest.raises(ValueError, match=r"there is eer, 0\.01"):
+        found.at(0.02)
+    with pytest.raises(ValueError, match="False"):
+        found.at(False)
+
+
+def test_each_way_of_scoring_has_its_entry_and_another_model_none(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    first, _ = measure(scores(), ORIGIN, data="first", fars=[0.1], subjects=7)
+    normed, _ = measure(scores(), Origin("as_norm", {"model": "ab"}), data="n", fars=[0.1])
+    again, _ = measure(scores(), ORIGIN, data="again", fars=[0.01])
+    for entry in (first, normed, again):
+        save(path, entry)
+    assert load(path) == (again, normed)
+    other, _ = measure(scores(), Origin("cosine", {"model": "cd"}), data="o", fars=[0.1])
+    save(path, other)
+    assert load(path) == (other,)
+
+
+def edited(**changes: Any) -> dict[str, Any]:
+    found, _ = measure(scores(), ORIGIN, data="x", fars=[0.1], subjects=7)
+    entry = thresholds._to_json(found)
+    for name, value in changes.items():
+        holder = entry["points"][1] if name in entry["points"][1] else entry
+        holder[name] = value
+    return {"format": thresholds.FORMAT, "measured": [entry]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"threshold": math.nan},
+        {"threshold": math.inf},
+        {"threshold": "0.4"},
+        {"threshold": True},
+        {"threshold": 10**400},
+        {"far": 1.5},
+        {"frr": -0.1},
+        {"at": "fpir"},
+        {"subjects": 0},
+        {"targets": 2.5},
+        {"nontargets": None},
+        {"date": "yesterday"},
+        {"data": "a\nb"},
+        {"points": []},
+        {"origin": {"system": "x", "meta": {"model": 3}, "calibration": "", "trials": ""}},
+    ],
+    ids=str,
+)
+def test_an_edited_file_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(edited()))
+    assert isinstance(load(path)[0], Thresholds)
+    path.write_text(json.dumps(edited(**changes)))
+    with pytest.raises(ValueError, match="not a file of thresholds"):
+        load(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"format": "other/1"}', "\xff"])
+def test_another_file_is_refused_and_never_replaced(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(text, encoding="latin-1")
+    found, _ = measure(scores(), ORIGIN, data="x", fars=[0.1])
+    with pytest.raises(ValueError, match="not a file of thresholds"):
+        save(path, found)
+    assert path.read_text(encoding="latin-1") == text
+
+
+def test_scores_that_were_edited_say_nothing_of_their_origin(tmp_path: Path) -> None:
+    path = tmp_path / "scores.txt"
+    path.write_text("a b 0.5 1\n")
+    assert read_origin(path) is None
+    write_origin(path, ORIGIN)
+    assert read_origin(path) == ORIGIN
+    path.write_text("a b 0.6 1\n")
+    assert read_origin(path) is None
+    (tmp_path / "scores.txt.origin.json").write_text("{")
+    with pytest.raises(ValueError, match="damaged"):
+        read_origin(path)
+    write_origin("/dev/null", ORIGIN)  # which nobody reads again

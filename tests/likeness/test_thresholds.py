@@ -1,0 +1,261 @@
+"""Thresholds from `evaluate --save-to` to `verify --far`, many pairs, galleries and clusters: on a
+small model and real files, with what a stranger may do wrong.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+import likeness as front_door
+from eval.formats import embeddings as files
+from eval.formats.trials import read_scores
+from eval.types import Embeddings
+from likeness.cli import main
+from likeness.thresholds import Rule, carry, find
+
+FARS = ("--far", 0.5, "--far", 0.01, "--resamples", 0)
+
+
+def likeness(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    return int(stopped.value.code or 0)
+
+
+def table(path: str, delimiter: str = ",") -> list[dict[str, str]]:
+    return list(csv.DictReader(Path(path).read_text().splitlines(), delimiter=delimiter))
+
+
+@pytest.fixture
+def world(_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run, voices of 4 speakers, embeddings, trials and scores."""
+    shutil.copytree(_world / "runs", tmp_path / "runs")
+    (tmp_path / "runs" / "voices" / "thresholds.json").unlink(missing_ok=True)
+    for name in ("voices", "trials.txt", "a.wav", "b.wav"):
+        (tmp_path / name).symlink_to(_world / name)
+    monkeypatch.chdir(tmp_path)
+    front_door.load("runs/voices").embed("voices").save("v.npz")
+    assert likeness("score", "--trials", "trials.txt", "--embeddings", "v.npz", "--out", "s") == 0
+    return tmp_path
+
+
+def test_a_stored_threshold_decides_and_says_where_it_comes_from(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare = ("verify", "a.wav", "b.wav", "--model", "runs/voices")
+    assert likeness(*compare, "--far", 0.5) == 2
+    assert "--save-to" in capsys.readouterr().err
+    assert likeness("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
+    assert "not stored: the threshold at FAR 1 %" in capsys.readouterr().out
+    trials, values = read_scores("s")
+    assert trials.target is not None
+    nontargets = np.sort(values[~trials.target])
+    assert likeness(*compare, "--far", 0.5, "--json", "v.json") == 0
+    shown, stored = capsys.readouterr().out, json.loads(Path("v.json").read_text())
+    # The strict rule: the lowest score that at most half of the nontarget scores reach.
+    assert np.mean(nontargets >= stored["threshold"]) <= 0.5
+    assert np.mean(nontargets >= values[values < stored["threshold"]].max()) > 0.5
+    assert stored["same"] is (stored["score"] >= stored["threshold"])
+    assert "FAR 50 %, measured on trials.txt: 4 subjects, 28 trials, 20" in shown
+    assert likeness(*compare, "--far", 0.01) == 2
+    assert "more trials" in capsys.readouterr().err
+    for wrong, word in (
+        (("--far", 0.5, "--threshold", 0.3), "one of them"),
+        (("--far", "1%"), "eer"),
+        (("--far", 2), "between 0 and 1"),
+        (("--thresholds", "runs/voices/thresholds.json"), "--far"),
+    ):
+        assert likeness(*compare, *wrong) == 2
+        assert word in capsys.readouterr().err
+    model = front_door.load("runs/voices")
+    assert model.verify("a.wav", "b.wav", far=0.5).threshold == stored["threshold"]
+    assert model.thresholds is not None
+    assert model.thresholds.at("eer").value == model.verify("a.wav", "b.wav", far="eer").threshold
+
+
+def test_thresholds_of_other_scores_are_not_stored_and_not_used(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save = ("evaluate", "s", *FARS, "--save-to")
+    for place, word in (("hub:a/b", ".json"), ("nothing", "does not exist"), ("no/t.json", "no")):
+        assert likeness(*save, place) == 2
+        assert word in capsys.readouterr().err
+    assert likeness("evaluate", "s", "trials.txt", "--save-to", "t.json") == 2
+    assert "alone" in capsys.readouterr().err
+    # Of another model, which a second checkpoint is.
+    other = Path("runs/other")
+    shutil.copytree("runs/voices", other)
+    content = (other / "last.safetensors").read_bytes()
+    (other / "last.safetensors").write_bytes(content[:-4] + b"\0\0\0\0")
+    assert likeness(*save, other) == 2
+    assert "the scores are of model" in capsys.readouterr().err
+    assert likeness(*save, "t.json") == 0
+    verify = ("verify", "a.wav", "b.wav", "--far", 0.5, "--thresholds", "t.json", "--model")
+    assert likeness(*verify, "runs/voices") == 0
+    assert likeness(*verify, other) == 2
+    assert "none of the stored thresholds holds here" in capsys.readouterr().err
+    # Normalised and calibrated scores are kept apart from plain ones.
+    score = ("score", "--trials", "trials.txt", "--embeddings", "v.npz")
+    rows = np.random.default_rng(0).normal(size=(9, 8))
+    files.write(Path("c.npz"), Embeddings(tuple("abcdefghi"), rows))
+    assert likeness(*score, "--cohort", "c.npz", "--top-n", 5, "--out", "normed") == 0
+    assert likeness("evaluate", "normed", *FARS, "--save-to", "n.json") == 0
+    assert likeness(*verify[:5], "--thresholds", "n.json", "--model", "runs/voices") == 2
+    assert "as_norm" in capsys.readouterr().err
+    before = find("", "t.json")
+    assert likeness("evaluate", "normed", *FARS, "--save-to", "t.json") == 0
+    assert before[0] in find("", "t.json")
+    assert len(find("", "t.json")) == 2
+    # A score file that was edited says nothing of its model.
+    Path("s").write_text(Path("s").read_text().replace("0.9", "0.8"))
+    assert likeness(*save, "t.json") == 2
+    assert "which model" in capsys.readouterr().err
+
+
+def test_an_export_has_the_thresholds_of_its_run(world: Path) -> None:
+    assert likeness("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
+    (entry,) = find("runs/voices")
+    assert not carry("v.npz", entry.origin.meta, Path("m.onnx"))
+    assert carry("runs/voices", entry.origin.meta, Path("m.onnx"))
+    assert find("m.onnx") == (entry,)
+    assert find("") == find("insightface:m.onnx") == ()
+    assert Rule(far=0.5).decide(find("m.onnx"), entry.origin.meta)[0] == entry.at(0.5).value
+
+
+PAIRS = [("a.wav", "b.wav", "1"), ("b.wav", "a.wav", ""), ("a.wav", "a.wav", "0")]
+PAIRS += [("a.wav", "nobody.wav", "0"), ("trials.txt", "b.wav", "1")]
+
+
+def test_every_pair_has_a_row_whatever_its_files_are(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("pairs.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("Path 1", "path_2", "same"), *PAIRS])
+    command = ("verify", "--pairs", "pairs.csv", "--model", "runs/voices")
+    score = front_door.load("runs/voices").verify("a.wav", "b.wav").score
+    assert likeness(*command, "--threshold", score - 1e-4) == 0
+    printed = capsys.readouterr()
+    rows = list(csv.DictReader(printed.out.splitlines()))
+    assert [(row["first"], row["second"]) for row in rows] == [pair[:2] for pair in PAIRS]
+    assert [row["same"] for row in rows] == ["true", "true", "true", "", ""]
+    assert float(rows[0]["score"]) == pytest.approx(score, abs=1e-6)
+    assert rows[0]["score"] == rows[1]["score"]
+    assert [bool(row["note"]) for row in rows] == [False, False, True, True, True]
+    assert "nobody.wav" in rows[3]["note"]
+    assert "1 false accepts, 0 false rejects" in printed.err
+    for name in ("p.tsv", "p.json", "p.parquet"):
+        assert likeness(*command, "--out", name) == 0
+    assert "no verdict" in capsys.readouterr().out
+    stored = json.loads(Path("p.json").read_text())["pairs"]
+    assert pyarrow.parquet.read_table("p.parquet").to_pylist() == stored
+    assert [row["same"] for row in stored] == [None] * 5
+    assert stored[1]["label"] is None
+    same = front_door.load("runs/voices").verify_pairs([pair[:2] for pair in PAIRS])
+    assert [row.score for row in same.rows] == [row["score"] for row in stored]
+    Path("list.txt").write_text("1 a.wav b.wav\n0 a.wav a.wav\n")
+    assert likeness("verify", "--pairs", "list.txt", "--model", "runs/voices") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("first,other\na.wav,b.wav\n", "no column for the second"),
+        ("first,path1,second\na,b,c\n", "several columns"),
+        ("first,second\n", "no pairs"),
+        ("first,second\na.wav,\n", "lack a path"),
+        ("first,second,label\na.wav,b.wav,maybe\n", "labels are unknown"),
+        ("first,second\nnobody.wav,noone.wav\n", "none of the 2 files"),
+        ("first,second\n\x00\xff", "UTF-8"),
+    ],
+)
+def test_lists_that_are_none_are_refused(
+    text: str, word: str, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("pairs.csv").write_bytes(text.encode("latin-1"))
+    assert likeness("verify", "--pairs", "pairs.csv", "--model", "runs/voices") == 2
+    assert word in capsys.readouterr().err
+
+
+def test_a_gallery_from_enrolment_to_removal(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use = ("--gallery", "people", "--model", "runs/voices")
+    speakers = sorted(path.name for path in Path("voices").iterdir())
+    recording = next(Path("voices", speakers[1]).iterdir())
+    for wrong in (("list", *use[:2]), ("search", "a.wav", *use)):
+        assert likeness("gallery", *wrong) == 2
+        assert "contains no gallery" in capsys.readouterr().err
+    assert likeness("gallery", "enrol", recording, *use) == 2
+    assert "--subject" in capsys.readouterr().err
+    assert likeness("gallery", "enrol", "trials.txt", *use) == 2
+    assert not Path("people").exists()
+    shutil.copytree("voices", "mine")
+    shutil.copy(recording, Path("mine", speakers[1], "again.flac"))
+    Path("mine", speakers[2], "noise.wav").write_text("no sound")
+    assert likeness("gallery", "enrol", "mine", *use) == 0
+    printed = capsys.readouterr()
+    assert "8 files of 4 subjects" in printed.out
+    assert "noise.wav" in printed.err
+    assert "same embedding" in printed.err
+    assert likeness("gallery", "enrol", "mine", *use) == 2
+    assert "enrolled already" in capsys.readouterr().err
+    assert likeness("gallery", "enrol", recording, *use, "--subject", "ann") == 0
+    assert likeness("gallery", "enrol", "mine", *use, "--existing", "replace") == 0
+    capsys.readouterr()
+    assert likeness("gallery", "list", *use[:2]) == 0
+    listed = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert sorted(listed) == [["ann", "1"], *([name, "2"] for name in speakers)]
+    assert likeness("gallery", "search", recording, *use, "-k", 2, "--threshold", 0.9999) == 0
+    first, second = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert (first["subject"], first["accepted"]) == ("ann", "true")
+    assert float(first["score"]) >= float(second["score"])
+    shutil.copytree("runs/voices", "runs/other")
+    weights = Path("runs/other/last.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
+    assert likeness("gallery", "search", "a.wav", *use[:3], "runs/other") == 2
+    assert "enrol anew" in capsys.readouterr().err
+    assert likeness("gallery", "remove", "ann", "nobody", *use[:2]) == 2
+    assert likeness("gallery", "remove", "ann", *speakers, *use[:2]) == 0
+    assert likeness("gallery", "search", "a.wav", *use) == 2
+    assert "nobody is enrolled" in capsys.readouterr().err
+
+
+def test_clusters_of_files_and_of_embeddings_are_the_same(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("gallery", "cluster", "voices", "--model", "runs/voices")
+    page = ("--report", "page")
+    assert likeness(*command, "--num-clusters", 3, "--out", "c.csv", *page) == 0
+    rows = table("c.csv")
+    assert {row["cluster"] for row in rows} == {"1", "2", "3"}
+    text = Path("page/index.html").read_text(encoding="utf-8")
+    assert text.count("data:audio/flac") >= len(rows)
+    assert all(row["id"] in text for row in rows)
+    assert likeness("gallery", "cluster", "v.npz", "--num-clusters", 3, "--out", "d.tsv") == 0
+    by_id = {row["id"]: row["cluster"] for row in table("d.tsv", "	")}
+    assert by_id == {row["id"]: row["cluster"] for row in rows}
+    assert likeness("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
+    assert likeness(*command, "--far", 0.5, "--out", "f.csv") == 0
+    assert "FAR 50 %" in capsys.readouterr().out
+    thresholds = front_door.load("runs/voices").thresholds
+    assert thresholds is not None
+    found = front_door.cluster("v.npz", threshold=thresholds.at(0.5).value)
+    assert [int(row["cluster"]) for row in table("f.csv")] == (found.numbers.tolist())
+    for wrong, word in (
+        (("--out", "c.csv"), "--num-clusters"),
+        (("--out", "c.csv", "--far", 0.5, "--num-clusters", 2), "one of them"),
+        (("--out", "c.csv", "--method", "hdbscan", "--far", 0.5), "hdbscan"),
+        (("--out", "c.csv", "--num-clusters", 99), "8 items"),
+        (("--out", "c.xlsx", "--num-clusters", 2), ".csv"),
+    ):
+        assert likeness(*command, *wrong) == 2
+        assert word in capsys.readouterr().err
+    assert likeness("gallery", "cluster", "voices", "--num-clusters", 2, "--out", "c.csv") == 2
+    assert "--model is needed" in capsys.readouterr().err
