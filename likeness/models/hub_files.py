@@ -27,6 +27,7 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _REVISION = re.compile(r"[\w][\w./-]{0,127}")
 _SHARD = re.compile(r"[\w][\w.-]{0,127}\.safetensors")
 _MAX_JSON, _MAX_INDEX, _MAX_SHARDS = 2**20, 2**24, 256
+_MAX_WEIGHTS = 32 * 2**30  # bytes of all files together
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SECONDS = 4.0  # how long the hub may take to say which files there are
 _Answer = TypeVar("_Answer")
@@ -63,7 +64,8 @@ def find_files(source: str, *, weights: bool = True) -> Files:
     """
     folder = Path(source).expanduser()
     if source and folder.is_dir():
-        names = [path.name for path in folder.iterdir()]
+        # A pipe would be waited for without end, and a link may lead nowhere.
+        names = [path.name for path in folder.iterdir() if path.is_file()]
         return _chosen(source, names, weights, lambda name: folder / name, "")
     name, _, revision = source.partition("@")
     if not _ID.fullmatch(name) or (revision and not _REVISION.fullmatch(revision)):
@@ -222,8 +224,14 @@ def read_tensors(files: Files) -> dict[str, Tensor]:
     """Return the tensors of all files of weights by their names.
 
     Raises:
-        ValueError: A file is damaged, or two files hold one name.
+        ValueError: A file is damaged, two files hold one name, or they are too large together.
     """
+    size = sum(path.stat().st_size for path in files.weights)
+    if size > _MAX_WEIGHTS:
+        raise ValueError(
+            f"{files.config.parent}: its {len(files.weights)} files of weights have {size} bytes "
+            f"together; at most {_MAX_WEIGHTS} are read: give a smaller network"
+        )
     tensors: dict[str, Tensor] = {}
     for path in files.weights:
         part = read_weights(path)
