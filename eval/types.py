@@ -143,7 +143,8 @@ class Embeddings:
     meta: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        matrix = np.ascontiguousarray(self.matrix, dtype=np.float32)
+        with np.errstate(over="ignore"):  # rows that overflow are refused below
+            matrix = np.ascontiguousarray(self.matrix, dtype=np.float32)
         if matrix.ndim != 2 or matrix.shape[0] != len(self.ids) or matrix.shape[1] < 1:
             raise ValueError(
                 f"embeddings: expected a matrix of ({len(self.ids)}, D >= 1), one row per id, but "

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from eval.formats.provenance import likeness_version
+from eval.formats.writing import remove_abandoned
 from likeness.missing import refuse_missing_model
 
 if TYPE_CHECKING:
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from toolkit.models.checkpoint import Loaded
 
 _FRONTEND = "modalities.embedding.rows.Vectors"
+_JOINED = "last.safetensors"  # as in the folder of a run; toolkit.models.checkpoint imports torch
 
 
 def join(
@@ -58,7 +62,10 @@ def join(
     refuse_missing_model(str(model))
     refuse_missing_model(str(head))
     out = Path(out)
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    was_there = os.path.lexists(out)
+    if out.is_dir():
+        remove_abandoned(out / _JOINED)  # what a join that was killed has left
+    if was_there and not (out.is_dir() and not any(out.iterdir())):
         raise ValueError(f"{out}: it exists already; give a new folder for the joined model")
 
     from likeness.model import load
@@ -81,12 +88,15 @@ def join(
         "joined": {"model": base.digest, "head": digest}
     }
     out.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(out / checkpoint.LAST, tensors, joined, checkpoint.FORMAT)
     try:
+        checkpoint.save(out / _JOINED, tensors, joined, checkpoint.FORMAT)
         # What the head names was checked above: it opens nothing that the user does not trust.
         return load(out, trust=[*trusted, *packages_of(base.parts)])
     except BaseException:
-        (out / checkpoint.LAST).unlink()
+        (out / _JOINED).unlink(missing_ok=True)
+        if not was_there:
+            with suppress(OSError):  # somebody else may have put a file into it
+                out.rmdir()
         raise
 
 

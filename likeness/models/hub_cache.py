@@ -45,7 +45,8 @@ class Snapshot(NamedTuple):
 
 def of_folder(folder: Path, commit: str = "") -> Snapshot:
     """Return the files of a folder."""
-    names = {path.name for path in folder.iterdir()}
+    # A pipe would be waited for without end, and a link may lead nowhere.
+    names = {path.name for path in folder.iterdir() if path.is_file()}
 
     def get(files: Sequence[str]) -> tuple[Path, ...]:
         if missing := [file for file in files if file not in names]:

@@ -150,8 +150,14 @@ def read_tensors(files: Files) -> dict[str, Tensor]:
     """Return the tensors of all files of weights by their names.
 
     Raises:
-        ValueError: A file is damaged, or two files hold one name.
+        ValueError: A file is damaged, two files hold one name, or they are too large together.
     """
+    size = sum(path.stat().st_size for path in files.weights)
+    if size > MAX_WEIGHTS:
+        raise ValueError(
+            f"{files.config.parent}: its {len(files.weights)} files of weights have {size} bytes "
+            f"together; at most {MAX_WEIGHTS} are read: give a smaller network"
+        )
     tensors: dict[str, Tensor] = {}
     for path in files.weights:
         part = read_weights(path, largest=MAX_WEIGHTS)

@@ -6,6 +6,8 @@ its code, so it is imported only where `--trust PACKAGE_OR_FILE` or `trust=[...]
 
 from __future__ import annotations
 
+import keyword
+import os
 import re
 import sys
 import warnings
@@ -93,19 +95,31 @@ def _name(entry: str) -> str:
     """Return the name of the module that an entry of `trust` means; make a file importable."""
     if entry.endswith(".py"):
         path = Path(entry)
-        if not path.is_file():
-            raise ValueError(f"trust {entry!r}: there is no such file; correct the path")
+        if not os.path.isfile(path):  # also false of a name that is too long for any file
+            raise ValueError(f"trust {_short(entry)}: there is no such file; correct the path")
         if not user_files.offer(path):
             raise ValueError(
                 f"trust {entry!r}: the file cannot be imported by its name; {user_files.RENAME}"
             )
         return path.stem
-    if not entry.isidentifier() or entry in OURS or entry in sys.stdlib_module_names:
+    if (
+        not entry.isidentifier()
+        or keyword.iskeyword(entry)
+        or entry.startswith("__")
+        or len(entry) > _MAX_TEXT
+        or entry in OURS
+        or entry in sys.stdlib_module_names
+    ):
         raise ValueError(
-            f"trust {entry!r} is neither the name of a package of others nor a Python file; give "
-            "the name that is imported, such as mypackage, or a path that ends in .py"
+            f"trust {_short(entry)} is neither the name of a package of others nor a Python file; "
+            "give the name that is imported, such as mypackage, or a path that ends in .py"
         )
     return entry
+
+
+def _short(entry: str) -> str:
+    """Return an entry as an error quotes it."""
+    return repr(entry if len(entry) <= _MAX_TEXT else f"{entry[:_MAX_TEXT]}...")
 
 
 def _package(part: Mapping[str, Any], where: str) -> str:

@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.formats.files import atomic_path
 from eval.types import name_first
-from modalities.face import yunet
+from modalities.face import scrfd, yunet
 from modalities.face.images import decode
 from toolkit.console import console, track
 from toolkit.data import tree
@@ -42,7 +42,6 @@ from toolkit.models.onnx import open_session
 
 Choose = Literal["largest", "central"]
 _TAKEN = {"largest": "largest", "central": "largest near the centre"}
-SCRFD_MIN_SCORE = 0.5  # the default of InsightFace's FaceAnalysis
 # InsightFace's arcface_dst: the landmarks of a crop of 112 x 112.
 ARCFACE_POINTS = (
     (38.2946, 51.6963),
@@ -221,7 +220,7 @@ def load_detector(path: str | Path, *, min_score: float | None = None) -> Any:
     if min_score is not None and not 0.0 < min_score < 1.0:
         raise ValueError(
             f"detector: min_score is {min_score}; a value between 0 and 1 is needed, "
-            f"{SCRFD_MIN_SCORE} is usual for SCRFD and {yunet.MIN_SCORE} for YuNet"
+            f"{scrfd.MIN_SCORE} is usual for SCRFD and {yunet.MIN_SCORE} for YuNet"
         )
     try:
         session = open_session(path)
@@ -234,24 +233,7 @@ def load_detector(path: str | Path, *, min_score: float | None = None) -> Any:
         return yunet.YuNet(
             session, path, min_score=yunet.MIN_SCORE if min_score is None else min_score
         )
-    # The import asks the network for a newer version of albumentations otherwise.
-    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-    from insightface.model_zoo.scrfd import SCRFD
-
-    try:
-        detector = SCRFD(session=session)
-    except Exception as error:  # insightface raises exceptions of many types
-        raise ValueError(
-            f"{path}: this is no ONNX model that can be run as SCRFD ({str(error)[:120]}); an "
-            "SCRFD or YuNet detector is needed"
-        ) from None
-    if not detector.use_kps:
-        raise ValueError(
-            f"{path}: the model has {len(detector.output_names)} outputs; an SCRFD detector with "
-            "landmarks has 9 or 15 (its name says kps or bnkps), and YuNet has 12 (cls_8 to kps_32)"
-        )
-    detector.det_thresh = SCRFD_MIN_SCORE if min_score is None else min_score
-    return detector
+    return scrfd.load(session, path, min_score=scrfd.MIN_SCORE if min_score is None else min_score)
 
 
 def detect(detector: Any, pixels: Pixels) -> Faces:
@@ -264,12 +246,24 @@ def detect(detector: Any, pixels: Pixels) -> Faces:
         pixels: (H, W, 3) uint8 RGB.
 
     Returns:
-        The faces; there may be none.
+        The faces; there may be none. One whose numbers hold NaN or infinity is left out.
+
+    Raises:
+        ValueError: The image is too narrow for the detector.
     """
-    detections, landmarks = detector.detect(np.ascontiguousarray(pixels[..., ::-1]))
+    # A box that overflows is that of no face; insightface does not mind.
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            detections, landmarks = detector.detect(np.ascontiguousarray(pixels[..., ::-1]))
+        except cv2.error:  # insightface shrinks the short side of a very long image to nothing
+            raise ValueError(
+                f"an image of {pixels.shape[1]} x {pixels.shape[0]} pixels is too narrow for the "
+                "detector"
+            ) from None
     table = np.asarray(detections, dtype=np.float64).reshape(-1, 5)
     points = np.asarray(landmarks, dtype=np.float64).reshape(-1, 5, 2)
-    return Faces(table[:, :4], table[:, 4], points)
+    finite = np.isfinite(table).all(axis=1) & np.isfinite(points).all(axis=(1, 2))
+    return Faces(table[finite, :4], table[finite, 4], points[finite])
 
 
 def choose_face(faces: Faces, height: int, width: int, choose: Choose = "largest") -> int:

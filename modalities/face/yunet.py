@@ -34,6 +34,7 @@ _WIDTHS = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}  # numbers per cell of each
 OUTPUTS = tuple(f"{part}_{stride}" for part in _WIDTHS for stride in STRIDES)
 # The defaults of cv2.FaceDetectorYN.create.
 MIN_SCORE, MAX_OVERLAP, TOP_K = 0.9, 0.3, 5000
+MAX_SIDE = 4096  # pixels of the network's input
 _DIVISOR = 32  # the sizes of the network's input are multiples of it
 _LONGEST = 640  # the longest side that a network of any size gets
 
@@ -71,11 +72,11 @@ class YuNet:
             or inputs[0].type != "tensor(float)"
             or known[0] not in (0, 1)
             or known[1] not in (0, 3)
-            or any(size % _DIVISOR for size in known[2:])
+            or any(size % _DIVISOR or not 0 <= size <= MAX_SIDE for size in known[2:])
         ):
             raise ValueError(
                 f"{path}: its input is {stated or 'absent'}; YuNet takes floats (1, 3, height, "
-                f"width), both sizes multiples of {_DIVISOR}: give another file"
+                f"width), both sizes multiples of {_DIVISOR} up to {MAX_SIDE}: give another file"
             )
         self.input = inputs[0].name
         self.height, self.width = known[2:]

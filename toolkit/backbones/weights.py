@@ -30,6 +30,7 @@ _CHUNK = re.compile(r"^blocks\.\d+\.(\d+)\.")
 # Where the releases' checkpoints keep a state dict, from the outside in.
 _INSIDE = ("state_dict_backbone", "state_dict", "teacher", "model", "backbone")
 _LARGEST = 4 * 2**30  # bytes
+_LONGEST = 200  # characters of a name in an error
 Value = TypeVar("Value")
 
 
@@ -279,4 +280,5 @@ def first_names(names: list[str], few: int = 3) -> str:
         >>> first_names(["a", "b", "c", "d"])
         'a, b, c, ...'
     """
-    return ", ".join(names[:few]) + (", ..." if len(names) > few else "")
+    shown = [name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..." for name in names[:few]]
+    return ", ".join(shown) + (", ..." if len(names) > few else "")

@@ -152,7 +152,8 @@ def _put(run: Run, weights: Mapping[str, Tensor], where: str) -> list[str]:
         The names of the tensors that are made anew, since no pretrained model has them.
 
     Raises:
-        ValueError: Any other tensor is missing, unknown or of another shape.
+        ValueError: Any other tensor is missing, unknown or of another shape, or a weight is no
+            finite number.
     """
     own, fresh = run.embedder.state_dict(), fresh_parts(run.embedder)
     names = adapter.plain_names(run.embedder)
@@ -163,6 +164,16 @@ def _put(run: Run, weights: Mapping[str, Tensor], where: str) -> list[str]:
         raise ValueError(
             f"{where}: weights do not fit: {faults}; take the recipe and settings that the weights "
             "were trained with"
+        )
+    diverged = [
+        names[name]
+        for name, _ in run.embedder.named_parameters()
+        if names.get(name) in weights and not weights[names[name]].isfinite().all()
+    ]
+    if diverged:
+        raise ValueError(
+            f"{where}: {len(diverged)} tensors hold NaN or infinity ({first_names(diverged)}); "
+            "take an earlier checkpoint, or other weights"
         )
     kept = {name: weights[plain] for name, plain in names.items() if plain in weights}
     run.embedder.load_state_dict(kept, strict=False)

@@ -440,10 +440,17 @@ def test_hostile_descriptions_are_one_short_sentence(
     assert "petnets" not in sys.modules
 
 
-@pytest.mark.parametrize("entry", ["os", "shutil", "likeness", "pet-nets", "petnets.nets", "", "."])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *("os", "shutil", "likeness", "pet-nets", "petnets.nets", "", "."),
+        *("import", "None", "__main__", "x" * 5000, f"{'x' * 5000}.py", "\0.py", "\ud800.py"),
+    ],
+)
 def test_what_cannot_be_trusted(entry: str) -> None:
-    with pytest.raises(ValueError, match="trust"):
+    with pytest.raises(ValueError, match="trust") as caught:
         check_trusted({}, [entry], "m")
+    assert len(str(caught.value)) < 500
 
 
 def test_files_that_cannot_be_trusted(pets: Path) -> None:

@@ -6,6 +6,7 @@ Every network is random and tiny, and saved into a folder by the test.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -426,6 +427,25 @@ def bend(tensors: dict[str, Tensor]) -> None:
     tensors[name] = torch.cat([tensors[name], torch.zeros(1)])
 
 
+def quantise(tensors: dict[str, Tensor]) -> None:
+    for name, kind in zip(sorted(tensors), (torch.float8_e4m3fn, torch.int8), strict=False):
+        tensors[name] = tensors[name].to(kind)
+
+
+def name_at_length(tensors: dict[str, Tensor]) -> None:
+    tensors["x" * 100_000] = torch.zeros(1)
+
+
+def to_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def to_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (edit(drop_two), "2 missing"),
     "unknown": (edit(add_two), "2 unknown"),
@@ -481,6 +501,22 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
             folder / "preprocessor_config.json", size={"height": 1 << 20, "width": 5}
         ),
         "size",
+    ),
+    "two edges": (
+        lambda folder: tiny_hub.change(folder / "config.json", image_size=[32, 32]),
+        "image_size",
+    ),
+    "negative heads": (
+        lambda folder: tiny_hub.change(folder / "config.json", num_attention_heads=-1),
+        "num_attention_heads",
+    ),
+    "quantised": (edit(quantise), "2 tensors hold no numbers"),
+    "a long name": (edit(name_at_length), r"^.{0,600}$"),
+    "a pipe": (lambda folder: to_pipe(folder / "config.json"), "no config.json"),
+    "a pipe of weights": (lambda folder: to_pipe(folder / "model.safetensors"), "no weights"),
+    "a link to nowhere": (
+        lambda folder: to_link(folder / "preprocessor_config.json"),
+        "no preprocessor_config.json",
     ),
     "damaged": (
         lambda folder: (folder / "model.safetensors").write_bytes(b"nothing of use"),
@@ -542,6 +578,32 @@ def test_an_image_of_which_too_many_tokens_would_be_made_is_refused(tmp_path: Pa
         assert backbone(torch.zeros(1, 3, 74 * 8, 74 * 8)).shape == (1, 16)
     with pytest.raises(ValueError, match="5550 tokens"):
         backbone(torch.zeros(1, 3, 75 * 8, 74 * 8))
+
+
+def test_files_that_are_too_large_together_are_not_read(tmp_path: Path) -> None:
+    tiny_hub.save("vit", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    shards = [f"{number}.safetensors" for number in range(9)]
+    for shard in shards:
+        with (tmp_path / shard).open("wb") as file:
+            file.truncate(4 * 2**30)  # these take no place on the disk
+    index = {"weight_map": {shard: shard for shard in shards}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="9 files of weights"):
+        load(f"hub:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [("conv_stride", [5, 8, 0], "conv_stride"), ("initializer_range", -1.0, "cannot be built")],
+)
+def test_a_speech_network_that_cannot_run_is_refused(
+    setting: str, value: Any, says: str, tmp_path: Path
+) -> None:
+    tiny_hub.save("wav2vec2 base", tmp_path)
+    tiny_hub.change(tmp_path / "config.json", **{setting: value})
+    with pytest.raises(ValueError, match=says):
+        load(f"hub:{tmp_path}")
 
 
 def test_what_names_code_is_left_out_of_the_configuration(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def refused_initials(folder: Path, voices: Path, recipe: Recipe) -> dict[str, tu
     (folder / "notes.txt").write_text("no weights\n")
     save_file(state, folder / "other.safetensors")
     for name, changes in {
+        "1 tensors hold NaN": {"seg_1.bias": torch.full((10,), torch.nan)},
         "1 of another shape": {"seg_1.bias": torch.zeros(3)},
         "1 missing": {"seg_1.bias": None},
         "1 unknown": {"seg_9.bias": torch.zeros(3)},

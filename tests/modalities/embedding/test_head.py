@@ -28,6 +28,7 @@ from modalities.image import images
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from tests import tiny_hub
+from tests.full_disk import limited
 from tests.tiny_yunet import network
 from toolkit.backbones.head import Head
 from toolkit.backbones.small import SmallCNN
@@ -348,6 +349,21 @@ def test_the_joined_model_gives_the_heads_embeddings(
     assert result.ids == expected.ids
     np.testing.assert_allclose(result.matrix, expected.matrix, rtol=1e-6, atol=1e-6)
     assert result.meta["model"] == joined.loaded.digest not in (base.loaded.digest, META["model"])
+
+
+def test_a_join_that_fails_or_is_killed_blocks_no_other(voices: Path, tmp_path: Path) -> None:
+    likeness.load(model(tmp_path / "base")).embed(voices).save(tmp_path / "e.npz")
+    likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
+    out, source = tmp_path / "joined", [str(tmp_path / name) for name in ("base", "head")]
+
+    with limited(1000), pytest.raises(OSError, match="make room"):
+        likeness.join(*source, out)
+    assert not out.exists()
+    begun = out / ".last.safetensors.0123456789ab.part"
+    begun.mkdir(parents=True)
+    (begun / "last.safetensors").write_bytes(b"half")
+    likeness.join(*source, out)
+    assert [path.name for path in out.iterdir()] == ["last.safetensors"]
 
 
 def test_the_joined_model_is_fine_tuned(voices: Path, tmp_path: Path) -> None:

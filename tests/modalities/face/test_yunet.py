@@ -149,6 +149,7 @@ def test_min_score_is_the_detectors_own_unless_it_is_given(tmp_path: Path) -> No
     ("settings", "says"),
     [
         ({"size": (96, 100)}, "multiples of 32"),
+        ({"size": (96, 8192)}, "up to 4096"),
         ({"kps": 8}, "kps_8"),
         ({"leave_out": "obj_16"}, "11 outputs"),
     ],

@@ -23,6 +23,13 @@ from toolkit.backbones.weights import first_names
 MAX_TEXT = 65_536  # characters of a configuration
 _MAX_WHOLE, _MAX_NUMBER = 1 << 20, 1e9
 _MAX_WORD, _MAX_VALUES, _MAX_LAYERS = 64, 256, 1000
+_EDGES = ("image_size", "patch_size", "num_channels")  # transformers would take a pair for some
+# Smaller numbers are quantised weights, which mean nothing without their scales.
+_NUMBERS = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.int32, torch.int64),  # counters and positions
+)
+_SIZED = ("num_", "heads", "stride", "kernel", "size", "dim")  # in the names of sizes
 
 # What every configuration states and no network is sized by; some of it names code or files.
 _NEVER = frozenset(
@@ -132,7 +139,30 @@ def _checked(text: str, where: str) -> tuple[Family, dict[str, Any]]:
                 f"{where}: {name} is {value}; 0 to {_MAX_LAYERS} layers are read: give the "
                 "config.json of a published network"
             )
+        _check_sizes(name, value, where)
     return family, settings
+
+
+def _check_sizes(name: str, value: Any, where: str) -> None:
+    """Refuse sizes that transformers builds a network with, which then takes no input.
+
+    Raises:
+        ValueError: A size is negative, a stride is 0, or an edge is no whole number.
+    """
+    if name in _EDGES and type(value) is not int:
+        raise ValueError(
+            f"{where}: {name} is {str(value)[:60]}; one whole number is read: give the "
+            "config.json of a network for square images"
+        )
+    least = 1 if "stride" in name else 0
+    sizes = value if isinstance(value, list) else [value]
+    if any(word in name for word in _SIZED) and any(
+        isinstance(size, int) and size < least for size in sizes
+    ):
+        raise ValueError(
+            f"{where}: {name} is {str(value)[:60]}; numbers of at least {least} are read: give "
+            "the config.json of a published network"
+        )
 
 
 def _fits(value: Any, depth: int = 2) -> bool:
@@ -273,17 +303,30 @@ def fill(text: str, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
         for name, tensor in tensors.items()
         if not name.startswith(left) or (prefix and name.startswith(prefix))
     }
-    config = _config(family, settings, where)
-    with _quiet(transformers):
-        network, report = _class(family).from_pretrained(
-            None,
-            config=config,
-            state_dict=kept,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            **family.options,
+    unread = [
+        f"{name} {str(tensor.dtype).removeprefix('torch.')}"
+        for name, tensor in sorted(kept.items())
+        if tensor.dtype not in _NUMBERS
+    ]
+    if unread:
+        raise ValueError(
+            f"{where}: {len(unread)} tensors hold no numbers that can become float32 "
+            f"({first_names(unread)}); give weights that are not quantised"
         )
+    config = _config(family, settings, where)
+    try:
+        with _quiet(transformers):
+            network, report = _class(family).from_pretrained(
+                None,
+                config=config,
+                state_dict=kept,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                **family.options,
+            )
+    except Exception as error:  # transformers and torch raise errors of any type here
+        raise _unbuildable(family, error, where) from None
     missing = sorted(set(report["missing_keys"]) - set(family.unused))
     unknown = sorted(name for name in report["unexpected_keys"] if not name.startswith(left))
     shapes = [
