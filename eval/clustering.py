@@ -53,10 +53,12 @@ def cluster(
     """
     values = np.asarray(rows, dtype=np.float32)
     check_choice("method", method, get_args(Method))
-    if values.ndim != 2 or not 2 <= len(values) <= MAX_ITEMS:
+    if values.ndim != 2 or len(values) < 2:
+        raise ValueError(f"clusters need at least 2 items, but there are {len(values)}; give more")
+    if len(values) > MAX_ITEMS:
         raise ValueError(
-            f"{len(values)} items cannot be grouped; give 2 to {MAX_ITEMS:,}, because each is "
-            "compared with every other"
+            f"{len(values):,} items cannot be grouped, because each is compared with every other; "
+            f"give 2 to {MAX_ITEMS:,}"
         )
     if method == "hdbscan":
         check_counts("min_size", [min_size], least=2)

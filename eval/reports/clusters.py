@@ -80,7 +80,8 @@ def _mean(values: Sequence[float]) -> float:
 
 def _sizes(sizes: Counts, clusters: Counts, fit: Fit) -> Markup:
     rows = []
-    for number in range(1, min(len(sizes) - 1, _NUM_CLUSTERS) + 1):
+    shared = int((sizes[1:] > 1).sum())  # they come first; single items are counted only
+    for number in range(1, min(shared, _NUM_CLUSTERS) + 1):
         inside = clusters == number
         rows.append(
             [f"cluster {number}", f"{sizes[number]:,}", _number(_mean(fit.own[inside].tolist()))]
