@@ -44,12 +44,12 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxpro
 # A quarter of hypothesis's examples, and an eighth of the damaged files.
 FEW_EXAMPLES := LIKENESS_FUZZ_EXAMPLES=5 $(PYTEST) --hypothesis-profile quick
 
-# Five minutes on two cores: few examples, and no test that is marked slow.
+# Seven minutes on two cores: few examples, and no test that is marked slow.
 test: $(READY)
 	$(FEW_EXAMPLES) -m "not slow"
 
-# What CI runs: few examples, of which it draws the same ones each time, and a third of the tests
-# that are marked slow. Which third follows from the commit.
+# What CI runs: few examples, of which it draws the same ones each time, and a fifth of the tests
+# that are marked slow. Which fifth follows from the commit.
 test-ci: $(READY)
 	$(FEW_EXAMPLES) --slow-share "$$(git rev-parse HEAD)"
 

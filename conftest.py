@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent
-SHARES = 3
+SHARES = 5
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
