@@ -250,7 +250,7 @@ def _file(data: str | Path) -> Path:
             f"{path}: there is no such file; --data is an embeddings file of `likeness embed`, or "
             "the folder of one"
         )
-    if path.is_file() or path.suffix.lower() == ".lance":
+    if not path.is_dir() or path.suffix.lower() == ".lance":
         return path
     inside = sorted(inner for inner in path.iterdir() if inner.suffix.lower() in _SUFFIXES)
     if len(inside) != 1:

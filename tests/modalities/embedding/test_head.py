@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -250,6 +251,13 @@ def test_what_no_head_can_be_trained_on_is_refused_in_one_sentence(
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("likeness: ")]
     assert len(lines) == 1
     assert not (tmp_path / "r" / "recipe.json").exists()
+
+
+def test_a_pipe_is_no_embeddings_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "e.npz")
+    for data in (tmp_path, tmp_path / "e.npz"):
+        with pytest.raises(ValueError, match="a pipe"):
+            rows.items(data)
 
 
 def test_nan_and_mixed_sizes_are_refused(tmp_path: Path) -> None:
