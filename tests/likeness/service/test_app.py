@@ -523,9 +523,9 @@ def test_the_server_closes_connections_on_which_nothing_comes(
     """
     import uvicorn
 
-    from likeness.verification import Comparer
-from likeness.service.app import Address, serve
+    from likeness.service.app import Address, serve
     from likeness.service.limits import Limits
+    from likeness.verification import Comparer
 
     real, answers, threads = uvicorn.Server.run, list[bytes](), torch.get_num_threads()
 
