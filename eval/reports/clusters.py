@@ -11,7 +11,7 @@ from markupsafe import Markup
 from eval.clustering import Counts, Fit
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
-from eval.reports.blocks import EMPTY, block, folded, prose, table
+from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.media import SECONDS, Media
 from eval.reports.page import document
 
@@ -132,7 +132,9 @@ def _items(ids: Sequence[str], clusters: Counts, fit: Fit, sizes: Counts, media:
         rows = any(item["named"] for item in items)
         more = len(inside) - len(items)
         name = f"Cluster {number}" if number else "In no cluster"
-        heading = f"{name}: {len(inside):,} items" + (f", {more:,} not shown" if more else "")
+        plural = "" if len(inside) == 1 else "s"
+        heading = f"{name}: {len(inside):,} item{plural}"
+        heading += f", {more:,} not shown" if more else ""
         parts[heading] = block("tiles", heading="", items=items, rows=rows)
     if len(sizes) - 1 > _NUM_CLUSTERS:
         parts[f"{len(sizes) - 1 - _NUM_CLUSTERS:,} smaller clusters"] = prose(
@@ -142,4 +144,8 @@ def _items(ids: Sequence[str], clusters: Counts, fit: Fit, sizes: Counts, media:
         "Below each item stands its mean score with the others of its cluster, highest first; of "
         f"recordings the first {SECONDS:g} seconds can be heard."
     )
-    return prose(text, soft=True) + folded(parts)
+    if "<audio" in joined(parts.values()):  # players take a line each
+        return prose(text, soft=True) + folded(parts)
+    return prose(text, soft=True) + joined(
+        block("headed", heading=heading, part=part) for heading, part in parts.items()
+    )

@@ -298,7 +298,12 @@ def cluster(
         source=source,
     )
     grouped.save(out)
-    say(f"{len(embeddings):,} items in {len(grouped):,} clusters in {out}. {grouped.how}")
+    none = int((grouped.numbers == 0).sum())
+    say(
+        f"{len(embeddings):,} items in {len(grouped):,} clusters in {out}"
+        + (f", {none:,} of them in none. " if none else ". ")
+        + grouped.how
+    )
     if report is not None:
         page = grouped.report(report, media=media or files, command=str(context.obj))
         say(f"page: {page}")

@@ -525,6 +525,7 @@ def test_the_server_closes_connections_on_which_nothing_comes(
 
     from likeness.service.app import Address, serve
     from likeness.service.limits import Limits
+    from likeness.verification import Comparer
 
     real, answers, threads = uvicorn.Server.run, list[bytes](), torch.get_num_threads()
 
@@ -545,7 +546,7 @@ def test_the_server_closes_connections_on_which_nothing_comes(
     monkeypatch.setattr(uvicorn.Server, "run", run)
     try:
         serve(
-            load.load(str(model)),
+            Comparer(load.load(str(model)), None, None, ""),
             address=Address(port=0),
             token=TOKEN,
             limits=Limits(head_seconds=0.1),
