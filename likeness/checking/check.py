@@ -310,7 +310,7 @@ class _Result:
                     "Nothing can be learnt about what varies within one of them; collect more, or "
                     "expect little.",
                     tuple((name,) for name in few),
-                    {name: f"{counts[name]} items" for name in few},
+                    {name: _count(counts[name], "items") for name in few},
                     are_items=False,
                 )
             )

@@ -104,6 +104,14 @@ def check(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all findings into this JSON file.")
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write FOLDER/index.html, a page that shows and plays what was found.",
+            file_okay=False,
+        ),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="End with exit code 1 if anything was found.")
     ] = False,
@@ -144,6 +152,11 @@ def check(
     say(report.as_text(checked))
     if json_file is not None:
         report.write_json(json_file, checked)
+    if page is not None:
+        from likeness.checking.page import write_page
+
+        write_page(page, checked, command=context.obj or "likeness check")
+        say(f"the page is {page / 'index.html'}")
     if out is not None:
         report.write_items_csv(out, checked)
         dropped = sum(map(bool, checked.left_out))

@@ -10,72 +10,16 @@ from dataclasses import dataclass
 from toolkit.data.label_pattern import LabelPattern
 
 _SPLITS = frozenset(
-    [
-        "train",
-        "training",
-        "test",
-        "testing",
-        "dev",
-        "val",
-        "valid",
-        "validation",
-        "eval",
-        "evaluation",
-    ]
+    ["train", "training", "test", "testing", "dev", "val", "valid", "validation", "eval"]
 )
 _DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+_COMMANDS = ["yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go", "backward"]
+_OBJECTS = ["bed", "bird", "cat", "dog", "happy", "house", "marvin", "sheila", "tree", "wow"]
+_OTHERS = ["forward", "follow", "learn", "visual", "background_noise"]
 # The words of Speech Commands and of other keyword data, whose folders are often taken for people.
-_KEYWORDS = frozenset(
-    [
-        *_DIGITS,
-        *map(str, range(10)),
-        *[
-            "yes",
-            "no",
-            "up",
-            "down",
-            "left",
-            "right",
-            "on",
-            "off",
-            "stop",
-            "go",
-            "backward",
-            "forward",
-            "follow",
-            "learn",
-            "visual",
-        ],
-        *[
-            "bed",
-            "bird",
-            "cat",
-            "dog",
-            "happy",
-            "house",
-            "marvin",
-            "sheila",
-            "tree",
-            "wow",
-            "background_noise",
-        ],
-    ]
-)
+_KEYWORDS = frozenset([*_DIGITS, *map(str, range(10)), *_COMMANDS, *_OBJECTS, *_OTHERS])
 _SUBJECT_WORDS = frozenset(
-    [
-        "spk",
-        "speaker",
-        "s",
-        "id",
-        "sub",
-        "subj",
-        "subject",
-        "p",
-        "person",
-        "user",
-        "client",
-        "talker",
-    ]
+    ["spk", "speaker", "s", "id", "sub", "subj", "subject", "p", "person", "user", "client"]
 )
 _SEPARATORS = re.compile(r"([_\-. ]+)")
 _MOST = 0.9  # the share of the paths that a rule has to hold for
@@ -90,7 +34,7 @@ class Suggestion:
     Attributes:
         pattern: Of the paths, which has them: "{word}/{label}_*".
         names: The labels that the pattern gives, sorted.
-        num_labels: How many of the first folders have at least one of them in common, on average.
+        num_labels: Under how many first folders a name that returns is, on average.
         kind: "split" where the folders are parts of a data set, "parent" where one folder holds
             all, "word" where the same names occur in many folders.
     """
@@ -150,9 +94,9 @@ def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | No
     if len(first) < 2:
         return None
     for pattern, pairs in _candidates(deep):
-        shared = _shared_by(pairs)
-        if shared and _are_subjects([name for _, name in pairs], first, deep, are_voices):
-            return Suggestion(pattern, _names(pairs), shared, "word")
+        shared = _shared(pairs)
+        if shared and _are_subjects(set(shared), first, deep, are_voices):
+            return Suggestion(pattern, _names(pairs), sum(shared.values()) / len(shared), "word")
     return None
 
 
@@ -189,22 +133,20 @@ def _candidates(deep: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[tuple
             yield text, pairs
 
 
-def _shared_by(pairs: Sequence[tuple[str, str]]) -> float:
-    """Under how many first folders a name occurs on average; 0 where most occur under one."""
+def _shared(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """The names that are under several first folders, and under how many; none if few are."""
     folders = defaultdict(set)
     for folder, name in pairs:
         folders[name].add(folder)
-    several = sum(len(folders[name]) > 1 for _, name in pairs)
-    if len(folders) < 2 or several < _SHARED * len(pairs):
-        return 0.0
-    return sum(map(len, folders.values())) / len(folders)
+    shared = {name: len(under) for name, under in folders.items() if len(under) > 1}
+    num_items = sum(name in shared for _, name in pairs)
+    return shared if len(shared) > 1 and num_items >= _SHARED * len(pairs) else {}
 
 
 def _are_subjects(
-    names: Sequence[str], folders: set[str], deep: Sequence[Sequence[str]], are_voices: bool
+    values: set[str], folders: set[str], deep: Sequence[Sequence[str]], are_voices: bool
 ) -> bool:
     """Whether names that return under many folders look like subjects."""
-    values = set(names)
     if {value.casefold() for value in values} <= _SPLITS or values <= folders:
         return False
     if all(value.isdigit() for value in values):
