@@ -176,7 +176,7 @@ class _Result:
                 Finding(
                     "conflict",
                     len(conflicting),
-                    f"{_count(len(conflicting), self.what)} {_is(conflicting)} there under several "
+                    f"{_count(len(conflicting), self.what)} {_is(conflicting)} there with several "
                     f"labels (by the SHA-256 of their {by}).",
                     "At most one of the labels is right: correct or remove the others.",
                     self._ids_of(conflicting),
@@ -192,7 +192,7 @@ class _Result:
                 Finding(
                     "duplicate",
                     extra,
-                    f"{_count(extra, self.what)} {_is(range(extra))} the copy of another one with "
+                    f"{_count(extra, self.what)} {_copies(extra)} of another one with "
                     f"the same label (by the SHA-256 of their {by}).",
                     "Keep one of each.",
                     self._ids_of(plain),
@@ -404,6 +404,10 @@ def _count(number: int, what: str) -> str:
     if number == 1:
         what = what.removesuffix("es") if what.endswith("sses") else what.removesuffix("s")
     return f"{number:,} {what}"
+
+
+def _copies(number: int) -> str:
+    return "is a copy" if number == 1 else "are copies"
 
 
 def _is(values: Sequence[object]) -> str:

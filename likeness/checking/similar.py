@@ -83,8 +83,9 @@ def _near_copies(
     finding = Finding(
         "near-duplicate",
         num,
-        f"{num:,} items are nearly the same as another one: their embeddings have a cosine of "
-        f"{near:g} or more" + (f"; {across:,} groups have several labels." if across else "."),
+        f"{_items(num, 'is', 'are')} nearly the same as another one: the "
+        f"embeddings have a cosine of {near:g} or more"
+        + (f"; {across:,} groups have several labels." if across else "."),
         "Look whether they are copies, and keep one of each; --clean keeps the first.",
         tuple(tuple(ids[row] for row in group) for group in groups.values()),
         {ids[row]: str(labels[row]) for group in groups.values() for row in group},
@@ -125,11 +126,21 @@ def _wrong_labels(
     finding = Finding(
         "wrong-label",
         len(chosen),
-        f"{len(chosen):,} items look like another {of} than their label: each is nearer to the "
-        "mean of the other than to that of its own without itself, and as near as the other's own "
-        "items are on average.",
+        f"{_items(len(chosen), 'looks', 'look')} like another {of} than the label "
+        "says: each is nearer to the mean of the other than to that of its own without "
+        "itself, and as near as the other's own items are on average.",
         "Look at them, the surest first, and correct the labels; --clean leaves them out.",
         tuple((ids[row],) for row in chosen),
         details,
     )
     return finding, dropped
+
+
+def _items(number: int, one: str, several: str) -> str:
+    """A number of items and a verb.
+
+    Example:
+        >>> _items(1, "is", "are"), _items(2, "is", "are")
+        ('1 item is', '2 items are')
+    """
+    return f"1 item {one}" if number == 1 else f"{number:,} items {several}"
