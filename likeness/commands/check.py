@@ -201,7 +201,19 @@ def _listed(
         return listed(suffixes_of(modality)), modality
     items = listed((*suffixes_of("speaker"), *suffixes_of("image")))
     kind = modality_of(items, str(data))
-    return (listed(suffixes_of(kind)) if data.is_dir() else items), kind
+    others = sum(item.suffix not in suffixes_of(kind) for item in items)
+    if not others:
+        return items, kind
+    if data.is_dir():
+        items = listed(suffixes_of(kind))
+    warnings.warn(
+        f"{data}: {others:,} files are no {'recordings' if kind == 'speaker' else 'images'}, as "
+        "most are, and "
+        + ("were passed over" if data.is_dir() else "cannot be read as such")
+        + "; --modality says which are meant",
+        stacklevel=2,
+    )
+    return items, kind
 
 
 def _vectors(

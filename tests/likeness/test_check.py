@@ -308,6 +308,14 @@ def test_wrong_input(
     assert not list(tmp_path.rglob("items*"))
 
 
+def test_files_of_the_other_kind_are_counted(
+    voices: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (9, 9)).save(voices / "ann" / "photo.png")
+    assert run("check", voices, "--strict") == 0
+    assert "1 files" in capsys.readouterr().err
+
+
 def test_a_list_never_replaces_the_data(voices: Path) -> None:
     table = voices / "voices.csv"
     table.write_text("path,speaker\nann/0.wav,ann\nbob/0.wav,bob\n", encoding="utf-8")
