@@ -15,6 +15,7 @@ from typing import Annotated, cast
 import typer
 
 from likeness.commands import (
+    check,
     compare,
     demo,
     embed,
@@ -37,7 +38,7 @@ from likeness.failures import one_sentence
 from toolkit.printing import help_columns, say
 
 COMMANDS = (  # in the order of --help
-    *(demo, train, compare, lists, prepare, recipes),  # train
+    *(demo, check, train, compare, lists, prepare, recipes),  # train
     *(embed, verify, gallery, join, export, serve),  # use a trained model
     *(score, evaluate, identify, retrieve, plda),  # measure, on files and without torch
 )

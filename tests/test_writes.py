@@ -112,7 +112,8 @@ ALLOWED = {
     },
     "likeness/service/work.py": {"private_files": "temporary: gone with the process"},
     "toolkit/data/shards.py": {
-        "write": "renames what is whole; a kill between the names is finished by the next packing"
+        "_cut_out": "a temporary folder, which goes when its items were packed",
+        "_write": "renames what is whole; a kill between the names is finished by the next packing",
     },
 }
 

@@ -20,6 +20,7 @@ from modalities.speaker.decoding import (
     SILENCE_DBFS,
     SPEED_MARK,
     BadAudio,
+    SilentAudio,
     Wave,
     decode_av,
     decode_soundfile,
@@ -173,12 +174,12 @@ def _refuse_not_finite(name: str, bad: int, values: int) -> None:
 
 
 def _refuse_silence(name: str, peak: float) -> None:
-    """Raise BadAudio for a wave whose largest absolute value is below SILENCE_DBFS."""
+    """Raise SilentAudio for a wave whose largest absolute value is below SILENCE_DBFS."""
     if peak < 10 ** (SILENCE_DBFS / 20):
         level = (
             f"its peak is {20 * np.log10(peak):.1f} dBFS" if peak > 0 else "all samples are zero"
         )
-        raise BadAudio(
+        raise SilentAudio(
             f"{name}: the audio is silent, {level} after its channels are averaged; at least "
             f"{SILENCE_DBFS:.0f} dBFS is needed; remove the file"
         )

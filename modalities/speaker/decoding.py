@@ -54,6 +54,14 @@ class BadAudio(Unreadable):
     """
 
 
+class SilentAudio(BadAudio):
+    """A recording holds nothing but silence."""
+
+
+class CutShort(BadAudio):
+    """A file ends long before its header says."""
+
+
 def mix(raw: Wave) -> Wave:
     """Average the channels of a wave: (samples, channels) -> (samples,)."""
     mixed: Wave = raw[:, 0] if raw.shape[1] == 1 else raw.mean(axis=1, dtype=np.float32)
@@ -195,13 +203,13 @@ def decode_soundfile(item: Item, max_seconds: float, max_values: int) -> Iterato
                     "pipe; the length is needed; write it again to a file"
                 )
             if item.stretch is not None:
-                _check_header(name, rate_hz, channels, frames, _LONGEST_SECONDS, _LONGEST_VALUES)
+                check_header(name, rate_hz, channels, frames, _LONGEST_SECONDS, _LONGEST_VALUES)
             begin, stop = frames_of(item, rate_hz, frames)
-            _check_header(name, rate_hz, channels, stop - begin, max_seconds, max_values)
+            check_header(name, rate_hz, channels, stop - begin, max_seconds, max_values)
             frames = stop - begin
             if begin and file.format == "MP3":
                 # An MP3 decoder loses its place when it seeks, so that all of it is decoded.
-                _check_header(name, rate_hz, channels, stop, _LONGEST_SECONDS, max_values)
+                check_header(name, rate_hz, channels, stop, _LONGEST_SECONDS, max_values)
                 yield file.read(stop, dtype="float32", always_2d=True)[begin:], rate_hz
                 return
             if begin:
@@ -266,12 +274,12 @@ def decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple
                 raise BadAudio(f"{name}: unreadable, it has no audio stream; one is needed")
             stream = container.streams.audio[0]
             rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
-            _check_header(name, rate_hz, channels, 0, *bounds)
+            check_header(name, rate_hz, channels, 0, *bounds)
             start, end = item.stretch or (0.0, math.inf)
             begin = round(start * rate_hz)
             stop = round(end * rate_hz) if math.isfinite(end) else _UNSTATED
             if math.isfinite(end):
-                _check_header(name, rate_hz, channels, stop - begin, max_seconds, max_values)
+                check_header(name, rate_hz, channels, stop - begin, max_seconds, max_values)
             to_planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate_hz)
             for frame in container.decode(stream):
                 for planar in to_planar.resample(frame):
@@ -280,8 +288,8 @@ def decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple
                     frames += len(raw)
                     if len(inside):
                         yield inside, rate_hz
-                _check_header(name, rate_hz, channels, frames, *bounds)
-                _check_header(
+                check_header(name, rate_hz, channels, frames, *bounds)
+                check_header(
                     name,
                     rate_hz,
                     channels,
@@ -315,7 +323,7 @@ def check_whole(item: Item, file_format: str, samples: int, frames: int, rate_hz
             length.
     """
     if samples < _WHOLE * frames and (file_format != "MP3" or _states_length(item)):
-        raise BadAudio(
+        raise CutShort(
             f"{item.name}: the file is cut short, {samples / rate_hz:.1f} s of the "
             f"{frames / rate_hz:.1f} s that its header states; fetch it again"
         )
@@ -337,10 +345,22 @@ def _states_length(item: Item) -> bool:
     return any(mark in frame for mark in (b"Xing", b"Info", b"VBRI"))
 
 
-def _check_header(
+def check_header(
     name: str, rate_hz: int, channels: int, frames: int, max_seconds: float, max_values: int
 ) -> None:
-    """Raise BadAudio for a header whose rate, duration or size is out of bounds."""
+    """Raise BadAudio for a header whose rate, duration or size is out of bounds.
+
+    Args:
+        name: The name of the item, for the message.
+        rate_hz: The rate in Hz that the header states.
+        channels: The number of channels that it states.
+        frames: The number of samples that are to be read.
+        max_seconds: The longest duration that is accepted.
+        max_values: The most samples x channels that are decoded.
+
+    Raises:
+        BadAudio: One of them is out of bounds.
+    """
     if not _RATES_HZ[0] <= rate_hz <= _RATES_HZ[1]:
         raise BadAudio(
             f"{name}: the header states {rate_hz} Hz; {_RATES_HZ[0]} to {_RATES_HZ[1]} are "

@@ -1,0 +1,68 @@
+"""What a check found as one self-contained page, with pictures and sounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from markupsafe import Markup
+
+from eval.formats.provenance import likeness_version
+from eval.formats.writing import atomic_path
+from eval.reports.blocks import block, joined, prose, table
+from eval.reports.media import Media
+from eval.reports.page import document
+from likeness.checking.findings import Checked, Finding
+from likeness.checking.report import facts
+
+_GROUPS = 12  # of a finding that are shown
+_TOGETHER = 4  # items of a group that are shown
+
+
+def write_page(folder: Path, checked: Checked, *, command: str) -> None:
+    """Write folder/index.html: the facts, and each finding with its first items.
+
+    Args:
+        folder: Made if it does not exist.
+        checked: The result of a check.
+        command: Makes the page again.
+    """
+    path_of = {item.id: item.path for item in checked.items if item.span is None}
+    media = Media(path_of.get)
+    sections = {"The data": table(["", ""], facts(checked).items())}
+    for number, finding in enumerate(checked.findings, 1):
+        heading = f"{number}. {finding.kind.replace('-', ' ').capitalize()}"
+        sections[heading] = _section(finding, media)
+    if not checked.findings:
+        sections["Findings"] = prose("Nothing looks wrong.")
+    if checked.notes:
+        sections["What is not known"] = joined(prose(note) for note in checked.notes)
+    if note := media.note():
+        sections["What could not be shown"] = prose(note, soft=True)
+    sections["How to make this page again"] = block("command", text=command) + prose(
+        f"Likeness {likeness_version()}.", soft=True
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    about = f"{checked.data}: {len(checked.items):,} items, {len(checked.findings)} findings"
+    with atomic_path(folder / "index.html") as temporary:
+        page = document("Check of a data set", about, sections)
+        temporary.write_text(page, encoding="utf-8")
+
+
+def _section(finding: Finding, media: Media) -> Markup:
+    """The sentences of a finding, and its first groups with their pictures or sounds."""
+    text = prose(finding.text) + prose(finding.remedy)
+    groups = finding.groups[:_GROUPS]
+    if not groups:
+        return text
+    rows = [
+        [
+            [
+                (name, finding.details.get(name, ""), media.show(name) if shown else "")
+                for name in group[:_TOGETHER]
+            ],
+            max(0, len(group) - _TOGETHER),
+        ]
+        for group in groups
+        for shown in [finding.are_items and finding.kind not in ("missing", "unreadable", "cut")]
+    ]
+    return text + block("findings", rows=rows, more=len(finding.groups) - len(groups))

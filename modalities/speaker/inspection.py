@@ -1,0 +1,199 @@
+"""What the header of a recording says, and what its samples show."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import soundfile
+
+from modalities.speaker.audio import read
+from modalities.speaker.decoding import (
+    AV_SUFFIXES,
+    MAX_SECONDS,
+    MAX_VALUES,
+    BadAudio,
+    CutShort,
+    SilentAudio,
+    Wave,
+    check_header,
+    check_whole,
+    frames_of,
+    source_of,
+)
+from toolkit.data.inspection import Content, Header, Inspection, size_of
+from toolkit.data.items import Item
+
+MIN_SECONDS = 0.1  # as `read` accepts them
+QUIET_DBFS = -60.0  # a recording whose peak is lower holds no speech that can be heard
+# A sample counts as clipped in a run of at least so many at the largest level of the recording,
+# where that level is at least this near to full scale. A sound wave stays at its peak for one
+# sample or two.
+CLIPPED_RUN = 3
+CLIPPED_LEVEL = 0.98
+_LONGEST_VALUES = 2**34  # samples x channels of a recording of which a stretch is read
+_LONGEST_SECONDS = 86_400.0
+_MAX_CHUNKS = 64  # of a WAV file, before that of its samples
+_UNSTATED = 2**63 - 1
+_OPEN_END = (0, 2**32 - 1)  # sizes that a writer leaves who did not know the end
+
+
+def audio_header(item: Item) -> Header:
+    """Return what the header of a recording says.
+
+    Raises:
+        BadAudio: There is no such recording, it is shorter or longer than is read, or a stretch
+            ends after it.
+        CutShort: The file holds fewer than nine in ten of the samples that its header states. For
+            WAV, the size of the file shows it, and for FLAC its last sample.
+    """
+    if item.suffix in AV_SUFFIXES:
+        return _av_header(item)
+    source = source_of(item)
+    try:
+        with soundfile.SoundFile(source) as file:
+            rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
+            kind = file.format if file.subtype == file.format else f"{file.format} {file.subtype}"
+            if frames == _UNSTATED:
+                raise BadAudio(
+                    f"{item.name}: its header does not state its length, as when it was written to "
+                    "a pipe; write it again to a file"
+                )
+            if file.format == "FLAC" and frames and not _has_last(file, frames):
+                raise CutShort(
+                    f"{item.name}: the file is cut short, its last sample is not there; fetch it "
+                    "again"
+                )
+            is_wave = file.format in ("WAV", "WAVEX")
+    except (soundfile.SoundFileError, OSError) as error:
+        if not size_of(item):
+            raise BadAudio(f"{item.name}: the file is empty (0 bytes); remove it") from error
+        reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
+        raise BadAudio(f"{item.name}: unreadable, {reason.rstrip('. ')}; remove it") from error
+    if is_wave:
+        with item.open() as opened:
+            share = _share_of_wave(opened)
+        if share < 1:
+            check_whole(item, "WAV", frames, round(frames / max(share, 1e-9)), rate_hz)
+    return _checked(item, kind, rate_hz, channels, frames)
+
+
+def _checked(item: Item, kind: str, rate_hz: int, channels: int, frames: int) -> Header:
+    """The header of a recording of this length, or of the stretch of it that an item is."""
+    if item.stretch is not None:
+        check_header(item.name, rate_hz, channels, frames, _LONGEST_SECONDS, _LONGEST_VALUES)
+    begin, stop = frames_of(item, max(1, rate_hz), frames)
+    check_header(item.name, rate_hz, channels, stop - begin, MAX_SECONDS, MAX_VALUES)
+    seconds = (stop - begin) / rate_hz
+    if seconds < MIN_SECONDS:
+        raise BadAudio(
+            f"{item.name}: the audio is too short, {seconds:.3f} s; at least {MIN_SECONDS} s are "
+            "needed; remove it"
+        )
+    return Header(kind, size_of(item), seconds, rate_hz, channels)
+
+
+def _has_last(file: soundfile.SoundFile, frames: int) -> bool:
+    try:
+        file.seek(frames - 1)
+        return len(file.read(1)) == 1
+    except soundfile.SoundFileError:
+        return False
+
+
+def _share_of_wave(file: BinaryIO) -> float:
+    """The share of its stated samples that a WAV file holds; 1 where nothing is stated.
+
+    libsndfile passes over it: it takes the samples that are there for all.
+    """
+    head = file.read(12)
+    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
+        return 1.0
+    for _ in range(_MAX_CHUNKS):
+        chunk = file.read(8)
+        if len(chunk) < 8:
+            return 1.0
+        name, size = chunk[:4], struct.unpack("<I", chunk[4:])[0]
+        if name != b"data":
+            file.seek(size + size % 2, 1)
+            continue
+        start = file.tell()
+        there = file.seek(0, 2) - start
+        return 1.0 if size in _OPEN_END else min(1.0, there / size)
+    return 1.0
+
+
+def _av_header(item: Item) -> Header:
+    """The header of AAC. Its duration is what the container states, which decoding may correct."""
+    try:
+        import av
+    except ImportError as error:
+        raise BadAudio(
+            f"{item.name}: {item.suffix} needs PyAV, which is not installed; run `pip install "
+            "'likeness[m4a]'` or convert it to .flac"
+        ) from error
+    source = source_of(item)
+    try:
+        with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:
+            if not container.streams.audio:
+                raise BadAudio(f"{item.name}: unreadable, it has no audio stream; one is needed")
+            stream = container.streams.audio[0]
+            rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
+            duration = container.duration or 0
+            frames = round(duration / av.time_base * rate_hz)
+    except (av.FFmpegError, OSError) as error:
+        raise BadAudio(f"{item.name}: unreadable, {error}; remove it") from error
+    return _checked(item, "AAC", rate_hz, channels, frames)
+
+
+def audio_content(item: Item, header: Header) -> Content:
+    """Return what the samples of a recording show, after its channels are averaged.
+
+    Raises:
+        BadAudio: It cannot be decoded, or `read` refuses it.
+        SilentAudio: Its peak is below QUIET_DBFS.
+    """
+    assert header.rate_hz is not None
+    wave = read(item, rate_hz=header.rate_hz)
+    peak = float(np.abs(wave).max())
+    if peak < 10 ** (QUIET_DBFS / 20):
+        raise SilentAudio(
+            f"{item.name}: the audio is silent, its peak is {20 * np.log10(peak):.1f} dBFS; at "
+            f"least {QUIET_DBFS:.0f} dBFS is needed; remove it"
+        )
+    digest = hashlib.sha256(struct.pack("<q", header.rate_hz) + wave.tobytes()).digest()
+    return Content(digest, clipped_share(wave))
+
+
+def clipped_share(wave: Wave) -> float:
+    """Return the share of the samples of a wave that are clipped.
+
+    Args:
+        wave: (samples,), where full scale is 1.
+
+    Returns:
+        The share of those in runs of at least CLIPPED_RUN equal samples at the largest level, which
+        is at least CLIPPED_LEVEL; 0 where the largest level is lower.
+
+    Example:
+        >>> clipped_share(np.array([0, 1, 1, 1, 0, -1, 0, 0.5], np.float32))
+        0.375
+    """
+    peak = float(np.abs(wave).max(initial=0.0))
+    if peak < CLIPPED_LEVEL:
+        return 0.0
+    clipped = 0
+    for level in {float(wave.max()), float(wave.min())}:
+        # A 16-bit file reaches -1 below and 1 - 2^-15 above.
+        if abs(level) < CLIPPED_LEVEL:
+            continue
+        edges = np.flatnonzero(np.diff(wave == np.float32(level), prepend=False, append=False))
+        lengths = edges[1::2] - edges[::2]
+        clipped += int(lengths[lengths >= CLIPPED_RUN].sum())
+    return clipped / len(wave)
+
+
+RECORDINGS = Inspection(audio_header, audio_content)

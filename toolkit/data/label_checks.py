@@ -1,0 +1,166 @@
+"""Labels that look wrong, by the labels and the paths alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from toolkit.data.label_pattern import LabelPattern
+
+_SPLITS = frozenset(
+    ["train", "training", "test", "testing", "dev", "val", "valid", "validation", "eval"]
+)
+_DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+_COMMANDS = ["yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go", "backward"]
+_OBJECTS = ["bed", "bird", "cat", "dog", "happy", "house", "marvin", "sheila", "tree", "wow"]
+_OTHERS = ["forward", "follow", "learn", "visual", "background_noise"]
+# The words of Speech Commands and of other keyword data, whose folders are often taken for people.
+_KEYWORDS = frozenset([*_DIGITS, *map(str, range(10)), *_COMMANDS, *_OBJECTS, *_OTHERS])
+_SUBJECT_WORDS = frozenset(
+    ["spk", "speaker", "s", "id", "sub", "subj", "subject", "p", "person", "user", "client"]
+)
+_SEPARATORS = re.compile(r"([_\-. ]+)")
+_MOST = 0.9  # the share of the paths that a rule has to hold for
+_SHARED = 0.5  # the share of the items whose name occurs under several labels
+_HASH = re.compile(r"[0-9a-f]{6,}")
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Labels that would fit better than the first folder.
+
+    Attributes:
+        pattern: Of the paths, which has them: "{word}/{label}_*".
+        names: The labels that the pattern gives, sorted.
+        num_labels: Under how many first folders a name that returns is, on average.
+        kind: "split" where the folders are parts of a data set, "parent" where one folder holds
+            all, "word" where the same names occur in many folders.
+    """
+
+    pattern: str
+    names: tuple[str, ...]
+    num_labels: float
+    kind: str
+
+
+def alike(labels: Iterable[str]) -> list[tuple[str, ...]]:
+    """Returns the groups of labels that differ only in case, blanks, _ or -.
+
+    Example:
+        >>> alike(["Ann", "ann ", "bob", "J_Doe", "J Doe"])
+        [('Ann', 'ann '), ('J Doe', 'J_Doe')]
+    """
+    groups = defaultdict(set)
+    for label in labels:
+        groups[" ".join(re.split(r"[\s_-]+", label.strip().casefold()))].add(label)
+    return sorted(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
+
+
+def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | None:
+    """Finds out whether the first folder of each path is no subject.
+
+    That is so where all items lie in one folder, or in folders such as train and test, and where
+    the names of other folders or of files return under many first folders and look like subjects:
+    hashes, as in Speech Commands (word/HASH_nohash_0.wav); numbers behind a word such as spk; or,
+    for voices, words. Running numbers, and files that name their folder, are no such sign.
+
+    Args:
+        paths: The path of each item below the folder of the data, with slashes.
+        are_voices: Whether they are recordings. Of images, words in names are rather poses.
+
+    Returns:
+        A pattern whose labels fit better, or None.
+
+    Example:
+        >>> paths = [f"{word}/{name}_{i}.wav" for word in "abc" for name in ("ann", "bob")
+        ...          for i in range(3)]
+        >>> suggest_labels(paths, are_voices=True).pattern
+        '{word}/{label}_*'
+        >>> suggest_labels([f"{n}/rec_{i}.wav" for n in "ab" for i in (1, 2)], are_voices=True)
+    """
+    parts = [path.split("/") for path in paths]
+    deep = [names for names in parts if len(names) >= 2]
+    if len(deep) < max(2, _MOST * len(paths)):
+        return None
+    first = {names[0] for names in deep}
+    below = [(names[0], names[1]) for names in deep if len(names) >= 3]
+    if len(below) >= _MOST * len(paths) and len({name for _, name in below}) >= 2:
+        if len(first) == 1:
+            return Suggestion("*/{label}/**", _names(below), 1.0, "parent")
+        if {name.casefold() for name in first} <= _SPLITS:
+            return Suggestion("*/{label}/**", _names(below), 1.0, "split")
+    if len(first) < 2:
+        return None
+    for pattern, pairs in _candidates(deep):
+        shared = _shared(pairs)
+        if shared and _are_subjects(set(shared), first, deep, are_voices):
+            return Suggestion(pattern, _names(pairs), sum(shared.values()) / len(shared), "word")
+    return None
+
+
+def _names(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(sorted({name for _, name in pairs}))
+
+
+def _candidates(deep: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[tuple[str, str]]]]:
+    """Patterns, and the first folder and the label that each path has by the pattern."""
+    depth = Counter(map(len, deep)).most_common(1)[0][0]
+    patterns = []
+    if depth >= 3:
+        patterns.append("{word}/{label}/**")
+    before = "{word}/" if depth == 2 else "{word}/**/"
+    stems = [_SEPARATORS.split(names[-1].rpartition(".")[0] or names[-1]) for names in deep]
+    width = Counter(map(len, stems)).most_common(1)[0][0]
+    example = next(stem for stem in stems if len(stem) == width)
+    alike = [(names, stem) for names, stem in zip(deep, stems, strict=True) if len(stem) == width]
+    written = before
+    for place in range(0, width, 2):
+        behind = f"{example[place + 1]}*" if place + 1 < width else ".*"
+        patterns.append(f"{written}{{label}}{behind}")
+        is_word = sum(stem[place] == names[0] for names, stem in alike) >= _MOST * len(alike)
+        written += "{word}" if is_word else f"{{part{place // 2 + 1}}}"
+        written += example[place + 1] if place + 1 < width else ""
+    for text in patterns:
+        pattern = LabelPattern(text)
+        pairs = [
+            (names[0], fields["label"])
+            for names in deep
+            if (fields := pattern.fields("/".join(names))) is not None
+        ]
+        if len(pairs) >= _MOST * len(deep):
+            yield text, pairs
+
+
+def _shared(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """The names that are under several first folders, and under how many; none if few are."""
+    folders = defaultdict(set)
+    for folder, name in pairs:
+        folders[name].add(folder)
+    shared = {name: len(under) for name, under in folders.items() if len(under) > 1}
+    num_items = sum(name in shared for _, name in pairs)
+    return shared if len(shared) > 1 and num_items >= _SHARED * len(pairs) else {}
+
+
+def _are_subjects(
+    values: set[str], folders: set[str], deep: Sequence[Sequence[str]], are_voices: bool
+) -> bool:
+    """Whether names that return under many folders look like subjects."""
+    if {value.casefold() for value in values} <= _SPLITS or values <= folders:
+        return False
+    if all(value.isdigit() for value in values):
+        return False
+    hashes = [value for value in values if _HASH.fullmatch(value.casefold())]
+    if len(hashes) >= _MOST * len(values):
+        return any(not value.isalpha() and not value.isdigit() for value in hashes)
+    stems = {re.sub(r"[\d_-]+$", "", value).casefold() for value in values}
+    if any(value[-1:].isdigit() for value in values) and len(stems) <= max(1, len(values) // 3):
+        return stems <= _SUBJECT_WORDS
+    if not are_voices:
+        return False
+    if len([name for name in folders if name.casefold() in _KEYWORDS]) >= _MOST * len(folders):
+        return True
+    # Files that name their folder, as ann/hello-ann.wav, are in the folder of their subject.
+    named = sum(parts[0] in _SEPARATORS.split(parts[-1].rpartition(".")[0]) for parts in deep)
+    return named < _MOST * len(deep)
