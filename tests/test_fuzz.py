@@ -679,7 +679,7 @@ read_audio = read_by(
     read_in_shard,
     lambda path: sum(len(part) for part in long.read(Item(
         "a/1", path, "a"), chunk_seconds=1.0, max_seconds=3600.0, max_values=2**24)),
-    report_media.clip,
+    report_media.read_sound,
     lambda path: noise.stretch(path, 16_000, np.random.default_rng(0)),
     noise.impulse_response,
 )  # fmt: skip

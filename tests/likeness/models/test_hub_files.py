@@ -412,8 +412,9 @@ def test_without_a_connection_the_command_says_one_sentence(tmp_path: Path) -> N
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     (tmp_path / "a.png").touch()
+    (tmp_path / "b.png").touch()
     done = subprocess.run(
-        [sys.executable, "-m", "likeness", "verify", "a.png", "a.png", "--model", "hub:ann/net"],
+        [sys.executable, "-m", "likeness", "verify", "a.png", "b.png", "--model", "hub:ann/net"],
         env={
             **os.environ,
             "HF_ENDPOINT": f"http://127.0.0.1:{port}",
