@@ -48,8 +48,8 @@ FEW_EXAMPLES := LIKENESS_FUZZ_EXAMPLES=5 $(PYTEST) --hypothesis-profile quick
 test: $(READY)
 	$(FEW_EXAMPLES) -m "not slow"
 
-# What CI runs: few examples, of which it draws the same ones each time, and a fifth of the tests
-# that are marked slow. Which fifth follows from the commit.
+# What CI runs: few examples, of which it draws the same ones each time, and a tenth of the tests
+# that are marked slow. Which tenth follows from the commit.
 test-ci: $(READY)
 	$(FEW_EXAMPLES) --slow-share "$$(git rev-parse HEAD)"
 

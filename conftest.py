@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent
-SHARES = 5
+SHARES = 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
