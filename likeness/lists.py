@@ -15,7 +15,7 @@ from eval.formats.writing import atomic_path
 from eval.types import Trials, name_first
 from toolkit.data.item_checks import label_numbers
 from toolkit.data.item_lists import write_items
-from toolkit.data.items import Items
+from toolkit.data.items import Item, Items
 from toolkit.data.listing import list_items
 from toolkit.data.pairs import draw_pairs, hold_out
 
@@ -224,9 +224,16 @@ def write_lists(out: Path, chosen: Items, trials: Trials, root: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_items(out / "items.txt", chosen, root)
     write_trials(out / "trials.txt", trials)
-    with (
-        atomic_path(out / "labels.txt") as temporary,
-        temporary.open("w", encoding="utf-8") as file,
-    ):
-        for id, name in zip(chosen.ids, chosen.labels, strict=True):
-            file.write(f"{id}\t{name}\n")
+    write_labels(out / "labels.txt", chosen)
+
+
+def write_labels(path: Path, items: Sequence[Item]) -> None:
+    """Write lines `id label` of items, separated by a tab, which `--subjects` and `--labels` take.
+
+    Args:
+        path: The file, which is written whole or not at all.
+        items: The items, with labels.
+    """
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for item in items:
+            file.write(f"{item.id}\t{item.label}\n")
