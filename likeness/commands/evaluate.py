@@ -28,6 +28,7 @@ from likeness.commands.options import (
     refuse_idle,
     refuse_input_as_output,
 )
+from likeness.held_out import HeldOutFiles
 from toolkit.printing import say
 
 if TYPE_CHECKING:
@@ -69,8 +70,10 @@ def evaluate(
         list[Path],
         typer.Argument(
             help="Score files, as text, .npz or .parquet, or with --ijb embeddings of faces. "
-            "Several are set side by side.",
-            **EXISTING,
+            "Several are set side by side. The folder of a run stands for the scores of its "
+            "held-out trials, with their subjects, embeddings and media.",
+            exists=True,
+            readable=True,
         ),
     ],
     ijb: Annotated[
@@ -191,12 +194,15 @@ def evaluate(
 
     Of several score files on the same trials, the paired differences are measured too.
     """
+    run = _run_of(scores)
     refuse_input_as_output(context, "json_file")
     refuse_beside_ijb(context, ijb, _NOT_WITH_IJB)
     refuse_idle(context, ("data_name",), "--save-to", save_to)
     if ijb is not None:
         from likeness.commands import ijb as pack
 
+        if run is not None:
+            raise ValueError(f"{run.run} is a folder; --ijb needs files of embeddings")
         presets = pack.read_presets(preset, switch)
         drawn = 0 if is_default(context, "resamples") else resamples
         say(
@@ -205,6 +211,11 @@ def evaluate(
             )
         )
         return
+    if run is not None:
+        scores, subjects = [run.scores], subjects or _existing(run.labels)
+        if report is not None:
+            embeddings = embeddings or [run.embeddings]
+            media = media or _existing(run.items)
     from eval.protocols.verification import VerificationSettings
 
     settings = VerificationSettings(
@@ -234,6 +245,34 @@ def evaluate(
             kept=Kept(save_to, data_name) if save_to is not None else None,
         )
     say(table)
+
+
+def _run_of(scores: Sequence[Path]) -> HeldOutFiles | None:
+    """The files of the run whose folder stands in place of a score file, if one does.
+
+    Raises:
+        ValueError: The folder holds no scores, or stands beside other scores.
+    """
+    folders = [path for path in scores if path.is_dir()]
+    if not folders:
+        return None
+    files = HeldOutFiles(folders[0])
+    if len(scores) > 1:
+        raise ValueError(
+            f"{files.run} is a folder, which stands for one run alone; beside others name the "
+            f"score file, as in {files.scores}"
+        )
+    if not files.scores.is_file():
+        raise ValueError(
+            f"{files.run} is a folder without {files.scores.relative_to(files.run)}, which "
+            "`likeness train` leaves there for recipes that hold subjects out; name a score file"
+        )
+    return files
+
+
+def _existing(path: Path) -> Path | None:
+    """The path, if it is a file."""
+    return path if path.is_file() else None
 
 
 @dataclass(frozen=True)

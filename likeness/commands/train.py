@@ -11,9 +11,10 @@ import typer
 from likeness.commands import recipes
 from likeness.commands.options import Columns, LabelPattern, Root
 from likeness.commands.stopping import stoppable
-from toolkit.printing import say
+from toolkit.printing import say, warn
 
 if TYPE_CHECKING:
+    from eval.per_item import PerItem
     from toolkit.training.recipe import Recipe
 
 app = typer.Typer()
@@ -61,7 +62,9 @@ def train(
 ) -> None:
     """Train a variant of a recipe.
 
-    Several processes share the work when the command is started by torchrun:
+    A recipe that holds subjects out leaves trials of them in OUT/held-out, with embeddings and
+    scores, which `likeness evaluate OUT` measures. Several processes share the work when the
+    command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...
     """
     from likeness.data_settings import with_data_settings
@@ -88,11 +91,32 @@ def train(
         distributed.end()
     if os.environ.get("RANK", "0") == "0":
         say(f"{variant}: trained model in {model}")
+        measured = None
         if chosen.measures_items:
-            _test(chosen, data, out, command=f"{context.obj} --resume")
+            measured = _test(chosen, data, out, command=f"{context.obj} --resume")
+        _keep_held_out(chosen, data, out, measured)
 
 
-def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> None:
+def _keep_held_out(recipe: Recipe, data: Path, out: Path, measured: PerItem | None) -> None:
+    """Leave embeddings, trials and scores of the held-out items in the folder of the run."""
+    from likeness.held_out import HeldOutFiles, measure_held_out, write_held_out
+
+    folder = HeldOutFiles(out).folder
+    try:
+        held_out = measure_held_out(recipe, out, data, measured=measured)
+        if held_out is not None:
+            write_held_out(out, held_out)
+    except ValueError as error:  # such as ids that no list can hold; the model is whole
+        warn(f"{folder} is incomplete: {error}")
+        return
+    if held_out is not None:
+        say(
+            f"held out: {len(held_out.items)} items with {len(held_out.scored)} trials, their "
+            f"embeddings and scores in {folder}"
+        )
+
+
+def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> PerItem:
     """Measure the trained model on the recipe's test items; print it, and write a page.
 
     Args:
@@ -119,3 +143,4 @@ def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> None:
         log=read_log(out),
     )
     say(f"report: {page}")
+    return measured
