@@ -20,6 +20,7 @@ from scipy.special import digamma
 from eval.formats.stored import StoredRows
 from eval.memory import keep_freed_memory
 from eval.parts import ALONE, Arrays, Parts
+from eval.progress import step
 from eval.ranks import Counts, Ranks, check_rows, concatenated, label_codes, rank_blocks
 from eval.tiled_ranks import LargeSearch, large_search
 from eval.tiles import Rows
@@ -384,6 +385,7 @@ def _counted(
     return {name: of_queries[~alone] for name, of_queries in values.items()}
 
 
+@step("clustering")
 def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Counts:
     """(N,) cluster numbers by k-means on the embeddings scaled to length 1: 20 iterations at most,
     as PML and Revisiting-DML, one k-means++ start (a random one above 1,000 clusters, where
