@@ -63,13 +63,16 @@ class Bars:
         for what in self._tasks.keys() - {reached.what for reached, _ in steps}:
             self._progress.remove_task(self._tasks.pop(what))
         for reached, text in steps:
-            if reached.what not in self._tasks:
+            state: Any = {
+                "total": reached.total,
+                "completed": reached.done,
+                "text": _plain(text),
+            }
+            if reached.what in self._tasks:
+                self._progress.update(self._tasks[reached.what], **state)
+            else:
                 name = _plain(reached.what)
-                self._tasks[reached.what] = self._progress.add_task(name, total=None, text="")
-            task = self._tasks[reached.what]
-            self._progress.update(
-                task, total=reached.total, completed=reached.done, text=_plain(text)
-            )
+                self._tasks[reached.what] = self._progress.add_task(name, **state)
         self._progress.refresh()
 
     def remove(self, what: str) -> None:

@@ -61,8 +61,9 @@ def train(
 ) -> None:
     """Train a variant of a recipe.
 
-    Several processes share the work when the command is started by torchrun:
-    torchrun --nproc-per-node N -m likeness train ...
+    At the end the trained model is tested once more, OUT/test gets the scores or lists of that, and
+    the next commands are printed. Several processes share the work when the command is started by
+    torchrun: torchrun --nproc-per-node N -m likeness train ...
     """
     from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
@@ -90,6 +91,15 @@ def train(
         say(f"{variant}: trained model in {model}")
         if chosen.measures_items:
             _test(chosen, data, out, command=f"{context.obj} --resume")
+        _print_next(chosen, data, out)
+
+
+def _print_next(recipe: Recipe, data: Path, out: Path) -> None:
+    """Print the next commands, each on one line that can be copied."""
+    from likeness.next_steps import write_test
+
+    if commands := write_test(recipe, data, out):
+        say("\n".join(["next:", *(f"  {command}" for command in commands)]))
 
 
 def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> None:

@@ -147,7 +147,6 @@ class Keeper:
         run, steps, loss = self.run, self.recipe.schedule.steps, self.watch.value
         if run.step == steps:
             _note(f"step {run.step}/{steps}  loss {loss:.4f}  lr {rate:.2e}")
-            return  # what comes after the last step is a part of the training
         known = "" if math.isnan(loss) else f"loss {loss:.4f}, "  # of a GPU it comes later
         report("training", run.step, steps, unit="steps", note=f"{known}lr {rate:.2e}")
 
