@@ -14,6 +14,7 @@ from likeness.commands.stopping import stoppable
 from toolkit.printing import say
 
 if TYPE_CHECKING:
+    from eval.per_item import PerItem
     from toolkit.training.recipe import Recipe
 
 app = typer.Typer()
@@ -61,9 +62,9 @@ def train(
 ) -> None:
     """Train a variant of a recipe.
 
-    At the end the trained model is tested once more, OUT/test gets the scores or lists of that, and
-    the next commands are printed. Several processes share the work when the command is started by
-    torchrun: torchrun --nproc-per-node N -m likeness train ...
+    At the end the trained model is tested once more: OUT/test gets the embeddings and the scores or
+    labels, and the next commands are printed. Several processes share the work when the command is
+    started by torchrun: torchrun --nproc-per-node N -m likeness train ...
     """
     from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
@@ -89,20 +90,21 @@ def train(
         distributed.end()
     if os.environ.get("RANK", "0") == "0":
         say(f"{variant}: trained model in {model}")
+        measured = None
         if chosen.measures_items:
-            _test(chosen, data, out, command=f"{context.obj} --resume")
-        _print_next(chosen, data, out)
+            measured = _test(chosen, data, out, command=f"{context.obj} --resume")
+        _print_next(chosen, data, out, measured)
 
 
-def _print_next(recipe: Recipe, data: Path, out: Path) -> None:
+def _print_next(recipe: Recipe, data: Path, out: Path, measured: PerItem | None) -> None:
     """Print the next commands, each on one line that can be copied."""
     from likeness.next_steps import write_test
 
-    if commands := write_test(recipe, data, out):
+    if commands := write_test(recipe, data, out, measured):
         say("\n".join(["next:", *(f"  {command}" for command in commands)]))
 
 
-def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> None:
+def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> PerItem:
     """Measure the trained model on the recipe's test items; print it, and write a page.
 
     Args:
@@ -110,6 +112,9 @@ def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> None:
         data: The folder of the data set.
         out: The folder of the run.
         command: Makes the page again.
+
+    Returns:
+        What was measured of each item.
     """
     from eval.formats.provenance import likeness_version
     from eval.reports import items
@@ -129,3 +134,4 @@ def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> None:
         log=read_log(out),
     )
     say(f"report: {page}")
+    return measured
