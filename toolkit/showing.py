@@ -60,7 +60,8 @@ def shown(show: bool = True, *, whole: str = "") -> Iterator[None]:
     if not show or is_heard or os.environ.get(SWITCH) == "0" or os.environ.get("RANK", "0") != "0":
         yield
         return
-    steps = Steps(bars=_bars if is_terminal(sys.stderr) else None)
+    has_bars = is_terminal(sys.stderr) and os.environ.get("TERM") not in ("dumb", "unknown")
+    steps = Steps(bars=_bars if has_bars else None)
     with steps.looked_at(), reported_to(steps):
         if whole:
             report(whole, 0, None)
