@@ -86,11 +86,15 @@ def test_a_step_that_is_left_by_an_exception_ends(monkeypatch: pytest.MonkeyPatc
     log = Log()
     monkeypatch.delenv("LIKENESS_PROGRESS", raising=False)
     monkeypatch.setattr("toolkit.showing.Steps", lambda **_: log.steps)
-    with pytest.raises(ZeroDivisionError), shown():
+
+    def divide() -> None:
         for value in tracked([1, 0, 2], "dividing"):
             log.now += 3.0
             log.steps.look()
             1 / value
+
+    with shown(), pytest.raises(ZeroDivisionError):
+        divide()
     assert log.lines == ["dividing: 0 of 3, 3 s so far", "dividing: 1 in 6 s"]
 
 

@@ -163,7 +163,14 @@ def _with_batches(recipe: Recipe, labels: Index) -> Recipe:
     if sampling == recipe.sampling:
         return recipe
     recipe = replace(recipe, sampling=sampling)
-    _check_compute(recipe)
+    rows = sampling.batch_size // distributed.world()
+    if rows < least_rows(recipe):
+        raise ValueError(
+            f"the {labels.size} items fill batches of {sampling.batch_size} at most, which gives "
+            f"each of {distributed.world()} processes {rows} items, and "
+            f"compute.accumulate={recipe.compute.accumulate} needs {least_rows(recipe)}; lower "
+            "compute.accumulate, start fewer processes, or train on more items"
+        )
     return recipe
 
 
