@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatch
-from functools import partial
 from hashlib import sha256 as hashed
 from pathlib import Path
 from typing import Any
@@ -99,7 +98,9 @@ def kept_parts(
                     raise ValueError(f"{folder}: process {rank} has other inputs than the first")
             return hashed(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
-        advance = partial(report, what)
+        def advance(done: int, total: int) -> None:  # of billions of comparisons
+            report(what, 100 * done // max(1, total), 100, unit="%")
+
         yield Parts(folder, prepare, rank=rank, world=world, wait=wait, advance=advance)
         wait()  # the others have read what is removed now
         if plan and rank == 0 and folder is not None:
