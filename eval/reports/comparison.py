@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from eval.comparison import LEVEL, Comparison
 from eval.formats.files import atomic_path
+from eval.progress import step
 from eval.reports.blocks import EMPTY, block, joined, prose
 from eval.reports.blocks import table as table_block
 from eval.reports.drawing import COLOURS, DASHES, columns, drawn, legend, plot, shortened
@@ -194,6 +195,7 @@ def _colour(comparison: Comparison, variant: str) -> str:
     return COLOURS[list(comparison.variants).index(variant) % len(COLOURS)]
 
 
+@step("drawing the page")
 def html(
     comparison: Comparison,
     logs: Logs,

@@ -14,6 +14,7 @@ from eval import per_item
 from eval.bootstrap import Drawn, bounds
 from eval.formats.files import atomic_path
 from eval.per_item import Metric, PerItem
+from eval.progress import step
 from eval.reports import learning
 from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.learning import Log
@@ -29,6 +30,7 @@ _LEVEL = 0.95
 _NUM_MISTAKES = 12
 
 
+@step("drawing the page")
 def html(
     path: Path,
     measured: PerItem,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 from eval.identification import Searched, rank_hits, tpir
+from eval.progress import step
 from eval.protocols import identification as identified
 from eval.protocols import retrieval as retrieved
 from eval.reports.blocks import EMPTY, block, joined, prose, table
@@ -122,6 +123,7 @@ def nearest(sides: Sides, num: int = _NUM_NEAREST, *, num_queries: int = _NUM_SE
     )
 
 
+@step("drawing the page")
 def retrieval(path: str | Path, results: Sequence[Result], sides: Sides) -> None:
     """Write the page of a retrieval.
 
@@ -141,6 +143,7 @@ def retrieval(path: str | Path, results: Sequence[Result], sides: Sides) -> None
     _write(path, "Retrieval report", sections, sides, results)
 
 
+@step("drawing the page")
 def identification(
     path: str | Path, results: Sequence[Result], sides: Sides, searched: Sequence[Searched]
 ) -> None:

@@ -18,6 +18,7 @@ from eval.groups import Grouped, blocks, notes
 from eval.paired import Paired
 from eval.paired import notes as paired_notes
 from eval.paired import rows as paired_rows
+from eval.progress import step
 from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.drawing import drawn
 from eval.reports.media import SECONDS, Media
@@ -71,6 +72,7 @@ class Evidence:
     paired: Paired | None = None
 
 
+@step("drawing the page")
 def write_page(
     folder: str | Path,
     compared: Compared,

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from eval.formats.provenance import likeness_version
 from eval.formats.writing import atomic_path
+from eval.progress import step
 from eval.reports.blocks import block, joined, prose, table
 from eval.reports.media import Media
 from eval.reports.page import document
@@ -18,6 +19,7 @@ _GROUPS = 12  # of a finding that are shown
 _TOGETHER = 4  # items of a group that are shown
 
 
+@step("drawing the page")
 def write_page(folder: Path, checked: Checked, *, command: str) -> None:
     """Write folder/index.html: the facts, and each finding with its first items.
 

@@ -17,6 +17,7 @@ from eval import per_item
 from eval.classification import fit_temperature, softmax
 from eval.diversity import cluster_diversity, feature_diversity
 from eval.per_item import PerItem
+from eval.progress import tracked
 from eval.retrieval import clusters as find_clusters
 from eval.retrieval import query_metrics
 from eval.similarity import check_similarity
@@ -267,7 +268,8 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
     labels = _numbers(tested, names)
     z = model.embed(tested)
     columns: dict[str, Floats] = {}
-    for rows in _draws(model.loss, z, settings.num_samples) if drawn else [z]:
+    draws = _draws(model.loss, z, settings.num_samples) if drawn else [z]
+    for rows in tracked(draws, "retrieving", total=settings.num_samples if drawn else None):
         values = query_metrics(rows, labels, ks=settings.ks, similarity=compared)
         for name, value in values.items():
             columns[name] = columns.get(name, 0.0) + value / (settings.num_samples if drawn else 1)
