@@ -66,6 +66,7 @@ def train(
     """
     from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
+    from likeness.training_page import write_training_page
     from toolkit.parallel import distributed
     from toolkit.training.recipe import load, override
     from toolkit.training.train import fit
@@ -90,6 +91,8 @@ def train(
         say(f"{variant}: trained model in {model}")
         if chosen.measures_items:
             _test(chosen, data, out, command=f"{context.obj} --resume")
+        elif chosen.measure is not None:
+            write_training_page(chosen, data, out, command=f"{context.obj} --resume")
 
 
 def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> None:

@@ -19,7 +19,7 @@ from eval.formats.files import json_object
 from eval.formats.provenance import likeness_version, sha256
 from eval.formats.trials import write_scores
 from eval.similarity import score_trials
-from eval.types import Floats, Scores, Trials, name_first
+from eval.types import Embeddings, Floats, Scores, Trials, name_first
 from toolkit.data.items import Item
 from toolkit.models.embed import embed_all, pick_device
 from toolkit.training.log import read_log
@@ -116,8 +116,15 @@ def first_metric(
 
 
 def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Trials) -> Floats:
-    """(P,) scores of the trials by the model of a run of `recipe` and the similarity that it was
-    trained for.
+    """(P,) scores of the trials, as `score_trials_of`."""
+    return score_trials_of(model, recipe, items, trials)[1]
+
+
+def score_trials_of(
+    model: Path, recipe: Recipe, items: Sequence[Item], trials: Trials
+) -> tuple[Embeddings, Floats]:
+    """The embeddings of the items, and (P,) scores of the trials, by the model of a run of `recipe`
+    and the similarity that it was trained for.
 
     Raises:
         ValueError: Trial items cannot be read.
@@ -127,7 +134,7 @@ def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Tria
     embeddings = embed_all(
         loaded.embedder, items, loaded.read, what="trial", workers=recipe.compute.workers
     )
-    return score_trials(trials, embeddings, similarity=loaded.similarity)
+    return embeddings, score_trials(trials, embeddings, similarity=loaded.similarity)
 
 
 def _finished(run: Run, result: Path, scores_file: Path, digests: Sequence[str]) -> Run | None:
