@@ -199,8 +199,12 @@ def principal_plane(matrix: ArrayLike, seed: int = 0) -> Floats:
     """
     directions = unit(matrix)
     centred = directions - directions.mean(axis=0)
-    _, axes = np.linalg.eigh(centred.T @ centred)
-    found = centred @ axes[:, ::-1][:, :2]
+    if len(centred) < centred.shape[1]:  # such as pixels: the smaller of the two products
+        squares, sides = np.linalg.eigh(centred @ centred.T)
+        found = (sides * np.sqrt(np.maximum(squares, 0)))[:, ::-1][:, :2]
+    else:
+        _, axes = np.linalg.eigh(centred.T @ centred)
+        found = centred @ axes[:, ::-1][:, :2]
     return np.column_stack([found, np.zeros((len(found), 2 - found.shape[1]))])
 
 
