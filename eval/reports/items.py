@@ -18,11 +18,12 @@ from eval.progress import step
 from eval.reports import learning
 from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.learning import Log
+from eval.reports.map import embedding_map
 from eval.reports.media import Media
 from eval.reports.norms import norm_grid, norms_by_correct
 from eval.reports.page import document
 from eval.reports.reliability import reliability
-from eval.reports.space import embedding_map, space_3d
+from eval.reports.space import space_3d
 from eval.results import NO_INTERVAL, ends_text
 from eval.types import Embeddings
 

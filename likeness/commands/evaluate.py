@@ -498,7 +498,7 @@ class _Shown:
     def read(cls, page: Page | None, systems: Sequence[str]) -> _Shown:
         """Reads the files of the page. One embedding file serves all systems."""
         from eval.formats import embeddings as embedding_files
-        from eval.reports.media import media_of
+        from likeness.media import media_of
 
         if page is None:
             return cls({}, None, [])

@@ -72,6 +72,7 @@ def train(
     from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
     from likeness.next_steps import next_commands
+    from likeness.training_page import write_training_page
     from toolkit.parallel import distributed
     from toolkit.training.recipe import load, override
     from toolkit.training.train import fit
@@ -98,6 +99,8 @@ def train(
         if chosen.measures_items:
             measured = _test(chosen, data, out, command=f"{context.obj} --resume")
         held_out = _keep_held_out(chosen, data, out, measured)
+        if held_out is not None and not chosen.measures_items:
+            write_training_page(out, held_out, chosen.metrics, command=f"{context.obj} --resume")
         if commands := next_commands(chosen, data, out, held_out):
             say("\n".join(["next:", *(f"  {command}" for command in commands)]))
 
