@@ -12,6 +12,7 @@ import numpy as np
 
 from eval.formats.trials import write_trials
 from eval.formats.writing import atomic_path
+from eval.progress import step
 from eval.types import Trials, name_first
 from toolkit.data.item_checks import label_numbers
 from toolkit.data.item_lists import write_items
@@ -147,6 +148,7 @@ class Draw:
     cross_session: bool = False
 
 
+@step("drawing trials")
 def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items, Trials]:
     """Hold subjects out, and draw trials among them.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from likeness.commands.long_work import EVALUATING, RESAMPLING, refuse_beyond, shown
+from likeness.commands.long_work import EVALUATING, RESAMPLING, refuse_beyond
 from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
@@ -231,19 +231,18 @@ def evaluate(
     lists = [*scores, *([trials] if trials else [])]
     per_trial = RESAMPLING if resamples else EVALUATING
     refuse_beyond(memory, "evaluating", lists, per_trial=per_trial)
-    with shown():
-        table = evaluate_files(
-            scores,
-            settings,
-            reference=reference,
-            trial_list=trials,
-            subject_list=subjects,
-            group_list=groups,
-            json_file=json_file,
-            page=page_of(report, embeddings or (), media, str(context.obj)),
-            score_order=score_order,
-            kept=Kept(save_to, data_name) if save_to is not None else None,
-        )
+    table = evaluate_files(
+        scores,
+        settings,
+        reference=reference,
+        trial_list=trials,
+        subject_list=subjects,
+        group_list=groups,
+        json_file=json_file,
+        page=page_of(report, embeddings or (), media, str(context.obj)),
+        score_order=score_order,
+        kept=Kept(save_to, data_name) if save_to is not None else None,
+    )
     say(table)
 
 
@@ -499,7 +498,7 @@ class _Shown:
     def read(cls, page: Page | None, systems: Sequence[str]) -> _Shown:
         """Reads the files of the page. One embedding file serves all systems."""
         from eval.formats import embeddings as embedding_files
-        from eval.reports.media import media_of
+        from likeness.media import media_of
 
         if page is None:
             return cls({}, None, [])

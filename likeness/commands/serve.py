@@ -23,6 +23,7 @@ from likeness.commands.options import (
 )
 from likeness.missing import refuse_missing_model
 from toolkit.printing import say, warn
+from toolkit.showing import hidden
 
 app = typer.Typer()
 _PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
@@ -121,18 +122,19 @@ def serve(
         warn=warn,
         trust=trust or (),
     )
-    serving.serve(
-        comparer,
-        gallery=gallery,
-        address=serving.Address(host, port, allow_host or ()),
-        token=token,
-        limits=Limits(
-            max_bytes=round(max_megabytes * 2**20),
-            rate=rate,
-            workers=workers or min(4, os.cpu_count() or 1),
-        ),
-        say=say,
-    )
+    with hidden():  # of the requests
+        serving.serve(
+            comparer,
+            gallery=gallery,
+            address=serving.Address(host, port, allow_host or ()),
+            token=token,
+            limits=Limits(
+                max_bytes=round(max_megabytes * 2**20),
+                rate=rate,
+                workers=workers or min(4, os.cpu_count() or 1),
+            ),
+            say=say,
+        )
 
 
 def _refuse_absent_packages() -> None:

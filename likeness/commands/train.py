@@ -15,6 +15,7 @@ from toolkit.printing import say, warn
 
 if TYPE_CHECKING:
     from eval.per_item import PerItem
+    from likeness.held_out import HeldOut
     from toolkit.training.recipe import Recipe
 
 app = typer.Typer()
@@ -63,12 +64,15 @@ def train(
     """Train a variant of a recipe.
 
     A recipe that holds subjects out leaves trials of them in OUT/held-out, with embeddings and
-    scores, which `likeness evaluate OUT` measures. Several processes share the work when the
-    command is started by torchrun:
+    scores, which `likeness evaluate OUT` measures. The next commands are printed at the end.
+
+    Several processes share the work when the command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...
     """
     from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
+    from likeness.next_steps import next_commands
+    from likeness.training_page import write_training_page
     from toolkit.parallel import distributed
     from toolkit.training.recipe import load, override
     from toolkit.training.train import fit
@@ -94,11 +98,21 @@ def train(
         measured = None
         if chosen.measures_items:
             measured = _test(chosen, data, out, command=f"{context.obj} --resume")
-        _keep_held_out(chosen, data, out, measured)
+        held_out = _keep_held_out(chosen, data, out, measured)
+        if held_out is not None and not chosen.measures_items:
+            write_training_page(out, held_out, chosen.metrics, command=f"{context.obj} --resume")
+        if commands := next_commands(chosen, data, out, held_out):
+            say("\n".join(["next:", *(f"  {command}" for command in commands)]))
 
 
-def _keep_held_out(recipe: Recipe, data: Path, out: Path, measured: PerItem | None) -> None:
-    """Leave embeddings, trials and scores of the held-out items in the folder of the run."""
+def _keep_held_out(
+    recipe: Recipe, data: Path, out: Path, measured: PerItem | None
+) -> HeldOut | None:
+    """Leave embeddings, trials and scores of the held-out items in the folder of the run.
+
+    Returns:
+        What was written; None where the recipe holds nothing out, or where it cannot be written.
+    """
     from likeness.held_out import HeldOutFiles, measure_held_out, write_held_out
 
     folder = HeldOutFiles(out).folder
@@ -108,12 +122,13 @@ def _keep_held_out(recipe: Recipe, data: Path, out: Path, measured: PerItem | No
             write_held_out(out, held_out)
     except ValueError as error:  # such as ids that no list can hold; the model is whole
         warn(f"{folder} is incomplete: {error}")
-        return
+        return None
     if held_out is not None:
         say(
             f"held out: {len(held_out.items)} items with {len(held_out.scored)} trials, their "
             f"embeddings and scores in {folder}"
         )
+    return held_out
 
 
 def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> PerItem:
@@ -124,6 +139,9 @@ def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> PerItem:
         data: The folder of the data set.
         out: The folder of the run.
         command: Makes the page again.
+
+    Returns:
+        What was measured of each item.
     """
     from eval.formats.provenance import likeness_version
     from eval.reports import items

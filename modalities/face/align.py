@@ -30,15 +30,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.formats.files import atomic_path
+from eval.progress import tracked
 from eval.types import name_first
 from modalities.face import scrfd, yunet
 from modalities.face.images import decode
-from toolkit.console import console, track
+from toolkit.console import console
 from toolkit.data import tree
 from toolkit.data.batch import Bad
 from toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
 from toolkit.data.items import Item, Items
 from toolkit.models.onnx import open_session
+from toolkit.showing import shown
 
 Choose = Literal["largest", "central"]
 _TAKEN = {"largest": "largest", "central": "largest near the centre"}
@@ -419,7 +421,7 @@ def align_folder(
         choose: Which face is taken where there are several, see choose_face().
         min_score: The lowest score of a face; None means the detector's default.
         suffix: ".png" (lossless) or ".jpg".
-        progress: Whether to show a progress bar.
+        progress: Whether to show how far the work is.
 
     Returns:
         What was done, and what failed.
@@ -435,7 +437,8 @@ def align_folder(
     model = load_detector(detector, min_score=min_score)
     align_image = partial(align_one, model, size=size, width=width, choose=choose)
     out.mkdir(parents=True, exist_ok=True)
-    result = _align_all(targets, out / "several.tsv", align_image, progress)
+    with shown(progress):
+        result = _align_all(targets, out / "several.tsv", align_image)
     with atomic_path(out / "failures.tsv") as temporary:
         lines = [f"{bad.id}\t{' '.join(bad.reason.split())}\n" for bad in result.failures]
         temporary.write_text("".join(lines), encoding="utf-8")
@@ -463,7 +466,6 @@ def _align_all(
     targets: Sequence[tuple[Item, Path]],
     several_path: Path,
     align_image: Callable[[Pixels], tuple[Pixels, int]],
-    progress: bool,
 ) -> Aligned:
     """Write the crops that are not there yet, and keep the list of images with several faces."""
     result = Aligned([], [], [])
@@ -471,7 +473,7 @@ def _align_all(
     # Writing the file again drops half a line at its end, which the next line would lengthen.
     _write_several(several_path, counted)
     with several_path.open("a", encoding="utf-8", errors="surrogateescape") as several:
-        for item, target in track(targets, "aligning", show=progress):
+        for item, target in tracked(targets, "aligning"):
             if not target.is_file():
                 try:
                     aligned, num_faces = align_image(decode(item))

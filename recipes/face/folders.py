@@ -106,7 +106,7 @@ def align_images(detector: Path, data: Path, out: Path, size: str = "112x112") -
         detector=detector,
         size=int(height),
         width=int(width),
-        progress=sys.stderr.isatty(),
+        progress=True,
     )
     failed = f"; {len(made.failures)} failed, see {out / 'failures.tsv'}" if made.failures else ""
     several = (
