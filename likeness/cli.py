@@ -15,6 +15,7 @@ from typing import Annotated, cast
 import typer
 
 from likeness.commands import (
+    align,
     check,
     compare,
     demo,
@@ -39,7 +40,7 @@ from toolkit.printing import help_columns, say
 from toolkit.showing import shown
 
 COMMANDS = (  # in the order of --help
-    *(demo, check, train, compare, lists, prepare, recipes),  # train
+    *(demo, check, align, train, compare, lists, prepare, recipes),  # train
     *(embed, verify, gallery, join, export, serve),  # use a trained model
     *(score, evaluate, identify, retrieve, plda),  # measure, on files and without torch
 )
