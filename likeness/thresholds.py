@@ -91,6 +91,25 @@ def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thre
     )
 
 
+def look_up(
+    model: str, meta: Mapping[str, str], file: str | PathLike[str] | None = None
+) -> tuple[Thresholds | None, str]:
+    """The stored thresholds of a model, where they are wanted and nothing depends on them.
+
+    Args:
+        model: A MODEL, as `likeness.load` takes it.
+        meta: Of the model's embeddings.
+        file: The file of thresholds; None for the one that lies with the model.
+
+    Returns:
+        The thresholds, and ""; or None, and why there are none, as a sentence.
+    """
+    try:
+        return choose(find(model, file), meta)
+    except (ValueError, OSError) as error:
+        return None, str(error)
+
+
 def numbered(entries: Sequence[Thresholds], meta: Mapping[str, str], far: Far) -> tuple[float, str]:
     """The stored threshold at a false-accept rate, and where it comes from.
 
