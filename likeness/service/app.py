@@ -412,11 +412,11 @@ def serve(
             limits=limits,
             extras=extras,
         )
-        if store is not None:
-            _say_media(store, extras.keeps_media, say)
         app = make_app(service, token=token, hosts=address.all_names, local=local)
         url = address.url(port) + (f"#token={token}" if made else "")
         say(f"Likeness serves this {model.modality} model at {url}")
+        if store is not None:
+            _say_media(store, extras.keeps_media, say)
         if comparer.source:
             say(f"Threshold {comparer.threshold:.4g} at {comparer.source}")
         elif comparer.threshold is None and comparer.calibration is None:
