@@ -230,16 +230,11 @@ def _curve(target: AnyFloats, nontarget: AnyFloats) -> tuple[Place, ...]:
             )
         )
     )
-    fars = 1 - np.searchsorted(nontargets, values) / nontargets.size
-    frrs = np.searchsorted(targets, values) / targets.size
-    return tuple(
-        Place(
-            float(value),
-            max(float(far), LEAST_ERRORS / nontargets.size),
-            max(float(frr), LEAST_ERRORS / targets.size),
-        )
-        for value, far, frr in zip(values, fars, frrs, strict=True)
-    )
+    accepted = nontargets.size - np.searchsorted(nontargets, values)
+    refused = np.searchsorted(targets, values)
+    fars = np.maximum(accepted, LEAST_ERRORS) / nontargets.size
+    frrs = np.maximum(refused, LEAST_ERRORS) / targets.size
+    return tuple(map(Place, values.tolist(), fars.tolist(), frrs.tolist()))
 
 
 def load(path: str | Path) -> tuple[Thresholds, ...]:

@@ -2,7 +2,12 @@
 let lastAnswer = null; // what draws the answer that is shown; null where there is none to judge
 
 const fact = (name, value, note = "") =>
-  make("div", {}, text("dt", "", name), make("dd", {}, value, " ", text("small", "", note)));
+  make(
+    "div",
+    { className: note.length > 24 ? "wide" : "" },
+    text("dt", "", name),
+    make("dd", {}, value, " ", text("small", "", note)),
+  );
 
 // After the slider was moved: the same answer, judged anew. The whole of it is not read out again,
 // only a verdict that has changed.
@@ -60,6 +65,26 @@ function scale(score, similarity) {
   return line;
 }
 
+function noDecision() {
+  const [far, threshold, calibration] = ["--far", "--threshold", "--calibration"].map((one) =>
+    text("code", "", one),
+  );
+  const remedy = places.length
+    ? "Move the slider below, or give the server a rule:"
+    : "The server has neither a threshold nor a calibration:";
+  return make(
+    "p",
+    { className: "soft" },
+    `${remedy} start it with `,
+    far,
+    ", ",
+    threshold,
+    " or ",
+    calibration,
+    ".",
+  );
+}
+
 function drawVerify(got, seconds) {
   const word = subjectWord();
   const same = threshold === null ? got.same : got.score >= threshold;
@@ -73,16 +98,8 @@ function drawVerify(got, seconds) {
   if (threshold !== null) facts.push(fact("Threshold", number(threshold), sourceNote()));
   const norms = `${number(got.norms[0])} / ${number(got.norms[1])}`;
   facts.push(state.norm_is_quality ? fact("Quality", norms, "norms") : fact("Norms", norms));
-  facts.push(fact("Time", `${seconds.toFixed(1)} s`));
-  const why =
-    same === null
-      ? text(
-          "p",
-          "soft",
-          (places.length ? "Move the slider, or give the server a rule: " : "The server has neither " +
-            "a threshold nor a calibration: ") + "start it with --far, --threshold or --calibration.",
-        )
-      : "";
+  facts.push(fact("Time", seconds < 0.1 ? "< 0.1 s" : `${seconds.toFixed(1)} s`));
+  const why = same === null ? noDecision() : "";
   return [
     verdict(said, same, level),
     shades(level),

@@ -66,7 +66,7 @@ function nameLine(place, name) {
   return make("div", { className: "row" }, text("span", "soft file", name), again);
 }
 
-async function putSound(place, blob, name, current) {
+async function putSound(place, blob, name) {
   const made = await toWav(blob);
   if (!(await isRead(blob))) blob = made.blob;
   return () => {
@@ -166,6 +166,8 @@ function empty(place) {
     acts,
     text("small", "", `or drop a file here, ${most}`),
   );
+  card.setAttribute("role", "group");
+  card.setAttribute("aria-label", titleOf(place));
   acceptDrops(place, card);
   return card;
 }
@@ -220,11 +222,9 @@ function examplePairs() {
 function offerExamples() {
   const box = $("examples");
   if (!examples.length) {
-    box.replaceChildren(
-      "No examples here: the server offers files of yours with ",
-      text("code", "", "--examples FOLDER"),
-      ".",
-    );
+    const option = text("code", "", "--examples FOLDER");
+    const line = ["No examples here: the server offers files of yours with ", option, "."];
+    box.replaceChildren(make("span", {}, ...line));
     return;
   }
   const buttons = examplePairs().map(([i, j]) => {

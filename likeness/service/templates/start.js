@@ -11,7 +11,7 @@ function openTab(tab) {
   }
   clear();
   $("rule").hidden = tab.dataset.tab === "gallery" || $("rule").dataset.there === undefined;
-  $("rule-none").classList.toggle("unused", tab.dataset.tab === "gallery");
+  $("rule-none").hidden = tab.dataset.tab === "gallery" || !!places.length;
   if (tab.dataset.tab === "gallery") list();
 }
 
@@ -56,8 +56,10 @@ function introduce() {
   $("privacy").textContent = state.keeps_media
     ? `What you send stays on this server, in memory, until the answer is given; it keeps ${kept}.`
     : "What you send stays on this server, in memory, until the answer is given.";
-  if (state.gallery === null)
+  if (state.gallery === null) {
     for (const tab of tabs) if (tab.dataset.tab !== "verify") tab.hidden = true;
+    $("tabs").hidden = true;
+  }
   if (state.token_for_reading) $("tabs").after($("key"));
 }
 
