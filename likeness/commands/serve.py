@@ -150,7 +150,7 @@ def serve(
         to_try, left_out = read_examples(examples, comparer.model.modality, max_bytes // 2 - 4096)
     if left_out:
         warn(f"{examples}: {left_out}")
-    measured, reason = look_up(model, comparer.model.meta, thresholds)
+    measured, reason = look_up(model, comparer.model.meta, thresholds, warn=warn)
     serving.serve(
         comparer,
         gallery=gallery,

@@ -134,10 +134,7 @@ class Service:
             )
         with private_files([file]) as paths, _anonymous(paths):
             self._refuse_images([file], paths)
-            try:
-                return find_faces(self.model, paths[0])
-            except BadImage as error:
-                raise ValueError(str(error)) from None
+            return find_faces(self.model, paths[0])
 
     def identify(
         self, file: bytes, k: int, threshold: float | None, face: int | None = None

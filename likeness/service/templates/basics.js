@@ -27,10 +27,10 @@ const megabytes = (bytes) => `${+(bytes / 2 ** 20).toFixed(bytes < 2 ** 20 ? 2 :
 
 const count = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 
-// "3.2 in 100": a share with the smallest of 100, 1,000, ... that makes it 1 or more.
+// "3.2 in 100": a share with the smallest of 100, 1,000, ... that makes it 1 or more when rounded.
 function inMany(share, round = Math.round) {
   let many = 100;
-  while (share * many < 1 && many < 1e9) many *= 10;
+  while (share * many < 0.95 && many < 1e9) many *= 10;
   const shown = share * many;
   // Rounding errors of the product must not round up what is whole.
   const digits = shown < 10 ? round(10 * shown - (round === Math.ceil) * 1e-6) / 10 : round(shown);

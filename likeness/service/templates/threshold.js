@@ -62,6 +62,7 @@ function prepareSlider() {
     places.push([threshold, ...ratesAt(threshold)]);
     places.sort((a, b) => a[0] - b[0]);
   }
+  dropTwins();
   card.dataset.there = "";
   const slider = $("slider");
   slider.max = places.length - 1;
@@ -88,6 +89,19 @@ function prepareSlider() {
     `Measured on ${measured.data} (${sizes.join(", ")}) on ${measured.date}. Other people and ` +
     `other ${speech() ? "microphones" : "cameras"} may give other rates.`;
   describeSlider();
+}
+
+// Of places that show the same number the first stays; so do all that have a name, and the
+// strictest.
+function dropTwins() {
+  const named = new Set(measured.marks.map((mark) => mark.threshold));
+  if (state.threshold !== null) named.add(state.threshold);
+  const shown = new Set([...named].map(number));
+  places = places.filter(([at], i) => {
+    const stays = named.has(at) || i === places.length - 1 || !shown.has(number(at));
+    shown.add(number(at));
+    return stays;
+  });
 }
 
 function moveTo(at) {
