@@ -69,7 +69,8 @@ function offerFaces(place, got, frame) {
 // A box is the label of a radio button, so that the arrow keys and a screen reader choose as well.
 function faceBox(place, face, got, start, take) {
   const [left, top, right, bottom] = face.box;
-  const name = `Face ${face.number + 1} of ${got.found}, found with a score of ${face.score.toFixed(2)}`;
+  const score = face.score.toFixed(2);
+  const name = `Face ${face.number + 1} of ${got.found}, found with a score of ${score}`;
   const pick = make("input", {
     type: "radio",
     name: `face-${place}`,

@@ -26,8 +26,9 @@ async function list() {
       text("th", "n", "Enrolments"),
       make("th", { className: "n" }, text("span", "unseen", "What can be done")),
     );
+    const table = make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows));
     box.replaceChildren(
-      rows.length ? make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)) : "Nobody yet.",
+      rows.length ? table : "Nobody yet.",
       more > 0 ? text("p", "", `and ${more} more`) : "",
       text("p", "soft kept", keptSentence()),
     );
@@ -38,10 +39,12 @@ async function list() {
   }
 }
 
+const mediumWord = () => (speech() ? "sound" : "picture");
+
 const keptSentence = () =>
   state.keeps_media
-    ? `Of each enrolment a small ${speech() ? "sound" : "picture"} is kept until its subject is removed.`
-    : `There are no ${speech() ? "sounds" : "pictures"} here, because this server keeps nothing ` +
+    ? `Of each enrolment a small ${mediumWord()} is kept until its subject is removed.`
+    : `There are no ${mediumWord()}s here, because this server keeps nothing ` +
       "of an upload but its embedding. Started with --keep-media it keeps a small one of each " +
       "enrolment.";
 

@@ -11,7 +11,8 @@ function fits(...blobs) {
   // Just over the limit, both sizes round to the same number of megabytes.
   const extra = more < 2 ** 18 ? `${Math.ceil(more / 1024)} kB` : megabytes(more);
   throw new Error(
-    `${blobs.length > 1 ? "Together these are" : "This is"} ${megabytes(size)}, ${extra} too much; ` +
+    `${blobs.length > 1 ? "Together these are" : "This is"} ${megabytes(size)}, ${extra} too ` +
+      "much; " +
       `the server reads at most ${megabytes(state.max_bytes)} at once. ` +
       "Choose a shorter recording or a smaller photo.",
   );

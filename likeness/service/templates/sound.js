@@ -97,7 +97,9 @@ function drawWaves(figure, named) {
     return make("div", { className: "track" }, label, track(wave, seconds, peak));
   });
   const shared = known.length > 1 ? "; one time axis and one scale of loudness" : "";
-  const names = known.map(([name, wave]) => `${name || "recording"} ${secondsOf(wave).toFixed(1)} s`);
+  const names = known.map(
+    ([name, wave]) => `${name || "recording"} ${secondsOf(wave).toFixed(1)} s`,
+  );
   figure.setAttribute("aria-label", `Waveforms: ${names.join(", ")}${shared}`);
   figure.replaceChildren(...tracks, axis);
 }
