@@ -144,7 +144,7 @@ Next, the same by hand, on the same files:
   {command(program, "evaluate", "mine.txt", *shows)}
   {command(program, "verify", *example, "--model", model)}
 as a web page and REST service on this machine:
-  {command(program, "serve", "--model", model)}
+  {command(program, "serve", "--model", model, "--examples", made.media)}
 and on your own files:
   {command(program)} {own_data}"""
 
