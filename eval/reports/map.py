@@ -1,7 +1,7 @@
 """The map of embeddings: a plane of a report to explore.
 
 What is shown is bounded, whatever the number of items. A click on a point of the map, or its name
-in the field above it, shows what it is, its neighbours and its worst trials (templates/page.js).
+in the field above it, shows what it is, its neighbours and its worst trials (templates/map.js).
 """
 
 from __future__ import annotations
