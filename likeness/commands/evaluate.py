@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from likeness.commands.long_work import EVALUATING, RESAMPLING, refuse_beyond
+from likeness.commands.memory_of_lists import EVALUATING, RESAMPLING, refuse_beyond
 from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,

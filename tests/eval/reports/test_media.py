@@ -44,8 +44,8 @@ def clip(path: Path) -> bytes:
     return flac(read_sound(path))
 
 
-def seen(held: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(held))
+def seen(content: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(content))
 
 
 def test_thumbnails_are_small_upright_and_without_metadata(tmp_path: Path) -> None:
