@@ -214,8 +214,9 @@ class Evaluation:
             folder: where `index.html` is written; it is made if it does not exist.
             embeddings: what was scored, or its file, for all systems or by system. The page then
                 has quality by norm and a map.
-            media: folder of the recordings or images that the ids name, or a list `id path`. The
-                page then shows those of the hardest trials.
+            media: folder of the recordings or images that the ids name, a list `id path`, or a
+                table, Kaldi folder or .rttm file. The page then shows those of the
+                hardest trials.
 
         Returns:
             The path of the page.

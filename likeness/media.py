@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.reports.media import IMAGES, SOUNDS, Media, Source, Stretch
-from eval.reports.media import media_of as media_of_list
+from eval.reports.media import (
+    IMAGES,
+    SOUNDS,
+    Media,
+    Source,
+    Stretch,
+    media_of_folder_or_list,
+)
 from toolkit.data.items import Item
 from toolkit.data.kaldi_folder import is_kaldi_folder
 from toolkit.data.listing import list_items
@@ -17,7 +23,7 @@ def media_of(source: Path) -> Media:
     """The media in a folder, of a list or of a table.
 
     Args:
-        source: a folder or a list `id path`, as `eval.reports.media.media_of` takes them; or a
+        source: a folder or a list `id path`, as `media_of_folder_or_list` takes them; or a
             table, a Kaldi folder or an .rttm file (see `toolkit.data.listing`), whose items may be
             stretches of recordings.
 
@@ -30,7 +36,7 @@ def media_of(source: Path) -> Media:
     else:
         is_list = source.suffix.lower() in (*SUFFIXES, ".rttm") or has_header(source)
     if not is_list:
-        return media_of_list(source)
+        return media_of_folder_or_list(source)
     return media_of_items(list_items(source, suffixes=[*SOUNDS, *IMAGES], missing="leave"))
 
 

@@ -1,9 +1,23 @@
-"""Refuses files and models that do not exist, before anything slow is imported or loaded."""
+"""Says what is missing before anything slow is imported or loaded: files, models and packages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+
+SERVICE_PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
+EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+def are_installed(packages: Iterable[str]) -> bool:
+    """Say whether all of these packages can be imported, without importing them.
+
+    Example:
+        >>> are_installed(["json", "pathlib"]), are_installed(["json", "no_such_package"])
+        (True, False)
+    """
+    return all(find_spec(package) is not None for package in packages)
 
 
 def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> None:

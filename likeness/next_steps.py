@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from eval.thresholds import LEAST_ERRORS
 from eval.types import Trials
 from likeness.data_settings import takes_settings
 from likeness.held_out import HeldOut
+from likeness.missing import EXPORT_PACKAGES, SERVICE_PACKAGES, are_installed
 from toolkit.training.recipe import Recipe
 
 _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
@@ -64,17 +63,15 @@ def _embed(recipe: Recipe, data: Path, out: Path) -> list[str]:
 
 
 def _serve(out: Path, *options: str) -> list[str]:
-    needed = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
-    return [_line("serve", "--model", out, *options)] if _are_installed(needed) else []
+    if not are_installed(SERVICE_PACKAGES):
+        return []
+    return [_line("serve", "--model", out, *options)]
 
 
 def _export(out: Path) -> list[str]:
-    needed = ("onnx", "onnxscript", "onnxruntime")
-    return [_line("export", out, "--onnx", out / "model.onnx")] if _are_installed(needed) else []
-
-
-def _are_installed(names: Iterable[str]) -> bool:
-    return all(find_spec(name) is not None for name in names)
+    if not are_installed(EXPORT_PACKAGES):
+        return []
+    return [_line("export", out, "--onnx", out / "model.onnx")]
 
 
 def _line(*words: str | Path) -> str:

@@ -20,7 +20,7 @@ Side = tuple[Embeddings, Mapping[str, str] | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Searched:
+class SearchEvaluation:
     """What `identify` or `retrieve` measured. Print it to see the table.
 
     Attributes:
@@ -76,8 +76,8 @@ class Searched:
 
         Args:
             folder: where `index.html` is written; it is made if it does not exist.
-            media: folder of the recordings or images that the ids name, or a list `id path`. The
-                page then shows them.
+            media: folder of the recordings or images that the ids name, a list `id path`, or a
+                table, Kaldi folder or .rttm file. The page then shows them.
             command: makes the page again.
             inputs: file -> its SHA-256.
 
@@ -119,7 +119,7 @@ def identify(
     *,
     gallery_subjects: Names | None = None,
     probe_subjects: Names | None = None,
-) -> Searched:
+) -> SearchEvaluation:
     """Search every probe in a gallery: rank-K and open-set TPIR@FPIR.
 
     Args:
@@ -153,7 +153,7 @@ def identify(
         gallery_subjects=of_gallery,
         probe_subjects=of_probes,
     )
-    return Searched(measured, (queries, of_probes), (searched, of_gallery))
+    return SearchEvaluation(measured, (queries, of_probes), (searched, of_gallery))
 
 
 def retrieve(
@@ -163,7 +163,7 @@ def retrieve(
     *,
     gallery: File | Embeddings | None = None,
     gallery_labels: Names | None = None,
-) -> Searched:
+) -> SearchEvaluation:
     """Search every item among all others: recall@K, R-precision and MAP@R.
 
     Args:
@@ -199,4 +199,4 @@ def retrieve(
         system="queries" if isinstance(embeddings, Embeddings) else Path(embeddings).stem,
     )
     labelled = None if searched is None else (searched, of_gallery or of_queries)
-    return Searched(measured, (queries, of_queries), labelled)
+    return SearchEvaluation(measured, (queries, of_queries), labelled)

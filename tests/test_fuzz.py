@@ -1298,7 +1298,9 @@ CASES = {
         lambda: b"m1 ann/1 ann/2\nm2 bob/1\n", partial(plain, "e.txt"), templates.read_enrolment
     ),
     "media": Case(
-        lambda: b"ann/1\ta.jpg\tann\nb.jpg\n", partial(plain, "m.txt"), report_media.media_of
+        lambda: b"ann/1\ta.jpg\tann\nb.jpg\n",
+        partial(plain, "m.txt"),
+        report_media.media_of_folder_or_list,
     ),
     "face list": Case(
         lambda: b"0 ann/1.jpg\n1 bob/1.jpg\n",

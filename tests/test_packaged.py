@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from eval.reports.page import SCRIPTS as REPORT_SCRIPTS
 from likeness.service.pages import SCRIPTS
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +44,7 @@ def test_every_data_file_is_packaged() -> None:
 @pytest.mark.parametrize(
     ("package", "names"),
     [
-        ("eval.reports", ["blocks.html", "page.css", "page.html", "page.js"]),
+        ("eval.reports", sorted(["blocks.html", "page.css", "page.html", *REPORT_SCRIPTS])),
         ("likeness.service", sorted(["docs.html", "page.css", "page.html", *SCRIPTS])),
     ],
 )

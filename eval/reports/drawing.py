@@ -196,7 +196,7 @@ def diagonal(figure: Any) -> None:
 
 
 def marked(model: Any, mark: str, system: str) -> Any:
-    """The model, which the threshold slider of a system moves from now on (templates/page.js).
+    """The model, which the threshold slider of a system moves from now on (templates/threshold.js).
 
     Args:
         model: a Span or a BoxAnnotation on an axis of scores, or a ColumnDataSource of one point.

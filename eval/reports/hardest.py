@@ -75,5 +75,5 @@ def _hardest(
 
 
 def _verdict(accepted: bool, target: bool) -> str:
-    """What a trial is at a threshold, as page.js writes it."""
+    """What a trial is at a threshold, as threshold.js writes it."""
     return ("✓ " if accepted == target else "✗ false ") + ("accept" if accepted else "reject")

@@ -1,7 +1,7 @@
 """The map of embeddings: a plane of a report to explore.
 
 What is shown is bounded, whatever the number of items. A click on a point of the map, or its name
-in the field above it, tells what it is, its neighbours and its worst trials (templates/page.js).
+in the field above it, shows what it is, its neighbours and its worst trials (templates/map.js).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def embedding_map(
     Args:
         embeddings: N of them.
         labels: id -> class; None if unknown.
-        trials: of which those with the worst scores are told of each point.
+        trials: of which those with the worst scores are shown of each point.
         num_points: items in all, as evenly over the classes as they allow.
         num_classes: classes, drawn at random; those of a single item only where there is room.
         seed: of the draw.
@@ -74,8 +74,9 @@ def embedding_map(
         "neighbours": neighbours(matrix).tolist(),
         "worst": _worst(ids, trials) if trials else {},
     }
-    told = "its neighbours and its worst trials" if trials else "and its neighbours"
-    return block("explored", figure=figure, points=points, names=list(planes), told=told)
+    return block(
+        "explored", figure=figure, points=points, names=list(planes), has_trials=bool(trials)
+    )
 
 
 def _map_figure(
@@ -132,13 +133,13 @@ def neighbours(matrix: ArrayLike, num: int = _NUM_NEIGHBOURS) -> NDArray[np.int6
     [[2], [2], [0]]
     """
     directions = unit(matrix)
-    found = []
+    nearest = []
     for start in range(0, len(directions), 1024):
-        block_of = directions[start : start + 1024] @ directions.T
-        block_of[np.arange(len(block_of)), start + np.arange(len(block_of))] = -np.inf
+        similarities = directions[start : start + 1024] @ directions.T
+        similarities[np.arange(len(similarities)), start + np.arange(len(similarities))] = -np.inf
         count = min(num, len(directions) - 1)
-        found.append(np.argsort(-block_of, axis=1, kind="stable")[:, :count])
-    return np.concatenate(found)
+        nearest.append(np.argsort(-similarities, axis=1, kind="stable")[:, :count])
+    return np.concatenate(nearest)
 
 
 def _worst(ids: Sequence[str], evaluated: Evaluated) -> dict[str, list[Any]]:
@@ -179,7 +180,10 @@ def _worst(ids: Sequence[str], evaluated: Evaluated) -> dict[str, list[Any]]:
 
 def _projections() -> dict[str, Callable[[ArrayLike, int], Floats]]:
     """Name -> how the plane is made, of what is installed."""
-    made = {"PCA": principal_plane, "t-SNE": lambda matrix, seed: plane(matrix, seed=seed)}
+    made = {
+        "PCA": lambda matrix, seed: principal_plane(matrix),
+        "t-SNE": lambda matrix, seed: plane(matrix, seed=seed),
+    }
     try:
         import umap  # noqa: F401
     except ImportError:
@@ -187,12 +191,11 @@ def _projections() -> dict[str, Callable[[ArrayLike, int], Floats]]:
     return made | {"UMAP": _umap_plane}
 
 
-def principal_plane(matrix: ArrayLike, seed: int = 0) -> Floats:
+def principal_plane(matrix: ArrayLike) -> Floats:
     """The first two principal components of the directions of embeddings.
 
     Args:
         matrix: (N, D).
-        seed: not used; the result is exact.
 
     Returns:
         (N, 2).
@@ -201,11 +204,11 @@ def principal_plane(matrix: ArrayLike, seed: int = 0) -> Floats:
     centred = directions - directions.mean(axis=0)
     if len(centred) < centred.shape[1]:  # such as pixels: the smaller of the two products
         squares, sides = np.linalg.eigh(centred @ centred.T)
-        found = (sides * np.sqrt(np.maximum(squares, 0)))[:, ::-1][:, :2]
+        points = (sides * np.sqrt(np.maximum(squares, 0)))[:, ::-1][:, :2]
     else:
         _, axes = np.linalg.eigh(centred.T @ centred)
-        found = centred @ axes[:, ::-1][:, :2]
-    return np.column_stack([found, np.zeros((len(found), 2 - found.shape[1]))])
+        points = centred @ axes[:, ::-1][:, :2]
+    return np.column_stack([points, np.zeros((len(points), 2 - points.shape[1]))])
 
 
 def _umap_plane(matrix: ArrayLike, seed: int) -> Floats:

@@ -139,7 +139,7 @@ class Media:
         return " ".join(sentences)
 
 
-def media_of(source: Path) -> Media:
+def media_of_folder_or_list(source: Path) -> Media:
     """The media in a folder or of a list.
 
     Args:

@@ -1,9 +1,10 @@
 """The threshold slider of a report: what each threshold accepts, as exact counts at a few thousand
 real scores, never the scores of all trials.
 
-templates/page.js moves the slider: the table of this block, the dots on the DET and ROC curves, the
-lines in the histograms and the verdicts on the hardest trials follow it. Without scripts, and on
-paper before it was moved, all of them stand at the threshold of the equal error rate.
+templates/threshold.js moves the slider: the table of this block, the dots on the DET and ROC
+curves, the lines in the histograms and the verdicts on the hardest trials follow it. Without
+scripts, and on paper before it was moved, all of them stand at the threshold of the equal error
+rate.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def slider(
 
 
 def _data(system: str, each: Positions, start: int) -> dict[str, Any]:
-    """What page.js needs of a system."""
+    """What threshold.js needs of a system."""
     with np.errstate(divide="ignore"):
         x, y = ndtri(each.far), ndtri(each.frr)
     return {
@@ -163,7 +164,7 @@ def _data(system: str, each: Positions, start: int) -> dict[str, Any]:
 
 
 def _row(each: Positions, i: int) -> dict[str, str]:
-    """The cells of the table at position i, as page.js writes them."""
+    """The cells of the table at position i, as threshold.js writes them."""
     return {
         "threshold": f"{each.thresholds[i]:.4f}".replace("-", "\u2212"),
         "far": f"{100 * each.far[i]:.3f}",

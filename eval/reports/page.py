@@ -1,7 +1,7 @@
 """The frame of every report: one self-contained HTML page, light and dark, readable on a phone,
 without network.
 
-Its scripts are BokehJS, which draws the figures, and templates/page.js. The page reads without
+Its scripts are BokehJS, which draws the figures, and SCRIPTS of templates/. The page reads without
 them too: what they add are figures, and moving, sorting, enlarging and saving.
 
 A report is a mapping from headings to blocks (eval.reports.blocks, scores, embeddings). The frame
@@ -20,6 +20,16 @@ from markupsafe import Markup
 from eval.reports.blocks import environment, source
 from eval.reports.drawing import can_plot, script
 
+# The script of a page, in files by subject, in the order in which they run.
+SCRIPTS = (
+    "basics.js",
+    "figures.js",
+    "threshold.js",
+    "tables.js",
+    "media.js",
+    "map.js",
+    "start.js",
+)
 NO_PLOTS = (
     "The figures need Bokeh, which is not installed: pip install 'likeness[report]' and make "
     "this report again."
@@ -43,7 +53,7 @@ def document(title: str, about: str, sections: Mapping[str, Markup]) -> str:
         re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-") or f"section-{i}"
         for i, heading in enumerate(shown)
     ]
-    scripts = [source("page.js")]
+    scripts = [_own_script()]
     if any('class="plot"' in fragment for fragment in shown.values()):
         scripts.insert(0, script())
     digests = [b64encode(sha256(text.encode()).digest()).decode() for text in scripts]
@@ -59,3 +69,8 @@ def document(title: str, about: str, sections: Mapping[str, Markup]) -> str:
             policy=" ".join(f"'sha256-{digest}'" for digest in digests),
         )
     )
+
+
+def _own_script() -> str:
+    """The files of the script as one, in a block, which keeps their names from those of BokehJS."""
+    return '"use strict";\n{\n' + "\n".join(map(source, SCRIPTS)) + "}\n"

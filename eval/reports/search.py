@@ -115,13 +115,12 @@ def nearest(sides: Sides, num: int = _NUM_NEAREST, *, num_queries: int = _NUM_SE
         order = np.argsort(-np.take_along_axis(values, best, axis=1), axis=1, kind="stable")
         items.append(np.take_along_axis(best, order, axis=1))
         scores.append(np.take_along_axis(values, items[-1], axis=1))
-    found = np.concatenate(items)
+    best_items = np.concatenate(items)
     counts = dict(zip(*np.unique(of_gallery, return_counts=True), strict=True))
     alone = (itself >= 0) & (of_gallery[np.maximum(itself, 0)] == own)
     mated = np.array([counts.get(name, 0) for name in own.tolist()]) > alone
-    return Nearest(
-        rows, found, np.concatenate(scores), of_gallery[found] == own[:, None], np.asarray(mated)
-    )
+    right = of_gallery[best_items] == own[:, None]
+    return Nearest(rows, best_items, np.concatenate(scores), right, np.asarray(mated))
 
 
 @step("drawing the page")
@@ -133,12 +132,12 @@ def retrieval(path: str | Path, results: Sequence[Result], sides: Sides) -> None
         results: of the whole search.
         sides: what was searched.
     """
-    found = nearest(sides)
+    answers = nearest(sides)
     labels = dict(zip(sides.queries.ids, sides.labels, strict=True))
     sections = {
         "Results": _results(results, retrieved.label, interval_notes),
-        "Queries and their nearest items": _examples(sides, found),
-        "Classes": _confused(sides, found, "Class"),
+        "Queries and their nearest items": _examples(sides, answers),
+        "Classes": _by_class(sides, answers, "Class"),
         "Embedding map": embedding_map(sides.queries, labels),
     }
     _write(path, "Retrieval report", sections, sides, results)
@@ -156,12 +155,12 @@ def identification(
         sides: what was searched; the first gallery, where there are two.
         searched: the search in each gallery.
     """
-    found = nearest(sides)
+    answers = nearest(sides)
     sections = {
         "Results": _results(results, identified.label, footnotes),
         "Curves": _curves(searched),
-        "Probes and their nearest items": _examples(sides, found),
-        "Subjects": _confused(sides, found, "Subject"),
+        "Probes and their nearest items": _examples(sides, answers),
+        "Subjects": _by_class(sides, answers, "Subject"),
     }
     _write(path, "Identification report", sections, sides, results)
 
@@ -265,37 +264,37 @@ def _curve_figure(x: Floats, y: Floats, x_label: str, y_label: str) -> Any:
     return figure
 
 
-def _examples(sides: Sides, found: Nearest) -> Markup:
+def _examples(sides: Sides, answers: Nearest) -> Markup:
     """The surest wrong answers, and the right answers that were nearest to being wrong."""
-    first = found.right[:, 0]
-    margin = found.scores[:, 0] - np.where(found.right, -np.inf, found.scores).max(axis=1)
-    wrong = np.flatnonzero(found.mated & ~first)
-    wrong = wrong[np.argsort(-found.scores[wrong, 0], kind="stable")][:_NUM_EXAMPLES]
-    right = np.flatnonzero(found.mated & first)
+    first = answers.right[:, 0]
+    margin = answers.scores[:, 0] - np.where(answers.right, -np.inf, answers.scores).max(axis=1)
+    wrong = np.flatnonzero(answers.mated & ~first)
+    wrong = wrong[np.argsort(-answers.scores[wrong, 0], kind="stable")][:_NUM_EXAMPLES]
+    right = np.flatnonzero(answers.mated & first)
     right = right[np.argsort(margin[right], kind="stable")][:_NUM_EXAMPLES]
     text = (
-        f"Of {found.queries.size:,} of {len(sides.queries):,} queries, each with its "
-        f"{found.items.shape[1]} nearest items: {np.count_nonzero(found.mated & first):,} find "
+        f"Of {answers.queries.size:,} of {len(sides.queries):,} queries, each with its "
+        f"{answers.items.shape[1]} nearest items: {np.count_nonzero(answers.mated & first):,} find "
         f"their own {'' if sides.gallery is None else 'in the gallery '}first, "
-        f"and {np.count_nonzero(found.mated & ~first):,} do not."
+        f"and {np.count_nonzero(answers.mated & ~first):,} do not."
     )
-    if not found.mated.all():
-        text += f" {np.count_nonzero(~found.mated):,} have nothing to find."
+    if not answers.mated.all():
+        text += f" {np.count_nonzero(~answers.mated):,} have nothing to find."
     parts = [prose(text)]
     for heading, chosen in (
         ("Wrong, the surest first", wrong),
         ("Right, the closest calls first", right),
     ):
         if chosen.size:
-            rows = list(_rows(sides, found, chosen.tolist()))
+            rows = list(_rows(sides, answers, chosen.tolist()))
             parts.append(block("neighbours", caption=heading, rows=rows))
     return joined(parts)
 
 
-def _rows(sides: Sides, found: Nearest, chosen: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _rows(sides: Sides, answers: Nearest, chosen: Sequence[int]) -> Iterator[dict[str, Any]]:
     gallery = sides.gallery or sides.queries
     for q in chosen:
-        row = int(found.queries[q])
+        row = int(answers.queries[q])
         query = sides.queries.ids[row]
         items = [
             {
@@ -306,22 +305,22 @@ def _rows(sides: Sides, found: Nearest, chosen: Sequence[int]) -> Iterator[dict[
                 "score": f"{score:.4f}".replace("-", "\u2212"),
             }
             for item, score, right in zip(
-                found.items[q].tolist(), found.scores[q].tolist(), found.right[q], strict=True
+                answers.items[q].tolist(), answers.scores[q].tolist(), answers.right[q], strict=True
             )
         ]
         shown = sides.media.show(query)
         yield {"shown": shown, "id": query, "label": sides.labels[row], "items": items}
 
 
-def _confused(sides: Sides, found: Nearest, what: str) -> Markup:
+def _by_class(sides: Sides, answers: Nearest, what: str) -> Markup:
     """A row for each class or subject: how often its queries find their own first, and what else
     comes first most often.
     """
-    own = np.asarray(sides.labels)[found.queries]
-    first = np.asarray(sides.gallery_labels)[found.items[:, 0]]
+    own = np.asarray(sides.labels)[answers.queries]
+    first = np.asarray(sides.gallery_labels)[answers.items[:, 0]]
     rows = []
-    for name in dict.fromkeys(own[found.mated].tolist()):
-        mine = found.mated & (own == name)
+    for name in dict.fromkeys(own[answers.mated].tolist()):
+        mine = answers.mated & (own == name)
         wrong = first[mine & (first != name)]
         others, counts = np.unique(wrong, return_counts=True)
         listed = sorted(zip(counts.tolist(), others.tolist(), strict=True), reverse=True)[:3]
@@ -330,7 +329,7 @@ def _confused(sides: Sides, found: Nearest, what: str) -> Markup:
                 str(name),
                 f"{mine.sum():,}",
                 f"{100 * (1 - wrong.size / mine.sum()):.2f}",
-                f"{100 * found.right[mine].mean():.2f}",
+                f"{100 * answers.right[mine].mean():.2f}",
                 ", ".join(f"{other} ({count:,})" for count, other in listed),
             ]
         )

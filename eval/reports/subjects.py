@@ -182,12 +182,15 @@ def who_errs(
     Returns:
         HTML, which is empty where no subjects are known.
     """
-    found = zoo(trials, scores, subject_of, threshold)
-    if found is None or len(found.names) < 2:
+    by_subject = zoo(trials, scores, subject_of, threshold)
+    if by_subject is None or len(by_subject.names) < 2:
         return EMPTY
     parts = [prose(text) for text in _sentences(trials, scores, subject_of)]
-    parts += [_pairs(found), prose(_RULE + (_EITHER if found.either_side else ""), soft=True)]
-    return Markup("").join([*parts, _table(found), _confusion(found)])
+    parts += [
+        _pairs(by_subject),
+        prose(_RULE + (_EITHER if by_subject.either_side else ""), soft=True),
+    ]
+    return Markup("").join([*parts, _table(by_subject), _confusion(by_subject)])
 
 
 def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> list[str]:
@@ -218,19 +221,19 @@ def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) ->
     return sentences
 
 
-def _pairs(found: Zoo) -> Markup:
+def _pairs(by_subject: Zoo) -> Markup:
     """The pairs of subjects with the most false accepts."""
-    order = np.lexsort((-found.pair_highest, -found.pair_accepts))[:_NUM_PAIRS]
-    order = order[found.pair_accepts[order] > 0]
-    everything = max(int(found.pair_accepts.sum()), 1)
+    order = np.lexsort((-by_subject.pair_highest, -by_subject.pair_accepts))[:_NUM_PAIRS]
+    order = order[by_subject.pair_accepts[order] > 0]
+    everything = max(int(by_subject.pair_accepts.sum()), 1)
     rows = [
         [
-            " and ".join(found.names[i] for i in found.pairs[k]),
-            f"{found.pair_accepts[k]:,}",
-            f"{found.num_pair[k]:,}",
-            _percent(found.pair_accepts[k], found.num_pair[k]),
-            _percent(found.pair_accepts[k], everything),
-            _score(found.pair_highest[k]),
+            " and ".join(by_subject.names[i] for i in by_subject.pairs[k]),
+            f"{by_subject.pair_accepts[k]:,}",
+            f"{by_subject.num_pair[k]:,}",
+            _percent(by_subject.pair_accepts[k], by_subject.num_pair[k]),
+            _percent(by_subject.pair_accepts[k], everything),
+            _score(by_subject.pair_highest[k]),
         ]
         for k in order.tolist()
     ]
@@ -238,25 +241,25 @@ def _pairs(found: Zoo) -> Markup:
     return table(head, rows, kind="n", caption="Subjects taken for each other most often")
 
 
-def _table(found: Zoo) -> Markup:
-    errors = found.false_rejects + found.enrolled_accepts + found.probe_accepts
-    rival = _rivals(found)
+def _table(by_subject: Zoo) -> Markup:
+    errors = by_subject.false_rejects + by_subject.enrolled_accepts + by_subject.probe_accepts
+    rival = _rivals(by_subject)
     rows = [
         [
-            found.names[i],
+            by_subject.names[i],
             kind,
-            f"{found.num_targets[i]:,}",
-            _percent(found.false_rejects[i], found.num_targets[i]),
-            _score(found.mean_target[i]),
-            f"{found.num_enrolled[i]:,}",
-            _percent(found.enrolled_accepts[i], found.num_enrolled[i]),
-            _percent(found.probe_accepts[i], found.num_probe[i]),
+            f"{by_subject.num_targets[i]:,}",
+            _percent(by_subject.false_rejects[i], by_subject.num_targets[i]),
+            _score(by_subject.mean_target[i]),
+            f"{by_subject.num_enrolled[i]:,}",
+            _percent(by_subject.enrolled_accepts[i], by_subject.num_enrolled[i]),
+            _percent(by_subject.probe_accepts[i], by_subject.num_probe[i]),
             rival.get(i, ""),
         ]
-        for i, kind in enumerate(found.kinds())
+        for i, kind in enumerate(by_subject.kinds())
     ]
     head = list(_HEAD)
-    if found.either_side:  # both rates are the same
+    if by_subject.either_side:  # both rates are the same
         head[_AS_ENROLLED : _AS_ENROLLED + 2] = ["FAR %"]
         for row in rows:
             del row[_AS_ENROLLED + 1]
@@ -274,22 +277,24 @@ def _table(found: Zoo) -> Markup:
     return shown + (prose(note, soft=True) if note else EMPTY)
 
 
-def _rivals(found: Zoo) -> dict[int, str]:
+def _rivals(by_subject: Zoo) -> dict[int, str]:
     """Subject -> the other with which it has the most false accepts, and how many."""
     rival: dict[int, str] = {}
-    for k in np.argsort(-found.pair_accepts, kind="stable").tolist():
-        if not found.pair_accepts[k]:
+    for k in np.argsort(-by_subject.pair_accepts, kind="stable").tolist():
+        if not by_subject.pair_accepts[k]:
             break
-        a, b = found.pairs[k].tolist()
+        a, b = by_subject.pairs[k].tolist()
         for own, other in ((a, b), (b, a)):
-            rival.setdefault(own, f"{found.names[other]} ({found.pair_accepts[k]:,})")
+            rival.setdefault(own, f"{by_subject.names[other]} ({by_subject.pair_accepts[k]:,})")
     return rival
 
 
-def _confusion(found: Zoo) -> Markup:
+def _confusion(by_subject: Zoo) -> Markup:
     """A map of the subjects with the most false accepts."""
     accepts = np.bincount(
-        found.pairs.ravel(), np.repeat(found.pair_accepts, 2), minlength=len(found.names)
+        by_subject.pairs.ravel(),
+        np.repeat(by_subject.pair_accepts, 2),
+        minlength=len(by_subject.names),
     )
     chosen = np.argsort(-accepts, kind="stable")[:_NUM_ON_MAP]
     if chosen.size < 2 or not accepts.any():
@@ -298,20 +303,20 @@ def _confusion(found: Zoo) -> Markup:
         "Each cell is a pair of subjects; the stronger its colour, the more of its trials are "
         "false accepts."
     )
-    if chosen.size < len(found.names):
-        text += f" The {chosen.size} subjects with the most of {len(found.names):,} are shown."
+    if chosen.size < len(by_subject.names):
+        text += f" The {chosen.size} subjects with the most of {len(by_subject.names):,} are shown."
     return block("headed", heading="Who is taken for whom", part=prose(text)) + drawn(
-        _confusion_figure, found, chosen, alt="Map of false accepts between subjects"
+        _confusion_figure, by_subject, chosen, alt="Map of false accepts between subjects"
     )
 
 
-def _confusion_figure(found: Zoo, chosen: Counts) -> Any:
+def _confusion_figure(by_subject: Zoo, chosen: Counts) -> Any:
     place = {int(subject): i for i, subject in enumerate(np.sort(chosen))}
-    kept = [k for k, (a, b) in enumerate(found.pairs.tolist()) if a in place and b in place]
-    both = np.concatenate([found.pairs[kept], found.pairs[kept][:, ::-1]]).tolist()
+    kept = [k for k, (a, b) in enumerate(by_subject.pairs.tolist()) if a in place and b in place]
+    both = np.concatenate([by_subject.pairs[kept], by_subject.pairs[kept][:, ::-1]]).tolist()
     accepts, number, highest = (
         np.concatenate([values[kept]] * 2)
-        for values in (found.pair_accepts, found.num_pair, found.pair_highest)
+        for values in (by_subject.pair_accepts, by_subject.num_pair, by_subject.pair_highest)
     )
     rate = 100 * accepts / number
     figure = plot(
@@ -330,8 +335,8 @@ def _confusion_figure(found: Zoo, chosen: Counts) -> Any:
     source = columns(
         x=[place[b] for _, b in both],
         y=[place[a] for a, _ in both],
-        first=[found.names[a] for a, _ in both],
-        second=[found.names[b] for _, b in both],
+        first=[by_subject.names[a] for a, _ in both],
+        second=[by_subject.names[b] for _, b in both],
         accepts=accepts,
         number=number,
         highest=highest,
@@ -349,7 +354,7 @@ def _confusion_figure(found: Zoo, chosen: Counts) -> Any:
         line_color=None,
         name="pairs",
     )
-    names = {i: shortened(found.names[subject]) for subject, i in place.items()}
+    names = {i: shortened(by_subject.names[subject]) for subject, i in place.items()}
     for axis in figure.axis:
         axis.ticker = list(range(len(place)))
         axis.major_label_overrides = names

@@ -44,8 +44,8 @@ def write_page(folder: Path, checked: Checked, *, command: str) -> None:
         f"Likeness {likeness_version()}.", soft=True
     )
     folder.mkdir(parents=True, exist_ok=True)
-    about = f"{checked.data}: {len(checked.items):,} items, {len(checked.findings)} findings"
-    about = about.removesuffix("s") if len(checked.findings) == 1 else about
+    count = len(checked.findings)
+    about = f"{checked.data}: {len(checked.items):,} items, {count} finding{'s' * (count != 1)}"
     with atomic_path(folder / "index.html") as temporary:
         page = document("Check of a data set", about, sections)
         temporary.write_text(page, encoding="utf-8")

@@ -54,7 +54,6 @@ def align(
         size=height,
         width=width,
         choose=choose,
-        progress=True,
     )
     failed = f"; {len(made.failures)} failed, see {out / 'failures.tsv'}" if made.failures else ""
     rule = "largest" if choose == "largest" else "largest near the centre"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from likeness.commands.long_work import EVALUATING, RESAMPLING, refuse_beyond
+from likeness.commands.memory_of_lists import EVALUATING, RESAMPLING, refuse_beyond
 from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
@@ -282,8 +282,8 @@ class Page:
         folder: Where `index.html` is written.
         embeddings: What was scored, one file for all score files or one for each: the page then has
             error-versus-reject by their norms, norm grids and a map.
-        media: Folder of the images or recordings that the ids name, or a list `id path`: the page
-            shows those of the hardest trials and of the norm grids.
+        media: What `likeness.media.media_of` takes: the page shows the images or recordings of the
+            hardest trials and of the norm grids.
         command: The command line, which the page repeats.
     """
 

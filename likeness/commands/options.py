@@ -114,8 +114,8 @@ MediaFiles = Annotated[
     Path | None,
     typer.Option(
         exists=True,
-        help="The folder of the images or recordings that the ids name, or a list `id path`. "
-        "The report then shows them.",
+        help="The folder of the images or recordings that the ids name, a list `id path`, or the "
+        "table, Kaldi folder or .rttm file of the items. The report then shows them.",
     ),
 ]
 Memory = Annotated[

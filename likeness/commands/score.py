@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 
 import typer
 
-from likeness.commands.long_work import SCORING, refuse_beyond, stored_bytes
+from likeness.commands.memory_of_lists import SCORING, refuse_beyond, stored_bytes
 from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,

@@ -20,7 +20,7 @@ class SearchPage:
 
     Attributes:
         folder: Where `index.html` is written.
-        media: Folder of the images or recordings that the ids name, or a list `id path`.
+        media: What `likeness.media.media_of` takes, for the images or recordings of the ids.
         command: The command line, which the page repeats.
     """
 
@@ -40,7 +40,7 @@ class SearchPage:
         from eval.formats import embeddings
         from eval.formats.provenance import sha256
         from eval.formats.subjects import read_mapping
-        from likeness.searching import Searched
+        from likeness.searching import SearchEvaluation
 
         sides = [
             (embeddings.read(file), read_mapping(labels) if labels else None) if file else None
@@ -48,7 +48,7 @@ class SearchPage:
         ]
         assert sides[0] is not None
         files = dict.fromkeys(path for path in (*queries, *gallery) if path)
-        Searched(measured, sides[0], sides[1]).report(
+        SearchEvaluation(measured, sides[0], sides[1]).report(
             self.folder,
             media=self.media,
             command=self.command,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -21,12 +20,11 @@ from likeness.commands.options import (
     Trust,
     rule_of,
 )
-from likeness.missing import refuse_missing_model
+from likeness.missing import SERVICE_PACKAGES, are_installed, refuse_missing_model
 from toolkit.printing import say, warn
 from toolkit.showing import hidden
 
 app = typer.Typer()
-_PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
 
 @app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --far 0.01")
@@ -36,7 +34,7 @@ def serve(
         Path | None,
         typer.Option(
             help="The folder of enrolled subjects, which is made if it does not exist. Without one "
-            "there is only /verify."
+            "nobody is enrolled or searched: the page compares two files."
         ),
     ] = None,
     host: Annotated[
@@ -169,7 +167,7 @@ def serve(
 
 
 def _refuse_absent_packages() -> None:
-    if any(find_spec(name) is None for name in _PACKAGES):
+    if not are_installed(SERVICE_PACKAGES):
         raise ImportError(
             "likeness serve needs FastAPI, uvicorn, python-multipart and prometheus-client; run "
             "`pip install 'likeness[serve]'`"

@@ -72,7 +72,6 @@ def train(
     from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
     from likeness.next_steps import next_commands
-    from likeness.training_page import write_training_page
     from toolkit.parallel import distributed
     from toolkit.training.recipe import load, override
     from toolkit.training.train import fit
@@ -100,7 +99,7 @@ def train(
             measured = _test(chosen, data, out, command=f"{context.obj} --resume")
         held_out = _keep_held_out(chosen, data, out, measured)
         if held_out is not None and not chosen.measures_items:
-            write_training_page(out, held_out, chosen.metrics, command=f"{context.obj} --resume")
+            _report_trials(chosen, out, held_out, command=f"{context.obj} --resume")
         if commands := next_commands(chosen, data, out, held_out):
             say("\n".join(["next:", *(f"  {command}" for command in commands)]))
 
@@ -143,22 +142,21 @@ def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> PerItem:
     Returns:
         What was measured of each item.
     """
-    from eval.formats.provenance import likeness_version
-    from eval.reports import items
-    from toolkit.training.log import read_log
+    from likeness.training_page import write_items_page
     from toolkit.training.measure import metrics_of, run_test
 
     measured = run_test(recipe, out, data)
     metrics = metrics_of(recipe, measured)
     say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
-    page = out / "report" / "index.html"
-    items.html(
-        page,
-        measured,
-        recipe.metrics,
-        command=command,
-        version=likeness_version(),
-        log=read_log(out),
-    )
-    say(f"report: {page}")
+    say(f"report: {write_items_page(out, measured, recipe.metrics, command=command)}")
     return measured
+
+
+def _report_trials(recipe: Recipe, out: Path, held_out: HeldOut, *, command: str) -> None:
+    """Write a page of the held-out trials, or say why there is none."""
+    from likeness.training_page import write_trials_page
+
+    try:
+        say(f"report: {write_trials_page(out, held_out, recipe.metrics, command=command)}")
+    except ValueError as error:
+        say(f"no report: {error}")

@@ -40,7 +40,6 @@ from toolkit.data.batch import Bad
 from toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
 from toolkit.data.items import Item, Items
 from toolkit.models.onnx import open_session
-from toolkit.showing import shown
 
 Choose = Literal["largest", "central"]
 _TAKEN = {"largest": "largest", "central": "largest near the centre"}
@@ -388,8 +387,8 @@ def read(
         width: The width of the result in pixels; None means size.
         choose: Which face is taken, see choose_face().
         min_score: The lowest score of a face; None means the detector's default.
-        face: The number of the face that somebody chose, as find() counts from 0; None leaves the
-            choice to the rule.
+        face: The number of the face that somebody chose, as find() counts them from 0; None leaves
+            the choice to the rule.
 
     Returns:
         (3, size, width) float32 RGB, 0 to 255.
@@ -456,7 +455,6 @@ def align_folder(
     choose: Choose = "largest",
     min_score: float | None = None,
     suffix: Literal[".png", ".jpg"] = ".png",
-    progress: bool = False,
 ) -> Aligned:
     """Align every image below `root` into the same place below `out`: root/A/1.jpg -> out/A/1.png.
 
@@ -474,7 +472,6 @@ def align_folder(
         choose: Which face is taken where there are several, see choose_face().
         min_score: The lowest score of a face; None means the detector's default.
         suffix: ".png" (lossless) or ".jpg".
-        progress: Whether to show how far the work is.
 
     Returns:
         What was done, and what failed.
@@ -490,8 +487,7 @@ def align_folder(
     model = load_detector(detector, min_score=min_score)
     align_image = partial(align_one, model, size=size, width=width, choose=choose)
     out.mkdir(parents=True, exist_ok=True)
-    with shown(progress):
-        result = _align_all(targets, out / "several.tsv", align_image)
+    result = _align_all(targets, out / "several.tsv", align_image)
     with atomic_path(out / "failures.tsv") as temporary:
         lines = [f"{bad.id}\t{' '.join(bad.reason.split())}\n" for bad in result.failures]
         temporary.write_text("".join(lines), encoding="utf-8")

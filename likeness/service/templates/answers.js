@@ -14,16 +14,16 @@ const fact = (name, value, note = "") =>
 function judgeAgain() {
   if (!lastAnswer) return;
   const box = $("answer");
-  const before = saidOf(box);
+  const before = verdictIn(box);
   box.setAttribute("aria-live", "off");
   box.replaceChildren(...lastAnswer());
-  const after = saidOf(box);
+  const after = verdictIn(box);
   if (after !== before) $("spoken").textContent = after;
   requestAnimationFrame(() => box.setAttribute("aria-live", "polite"));
 }
 
-const saidOf = (box) =>
-  [...box.querySelectorAll(".verdict, .certainty")].map((one) => one.textContent).join(": ");
+const verdictIn = (box) =>
+  [...box.querySelectorAll(".verdict, .certainty")].map((line) => line.textContent).join(": ");
 
 function answer(draw) {
   lastAnswer = draw;
@@ -32,9 +32,9 @@ function answer(draw) {
 
 const sourceNote = () => source || (threshold === state.threshold ? "" : "chosen on this page");
 
-function verdict(said, same, level) {
+function verdict(words, same, level) {
   const tone = same === null ? "" : level === null ? (same ? "good" : "bad") : `s${level + 2}`;
-  return text("p", `verdict ${tone}`, said);
+  return text("p", `verdict ${tone}`, words);
 }
 
 // The score between its lowest and its highest value, with the threshold.
@@ -66,8 +66,8 @@ function scale(score, similarity) {
 }
 
 function noDecision() {
-  const [far, threshold, calibration] = ["--far", "--threshold", "--calibration"].map((one) =>
-    text("code", "", one),
+  const [far, threshold, calibration] = ["--far", "--threshold", "--calibration"].map((option) =>
+    text("code", "", option),
   );
   const remedy = places.length
     ? "Move the slider below, or give the server a rule:"
@@ -85,51 +85,51 @@ function noDecision() {
   );
 }
 
-function drawVerify(got, seconds) {
+function drawVerify(comparison, seconds) {
   const word = subjectWord();
-  const same = threshold === null ? got.same : got.score >= threshold;
-  const said = same === null ? "No decision" : same ? `The same ${word}` : `Different ${word}s`;
-  const level = same === null ? null : certainty(got.score, same, got.probability);
-  const facts = [fact("Score", number(got.score), got.similarity)];
-  if (got.probability !== null)
-    facts.push(
-      fact("Probability", percent(got.probability), `if ${100 * got.prior} % of pairs are`),
-    );
+  const same = threshold === null ? comparison.same : comparison.score >= threshold;
+  const words = same === null ? "No decision" : same ? `The same ${word}` : `Different ${word}s`;
+  const level = same === null ? null : certainty(comparison.score, same, comparison.probability);
+  const facts = [fact("Score", number(comparison.score), comparison.similarity)];
+  if (comparison.probability !== null) {
+    const prior = `if ${100 * comparison.prior} % of pairs are`;
+    facts.push(fact("Probability", percent(comparison.probability), prior));
+  }
   if (threshold !== null) facts.push(fact("Threshold", number(threshold), sourceNote()));
-  const norms = `${number(got.norms[0])} / ${number(got.norms[1])}`;
+  const norms = `${number(comparison.norms[0])} / ${number(comparison.norms[1])}`;
   facts.push(state.norm_is_quality ? fact("Quality", norms, "norms") : fact("Norms", norms));
   facts.push(fact("Time", seconds < 0.1 ? "< 0.1 s" : `${seconds.toFixed(1)} s`));
   const why = same === null ? noDecision() : "";
   return [
-    verdict(said, same, level),
+    verdict(words, same, level),
     shades(level),
     why,
-    scale(got.score, got.similarity),
+    scale(comparison.score, comparison.similarity),
     make("dl", {}, ...facts),
   ];
 }
 
-function drawIdentify(got) {
-  if (!got.matches.length) return [text("p", "", "The gallery is empty.")];
-  const accepts = (one) => threshold !== null && one.score >= threshold;
-  const best = got.matches[0];
+function drawIdentify(search) {
+  if (!search.matches.length) return [text("p", "", "The gallery is empty.")];
+  const accepts = (match) => threshold !== null && match.score >= threshold;
+  const best = search.matches[0];
   const decided = threshold !== null;
-  const said = !decided ? "Most similar" : accepts(best) ? best.subject : "Nobody who is enrolled";
-  const rows = got.matches.map((one) =>
+  const words = !decided ? "Most similar" : accepts(best) ? best.subject : "Nobody who is enrolled";
+  const rows = search.matches.map((match) =>
     make(
       "tr",
       {},
-      text("td", "", one.subject),
-      text("td", "n", number(one.score)),
-      text("td", "n", decided ? (accepts(one) ? "\u2713 accepted" : "below") : ""),
-      text("td", "n soft", number(one.norm)),
+      text("td", "", match.subject),
+      text("td", "n", number(match.score)),
+      text("td", "n", decided ? (accepts(match) ? "\u2713 accepted" : "below") : ""),
+      text("td", "n soft", number(match.norm)),
     ),
   );
   const head = make(
     "tr",
     {},
     text("th", "", "Enrolled"),
-    text("th", "n", `Score (${got.similarity})`),
+    text("th", "n", `Score (${search.similarity})`),
     text("th", "n", decided ? "Verdict" : ""),
     text("th", "n", "Norm"),
   );
@@ -140,7 +140,7 @@ function drawIdentify(got) {
       meaningAmong(threshold, state.gallery)
     : "No threshold: nobody is accepted or rejected.";
   return [
-    verdict(said, decided ? accepts(best) : null, level),
+    verdict(words, decided ? accepts(best) : null, level),
     shades(level),
     text("p", "soft", rule),
     make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)),
@@ -149,23 +149,23 @@ function drawIdentify(got) {
 
 $("compare").onclick = () =>
   busy("Comparing \u2026", async () => {
-    fits(held.first, held.second);
+    fits(blobs.first, blobs.second);
     const begun = performance.now();
-    const got = await ask(
+    const comparison = await ask(
       "verify",
       form({
-        first: held.first,
-        second: held.second,
+        first: blobs.first,
+        second: blobs.second,
         first_face: chosenFace.first,
         second_face: chosenFace.second,
       }),
     );
     const seconds = (performance.now() - begun) / 1000;
-    return () => answer(() => drawVerify(got, seconds));
+    return () => answer(() => drawVerify(comparison, seconds));
   });
 
 $("search").onclick = () =>
   busy("Searching \u2026", async () => {
-    const got = await ask("identify", form({ file: held.probe, face: chosenFace.probe }));
-    return () => answer(() => drawIdentify(got));
+    const search = await ask("identify", form({ file: blobs.probe, face: chosenFace.probe }));
+    return () => answer(() => drawIdentify(search));
   });

@@ -54,8 +54,8 @@ async function request(path, how = {}) {
     throw new Error("The server does not answer.");
   }
   if (answer.ok) return answer;
-  const said = await answer.json().catch(() => null);
-  throw new Error((said && said.error) || `The server answered with ${answer.status}.`);
+  const body = await answer.json().catch(() => null);
+  throw new Error((body && body.error) || `The server answered with ${answer.status}.`);
 }
 
 async function ask(path, how = {}) {

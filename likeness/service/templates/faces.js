@@ -31,19 +31,19 @@ function wholePicture(address) {
 async function chooseFace(place, blob, frame) {
   const waiting = progress("Looking for faces \u2026");
   frame.after(waiting.line);
-  let got;
+  let detection;
   try {
-    got = await ask("faces", form({ file: blob }));
+    detection = await ask("faces", form({ file: blob }));
   } finally {
     waiting.stop();
     waiting.line.remove();
   }
-  if (!got.faces.length)
+  if (!detection.faces.length)
     throw new Error("No face was found in this photograph. Choose one that shows a whole face.");
-  return () => offerFaces(place, got, frame);
+  return () => offerFaces(place, detection, frame);
 }
 
-function offerFaces(place, got, frame) {
+function offerFaces(place, detection, frame) {
   const crop = make("img", { width: state.takes.width, height: state.takes.height });
   const caption = make("figcaption", { className: "soft" });
   const take = (face) => {
@@ -53,11 +53,11 @@ function offerFaces(place, got, frame) {
     crop.alt = `Aligned crop of face ${face.number + 1}`;
     caption.textContent = `what the network sees: face ${face.number + 1}, aligned`;
   };
-  const usable = got.faces.filter((face) => face.crop);
-  if (!usable.length) throw new Error(`No face can be aligned: ${got.faces[0].reason}.`);
-  const start = usable.find((face) => face.number === got.chosen) || usable[0];
-  const boxes = got.faces.map((face) => faceBox(place, face, got, start, take));
-  const many = got.found > 1 ? `${got.found} faces: choose one` : "1 face";
+  const usable = detection.faces.filter((face) => face.crop);
+  if (!usable.length) throw new Error(`No face can be aligned: ${detection.faces[0].reason}.`);
+  const start = usable.find((face) => face.number === detection.chosen) || usable[0];
+  const boxes = detection.faces.map((face) => faceBox(place, face, detection, start, take));
+  const many = detection.found > 1 ? `${detection.found} faces: choose one` : "1 face";
   frame.append(...boxes);
   const group = make("fieldset", { className: "faces" }, text("legend", "soft", many));
   frame.replaceWith(group);
@@ -67,10 +67,10 @@ function offerFaces(place, got, frame) {
 }
 
 // A box is the label of a radio button, so that the arrow keys and a screen reader choose as well.
-function faceBox(place, face, got, start, take) {
+function faceBox(place, face, detection, start, take) {
   const [left, top, right, bottom] = face.box;
   const score = face.score.toFixed(2);
-  const name = `Face ${face.number + 1} of ${got.found}, found with a score of ${score}`;
+  const name = `Face ${face.number + 1} of ${detection.found}, found with a score of ${score}`;
   const pick = make("input", {
     type: "radio",
     name: `face-${place}`,
@@ -87,9 +87,9 @@ function faceBox(place, face, got, start, take) {
     text("span", "", face.number + 1),
   );
   const share = (at, size) => `${Math.max(0, Math.min(100, (100 * at) / size))}%`;
-  box.style.left = share(left, got.width);
-  box.style.top = share(top, got.height);
-  box.style.width = share(Math.min(right, got.width) - Math.max(0, left), got.width);
-  box.style.height = share(Math.min(bottom, got.height) - Math.max(0, top), got.height);
+  box.style.left = share(left, detection.width);
+  box.style.top = share(top, detection.height);
+  box.style.width = share(Math.min(right, detection.width) - Math.max(0, left), detection.width);
+  box.style.height = share(Math.min(bottom, detection.height) - Math.max(0, top), detection.height);
   return box;
 }

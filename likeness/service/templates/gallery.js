@@ -6,19 +6,19 @@ let listing = 0; // the number of the list that is shown; pictures of an earlier
 const addressOf = (subject) => "gallery/" + encodeURIComponent(subject);
 
 async function medium(subject, number) {
-  const got = await request(`media/${number}/${encodeURIComponent(subject)}`);
-  return URL.createObjectURL(await got.blob());
+  const response = await request(`media/${number}/${encodeURIComponent(subject)}`);
+  return URL.createObjectURL(await response.blob());
 }
 
 async function list() {
   const box = $("entries");
   const mine = ++listing;
   try {
-    const got = await ask(`gallery?limit=${SHOWN}`);
+    const gallery = await ask(`gallery?limit=${SHOWN}`);
     if (mine !== listing) return;
-    state.gallery = got.subjects;
-    const rows = got.entries.flatMap(subjectRows);
-    const more = got.subjects - got.entries.length;
+    state.gallery = gallery.subjects;
+    const rows = gallery.entries.flatMap(subjectRows);
+    const more = gallery.subjects - gallery.entries.length;
     const head = make(
       "tr",
       {},
@@ -33,7 +33,7 @@ async function list() {
       text("p", "soft kept", keptSentence()),
     );
     ready();
-    if (state.keeps_media && !speech()) pictureRows(got.entries.slice(0, PICTURED), mine);
+    if (state.keeps_media && !speech()) pictureRows(gallery.entries.slice(0, PICTURED), mine);
   } catch (error) {
     box.replaceChildren(text("span", "error", error.message));
   }
@@ -49,32 +49,32 @@ const keptSentence = () =>
       "enrolment.";
 
 // Two rows of a subject: the name with its buttons, and below it the enrolments, when asked for.
-function subjectRows(one) {
+function subjectRows(entry) {
   const details = make("tr", { className: "details", hidden: true });
   const cell = make("td", { colSpan: 3 });
   details.append(cell);
   const open = make("button", {
     className: "button small",
     textContent: "Show",
-    ariaLabel: `Show the enrolments of ${one.subject}`,
+    ariaLabel: `Show the enrolments of ${entry.subject}`,
     ariaExpanded: "false",
   });
   open.onclick = () => {
     details.hidden = !details.hidden;
     open.ariaExpanded = String(!details.hidden);
     open.textContent = details.hidden ? "Show" : "Hide";
-    if (!details.hidden) showEnrolments(one.subject, cell);
+    if (!details.hidden) showEnrolments(entry.subject, cell);
   };
   const out = make("button", {
     className: "button small remove",
     textContent: "Remove",
-    ariaLabel: `Remove ${one.subject}`,
+    ariaLabel: `Remove ${entry.subject}`,
   });
-  out.onclick = () => confirm(`Erase ${one.subject}?`) && removeSubject(one.subject);
-  const name = make("td", {}, one.subject);
-  name.dataset.subject = one.subject;
+  out.onclick = () => confirm(`Erase ${entry.subject}?`) && removeSubject(entry.subject);
+  const name = make("td", {}, entry.subject);
+  name.dataset.subject = entry.subject;
   const acts = make("td", { className: "n" }, make("span", { className: "acts" }, open, out));
-  return [make("tr", {}, name, text("td", "n soft", `${one.enrolments} \u00d7`), acts), details];
+  return [make("tr", {}, name, text("td", "n soft", `${entry.enrolments} \u00d7`), acts), details];
 }
 
 const removeSubject = (subject) =>
@@ -95,8 +95,10 @@ async function showEnrolments(subject, cell) {
   const waiting = progress("Reading \u2026");
   cell.replaceChildren(waiting.line);
   try {
-    const got = await ask(addressOf(subject));
-    const items = await Promise.all(got.enrolments.map((one) => enrolment(subject, one)));
+    const listed = await ask(addressOf(subject));
+    const items = await Promise.all(
+      listed.enrolments.map((enrolment) => enrolmentItem(subject, enrolment)),
+    );
     cell.replaceChildren(make("ol", { className: "enrolments" }, ...items));
   } catch (error) {
     cell.replaceChildren(text("p", "error", error.message));
@@ -104,16 +106,16 @@ async function showEnrolments(subject, cell) {
   waiting.stop();
 }
 
-async function enrolment(subject, one) {
-  const name = `Enrolment ${one.number + 1}`;
-  const quality = `${state.norm_is_quality ? "quality (norm)" : "norm"} ${number(one.norm)}`;
-  const about = [name, one.date || "day not known", quality].join(" \u00b7 ");
+async function enrolmentItem(subject, enrolment) {
+  const name = `Enrolment ${enrolment.number + 1}`;
+  const quality = `${state.norm_is_quality ? "quality (norm)" : "norm"} ${number(enrolment.norm)}`;
+  const about = [name, enrolment.date || "day not known", quality].join(" \u00b7 ");
   const item = make("li", {}, text("span", "soft", about));
-  if (one.medium) {
-    const src = await medium(subject, one.number);
+  if (enrolment.medium) {
+    const src = await medium(subject, enrolment.number);
     const alt = `${name} of ${subject}`;
     item.prepend(
-      one.medium === "sound"
+      enrolment.medium === "sound"
         ? make("audio", { controls: true, src, ariaLabel: alt })
         : make("img", { src, alt }),
     );
@@ -125,13 +127,13 @@ async function enrolment(subject, one) {
 async function pictureRows(entries, mine) {
   for (const { subject } of entries) {
     try {
-      const got = await ask(addressOf(subject));
-      const first = got.enrolments.find((one) => one.medium === "image");
+      const listed = await ask(addressOf(subject));
+      const first = listed.enrolments.find((enrolment) => enrolment.medium === "image");
       if (!first) continue;
       const src = await medium(subject, first.number);
       if (mine !== listing) return;
       const cell = [...$("entries").querySelectorAll("[data-subject]")].find(
-        (one) => one.dataset.subject === subject,
+        (name) => name.dataset.subject === subject,
       );
       if (cell) cell.prepend(make("img", { className: "thumb", src, alt: "" }));
     } catch {
@@ -144,13 +146,14 @@ $("enrol").onclick = () =>
   busy(
     "Enrolling \u2026",
     async () => {
-      const sent = held.enrolment;
+      const sent = blobs.enrolment;
       const fields = { subject: $("subject").value.trim(), files: sent };
-      const got = await ask("enrol", form({ ...fields, faces: chosenFace.enrolment }));
+      const enrolled = await ask("enrol", form({ ...fields, faces: chosenFace.enrolment }));
       await list();
       return () => {
-        if (held.enrolment === sent) empty("enrolment");
-        show(text("p", "", `${got.subject} is enrolled; ${got.subjects} in the gallery.`));
+        if (blobs.enrolment === sent) empty("enrolment");
+        const size = `${enrolled.subjects} in the gallery`;
+        show(text("p", "", `${enrolled.subject} is enrolled; ${size}.`));
       };
     },
     true,

@@ -3,15 +3,15 @@
 const PLACES = ["first", "second", "probe", "enrolment"];
 let examples = [];
 
-function fits(...blobs) {
-  const size = blobs.reduce((sum, one) => sum + one.size, 0);
+function fits(...sent) {
+  const size = sent.reduce((sum, blob) => sum + blob.size, 0);
   const most = state.max_bytes - 4096; // the rest of the request
   if (size <= most) return;
   const more = size - most;
   // Just over the limit, both sizes round to the same number of megabytes.
   const extra = more < 2 ** 18 ? `${Math.ceil(more / 1024)} kB` : megabytes(more);
   throw new Error(
-    `${blobs.length > 1 ? "Together these are" : "This is"} ${megabytes(size)}, ${extra} too ` +
+    `${sent.length > 1 ? "Together these are" : "This is"} ${megabytes(size)}, ${extra} too ` +
       "much; " +
       `the server reads at most ${megabytes(state.max_bytes)} at once. ` +
       "Choose a shorter recording or a smaller photo.",
@@ -38,7 +38,7 @@ async function put(place, blob, name) {
     const fill = speech() ? putSound : putPicture;
     const finish = await fill(place, blob, name, () => tickets[place] === ticket);
     if (tickets[place] !== ticket) return;
-    held[place] = finish();
+    blobs[place] = finish();
   } catch (error) {
     if (tickets[place] === ticket) {
       empty(place);
@@ -128,7 +128,7 @@ const titleOf = (place) =>
 
 function empty(place) {
   const card = cardOf(place);
-  delete held[place];
+  delete blobs[place];
   delete chosenFace[place];
   delete waves[place];
   card.classList.remove("full");
@@ -182,8 +182,8 @@ function acceptDrops(place, card) {
   card.ondrop = (event) => {
     event.preventDefault();
     card.classList.remove("over");
-    const one = event.dataTransfer.files[0];
-    if (one) put(place, one, one.name);
+    const file = event.dataTransfer.files[0];
+    if (file) put(place, file, file.name);
   };
 }
 
@@ -191,7 +191,8 @@ function acceptDrops(place, card) {
 function exampleList(place) {
   const list = make("select", { ariaLabel: `Example: ${titleOf(place).toLowerCase()}` });
   list.append(make("option", { value: "", textContent: "Example \u2026" }));
-  examples.forEach((one, i) => list.append(make("option", { value: i, textContent: one.name })));
+  for (const [i, { name }] of examples.entries())
+    list.append(make("option", { value: i, textContent: name }));
   list.onchange = () => list.value !== "" && putExample(place, +list.value);
   return list;
 }
@@ -208,7 +209,7 @@ async function putExample(place, i) {
 
 // Two of one folder, which is most likely one subject, and two of different folders.
 function examplePairs() {
-  const folder = (one) => one.name.slice(0, one.name.lastIndexOf("/") + 1);
+  const folder = ({ name }) => name.slice(0, name.lastIndexOf("/") + 1);
   const pairs = [];
   for (const alike of [true, false])
     outer: for (let i = 0; i < examples.length; i++)
@@ -245,5 +246,5 @@ async function loadExamples() {
   if (!state.examples) return offerExamples();
   examples = (await ask("examples")).examples;
   offerExamples();
-  for (const place of PLACES) if (!held[place]) empty(place);
+  for (const place of PLACES) if (!blobs[place]) empty(place);
 }

@@ -54,7 +54,7 @@ const secondsOf = (wave) => wave.length / WAVE_HZ;
 const peakOf = (wave) => wave.reduce((peak, x) => Math.max(peak, Math.abs(x)), 1e-4);
 
 // One waveform: a bar for each column of the time axis, which may be longer than the sound.
-function track(wave, seconds, peak) {
+function waveform(wave, seconds, peak) {
   const space = "http://www.w3.org/2000/svg";
   const picture = document.createElementNS(space, "svg");
   picture.setAttribute("viewBox", `0 -1 ${COLUMNS} 2`);
@@ -85,7 +85,7 @@ function drawWaves(figure, named) {
   const peak = Math.max(...known.map(([, wave]) => peakOf(wave)));
   const axis = make("div", { className: "axis", ariaHidden: "true" });
   const steps = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
-  const step = steps.find((one) => seconds / one <= 6) || 50;
+  const step = steps.find((length) => seconds / length <= 6) || 50;
   for (let at = 0; at <= seconds * 0.96; at += step) {
     const tick = text("span", "", `${+at.toFixed(1)} s`);
     tick.style.left = `${(100 * at) / seconds}%`;
@@ -94,7 +94,7 @@ function drawWaves(figure, named) {
   const tracks = known.map(([name, wave]) => {
     const length = `${secondsOf(wave).toFixed(1)} s`;
     const label = text("figcaption", "soft", name ? `${name} \u00b7 ${length}` : length);
-    return make("div", { className: "track" }, label, track(wave, seconds, peak));
+    return make("div", { className: "track" }, label, waveform(wave, seconds, peak));
   });
   const shared = known.length > 1 ? "; one time axis and one scale of loudness" : "";
   const names = known.map(
@@ -126,7 +126,7 @@ async function record(place, button) {
   } catch {
     return fail(new Error("No microphone: allow it, or choose a file."));
   }
-  if (tickets[place] !== ticket) return stream.getTracks().forEach((one) => one.stop());
+  if (tickets[place] !== ticket) return stream.getTracks().forEach((input) => input.stop());
   const recorder = new MediaRecorder(stream);
   const parts = [];
   const begun = Date.now();
@@ -138,7 +138,7 @@ async function record(place, button) {
   recorder.onstop = () => {
     clearInterval(counter);
     delete recorders[place];
-    stream.getTracks().forEach((one) => one.stop());
+    stream.getTracks().forEach((input) => input.stop());
     if (tickets[place] === ticket)
       put(place, new Blob(parts), `recorded, ${((Date.now() - begun) / 1000).toFixed(1)} s`);
   };

@@ -3,11 +3,11 @@ const tabs = [...$("tabs").children];
 const shownTabs = () => tabs.filter((tab) => !tab.hidden);
 
 function openTab(tab) {
-  for (const one of tabs) {
-    const chosen = one === tab;
-    one.setAttribute("aria-selected", chosen);
-    one.tabIndex = chosen ? 0 : -1;
-    $(one.dataset.tab).hidden = !chosen;
+  for (const other of tabs) {
+    const chosen = other === tab;
+    other.setAttribute("aria-selected", chosen);
+    other.tabIndex = chosen ? 0 : -1;
+    $(other.dataset.tab).hidden = !chosen;
   }
   clear();
   $("rule").hidden = tab.dataset.tab === "gallery" || $("rule").dataset.there === undefined;
@@ -69,7 +69,8 @@ async function start() {
   introduce();
   prepareSlider();
   for (const place of PLACES) empty(place);
-  openTab(tabs[0]);
+  // Somebody may have opened another tab while the server was asked.
+  openTab(shownTabs().find((tab) => tab.getAttribute("aria-selected") === "true") || tabs[0]);
   if (token || !state.token_for_reading) await loadExamples();
   else $("examples").textContent = "Examples are shown when the token is given.";
 }

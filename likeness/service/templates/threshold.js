@@ -121,10 +121,10 @@ function describeSlider() {
     return;
   }
   slider.value = places.findIndex((place) => place[0] === threshold);
-  const said = meaning(threshold);
-  slider.setAttribute("aria-valuetext", `${number(threshold)}. ${said}`);
+  const sentence = meaning(threshold);
+  slider.setAttribute("aria-valuetext", `${number(threshold)}. ${sentence}`);
   $("rule-at").textContent = number(threshold);
-  $("meaning").textContent = said;
+  $("meaning").textContent = sentence;
 }
 
 // How certain a verdict is, from -2 (clearly different) to 2 (clearly the same); null where nothing

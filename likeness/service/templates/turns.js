@@ -1,6 +1,6 @@
 // Turns: what is shown belongs to the inputs of one moment. Every change of an input begins a new
 // turn, and answers of an earlier turn are not shown.
-const held = {}; // place -> the blob that is sent
+const blobs = {}; // place -> the blob that is sent
 const tickets = {}; // place -> the number of its input; what is made of an earlier one is dropped
 let turn = 0;
 let working = 0; // the turn whose task runs; 0 for none
@@ -54,8 +54,8 @@ async function busy(what, task, lasting = false) {
   $("answer").setAttribute("aria-busy", "true");
   let answer;
   try {
-    const got = await task();
-    answer = () => got && got();
+    const finish = await task();
+    answer = () => finish && finish();
   } catch (error) {
     answer = () => fail(error);
   }
@@ -67,8 +67,8 @@ async function busy(what, task, lasting = false) {
 }
 
 function ready() {
-  $("compare").disabled = !!working || !(held.first && held.second);
-  $("search").disabled = !!working || !held.probe;
-  $("enrol").disabled = !!working || !(held.enrolment && $("subject").value.trim());
-  for (const one of $("entries").querySelectorAll(".remove")) one.disabled = !!working;
+  $("compare").disabled = !!working || !(blobs.first && blobs.second);
+  $("search").disabled = !!working || !blobs.probe;
+  $("enrol").disabled = !!working || !(blobs.enrolment && $("subject").value.trim());
+  for (const remove of $("entries").querySelectorAll(".remove")) remove.disabled = !!working;
 }

@@ -25,11 +25,11 @@ from eval.reports.media import (
     Stretch,
     drawing,
     flac,
-    media_of,
+    media_of_folder_or_list,
     read_sound,
     thumbnail,
 )
-from likeness import media as of_anything
+from likeness.media import media_of
 
 RNG = np.random.default_rng(0)
 
@@ -44,8 +44,8 @@ def clip(path: Path) -> bytes:
     return flac(read_sound(path))
 
 
-def seen(held: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(held))
+def seen(content: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(content))
 
 
 def test_thumbnails_are_small_upright_and_without_metadata(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_recording_is_drawn_where_it_sounds(tmp_path: Path) -> None:
 
 def test_what_is_shown_twice_takes_its_bytes_once(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", 0.1 * RNG.standard_normal(4000), 8000)
-    media = media_of(tmp_path)
+    media = media_of_folder_or_list(tmp_path)
     first, second = media.show("a.wav"), media.show("a.wav")
     assert 'data-item="a.wav" data-seconds="0.500"' in first
     assert second == '<div class="shown sound" data-again="a.wav"></div>'
@@ -190,7 +190,7 @@ def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path: Path) -> None
     picture(root / "s1" / "a.png")
     picture(tmp_path / "outside.png")
     (root / "s1" / "notes.txt").write_text("private")
-    media = media_of(root)
+    media = media_of_folder_or_list(root)
     whole = str(media.show("s1/a.png"))
     assert whole == str(media.show("s1/a")).replace('"s1/a"', '"s1/a.png"')
     assert whole != ""
@@ -212,13 +212,13 @@ def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path: Path) -> None
 def test_a_list_says_where_its_items_lie(tmp_path: Path) -> None:
     picture(tmp_path / "a b.png", (20, 20))
     (tmp_path / "list.tsv").write_text("# items\none\ta b.png\tann\ntwo\tgone.png\n")
-    media = media_of(tmp_path / "list.tsv")
+    media = media_of_folder_or_list(tmp_path / "list.tsv")
     assert '<img alt="one" class="tiny" src="data:image/png;base64,' in media.show("one")
     assert media.show("two") == media.show("three") == ""
     assert "gone.png" in media.note()
     (tmp_path / "bad.txt").write_text("a b c d\n")
     with pytest.raises(ValueError, match="1 lines are neither"):
-        media_of(tmp_path / "bad.txt")
+        media_of_folder_or_list(tmp_path / "bad.txt")
 
 
 def test_names_are_escaped_and_the_budget_holds(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_damaged_files_are_shown_or_counted_and_nothing_else(
     for _ in range(data.draw(st.integers(0, 6))):
         contents[data.draw(st.integers(0, len(contents) - 1))] = data.draw(st.integers(0, 255))
     (tmp_path / name).write_bytes(contents[: data.draw(st.integers(0, len(contents)))])
-    media = media_of(tmp_path)
+    media = media_of_folder_or_list(tmp_path)
     shown = media.show(name)
     assert "<img" in shown or name in media.note()
 
@@ -302,12 +302,12 @@ def test_a_table_with_times_shows_its_stretches(tmp_path: Path) -> None:
     ramp = np.arange(4 * rate) / (4 * rate)
     soundfile.write(tmp_path / "a.wav", ramp, rate, subtype="PCM_16")
     (tmp_path / "items.csv").write_text("id,path,start,end\none,a.wav,1,2.5\nall,a.wav,,\n")
-    media = of_anything.media_of(tmp_path / "items.csv")
+    media = media_of(tmp_path / "items.csv")
     wave, _ = decoded(media.show("one"))
     np.testing.assert_allclose(wave, ramp[rate : int(2.5 * rate)], atol=1e-4)
     assert decoded(media.show("all"))[0].size == ramp.size
     assert media.show("other") == ""
     (tmp_path / "turns.rttm").write_text("SPEAKER a 1 0.5 1.0 <NA> <NA> ann <NA> <NA>\n")
-    turns = of_anything.media_of(tmp_path / "turns.rttm")
+    turns = media_of(tmp_path / "turns.rttm")
     wave, _ = decoded(turns.show("ann/a@0.5-1.5"))
     np.testing.assert_allclose(wave, ramp[rate // 2 : 3 * rate // 2], atol=1e-4)

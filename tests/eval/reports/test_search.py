@@ -34,10 +34,10 @@ def test_the_nearest_are_those_of_a_full_ranking() -> None:
     queries = made()
     unit = queries.matrix / np.linalg.norm(queries.matrix, axis=1, keepdims=True)
     similar = unit @ unit.T
-    found = nearest(sides_of(queries), 3)
+    answers = nearest(sides_of(queries), 3)
     ranked = np.argsort(-(similar - 9 * np.eye(30)), axis=1)[:, :3]
-    assert found.items.tolist() == ranked.tolist()
-    assert found.right.tolist() == (ranked // 5 == np.arange(30)[:, None] // 5).tolist()
+    assert answers.items.tolist() == ranked.tolist()
+    assert answers.right.tolist() == (ranked // 5 == np.arange(30)[:, None] // 5).tolist()
     some = nearest(sides_of(queries, made(2, 3)), 2, num_queries=7)
     assert some.queries.size == 7
     assert some.items.shape == (7, 2)

@@ -46,9 +46,9 @@ def test_a_map_is_bounded_and_says_what_it_shows() -> None:
     contents, labels = clusters(30, 12, 6)
     text = embedding_map(contents, labels, num_points=40, num_classes=5)
     assert "40 of 360 items, from 5 of 30 classes" in text
-    told = points_of(text)
-    assert len(told["ids"]) == len(told["planes"]["PCA"][0]) == len(told["neighbours"]) == 40
-    assert {"PCA", "t-SNE"} <= set(told["planes"])
+    points = points_of(text)
+    assert len(points["ids"]) == len(points["planes"]["PCA"][0]) == len(points["neighbours"]) == 40
+    assert {"PCA", "t-SNE"} <= set(points["planes"])
     assert "40 of 360 items; on" in embedding_map(contents, num_points=40)
     assert "too few" in embedding_map(*clusters(2, 3, 6))
     assert "$c0$" in embedding_map(
@@ -85,8 +85,8 @@ def test_the_first_plane_is_that_of_the_largest_variance() -> None:
     contents, _ = clusters(3, 20, 7)
     unit = contents.matrix / np.linalg.norm(contents.matrix, axis=1, keepdims=True)
     _, values, _ = np.linalg.svd(unit - unit.mean(axis=0))
-    found = principal_plane(contents.matrix)
-    assert np.linalg.norm(found, axis=0) == pytest.approx(values[:2], rel=1e-4)
+    points = principal_plane(contents.matrix)
+    assert np.linalg.norm(points, axis=0) == pytest.approx(values[:2], rel=1e-4)
     assert principal_plane(np.ones((4, 1))).tolist() == [[0, 0]] * 4
 
 
@@ -99,13 +99,13 @@ def test_a_point_is_told_its_neighbours_and_its_worst_trials() -> None:
     trials = Trials(contents.ids, contents.ids, first, second, first // 4 == second // 4)
     assert trials.target is not None
     scores = Scores(np.random.default_rng(0).standard_normal(len(trials)), trials.target)
-    told = points_of(embedding_map(contents, labels, trials=(trials, scores)))
+    points = points_of(embedding_map(contents, labels, trials=(trials, scores)))
     for i, id in enumerate(contents.ids):
         mine = (first == i) | (second == i)
-        place = told["ids"].index(id)
+        place = points["ids"].index(id)
         for target, sign in ((True, 1), (False, -1)):
             expected = np.sort(sign * scores.values[mine & (scores.target == target)])[:2]
-            listed = [entry[1] for entry in told["worst"][str(place)] if entry[2] == target]
+            listed = [entry[1] for entry in points["worst"][str(place)] if entry[2] == target]
             assert sign * np.array(listed) == pytest.approx(expected, abs=1e-4)
 
 

@@ -29,8 +29,8 @@ def made(num_subjects: int = 12, num_each: int = 5) -> tuple[Trials, Scores, dic
 def test_errors_by_subject_are_those_of_a_loop() -> None:
     trials, scores, subject_of = made()
     threshold = 1.5
-    found = zoo(trials, scores, subject_of, threshold)
-    assert found is not None
+    by_subject = zoo(trials, scores, subject_of, threshold)
+    assert by_subject is not None
     rejects, enrolled, probes, pairs = ({} for _ in range(4))
     for i, (a, b) in enumerate(zip(trials.enrol, trials.probe, strict=True)):
         a, b = subject_of[trials.enrol_ids[a]], subject_of[trials.probe_ids[b]]
@@ -42,16 +42,18 @@ def test_errors_by_subject_are_those_of_a_loop() -> None:
             probes[b] = probes.get(b, 0) + accepted
             pairs[tuple(sorted((a, b)))] = pairs.get(tuple(sorted((a, b))), 0) + accepted
     for counts, array in (
-        (rejects, found.false_rejects),
-        (enrolled, found.enrolled_accepts),
-        (probes, found.probe_accepts),
+        (rejects, by_subject.false_rejects),
+        (enrolled, by_subject.enrolled_accepts),
+        (probes, by_subject.probe_accepts),
     ):
-        assert [counts[name] for name in found.names] == array.tolist()
+        assert [counts[name] for name in by_subject.names] == array.tolist()
     assert {
-        tuple(sorted(found.names[i] for i in pair)): count
-        for pair, count in zip(found.pairs.tolist(), found.pair_accepts.tolist(), strict=True)
+        tuple(sorted(by_subject.names[i] for i in pair)): count
+        for pair, count in zip(
+            by_subject.pairs.tolist(), by_subject.pair_accepts.tolist(), strict=True
+        )
     } == pairs
-    kinds = dict(zip(found.names, found.kinds(), strict=True))
+    kinds = dict(zip(by_subject.names, by_subject.kinds(), strict=True))
     assert kinds.pop("3") == "goat"
     assert kinds.pop("5") == "lamb"
     assert kinds.pop("4") == "wolf"
@@ -65,10 +67,12 @@ def test_sides_that_are_interchangeable_are_counted_together() -> None:
     values = np.where(target, 1.0, 0.0)
     values[(first // 4 == 0) & (second // 4 == 1)] = 2.0
     subject_of = {name: name[0] for name in ids}
-    found = zoo(Trials(ids, ids, first, second, target), Scores(values, target), subject_of, 0.5)
-    assert found is not None
-    assert found.either_side
-    assert found.enrolled_accepts.tolist() == found.probe_accepts.tolist() == [16, 16, 0]
+    by_subject = zoo(
+        Trials(ids, ids, first, second, target), Scores(values, target), subject_of, 0.5
+    )
+    assert by_subject is not None
+    assert by_subject.either_side
+    assert by_subject.enrolled_accepts.tolist() == by_subject.probe_accepts.tolist() == [16, 16, 0]
 
 
 def test_the_page_names_the_pairs_and_escapes_them() -> None:

@@ -87,7 +87,7 @@ def page_of(browser: Any, url: str) -> Iterator[Any]:
     wrong: list[str] = []
     page = browser.new_context(viewport={"width": 390, "height": 844}).new_page()
     page.set_default_timeout(TIMEOUT_MS)
-    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda line: wrong.append(line.text) if line.type == "error" else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on(
         "request",

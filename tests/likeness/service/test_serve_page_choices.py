@@ -279,6 +279,25 @@ def test_tabs_by_arrow_keys_names_and_contrast_in_light_and_dark(
                 assert page.evaluate(NAMELESS) == []
 
 
+def test_a_tab_that_is_opened_before_the_server_answered_stays_open(
+    browser: Any, tmp_path: Path
+) -> None:
+    model = untrained(FACE, tmp_path / "m.safetensors")
+    with serving(model) as url:
+        page = browser.new_page()
+        page.set_default_timeout(TIMEOUT_MS)
+        waiting: list[Any] = []
+        page.route("**/health", lambda route: waiting.append(route))
+        page.goto(f"{url}#token={TOKEN}")
+        page.click("[data-tab=gallery]")
+        waiting[0].continue_()
+        page.wait_for_selector("#formats:not(:empty)")
+        page.wait_for_selector("#file-enrolment", state="attached")
+        page.wait_for_selector("#examples:not(:empty)", state="attached")
+        assert page.is_visible("#gallery")
+        page.context.close()
+
+
 def test_the_gallery_shows_each_enrolment_and_what_is_kept_of_it(
     browser: Any, photos: Path, tmp_path: Path
 ) -> None:

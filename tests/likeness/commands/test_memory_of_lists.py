@@ -1,4 +1,4 @@
-"""What commands say of long work: the memory that is allowed, and how far each step is."""
+"""What commands say of work on long lists: the memory that is allowed, and how far it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eval.progress import Report, reported_to
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Trials
 from likeness.commands.evaluate import evaluate_files
-from likeness.commands.long_work import refuse_beyond
+from likeness.commands.memory_of_lists import refuse_beyond
 from likeness.commands.score import score_files
 
 

@@ -1,0 +1,62 @@
+// The map of the embeddings: a point says what it is, its neighbours and its worst trials.
+const explore = (tag, source, { figure }) => {
+  const holder = figure.closest(".map");
+  const points = parsed(holder.querySelector(":scope > script"));
+  const about = holder.querySelector(".about");
+  const [plane, search] = [holder.querySelector("select"), holder.querySelector("input")];
+  const number = new Map(points.ids.map((id, i) => [id, i]));
+  const select = (indices) => (source.selected.indices = indices);
+  const jump = (id) => {
+    if (!number.has(id)) return make("span", { textContent: id });
+    const onclick = () => select([number.get(id)]);
+    return make("button", { type: "button", textContent: id, onclick });
+  };
+  const list = (title, entries) => {
+    if (!entries.length) return [];
+    const rows = entries.map((parts) => make("li", {}, ...parts));
+    return [make("h4", { textContent: title }), make("ul", {}, ...rows)];
+  };
+  const describe = () => {
+    const indices = [...source.selected.indices];
+    if (!indices.length) return;
+    if (indices.length > 1) {
+      const text = `${counted(indices.length)} items of ${points.classes[indices[0]]}`;
+      about.replaceChildren(make("p", { textContent: text }));
+      return;
+    }
+    const [i] = indices;
+    const own = points.classes[i];
+    const shown = first.get(points.ids[i]);
+    const near = points.neighbours[i].map((k) => [
+      own ? (points.classes[k] === own ? "\u2713 " : "\u2717 ") : "",
+      jump(points.ids[k]),
+      own ? ` ${points.classes[k]}` : "",
+    ]);
+    const worst = (points.worst[i] ?? []).map(([id, score, target]) => [
+      `${minus(score.toFixed(4))} ${target ? "target" : "nontarget"} trial with `,
+      jump(id),
+    ]);
+    const name = make("strong", { textContent: points.ids[i] });
+    about.replaceChildren(
+      make("p", {}, name, `${own ? `, class ${own}` : ""}, norm ${points.norms[i]}`),
+      ...(shown ? [shown.cloneNode(true)] : []),
+      ...list("Nearest by cosine, of those on the map", near),
+      ...list("Worst trials", worst),
+    );
+  };
+  source.selected.properties.indices.change.connect(describe);
+  plane.addEventListener("change", () => {
+    const [x, y] = points.planes[plane.value];
+    const columns = source.data instanceof Map ? [...source.data] : Object.entries(source.data);
+    source.data = { ...Object.fromEntries(columns), x, y };
+  });
+  const names = make("datalist", { id: `items-${figures.length}` });
+  for (const name of new Set([...points.classes, ...points.ids]))
+    if (name) names.append(make("option", { value: name }));
+  search.setAttribute("list", names.id);
+  search.after(names);
+  search.addEventListener("change", () => {
+    if (number.has(search.value)) select([number.get(search.value)]);
+    else select(points.classes.flatMap((name, i) => (name === search.value ? [i] : [])));
+  });
+};
