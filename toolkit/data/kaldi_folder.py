@@ -113,11 +113,15 @@ def _segments(file: Path, paths: Mapping[str, str]) -> list[tuple[str, str, str,
             end = "" if fields[3] in ("-1", "-1.0") else fields[3]
             rows.append((fields[0], fields[1], fields[2], end))
     if bad or unknown or not rows:
-        raise ValueError(
-            f"{file}: {len(bad)} lines are no `utterance recording start end`, and {len(unknown)} "
-            f"name no recording of wav.scp ({name_first([*bad, *unknown]) or 'it is empty'}); "
-            "correct them"
+        faults = []
+        if bad:
+            faults.append(f"{len(bad)} of its lines are not `utterance recording start end`")
+        if unknown:
+            faults.append(f"{len(unknown)} of its lines name a recording that is not in wav.scp")
+        what = (
+            f"{', and '.join(faults)} ({name_first([*bad, *unknown])})" if faults else "it is empty"
         )
+        raise ValueError(f"{file}: {what}; correct or remove them")
     return rows
 
 
