@@ -115,12 +115,11 @@ def _segments(file: Path, paths: Mapping[str, str]) -> list[tuple[str, str, str,
     if bad or unknown or not rows:
         faults = []
         if bad:
-            faults.append(f"{len(bad)} of its lines are not `utterance recording start end`")
+            faults.append(f"lines that are not `utterance recording start end`: {len(bad)}")
         if unknown:
-            faults.append(f"{len(unknown)} of its lines name a recording that is not in wav.scp")
-        what = (
-            f"{', and '.join(faults)} ({name_first([*bad, *unknown])})" if faults else "it is empty"
-        )
+            faults.append(f"lines whose recording is not in wav.scp: {len(unknown)}")
+        named = name_first([*bad, *unknown])
+        what = f"{'; '.join(faults)} ({named})" if faults else "it is empty"
         raise ValueError(f"{file}: {what}; correct or remove them")
     return rows
 
