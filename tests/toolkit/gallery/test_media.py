@@ -56,6 +56,18 @@ def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
     store.close()
 
 
+def test_a_replacement_that_is_refused_costs_no_media(store: Any, tmp_path: Path) -> None:
+    store.enrol(people(0), ["Ann"])
+    media.keep(tmp_path, "Ann", ROWS[0], b"Ann", ".jpg")
+    of_another = Embeddings(("x",), ROWS[:1], {**META, "model": "another"})
+    with pytest.raises(ValueError, match="another"):
+        store.update(of_another, ["Ann"])
+    with pytest.raises(ValueError, match="2"):
+        store.update(people(0), ["Ann", "Ann"])
+    assert [path.read_bytes() for path in files(tmp_path)] == [b"Ann"]
+    store.close()
+
+
 def test_what_is_kept_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not media.keep(tmp_path, "Ann", ROWS[0], bytes(media.MAX_BYTES + 1), ".jpg")
     monkeypatch.setattr(media, "MAX_TOTAL", 10)
