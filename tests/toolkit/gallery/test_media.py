@@ -56,6 +56,18 @@ def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
     store.close()
 
 
+def test_a_replacement_that_is_refused_costs_no_media(store: Any, tmp_path: Path) -> None:
+    store.enrol(people(0), ["Ann"])
+    media.keep(tmp_path, "Ann", ROWS[0], b"Ann", ".jpg")
+    of_another = Embeddings(("x",), ROWS[:1], {**META, "model": "another"})
+    with pytest.raises(ValueError, match="another"):
+        store.update(of_another, ["Ann"])
+    with pytest.raises(ValueError, match="2"):
+        store.update(people(0), ["Ann", "Ann"])
+    assert [path.read_bytes() for path in files(tmp_path)] == [b"Ann"]
+    store.close()
+
+
 def test_what_is_kept_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not media.keep(tmp_path, "Ann", ROWS[0], bytes(media.MAX_BYTES + 1), ".jpg")
     monkeypatch.setattr(media, "MAX_TOTAL", 10)
@@ -81,6 +93,24 @@ def test_names_lead_nowhere_else_and_links_are_not_followed(tmp_path: Path) -> N
     media.erase(folder, ["../../secret.jpg\0"])
     assert files(folder) == []
     assert secret.read_bytes() == b"secret"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    kept.parent.symlink_to(elsewhere)
+    assert not media.keep(folder, "../../secret.jpg\0", ROWS[0], b"picture", ".jpg")
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_what_a_killed_writer_left_is_overwritten_before_it_is_removed(tmp_path: Path) -> None:
+    media.keep(tmp_path, "Ann", ROWS[0], b"picture", ".jpg")
+    (kept,) = files(tmp_path)
+    left = kept.parent / f".{kept.name}.0123456789ab.part" / kept.name
+    left.parent.mkdir()
+    left.write_bytes(b"half of")
+    second = tmp_path / "the same file by another name"
+    second.hardlink_to(left)
+    media.erase(tmp_path, ["Ann"])
+    assert second.read_bytes() == bytes(7)
+    assert list((tmp_path / media.FOLDER).iterdir()) == []
 
 
 def test_a_sweep_erases_what_belongs_to_nobody(tmp_path: Path) -> None:
