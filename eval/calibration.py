@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.formats.files import atomic_path, bounded
+from eval.progress import step
 from eval.types import Bools, Floats, SplitScores
 from eval.verification import as_labels, check_costs, eer
 
@@ -123,6 +124,7 @@ def load_calibration(path: str | Path) -> Calibration:
     return calibration
 
 
+@step("fitting the calibration")
 def fit_calibration(
     scores: ArrayLike,
     target: ArrayLike,

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.progress import step
 from eval.similarity import matrix
 from eval.types import check_choice, check_counts
 
@@ -15,6 +16,7 @@ MAX_ITEMS = 10_000  # whose scores and distances take 3 GB at most
 Counts = NDArray[np.int64]
 
 
+@step("clustering")
 def cluster(
     rows: ArrayLike,
     *,
@@ -95,6 +97,7 @@ class Fit(NamedTuple):
     nearest: Counts
 
 
+@step("looking at the clusters")
 def fit_of(rows: ArrayLike, clusters: Counts, *, similarity: str = "cosine") -> Fit:
     """How well each item sits in its cluster, by the mean scores with the items of each cluster.
 
@@ -161,8 +164,8 @@ def _cut_into(tree: NDArray[np.float64], num_clusters: int) -> Counts:
     """Exactly so many clusters, also where several joins are at one distance."""
     size = len(tree) + 1
     parent = np.arange(2 * size - 1)
-    for step, (left, right) in enumerate(tree[: size - num_clusters, :2].astype(np.int64)):
-        parent[[left, right]] = size + step
+    for number, (left, right) in enumerate(tree[: size - num_clusters, :2].astype(np.int64)):
+        parent[[left, right]] = size + number
     for node in range(len(parent) - 1, -1, -1):
         parent[node] = parent[parent[node]]
     return parent[:size]

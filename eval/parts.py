@@ -81,6 +81,7 @@ class Parts:
         in_files = self.folder is not None and (len(parts) > 1 or self.world > 1)
         work = self.prepare() if in_files else ""
         made: dict[int, Arrays] = {}
+        self.advance(done, total)
         for number in mine:
             if not in_files or self.read(number, work) is None:
                 arrays = compute(parts[number], partial(self._tell, done, total))

@@ -20,6 +20,7 @@ from scipy.special import digamma
 from eval.formats.stored import StoredRows
 from eval.memory import keep_freed_memory
 from eval.parts import ALONE, Arrays, Parts
+from eval.progress import report, step
 from eval.ranks import Counts, Ranks, check_rows, concatenated, label_codes, rank_blocks
 from eval.tiled_ranks import LargeSearch, large_search
 from eval.tiles import Rows
@@ -236,6 +237,8 @@ def query_metrics(
         )
         return _of_parts(large, ks, parts)
     by_metric: dict[str, list[tuple[Counts, Floats]]] = {}
+    num_searched = 0
+    report("searching", num_searched, codes.size)
     for numbers, ranks in rank_blocks(
         rows[:],
         codes,
@@ -249,6 +252,8 @@ def query_metrics(
         if compat == "rdml":
             ranks = _padded(ranks, codes.size, codes[numbers] == codes[-1])
         _add(by_metric, numbers, ranks, ks, compat)
+        num_searched += numbers.size
+        report("searching", num_searched, codes.size)
     return {name: concatenated(blocks, codes.size) for name, blocks in by_metric.items()}
 
 
@@ -384,6 +389,7 @@ def _counted(
     return {name: of_queries[~alone] for name, of_queries in values.items()}
 
 
+@step("clustering")
 def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Counts:
     """(N,) cluster numbers by k-means on the embeddings scaled to length 1: 20 iterations at most,
     as PML and Revisiting-DML, one k-means++ start (a random one above 1,000 clusters, where

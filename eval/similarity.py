@@ -237,6 +237,7 @@ def pairs(
     cheap = len(x) * len(y) <= _PRODUCT_GAIN * i.size
     values = np.empty(i.size, dtype=np.float64)
     done = 0
+    report("scoring", done, i.size)
     for part, dots in _product_then_gather(x, y, i, j) if cheap else _gather_then_dot(x, y, i, j):
         values[part] = (
             dots

@@ -3,6 +3,9 @@
 A threshold is a number on the scale of one model's scores, of one way of scoring, and its error
 rates are those of one kind of data. `measure` takes thresholds from scores with labels, `save`
 keeps them in a JSON file, and `load` reads and checks that file.
+
+Beside the few thresholds that were asked for stands a curve: up to 100 thresholds with both rates
+at each. It says what any other threshold would mean, as far as the data support it.
 """
 
 from __future__ import annotations
@@ -13,21 +16,24 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date as Date
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eval.formats.files import bounded
 from eval.formats.writing import atomic_path
 from eval.scoring.origin import MAX_TEXT, Origin, origin_from
 from eval.types import Scores
-from eval.verification import tar_threshold, threshold_at_eer
+from eval.verification import AnyFloats, tar_threshold, threshold_at_eer
 
 FORMAT = "likeness.thresholds/1"
 LEAST_ERRORS = 10  # nontarget trials that a FAR has to amount to, or it says nothing
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 1 << 21
 _MAX_MEASURED, _MAX_POINTS = 100, 100
+_BY_NONTARGETS, _BY_TARGETS = 60, 40  # points of a curve at scores of either kind of trial
 _MAX_COUNT = 1 << 53
 
 Far = float | Literal["eer"]
@@ -61,6 +67,23 @@ class Threshold:
         return f"FAR {rate}" if self.at == "far" else f"the EER ({rate})"
 
 
+class Place(NamedTuple):
+    """One threshold of a curve.
+
+    A rate that fewer than ten trials stand behind is not stated: ten trials' share stands in its
+    place, so that it reads "at most".
+
+    Attributes:
+        value: The threshold: accept if score >= value.
+        far: The share of nontarget trials that it accepts, at least 10 / their number.
+        frr: The share of target trials that it rejects, at least 10 / their number.
+    """
+
+    value: float
+    far: float
+    frr: float
+
+
 @dataclass(frozen=True)
 class Thresholds:
     """The thresholds of one model and one way of scoring, as measured on one list of trials.
@@ -73,12 +96,16 @@ class Thresholds:
         nontargets: How many nontarget trials there were.
         date: The day, as 2026-11-22.
         points: The thresholds, that of the EER first.
+        curve: Further thresholds by rising value, whose FAR falls and whose FRR rises; empty in
+            files of earlier versions, and where there are fewer than 20 trials of either kind.
 
     Example:
         >>> scores = Scores([3, 2, 1, 0] * 10, [True, True, False, False] * 10)
         >>> found, left_out = measure(scores, Origin("dot"), data="demo", fars=[0.5, 0.01])
         >>> found.at(0.5).value, left_out
         (1.0, (0.01,))
+        >>> found.curve[0]
+        Place(value=1.0, far=0.5, frr=0.5)
     """
 
     origin: Origin
@@ -88,6 +115,7 @@ class Thresholds:
     nontargets: int
     date: str
     points: tuple[Threshold, ...]
+    curve: tuple[Place, ...] = ()
 
     def at(self, far: Far) -> Threshold:
         """The threshold of an operating point.
@@ -174,9 +202,39 @@ def measure(
             int(nontarget.size),
             date or Date.today().isoformat(),
             tuple(points),
+            _curve(target, nontarget),
         ),
         tuple(far for far in fars if far not in kept),
     )
+
+
+def _curve(target: AnyFloats, nontarget: AnyFloats) -> tuple[Place, ...]:
+    """Thresholds from a FAR of one half down to the strictest that the data support, and beyond as
+    far as the FRR goes: scores of trials at ranks in equal ratios.
+    """
+    if min(target.size, nontarget.size) < 2 * LEAST_ERRORS:
+        return ()
+    targets, nontargets = np.sort(target), np.sort(nontarget)
+
+    def ranks(size: int, number: int) -> NDArray[np.int64]:
+        return np.unique(np.geomspace(LEAST_ERRORS, size / 2, number).astype(np.int64))
+
+    # Of target trials the low scores are the errors, and the high ones say what is typical.
+    errors = ranks(targets.size, _BY_TARGETS // 2)
+    values = np.unique(
+        np.concatenate(
+            (
+                nontargets[-ranks(nontargets.size, _BY_NONTARGETS)],
+                targets[errors],
+                targets[-1 - errors],
+            )
+        )
+    )
+    accepted = nontargets.size - np.searchsorted(nontargets, values)
+    refused = np.searchsorted(targets, values)
+    fars = np.maximum(accepted, LEAST_ERRORS) / nontargets.size
+    frrs = np.maximum(refused, LEAST_ERRORS) / targets.size
+    return tuple(map(Place, values.tolist(), fars.tolist(), frrs.tolist()))
 
 
 def load(path: str | Path) -> tuple[Thresholds, ...]:
@@ -251,6 +309,7 @@ def _to_json(entry: Thresholds) -> dict[str, Any]:
         "points": [
             {"at": p.at, "far": p.far, "frr": p.frr, "threshold": p.value} for p in entry.points
         ],
+        "curve": [list(place) for place in entry.curve],
     }
 
 
@@ -278,7 +337,26 @@ def _thresholds_from(value: object) -> Thresholds:
         _count(value.get("nontargets"), "nontargets"),
         date,
         tuple(map(_point_from, points)),
+        _curve_from(value.get("curve", [])),
     )
+
+
+def _curve_from(value: object) -> tuple[Place, ...]:
+    if not isinstance(value, list) or len(value) > _MAX_POINTS:
+        raise ValueError(f"'curve' is no list of at most {_MAX_POINTS} thresholds")
+    for row in value:
+        if not isinstance(row, list) or len(row) != 3 or not all(map(_is_finite, row)):
+            raise ValueError("a place of 'curve' is not three numbers: threshold, FAR and FRR")
+    places = tuple(Place(*map(float, row)) for row in value)
+    if not all(0 <= rate <= 1 for place in places for rate in place[1:]) or not all(
+        a.value < b.value and a.far >= b.far and a.frr <= b.frr for a, b in pairwise(places)
+    ):
+        raise ValueError("'curve' does not go from a high to a low FAR by rising thresholds")
+    return places
+
+
+def _is_finite(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _count(value: object, name: str) -> int:
@@ -292,12 +370,7 @@ def _point_from(value: object) -> Threshold:
         raise ValueError("a threshold is no object with 'at' eer or far")
     numbers = {name: value.get(name) for name in ("far", "frr", "threshold")}
     for name, number in numbers.items():
-        if (
-            isinstance(number, bool)
-            or not isinstance(number, int | float)
-            or not math.isfinite(number)
-            or (name != "threshold" and not 0 <= number <= 1)
-        ):
+        if not _is_finite(number) or (name != "threshold" and not 0 <= number <= 1):
             raise ValueError(f"{name!r} of a threshold is {str(number)[:40]}, which it cannot be")
     far, frr, threshold = (float(number) for number in numbers.values())  # type: ignore[arg-type]
     return Threshold(value["at"], far, frr, threshold)

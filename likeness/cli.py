@@ -15,6 +15,7 @@ from typing import Annotated, cast
 import typer
 
 from likeness.commands import (
+    align,
     check,
     compare,
     demo,
@@ -36,9 +37,10 @@ from likeness.commands import (
 )
 from likeness.failures import one_sentence
 from toolkit.printing import help_columns, say
+from toolkit.showing import shown
 
 COMMANDS = (  # in the order of --help
-    *(demo, check, train, compare, lists, prepare, recipes),  # train
+    *(demo, check, align, train, compare, lists, prepare, recipes),  # train
     *(embed, verify, gallery, join, export, serve),  # use a trained model
     *(score, evaluate, identify, retrieve, plda),  # measure, on files and without torch
 )
@@ -103,11 +105,13 @@ def _show_first_sentences(group: typer.core.TyperGroup) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130.
 
-    LIKENESS_TRACEBACK=1 shows the traceback as well.
+    Work that takes long is shown on stderr (toolkit.showing). LIKENESS_TRACEBACK=1 shows the
+    traceback as well.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     command, line = _whole_command(), shlex.join(["likeness", *arguments])
-    with one_sentence("likeness"):
+    whole = " ".join(["likeness", *arguments[:1]])
+    with one_sentence("likeness"), shown(whole=whole):
         try:
             with command.make_context(
                 "likeness", list(arguments), obj=line, terminal_width=help_columns()

@@ -85,7 +85,8 @@ class Clusters:
             The path of the page.
         """
         from eval.reports.clusters import write_page
-        from eval.reports.media import Media, media_of
+        from eval.reports.media import Media
+        from likeness.media import media_of
 
         if media is None or isinstance(media, Mapping):
             shown = Media((media or {}).get)

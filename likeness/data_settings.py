@@ -45,7 +45,7 @@ def with_data_settings(
     settings = {name: value for name, value in settings.items() if value}
     if not settings:
         return recipe
-    if not _takes(recipe.items):
+    if not takes_settings(recipe.items):
         raise ValueError(
             f"--{' and --'.join(settings)}: this recipe lists a data set of its own; take the "
             f"recipe {recipe.modality}/folders for data of yours, or leave the options out"
@@ -64,12 +64,12 @@ def _set(measure: Any, settings: Mapping[str, str]) -> Any:
         value = getattr(measure, field.name)
         if field.name == "validation":
             changed[field.name] = _set(value, settings)
-        elif callable(value) and _takes(value):
+        elif callable(value) and takes_settings(value):
             changed[field.name] = partial(value, **settings)
     return replace(measure, **changed)
 
 
-def _takes(part: Any) -> bool:
+def takes_settings(part: Any) -> bool:
     """Whether a part lists whatever a person has."""
     function = part.func if isinstance(part, partial) else part
     return {"columns", "label", "root"} <= inspect.signature(function).parameters.keys()

@@ -23,6 +23,7 @@ from toolkit.data.items import Item
 from toolkit.models.embed import embed
 from toolkit.models.parts import Part
 from toolkit.printing import say
+from toolkit.showing import shown
 from toolkit.training.lock import under_lock
 from toolkit.training.recipe import Recipe, Verification
 from toolkit.training.train import fit
@@ -41,6 +42,7 @@ class Made(NamedTuple):
 
 
 @under_lock
+@shown()
 def run(
     recipe: Recipe,
     *,
@@ -142,7 +144,7 @@ Next, the same by hand, on the same files:
   {command(program, "evaluate", "mine.txt", *shows)}
   {command(program, "verify", *example, "--model", model)}
 as a web page and REST service on this machine:
-  {command(program, "serve", "--model", model)}
+  {command(program, "serve", "--model", model, "--examples", made.media)}
 and on your own files:
   {command(program)} {own_data}"""
 

@@ -220,8 +220,8 @@ class Evaluation:
         Returns:
             The path of the page.
         """
-        from eval.reports.media import media_of
         from eval.reports.verification import write_page
+        from likeness.media import media_of
 
         if embeddings is None:
             embedded = {}

@@ -20,6 +20,7 @@ import numpy as np
 from eval.formats import embeddings as files
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
+from eval.progress import as_part
 from eval.types import Embeddings
 from likeness.models.load import aligned_size, refuse_other_reading
 from modalities.face import ijb
@@ -52,7 +53,6 @@ def extract(
     batch_size: int = 16,
     workers: int = 0,
     piece_items: int = PIECE_ITEMS,
-    progress: bool = False,
 ) -> tuple[Embeddings, list[Bad]] | None:
     """Embed all readable items, and name the unreadable ones with their reasons.
 
@@ -68,7 +68,6 @@ def extract(
         batch_size: The largest number of inputs in a batch.
         workers: The number of processes that read files.
         piece_items: How many items make a piece.
-        progress: Whether to show a progress bar.
 
     Returns:
         The raw embeddings in the order of the items, and the items that cannot be read. None in all
@@ -90,7 +89,6 @@ def extract(
         read=model.read,
         batch_size=batch_size,
         workers=workers,
-        progress=progress,
         part=True,
     )
     with ExitStack() as locked:
@@ -134,12 +132,17 @@ def _embed_pieces(
         The piece, where there is one piece and one process: a next call could not go on from it,
         so it is not written. Otherwise nothing.
     """
-    num_finite, no_numbers = 0, list[Bad]()
-    for number, items in enumerate(pieces):
-        path = _piece_path(folder, number)
-        if number % distributed.world() != distributed.rank() or path.is_file():
+    num_finite, no_numbers, num_done = 0, list[Bad](), 0
+    mine = range(distributed.rank(), len(pieces), distributed.world())
+    num_items = sum(len(pieces[number]) for number in mine)
+    for number in mine:
+        items, path = pieces[number], _piece_path(folder, number)
+        if path.is_file():
+            num_done += len(items)
             continue
-        embeddings, bad = embed(items)
+        with as_part(num_done, num_items):
+            embeddings, bad = embed(items)
+        num_done += len(items)
         num_finite += 0 if embeddings is None else len(embeddings.ids)
         no_numbers += [item for item in bad if item.reason == NO_NUMBERS]
         if len(no_numbers) >= _MANY_NO_NUMBERS:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from eval.formats.writing import atomic_path
+from eval.progress import step
 from eval.types import Embeddings, name_first, nfc
 from likeness.inputs import items_of
 from likeness.verification import NO_DECISION
@@ -103,7 +104,6 @@ def enrol(
     subject_of: Mapping[str, str] | None = None,
     existing: Existing = "refuse",
     workers: int = 0,
-    progress: bool = False,
 ) -> Enrolled:
     """Embed files and enrol those that can be read; the gallery is made where there is none.
 
@@ -120,7 +120,6 @@ def enrol(
         existing: What becomes of subjects who are enrolled already: "refuse" enrols nobody, "add"
             adds to their enrolments, "replace" puts the files in their place, "skip" leaves them.
         workers: How many processes read files.
-        progress: Whether to show a bar.
 
     Raises:
         ValueError: Files have no subject, subjects are enrolled already, nothing can be read, or
@@ -150,7 +149,7 @@ def enrol(
             )
         left = set(before) if existing == "skip" else set()
         chosen = [item for item in items if nfc(of_item[item.id]) not in left]
-        embeddings, bad = _embed(model, chosen, workers, progress)
+        embeddings, bad = _embed(model, chosen, workers)
     skipped = tuple(before) if existing == "skip" else ()
     if embeddings is None:
         return Enrolled(0, 0, skipped, bad, (), len(known))
@@ -197,7 +196,7 @@ def _subject(item: Item, subject_of: Mapping[str, str] | None) -> str:
 
 
 def _embed(
-    model: Loaded, items: Sequence[Item], workers: int, progress: bool
+    model: Loaded, items: Sequence[Item], workers: int
 ) -> tuple[Embeddings | None, Sequence[Bad]]:
     """The embeddings of what can be read.
 
@@ -206,9 +205,7 @@ def _embed(
     """
     if not items:
         return None, ()
-    embedded, bad = embed_where_readable(
-        model.embedder, items, model.read, workers=workers, progress=progress
-    )
+    embedded, bad = embed_where_readable(model.embedder, items, model.read, workers=workers)
     if embedded is None:
         raise ValueError(
             f"none of {len(items)} files can be read by this {model.modality} model; the first: "
@@ -223,7 +220,6 @@ def embed(
     *,
     root: Path | None = None,
     workers: int = 0,
-    progress: bool = False,
 ) -> tuple[Embeddings, dict[str, Path], Sequence[Bad]]:
     """Embed files that nobody has named yet.
 
@@ -234,7 +230,7 @@ def embed(
         ValueError: Nothing can be read.
     """
     with items_of(inputs, modality=model.modality, root=root) as items:
-        embeddings, bad = _embed(model, items, workers, progress)
+        embeddings, bad = _embed(model, items, workers)
         paths = {nfc(item.id): item.path for item in items}
     assert embeddings is not None  # items_of gives at least one
     return embeddings, paths, bad
@@ -362,7 +358,6 @@ def search(
     source: str = "",
     far: float | None = None,
     root: Path | None = None,
-    progress: bool = False,
 ) -> Found:
     """Find the subjects who are most similar to each file.
 
@@ -375,7 +370,6 @@ def search(
         source: Where the threshold comes from.
         far: Its false-accept rate in one comparison, where it is known.
         root: The folder that relative paths of lists start from.
-        progress: Whether to show a bar.
 
     Raises:
         ValueError: Nobody is enrolled, nothing can be read, or k is below 1.
@@ -383,9 +377,10 @@ def search(
     if not len(gallery):
         raise ValueError("nobody is enrolled in this gallery; `likeness gallery enrol` enrols")
     with items_of(inputs, modality=model.modality, root=root) as items:
-        embeddings, bad = _embed(model, items, 0, progress)
+        embeddings, bad = _embed(model, items, 0)
     assert embeddings is not None  # items_of gives at least one
-    matches = dict(zip(embeddings.ids, gallery.search(embeddings, k), strict=True))
+    with step("searching the gallery"):
+        matches = dict(zip(embeddings.ids, gallery.search(embeddings, k), strict=True))
     reasons = {item.id: item.reason for item in bad}
     rows = []
     for item in items:

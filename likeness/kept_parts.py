@@ -18,8 +18,9 @@ from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import likeness_version, sha256
 from eval.memory import parse_size
 from eval.parts import Parts
+from eval.progress import report
 from eval.types import Embeddings
-from toolkit.console import bar, console
+from toolkit.console import console
 
 # The search itself, with the ids of a million embeddings, takes less than this.
 _LEAST_MEMORY = 384 << 20
@@ -71,7 +72,7 @@ def kept_parts(
         out: The file of the results; None keeps no part.
         inputs: The files that the results depend on.
         settings: What else they depend on, in values that JSON can write.
-        what: The text beside the bar.
+        what: What the search is called where its progress is shown.
 
     Raises:
         ValueError: There are several processes and no `out`, or the folder has parts of another
@@ -97,13 +98,10 @@ def kept_parts(
                     raise ValueError(f"{folder}: process {rank} has other inputs than the first")
             return hashed(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
-        with bar(show=rank == 0) as progress:
-            task = progress.add_task(what, total=None)
+        def advance(done: int, total: int) -> None:  # of billions of comparisons
+            report(what, 100 * done // max(1, total), 100, unit="%")
 
-            def advance(done: int, total: int) -> None:
-                progress.update(task, completed=done, total=total)
-
-            yield Parts(folder, prepare, rank=rank, world=world, wait=wait, advance=advance)
+        yield Parts(folder, prepare, rank=rank, world=world, wait=wait, advance=advance)
         wait()  # the others have read what is removed now
         if plan and rank == 0 and folder is not None:
             for file in (*_parts_of(folder), folder / _PLAN):

@@ -12,10 +12,11 @@ import numpy as np
 
 from eval.formats.trials import write_trials
 from eval.formats.writing import atomic_path
+from eval.progress import step
 from eval.types import Trials, name_first
 from toolkit.data.item_checks import label_numbers
 from toolkit.data.item_lists import write_items
-from toolkit.data.items import Items
+from toolkit.data.items import Item, Items
 from toolkit.data.listing import list_items
 from toolkit.data.pairs import draw_pairs, hold_out
 
@@ -24,7 +25,7 @@ Modality = Literal["speaker", "face", "image"]
 
 def items(
     data: Any,
-    modality: Modality = "speaker",
+    modality: Modality | None = None,
     *,
     columns: str | Mapping[str, str] = "",
     label: str = "",
@@ -35,7 +36,8 @@ def items(
     Args:
         data: a folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet file, a
             table of pandas or polars, a Kaldi folder, or an .rttm file.
-        modality: "speaker", "face" or "image": which files count.
+        modality: "speaker", "face" or "image": which files count. None takes recordings or images,
+            whichever most files are.
         columns: which column of a table is which, where its name does not say: "label=spk", or a
             mapping.
         label: a pattern of paths that has the labels, such as "{label}_*.wav".
@@ -59,17 +61,52 @@ def items(
     from likeness.inputs import items_of, suffixes_of
 
     if hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        with items_of(data, modality=modality, root=root, columns=columns, label=label) as listed:
+        with items_of(
+            data, modality=modality or "speaker", root=root, columns=columns, label=label
+        ) as listed:
             assert isinstance(listed, Items)
             return listed
-    scan = _room(modality).scan
     path = Path(data)
+    modality = modality or modality_of(path, columns=columns, label=label, root=root)
+    scan = _room(modality).scan
     if modality == "face" and path.suffix == ".rec":
         scanned: Items = scan(path)
         return scanned
     return list_items(
         path, suffixes=suffixes_of(modality), scan=scan, columns=columns, label=label, root=root
     )
+
+
+def modality_of(
+    data: Path,
+    *,
+    columns: str | Mapping[str, str] = "",
+    label: str = "",
+    root: str | Path | None = None,
+) -> Modality:
+    """Say of what modality most items of the data are, by the endings of their files.
+
+    Args:
+        data: As for `items`; so are the others.
+
+    Returns:
+        "speaker" for recordings, "image" for images, and "face" for a .rec file, which only faces
+        have.
+
+    Raises:
+        FileNotFoundError: The data do not exist.
+        ValueError: No file has an ending that is known.
+    """
+    from likeness.checking.files import modality_of as most_of
+    from likeness.inputs import suffixes_of
+
+    if data.suffix == ".rec":
+        return "face"
+    suffixes = (*suffixes_of("speaker"), *suffixes_of("image"))
+    listed = list_items(
+        data, suffixes=suffixes, columns=columns, label=label, root=root, missing="leave"
+    )
+    return most_of(listed, str(data))
 
 
 def _room(modality: str) -> Any:
@@ -111,6 +148,7 @@ class Draw:
     cross_session: bool = False
 
 
+@step("drawing trials")
 def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items, Trials]:
     """Hold subjects out, and draw trials among them.
 
@@ -224,9 +262,16 @@ def write_lists(out: Path, chosen: Items, trials: Trials, root: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_items(out / "items.txt", chosen, root)
     write_trials(out / "trials.txt", trials)
-    with (
-        atomic_path(out / "labels.txt") as temporary,
-        temporary.open("w", encoding="utf-8") as file,
-    ):
-        for id, name in zip(chosen.ids, chosen.labels, strict=True):
-            file.write(f"{id}\t{name}\n")
+    write_labels(out / "labels.txt", chosen)
+
+
+def write_labels(path: Path, items: Sequence[Item]) -> None:
+    """Write lines `id label` of items, separated by a tab, which `--subjects` and `--labels` take.
+
+    Args:
+        path: The file, which is written whole or not at all.
+        items: The items, with labels.
+    """
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for item in items:
+            file.write(f"{item.id}\t{item.label}\n")

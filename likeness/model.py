@@ -14,6 +14,7 @@ from eval.calibration import Calibration, load_calibration
 from eval.types import name_first
 from likeness.embeddings import Embeddings
 from likeness.missing import refuse_missing_model
+from toolkit.showing import shown
 
 if TYPE_CHECKING:
     from eval.thresholds import Far, Thresholds
@@ -161,7 +162,7 @@ class Model:
             columns: which column of a table is which, where its name does not say: "path=clip".
             batch_size: how many inputs pass through the network at once; it changes no embedding.
             workers: processes that read files beside this one.
-            progress: whether to show a progress bar.
+            progress: whether to show on stderr how far the work is.
             reading: flip="none", crops=0, crop_seconds=4.0, chunk_seconds=0.0, only_speech=False,
                 as in `likeness embed`; see `Reading`. The embeddings' meta states what differs.
 
@@ -196,16 +197,18 @@ class Model:
                 "processes are allowed"
             )
         loaded = _reading(self.loaded, **reading) if reading else self.loaded
-        with items_of(
-            inputs, modality=self.modality, rate_hz=rate_hz, root=root, columns=columns
-        ) as items:
+        with (
+            items_of(
+                inputs, modality=self.modality, rate_hz=rate_hz, root=root, columns=columns
+            ) as items,
+            shown(progress),
+        ):
             embeddings, bad = embed_where_readable(
                 loaded.embedder,
                 items,
                 loaded.read,
                 batch_size=batch_size,
                 workers=workers,
-                progress=progress,
             )
         made = _some(embeddings, items, bad, self.modality)
         return Embeddings(made.ids, made.matrix, loaded.meta)
@@ -286,7 +289,7 @@ class Model:
             root: folder that relative paths start from; by default the current one.
             batch_size: how many files pass through the network at once.
             workers: processes that read files beside this one.
-            progress: whether to show a progress bar.
+            progress: whether to show on stderr how far the work is.
 
         Returns:
             A row for each pair. A pair with a file that cannot be read has a note, and no score.
@@ -311,14 +314,14 @@ class Model:
             listed = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in pairs]
         rule = Rule(threshold, far, self.thresholds_file)
         decision = rule.decide(rule.read(self.source), self.meta)
-        return verify_pairs(
-            Comparer(self.loaded, self._fitting(decision[0]), *decision),
-            listed,
-            root=None if root is None else Path(root),
-            batch_size=batch_size,
-            workers=workers,
-            progress=progress,
-        )
+        with shown(progress):
+            return verify_pairs(
+                Comparer(self.loaded, self._fitting(decision[0]), *decision),
+                listed,
+                root=None if root is None else Path(root),
+                batch_size=batch_size,
+                workers=workers,
+            )
 
     def _fitting(self, threshold: float | None) -> Calibration | None:
         """The calibration, unless nobody named it, it does not fit and a threshold decides."""

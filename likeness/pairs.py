@@ -308,7 +308,6 @@ def verify_pairs(
     root: Path | None = None,
     batch_size: int = 16,
     workers: int = 0,
-    progress: bool = False,
 ) -> VerifiedPairs:
     """Compare many pairs of files; each file is embedded once.
 
@@ -318,7 +317,6 @@ def verify_pairs(
         root: The folder that relative paths start from; by default the current one.
         batch_size: How many files pass through the network at once.
         workers: How many processes read files.
-        progress: Whether to show a bar.
 
     Returns:
         A row for each pair. A pair with a file that cannot be read has a note in place of a score.
@@ -354,7 +352,6 @@ def verify_pairs(
         model.read,
         batch_size=batch_size,
         workers=workers,
-        progress=progress,
     )
     reasons = {item.id: item.reason for item in bad}
     id_of = {name: number[paths[name].resolve()] for name in names}

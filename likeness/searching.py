@@ -2,14 +2,114 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from eval.protocols.identification import IdentificationSettings, Identified
 from eval.protocols.identification import identify as identify_values
+from eval.protocols.labels import labels_of
 from eval.protocols.retrieval import RetrievalSettings, Retrieved
 from eval.protocols.retrieval import retrieve as retrieve_values
+from eval.results import Result, as_html
 from eval.types import Embeddings
 from likeness.files import File, Names, embeddings_of, names_of, settings_of
+
+Side = tuple[Embeddings, Mapping[str, str] | None]
+"""Embeddings, and the label of each id; None for the first folder of the ids."""
+
+
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """What `identify` or `retrieve` measured. Print it to see the table.
+
+    Attributes:
+        measured: the results.
+        queries: what was searched for.
+        gallery: what was searched in; None where the queries search each other.
+
+    Example:
+        >>> import likeness
+        >>> embeddings = likeness.load("runs/voices").embed("voices")
+        >>> page = likeness.retrieve(embeddings).report("search", media="voices")
+        >>> page.name, page.stat().st_size > 10_000
+        ('index.html', True)
+    """
+
+    measured: Identified | Retrieved
+    queries: Side
+    gallery: Side | None
+
+    def __str__(self) -> str:
+        return str(self.measured)
+
+    def __repr__(self) -> str:
+        return repr(self.measured)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html(self)
+
+    @property
+    def results(self) -> list[Result]:
+        """Every metric with its interval, threshold, counts and conventions."""
+        return self.measured.results
+
+    @property
+    def notes(self) -> list[str]:
+        """What was left out and why, one sentence each."""
+        return self.measured.notes if isinstance(self.measured, Identified) else []
+
+    def table(self) -> str:
+        """The results as aligned text."""
+        return self.measured.table()
+
+    def report(
+        self,
+        folder: File,
+        *,
+        media: File | None = None,
+        command: str = "",
+        inputs: Mapping[str, str] | None = None,
+    ) -> Path:
+        """Write a self-contained page: results, curves, and queries with their nearest items.
+
+        Args:
+            folder: where `index.html` is written; it is made if it does not exist.
+            media: folder of the recordings or images that the ids name, or a list `id path`. The
+                page then shows them.
+            command: makes the page again.
+            inputs: file -> its SHA-256.
+
+        Returns:
+            The path of the page.
+        """
+        from eval.reports import search
+        from eval.reports.media import Media
+        from likeness.media import media_of
+
+        kind = "subject" if isinstance(self.measured, Identified) else "label"
+        labels = labels_of("queries", self.queries[0].ids, self.queries[1], kind)
+        gallery, of_gallery = None, labels
+        if self.gallery is not None:
+            gallery = self.gallery[0]
+            of_gallery = labels_of("gallery", gallery.ids, self.gallery[1], kind)
+        sides = search.Sides(
+            self.queries[0],
+            labels,
+            gallery,
+            of_gallery,
+            str(self.results[0].conventions["similarity"]),
+            Media(lambda _: None) if media is None else media_of(Path(media)),
+            command or f"likeness.{'identify' if kind == 'subject' else 'retrieve'}(...) in Python",
+            inputs or {},
+        )
+        page = Path(folder) / "index.html"
+        if isinstance(self.measured, Identified):
+            search.identification(page, self.results, sides, self.measured.searched)
+        else:
+            search.retrieval(page, self.results, sides)
+        return page
 
 
 def identify(
@@ -19,7 +119,7 @@ def identify(
     *,
     gallery_subjects: Names | None = None,
     probe_subjects: Names | None = None,
-) -> Identified:
+) -> Searched:
     """Search every probe in a gallery: rank-K and open-set TPIR@FPIR.
 
     Args:
@@ -31,7 +131,7 @@ def identify(
         probe_subjects: the same of the probes.
 
     Returns:
-        The results; `.table()` gives them as text.
+        The results; print them to see the table. `.report(folder)` writes a page.
 
     Raises:
         FileNotFoundError: a file does not exist.
@@ -43,13 +143,17 @@ def identify(
         >>> likeness.identify(embeddings, embeddings).results[0].metric
         'rank_k(1)'
     """
-    return identify_values(
-        embeddings_of(gallery),
-        embeddings_of(probes),
+    searched, queries = embeddings_of(gallery), embeddings_of(probes)
+    of_gallery = names_of(gallery_subjects, "gallery_subjects")
+    of_probes = names_of(probe_subjects, "probe_subjects")
+    measured = identify_values(
+        searched,
+        queries,
         settings_of(settings, IdentificationSettings),
-        gallery_subjects=names_of(gallery_subjects, "gallery_subjects"),
-        probe_subjects=names_of(probe_subjects, "probe_subjects"),
+        gallery_subjects=of_gallery,
+        probe_subjects=of_probes,
     )
+    return Searched(measured, (queries, of_probes), (searched, of_gallery))
 
 
 def retrieve(
@@ -59,7 +163,7 @@ def retrieve(
     *,
     gallery: File | Embeddings | None = None,
     gallery_labels: Names | None = None,
-) -> Retrieved:
+) -> Searched:
     """Search every item among all others: recall@K, R-precision and MAP@R.
 
     Args:
@@ -71,7 +175,7 @@ def retrieve(
         gallery_labels: the class of each id of the gallery; by default `labels`.
 
     Returns:
-        The results; `.table()` gives them as text.
+        The results; print them to see the table. `.report(folder)` writes a page.
 
     Raises:
         FileNotFoundError: a file does not exist.
@@ -83,11 +187,16 @@ def retrieve(
         >>> likeness.retrieve(embeddings).results[0].metric
         'recall@1'
     """
-    return retrieve_values(
-        embeddings_of(embeddings),
-        names_of(labels, "labels"),
+    queries, of_queries = embeddings_of(embeddings), names_of(labels, "labels")
+    searched = None if gallery is None else embeddings_of(gallery)
+    of_gallery = names_of(gallery_labels, "gallery_labels")
+    measured = retrieve_values(
+        queries,
+        of_queries,
         settings_of(settings, RetrievalSettings),
-        gallery=None if gallery is None else embeddings_of(gallery),
-        gallery_labels=names_of(gallery_labels, "gallery_labels"),
+        gallery=searched,
+        gallery_labels=of_gallery,
         system="queries" if isinstance(embeddings, Embeddings) else Path(embeddings).stem,
     )
+    labelled = None if searched is None else (searched, of_gallery or of_queries)
+    return Searched(measured, (queries, of_queries), labelled)

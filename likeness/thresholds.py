@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from os import PathLike
@@ -89,6 +89,34 @@ def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thre
         f"none of the stored thresholds holds here: {', and '.join(reasons)}; measure them anew "
         f"with `{SAVE}`, from scores of this model by `likeness score` without further options"
     )
+
+
+def look_up(
+    model: str,
+    meta: Mapping[str, str],
+    file: str | PathLike[str] | None,
+    *,
+    warn: Callable[[str], object],
+) -> tuple[Thresholds | None, str]:
+    """The stored thresholds of a model, where they are wanted and nothing depends on them.
+
+    Args:
+        model: A MODEL, as `likeness.load` takes it.
+        meta: Of the model's embeddings.
+        file: The file of thresholds; None for the one that lies with the model.
+        warn: Gets what is wrong with the file, with its path.
+
+    Returns:
+        The thresholds, and ""; or None, and why there are none, as a sentence without paths.
+    """
+    try:
+        return choose(find(model, file), meta)
+    except (ValueError, OSError) as error:
+        warn(str(error))
+        return (
+            None,
+            "the file of stored thresholds cannot be read; the server said why at its start",
+        )
 
 
 def numbered(entries: Sequence[Thresholds], meta: Mapping[str, str], far: Far) -> tuple[float, str]:

@@ -22,7 +22,7 @@ import soundfile
 from numpy.typing import NDArray
 from scipy import signal
 
-from toolkit.console import track
+from eval.progress import tracked
 
 Wave = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -230,7 +230,7 @@ def write_voices(
 ) -> None:
     """Write folder/spk000/utt00.flac and so on (16-bit), the same for the same arguments.
 
-    Existing files are replaced. Many files show a progress bar.
+    Existing files are replaced.
 
     Args:
         folder: The folder to write to.
@@ -249,9 +249,7 @@ def write_voices(
             "of each is needed"
         )
     folder = Path(folder)
-    for speaker in track(
-        range(num_speakers), "Synthesising voices", show=num_speakers * num_utterances >= 100
-    ):
+    for speaker in tracked(range(num_speakers), "synthesising voices"):
         speaker_folder = folder / f"spk{speaker:03d}"
         speaker_folder.mkdir(parents=True, exist_ok=True)
         for utterance in range(num_utterances):

@@ -25,7 +25,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.console import track
+from eval.progress import tracked
 
 Pixels = NDArray[np.uint8]
 Plane = NDArray[np.float32]
@@ -204,7 +204,7 @@ def write_faces(
 ) -> None:
     """Write folder/subject000/shot00.png and so on (RGB), the same for the same arguments.
 
-    Existing files are replaced. Many files show a progress bar.
+    Existing files are replaced.
 
     Args:
         folder: The folder to write to.
@@ -222,9 +222,7 @@ def write_faces(
             "each is needed"
         )
     folder = Path(folder)
-    for subject in track(
-        range(num_subjects), "Drawing faces", show=num_subjects * num_shots >= 1000
-    ):
+    for subject in tracked(range(num_subjects), "drawing faces"):
         subject_folder = folder / f"subject{subject:03d}"
         subject_folder.mkdir(parents=True, exist_ok=True)
         for shot in range(num_shots):

@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.console import track
+from eval.progress import tracked
 
 Pixels = NDArray[np.uint8]
 Points = NDArray[np.float64]
@@ -124,8 +124,7 @@ def write_glyphs(
     """Write folder/alphabet00_character00/drawer00.png and so on, in grey.
 
     The files are the same for the same arguments. One folder is one class, as
-    modalities.image.folders reads them. Existing files are replaced. Many files show a progress
-    bar.
+    modalities.image.folders reads them. Existing files are replaced.
 
     Args:
         folder: The folder to write to.
@@ -146,10 +145,8 @@ def write_glyphs(
             f"write_glyphs: there are {num_alphabets} alphabets of {num_characters} characters by "
             f"{num_drawers} drawers; at least 1 of each is needed"
         )
-    folder, total = Path(folder), num_alphabets * num_characters * num_drawers
-    for number in track(
-        range(num_alphabets * num_characters), "Drawing glyphs", show=total >= 2000
-    ):
+    folder = Path(folder)
+    for number in tracked(range(num_alphabets * num_characters), "drawing glyphs"):
         alphabet, character = divmod(number, num_characters)
         name = f"alphabet{alphabet:02d}{'/' if by_alphabet else '_'}character{character:02d}"
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -15,8 +15,8 @@ faces or products of one domain:
 embedding is the first part of an id such as SUBJECT/1.wav, or stands in subjects.txt or utt2spk in
 that folder, in lines `id subject` (or: items.subjects=FILE measure.trials.subjects=FILE). Four
 subjects or more are needed, of which a fifth is held out and never trained on; trials among them
-are drawn with a seed (at most 20,000) and give the EER in the log. With fewer than 64 embeddings to
-train on, add sampling.batch_size=16. backbone.dim=N gives another size.
+are drawn with a seed (at most 20,000) and give the EER in the log. backbone.dim=N gives another
+size.
 
 Embeddings made with --flip, --crops or --chunk-seconds are refused, because the head would get each
 part by itself. Any loss will do: `likeness recipes --copy head mine.py` gives a copy to edit. No

@@ -24,6 +24,9 @@ from modalities import synthetic
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What long work shows depends on how fast the machine is; the tests of it set it themselves.
+os.environ["LIKENESS_PROGRESS"] = "0"
+
 logging.getLogger("torch.distributed.checkpoint").setLevel(logging.WARNING)  # it logs every tensor
 
 # A loaded machine is no bug of ours; and CI judges a change by the same examples each time, while

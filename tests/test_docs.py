@@ -12,12 +12,15 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import json
+import os
 import re
 import runpy
 import shlex
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -31,7 +34,7 @@ from torch import nn
 from likeness.cli import app, main
 from likeness.commands.recipes import located, names
 from modalities import synthetic, synthetic_faces, synthetic_glyphs
-from tests.tiny_yunet import tiny_yunet
+from tests.tiny_yunet import network, tiny_yunet
 from toolkit.data.images import encode
 from toolkit.training import recipe as recipes
 
@@ -40,6 +43,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # in this order: later ones use files of the first
 RUN = (
     "docs/own_data.md",
+    "docs/walks.md",
     "docs/thresholds.md",
     "README.md",
     "docs/limits.md",
@@ -136,7 +140,7 @@ def ran(
     )
     synthetic_faces.write_faces(folder / "faces", num_subjects=80, num_shots=3, size=64)
     synthetic_glyphs.write_glyphs(
-        folder / "images", num_alphabets=2, num_characters=4, num_drawers=3, size=64
+        folder / "images", num_alphabets=10, num_characters=10, num_drawers=3, size=64
     )
     for kind, subjects in (("voices", SPEAKERS), ("faces", NAMES), ("images", ("circle", "cross"))):
         for number, subject in enumerate(sorted((folder / kind).iterdir())):
@@ -168,11 +172,13 @@ def ran(
 
 
 def write_photographs(folder: Path) -> None:
-    """Write photographs/SUBJECT/N.png, and yunet.onnx, a detector of the faces in them.
+    """Write photographs/SUBJECT/N.png, yunet.onnx, a detector of the faces in them, and
+    facenet.onnx, a face network.
 
     The detector takes a bright red square for a face.
     """
     tiny_yunet(folder / "yunet.onnx")
+    network(folder / "facenet.onnx", (112, 112))
     rng = np.random.default_rng(0)
     for k, name in enumerate(NAMES):
         for number in (1, 2, 3):
@@ -204,7 +210,9 @@ def run(block: Block) -> str:
 
 def run_line(line: str) -> None:
     name, *arguments = shlex.split(line, comments=True)
-    if name == "likeness":
+    if name == "likeness" and arguments[0] == "serve":
+        ask_server(arguments)
+    elif name == "likeness":
         try:
             main([*arguments, *(QUICK if arguments[0] == "train" else [])])
         except SystemExit as ended:
@@ -220,6 +228,24 @@ def run_line(line: str) -> None:
             sys.modules.pop("_shared", None)
     else:
         subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True)
+
+
+def ask_server(arguments: list[str]) -> None:
+    """Start a server at a free port, ask it for its threshold, and stop it."""
+    command = [sys.executable, "-m", "likeness", *arguments, "--port", "0"]
+    search = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=search) as server:
+        try:
+            assert server.stdout is not None
+            address = re.search(r"http://[\w.:]+/", server.stdout.readline())
+            assert address is not None, "the server did not say its address"
+            with urllib.request.urlopen(f"{address[0]}health", timeout=60) as answer:
+                health = json.load(answer)
+        finally:
+            server.terminate()
+    far = arguments[arguments.index("--far") + 1]
+    assert health["threshold"] is not None
+    assert f"FAR {100 * float(far):g} %" in health["source"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from likeness.service.pages import SCRIPTS
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("likeness", "toolkit", "modalities", "eval")
 
@@ -42,7 +44,7 @@ def test_every_data_file_is_packaged() -> None:
     ("package", "names"),
     [
         ("eval.reports", ["blocks.html", "page.css", "page.html", "page.js"]),
-        ("likeness.service", ["docs.html", "page.css", "page.html", "page.js"]),
+        ("likeness.service", sorted(["docs.html", "page.css", "page.html", *SCRIPTS])),
     ],
 )
 def test_templates_are_found_through_the_package(package: str, names: list[str]) -> None:

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from eval.progress import Report
 from likeness.cli import main
-from toolkit.console import Bar, bar, console, track
+from toolkit.console import console
 from toolkit.data.batch import Bad
 from toolkit.printing import argument_parser, is_terminal, say
+from toolkit.showing import Steps
 from toolkit.training.log import BadItems
 
 ROOT = Path(__file__).parents[1]
@@ -107,7 +109,7 @@ def test_every_print_goes_through_one_place() -> None:
         if names[file] not in PLACES
         for line, what in prints(file)
     ]
-    assert not past, "print with toolkit.printing.say or toolkit.console: console.print, bar, track"
+    assert not past, "print with toolkit.printing.say or console.print, report with eval.progress"
 
 
 PAST = """
@@ -125,7 +127,7 @@ say("a")
 console.print("a")
 sys.exit(2)
 sys.exit(ended.exit_code)
-for one in track(values, "reading"):
+for one in tracked(values, "reading"):
     file.write("a")
 """
 
@@ -151,15 +153,14 @@ def test_lines_stay_whole_where_there_is_no_terminal(
     console.print(LONG)
     bad = BadItems(0.9)
     bad.count([Bad("name", LONG)], 10)
-    with Bar(10, 0) as shown:
-        shown.note(LONG)
-        shown.show(10, 0.5, 0.1)
-    assert list(track(range(3), LONG)) == [0, 1, 2]
-    with bar() as progress:
-        progress.update(progress.add_task(LONG, total=2), completed=2)
+    now = 0.0
+    steps = Steps(clock=lambda: now)
+    steps(Report(LONG, 0, None))
+    now = 3.0
+    steps.look()
     out, err = capfd.readouterr()
     assert out == f"{LONG}\n"
-    assert err == f"{LONG}\nskipped name: {LONG}\n{LONG}\nstep 10/10  loss 0.5000  lr 1.00e-01\n"
+    assert err == f"{LONG}\nskipped name: {LONG}\n{LONG}: 3 s so far\n"
 
 
 HOSTILE = "a\x1b[2Jb\x1b]0;title\x07c\rd\x9b31me\u202ef\u2028g\x7f"

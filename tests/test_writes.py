@@ -78,6 +78,8 @@ ALLOWED = {
         "VerifiedPairs._write_parquet": "is given the name that atomic_path gave"
     },
     "likeness/joining.py": {"join": _ATOMIC},
+    "likeness/held_out.py": {"write_held_out": _ATOMIC},
+    "toolkit/gallery/media.py": {"_erase": "what is erased shall not stay whole"},
     "toolkit/models/user_files.py": {"_link": "a temporary folder of this process"},
     "likeness/commands/score.py": dict.fromkeys(("score_files", "calibrate_files"), _ATOMIC),
     "eval/formats/writing.py": {"move": _MOVE},

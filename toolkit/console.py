@@ -1,19 +1,18 @@
-"""What a run shows and hears: its progress, and Ctrl-C."""
+"""Stderr as a terminal or a log: texts, bars below them, and Ctrl-C."""
 
 from __future__ import annotations
 
-import math
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO, TypeVar, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
+from eval.progress import Report
 from toolkit.printing import is_terminal, one_line, say, visible
-
-T = TypeVar("T")
 
 
 class _Stderr(Console):
@@ -49,57 +48,72 @@ class _Stderr(Console):
 console = _Stderr(stderr=True, markup=False, highlight=False, emoji=False)
 
 
-def bar(*columns: str | ProgressColumn, show: bool = True, transient: bool = True) -> Progress:
-    """A progress bar on stderr, which shows nothing where stderr is no terminal. columns: rich's,
-    by default its own choice.
-    """
+class Bars:
+    """A bar for each step of long work, below what is printed. They vanish when their steps end."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def draw(self, steps: Sequence[tuple[Report, str]]) -> None:
+        """Draw the bars of these steps, each with its report and its text, and no others."""
+        if self._progress is None:
+            self._progress = _new_progress()
+            self._progress.start()
+        for what in self._tasks.keys() - {reached.what for reached, _ in steps}:
+            self._progress.remove_task(self._tasks.pop(what))
+        for reached, text in steps:
+            state: Any = {
+                "total": reached.total,
+                "completed": reached.done,
+                "text": _plain(text),
+            }
+            if reached.what in self._tasks:
+                self._progress.update(self._tasks[reached.what], **state)
+            else:
+                name = _plain(reached.what)
+                self._tasks[reached.what] = self._progress.add_task(name, **state)
+        self._progress.refresh()
+
+    def remove(self, what: str) -> None:
+        """Remove the bar of a step, if there is one."""
+        if self._progress is not None and what in self._tasks:
+            self._progress.remove_task(self._tasks.pop(what))
+            if not self._tasks:
+                self.clear()
+
+    def clear(self) -> None:
+        """Remove all bars."""
+        progress, self._progress = self._progress, None
+        self._tasks.clear()
+        if progress is not None:
+            for task in progress.task_ids:
+                progress.remove_task(task)
+            progress.stop()
+
+
+def _new_progress() -> Progress:
+    """Bars of rich that nothing but `draw` moves."""
     return Progress(
-        *columns, console=console, transient=transient, disable=not (show and console.is_terminal)
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[text]}", markup=False),
+        console=console,
+        transient=True,
+        auto_refresh=False,
+        # what goes into a file must not be printed above a bar instead
+        redirect_stdout=is_terminal(sys.stdout),
     )
 
 
-def track(values: Sequence[T], what: str, *, show: bool = True) -> Iterator[T]:
-    """Go through `values` beside a progress bar named `what`; see bar()."""
-    with bar(show=show) as progress:
-        yield from progress.track(values, description=what)
+def _plain(text: str) -> str:
+    """A text that may hold the name of a file, as a bar can show it."""
+    return visible(one_line(text))
 
 
 class Interrupted(Exception):
     """Ctrl-C: the state was saved at `step`."""
-
-
-class Bar:
-    """Progress with loss, rate and time left; one line per tenth of the run where the output is no
-    terminal.
-    """
-
-    def __init__(self, steps: int, start: int, *, quiet: bool = False):
-        self.steps, self.quiet = steps, quiet
-        columns = (
-            TextColumn("step {task.completed}/{task.total}"),
-            BarColumn(),
-            TextColumn("loss {task.fields[loss]:.4f}  lr {task.fields[rate]:.2e}"),
-        )
-        self.progress = bar(*columns, TimeRemainingColumn(), show=not quiet, transient=False)
-        self.task = self.progress.add_task(
-            "train", total=steps, completed=start, loss=math.nan, rate=0.0
-        )
-
-    def __enter__(self) -> Bar:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def show(self, done: int, loss: float, rate: float) -> None:
-        self.progress.update(self.task, completed=done, loss=loss, rate=rate)
-        if not console.is_terminal and (done % max(1, self.steps // 10) == 0 or done == self.steps):
-            self.note(f"step {done}/{self.steps}  loss {loss:.4f}  lr {rate:.2e}")
-
-    def note(self, text: str) -> None:
-        if not self.quiet:
-            self.progress.console.print(text)
 
 
 def ignore_ctrl_c(_: int) -> None:

@@ -3,7 +3,7 @@ reader.
 
 Control characters are written as their escapes: the names of files are the work of others, and must
 not clear a screen, change its colours or turn a line around. Nothing here wraps or cuts a line.
-`toolkit.console` adds progress bars where the output is a terminal. tests/test_prints.py finds what
+`toolkit.showing` adds progress bars where the output is a terminal. tests/test_prints.py finds what
 prints elsewhere.
 """
 

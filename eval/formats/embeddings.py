@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 from eval.formats import kaldi, npz, tables
 from eval.formats.files import atomic_path, refuse_device
 from eval.formats.stored import StoredRows, state_of
+from eval.progress import step
 from eval.types import Embeddings, name_first
 
 # A compressed file may expand to EXPANSION times its size, or to 1 GiB if that is more.
@@ -62,6 +63,7 @@ _REFUSED_IDS = {
 }
 
 
+@step("reading embeddings")
 def read(path: str | Path) -> Embeddings:
     """Reads the embeddings of a file or table in one of the formats above.
 
@@ -111,6 +113,7 @@ class Stored(NamedTuple):
     meta: Mapping[str, str]
 
 
+@step("reading embeddings")
 def read_within(path: str | Path, memory: int | None) -> Embeddings | Stored:
     """Reads embeddings, or leaves their matrix in its file where it would take too much memory.
 
@@ -157,6 +160,7 @@ def read_within(path: str | Path, memory: int | None) -> Embeddings | Stored:
     return Stored(checked.ids, stored.matrix, checked.meta)
 
 
+@step("writing embeddings")
 def write(path: str | Path, embeddings: Embeddings) -> None:
     """Writes embeddings in the format of the path's suffix, whole or not at all.
 

@@ -729,7 +729,7 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
                     "unpack it yourself if you trust it"
                 )
             if size:  # a pipe has none
-                report(f"reading {path.name}", raw.tell(), size)
+                report(f"reading {path.name}", raw.tell(), size, unit="bytes")
             end = block.rfind(b"\n") + 1
             if end:
                 yield rest + block[:end]

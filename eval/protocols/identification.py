@@ -27,6 +27,7 @@ from eval.identification import (
     tpir,
 )
 from eval.parts import ALONE, Parts
+from eval.progress import step
 from eval.protocols.labels import labels_of
 from eval.results import Result, as_html, interval_text, percent_text, with_bounds
 from eval.similarity import check_similarity
@@ -159,6 +160,7 @@ class Identified(NamedTuple):
         return "\n".join(lines) + "\n"
 
 
+@step("measuring")
 def identify(
     galleries: Embeddings | Stored | Sequence[Embeddings | Stored],
     probes: Embeddings | Stored,
@@ -216,6 +218,7 @@ def identify(
     )
 
 
+@step("measuring")
 def identify_labelled(
     galleries: Sequence[Labelled],
     probes: Labelled,

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.bootstrap import Bounds, Metric, bounds_of
 from eval.identification import Protocol
+from eval.progress import step
 from eval.protocols.identification import (
     IdentificationSettings,
     Identified,
@@ -156,6 +157,7 @@ def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
     return preset(name, **values)
 
 
+@step("pooling templates")
 def templates(
     features: Embeddings,
     faces: Faces,
@@ -249,6 +251,7 @@ def _views(
     return [features], whole, {("sum", "mean"): 0.5, ("mean", "sum"): 2.0}.get((stored, flip), 1.0)
 
 
+@step("measuring 1:1")
 def verification_1_1(
     system: str,
     pooled: Embeddings,
@@ -340,6 +343,7 @@ def _own_conventions(
     return conventions
 
 
+@step("measuring 1:N")
 def identification_1_n(
     system: str,
     pooled: Embeddings,

@@ -13,6 +13,7 @@ import numpy as np
 from eval.bootstrap import Bounds, Drawn, Ends, bounds, check_draws
 from eval.formats.embeddings import Stored
 from eval.parts import ALONE, Parts
+from eval.progress import step
 from eval.protocols.labels import labels_of
 from eval.ranks import Counts
 from eval.results import (
@@ -161,6 +162,7 @@ class Retrieved(NamedTuple):
         return "\n".join(lines) + "\n"
 
 
+@step("measuring")
 def retrieve(
     queries: Embeddings | Stored,
     labels: Mapping[str, str] | None = None,

@@ -13,6 +13,7 @@ import numpy as np
 from eval import groups
 from eval.bootstrap import Drawn, Resamples, drawn_from
 from eval.formats.subjects import subjects_of
+from eval.progress import step
 from eval.protocols.verification import VerificationSettings, evaluate
 from eval.results import Result, table
 from eval.types import Bools, Floats, Ints, Scores, Trials
@@ -103,6 +104,7 @@ def refuse_one_kind(name: str, target: Bools) -> None:
         )
 
 
+@step("measuring")
 def evaluate_together(
     systems: Mapping[str, tuple[Trials, Scores]],
     settings: VerificationSettings,

@@ -76,6 +76,7 @@ def table(
     kind: str = "",
     caption: str = "",
     sortable: bool = False,
+    texts: Sequence[str] = (),
 ) -> Markup:
     """A table of plain text, which scrolls sideways by itself where it is too wide.
 
@@ -86,10 +87,17 @@ def table(
             "n" for numbers.
         caption: what the table is, above it.
         sortable: whether a click on a heading sorts the rows, and a field filters them.
+        texts: of a table of numbers, the headings of the columns that hold words.
     """
     content = [list(row) for row in rows]
     return block(
-        "table", head=list(head), rows=content, kind=kind, caption=caption, sortable=sortable
+        "table",
+        head=list(head),
+        rows=content,
+        kind=kind,
+        caption=caption,
+        sortable=sortable,
+        texts=list(texts),
     )
 
 

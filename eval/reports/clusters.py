@@ -11,6 +11,7 @@ from markupsafe import Markup
 from eval.clustering import Counts, Fit
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
+from eval.progress import step
 from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.media import SECONDS, Media
 from eval.reports.page import document
@@ -21,6 +22,7 @@ _NUM_DOUBTFUL = 20
 _MINUS = "\u2212"
 
 
+@step("drawing the page")
 def write_page(
     folder: str | Path,
     ids: Sequence[str],

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from eval.comparison import LEVEL, Comparison
 from eval.formats.files import atomic_path
+from eval.progress import step
 from eval.reports.blocks import EMPTY, block, joined, prose
 from eval.reports.blocks import table as table_block
 from eval.reports.drawing import COLOURS, DASHES, columns, drawn, legend, plot, shortened
@@ -194,6 +195,7 @@ def _colour(comparison: Comparison, variant: str) -> str:
     return COLOURS[list(comparison.variants).index(variant) % len(COLOURS)]
 
 
+@step("drawing the page")
 def html(
     comparison: Comparison,
     logs: Logs,
@@ -243,7 +245,7 @@ def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
     spread = joined(
         drawn(forest_figure, comparison, metric, alt=f"Spread of {metric}") for metric in measured
     )
-    training = joined(
+    training = [
         drawn(
             curve_figure,
             comparison,
@@ -256,7 +258,7 @@ def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
         )
         for metric in measured
         if any(sum(metric in entry for entry in log) > 1 for log in logs.values())
-    )
+    ]
     with_loss = {name for (name, _), log in logs.items() if any("loss" in entry for entry in log)}
     losses = [
         drawn(
@@ -276,8 +278,9 @@ def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
     scales = "A line per seed. Different losses have different scales: only the shapes compare."
     return {
         "Spread": prose(dots) + spread if spread else EMPTY,
-        "Metrics while training": training
-        or prose("Measured at the end only; schedule.eval_every=N gives curves."),
+        "Metrics while training": block("two", parts=training)
+        if any(training)
+        else prose("Measured at the end only; schedule.eval_every=N gives curves."),
         "Loss": prose(scales) + block("two", parts=losses) if losses else EMPTY,
     }
 

@@ -124,7 +124,7 @@ def plot(
     )
     made.toolbar.logo = None
     if tips:
-        made.add_tools(HoverTool(tooltips=list(tips.items())))
+        made.add_tools(HoverTool(tooltips=list(tips.items()), visible=False))  # always on
     made.grid.grid_line_color = GREY
     made.grid.grid_line_alpha = 0.22
     made.axis.axis_line_color = GREY

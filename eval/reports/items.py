@@ -14,14 +14,16 @@ from eval import per_item
 from eval.bootstrap import Drawn, bounds
 from eval.formats.files import atomic_path
 from eval.per_item import Metric, PerItem
+from eval.progress import step
 from eval.reports import learning
 from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.learning import Log
+from eval.reports.map import embedding_map
 from eval.reports.media import Media
 from eval.reports.norms import norm_grid, norms_by_correct
 from eval.reports.page import document
 from eval.reports.reliability import reliability
-from eval.reports.space import embedding_map, space_3d
+from eval.reports.space import space_3d
 from eval.results import NO_INTERVAL, ends_text
 from eval.types import Embeddings
 
@@ -29,6 +31,7 @@ _LEVEL = 0.95
 _NUM_MISTAKES = 12
 
 
+@step("drawing the page")
 def html(
     path: Path,
     measured: PerItem,

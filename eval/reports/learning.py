@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from eval.reports.blocks import EMPTY, block
 from eval.reports.drawing import columns, drawn, plot, style_of
+from eval.results import metric_label
 from eval.types import Floats
 
 Log = Sequence[Mapping[str, Any]]
@@ -44,12 +45,13 @@ def curves(log: Log, metrics: Sequence[str] = ()) -> Markup:
     Returns:
         HTML, which is empty where there is nothing to draw.
     """
-    shown = _SHOWN | {metric: metric for metric in metrics}
-    figures = [
-        drawn(_figure, *points, label, alt=f"{label} while training")
-        for key, label in shown.items()
-        if (points := logged(log, key))[0].size > 1
-    ]
+    shown = _SHOWN | {metric: metric_label(metric) for metric in metrics}
+    figures = []
+    for key, label in shown.items():
+        steps, values = logged(log, key)
+        if steps.size > 1:
+            scale = 100.0 if "(%)" in label else 1.0
+            figures.append(drawn(_figure, steps, scale * values, label, alt=f"{label} by step"))
     return block("two", parts=figures) if any(figures) else EMPTY
 
 

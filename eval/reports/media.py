@@ -42,15 +42,30 @@ _COLUMNS, _WAVE_ROWS, _BAND_ROWS = 480, 48, 96  # pixels of a recording's pictur
 # Nothing else is tried, whatever the file says it is: Pillow's reader of EPS starts a program.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 
+
+class Stretch(NamedTuple):
+    """A part of a recording.
+
+    Attributes:
+        path: The recording.
+        start: In seconds.
+        end: In seconds; infinity is the end of the recording.
+    """
+
+    path: Path
+    start: float
+    end: float
+
+
 Pixels = NDArray[np.uint8]  # (H, W) grey or (H, W, 3) RGB
-Source = Path | Pixels | None
+Source = Path | Stretch | Pixels | None
 
 
 class Media:
     """The images and recordings behind ids, shown within one budget of bytes.
 
     Args:
-        find: id -> its file, its pixels, or None.
+        find: id -> its file, the stretch of a recording that it is, its pixels, or None.
         max_bytes: of all that is shown, as base64.
     """
 
@@ -77,18 +92,22 @@ class Media:
             return block("again", name=id, kind=self._kind[id])
         try:
             source = self._find(id)
-            sound = isinstance(source, Path) and source.suffix.lower() in SOUNDS
-            if source is None or not (
-                sound or isinstance(source, np.ndarray) or source.suffix.lower() in IMAGES
-            ):
+            file = source.path if isinstance(source, Stretch) else source
+            sound = isinstance(file, Path) and file.suffix.lower() in SOUNDS
+            is_image = isinstance(source, np.ndarray) or (
+                isinstance(source, Path) and source.suffix.lower() in IMAGES
+            )
+            if not sound and not is_image:
                 return nothing
             if self._left <= 0:
                 self._over.add(id)
                 return nothing
-            if sound and isinstance(source, Path):
+            if sound:
+                assert isinstance(source, Path | Stretch)
                 heard = read_sound(source)
                 contents = [flac(heard), drawing(heard)]
             else:
+                assert isinstance(source, Path | np.ndarray)
                 contents = [thumbnail(source)]
         except (OSError, ValueError) as error:
             self._bad[id] = str(error)
@@ -237,7 +256,7 @@ class Heard(NamedTuple):
     Attributes:
         wave: (N,) samples in [-1, 1].
         rate_hz: samples a second.
-        seconds: how long the whole recording is.
+        seconds: how long the whole recording is, or the whole stretch of it.
     """
 
     wave: Floats
@@ -245,17 +264,18 @@ class Heard(NamedTuple):
     seconds: float
 
 
-def read_sound(path: Path) -> Heard:
-    """The first 10 seconds of a recording in mono, at most 16 kHz.
+def read_sound(source: Path | Stretch) -> Heard:
+    """The first 10 seconds of a recording, or of a stretch of it, in mono, at most 16 kHz.
 
     The channels are averaged, and NaN becomes silence.
 
     Raises:
-        ValueError: the file cannot be decoded or is empty, its rate is outside 1 to 768 kHz, or it
-            has so many channels that 10 seconds are over 16.8 million values.
+        ValueError: the file cannot be decoded, its rate is outside 1 to 768 kHz, it or its stretch
+            is empty, or it has so many channels that 10 seconds are over 16.8 million values.
     """
     import soundfile
 
+    path, start, end = source if isinstance(source, Stretch) else (source, 0.0, np.inf)
     if not path.is_file():
         raise ValueError(f"{path.name}: no file")
     try:
@@ -263,10 +283,16 @@ def read_sound(path: Path) -> Heard:
             rate, channels, frames = file.samplerate, file.channels, file.frames
             if not 1_000 <= rate <= 768_000 or SECONDS * rate * channels > MAX_VALUES:
                 raise ValueError(f"{channels} channels at {rate} Hz")
-            raw = file.read(int(SECONDS * rate), dtype="float32", always_2d=True)
+            first = min(max(round(start * rate), 0), frames)
+            last = frames if end == np.inf else min(round(end * rate), frames)
+            if first:
+                file.seek(first)
+            # Some formats do not say how long they are: the whole of a file is read to its end.
+            num = int(SECONDS * rate) if last == frames else min(int(SECONDS * rate), last - first)
+            raw = file.read(max(num, 0), dtype="float32", always_2d=True)
         if not raw.size:
             raise ValueError("0 samples")
-        seconds = max(frames, len(raw)) / rate
+        seconds = max(last - first, len(raw)) / rate
         wave: Floats = np.nan_to_num(
             raw.mean(axis=1, dtype=np.float64), nan=0.0, posinf=1.0, neginf=-1.0
         )

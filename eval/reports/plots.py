@@ -195,11 +195,12 @@ def roc_figure(scores: Mapping[str, Scores]) -> Any:
     return figure
 
 
-def trade_off(scores: Mapping[str, Scores]) -> Markup:
+def trade_off(scores: Mapping[str, Scores], *, movable: bool = False) -> Markup:
     """DET and ROC curves of the systems, side by side where there is room.
 
     Args:
         scores: name of the system -> its scores.
+        movable: whether the page has a threshold slider, which moves the dots.
 
     Returns:
         HTML, which is empty without Bokeh.
@@ -212,11 +213,12 @@ def trade_off(scores: Mapping[str, Scores]) -> Markup:
     ]
     if not any(curves):
         return EMPTY
+    until = " until the slider moves it" if movable else ""
     text = (
-        "How many nontargets pass against how many targets are turned away, as the threshold "
-        "moves. First the DET curve: nearer to the lower left is better, "
-        "the dot marks the equal error rate until the slider moves it; axes are normal deviates, "
-        "on which Gaussian scores draw a straight line. Then the ROC curve."
+        "Both curves show what happens as the threshold moves. First the DET curve: how many "
+        "nontarget trials are accepted against how many target trials are rejected. Nearer to the "
+        f"lower left is better, and the dot marks the equal error rate{until}. Its axes are normal "
+        "deviates, on which Gaussian scores draw a straight line. Then the ROC curve."
     )
     return prose(text) + block("two", parts=curves)
 

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 from eval.identification import Searched, rank_hits, tpir
+from eval.progress import step
 from eval.protocols import identification as identified
 from eval.protocols import retrieval as retrieved
 from eval.reports.blocks import EMPTY, block, joined, prose, table
 from eval.reports.drawing import columns, drawn, plot, style_of
+from eval.reports.map import embedding_map
 from eval.reports.media import Media
 from eval.reports.page import document
-from eval.reports.space import embedding_map
 from eval.results import Result, footnotes, interval_notes, interval_text, percent_text
 from eval.similarity import against
 from eval.types import Embeddings, Floats
@@ -33,6 +34,7 @@ _NUM_EXAMPLES = 12  # of wrong and of right answers each
 _CELLS = 1 << 24  # scores in memory at once
 _NUM_RANKS = 50
 _NUM_RATES = 60
+_COUNTED = {"lone": "of them without any of their class", "gallery": "items in the gallery"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +124,7 @@ def nearest(sides: Sides, num: int = _NUM_NEAREST, *, num_queries: int = _NUM_SE
     )
 
 
+@step("drawing the page")
 def retrieval(path: str | Path, results: Sequence[Result], sides: Sides) -> None:
     """Write the page of a retrieval.
 
@@ -141,6 +144,7 @@ def retrieval(path: str | Path, results: Sequence[Result], sides: Sides) -> None
     _write(path, "Retrieval report", sections, sides, results)
 
 
+@step("drawing the page")
 def identification(
     path: str | Path, results: Sequence[Result], sides: Sides, searched: Sequence[Searched]
 ) -> None:
@@ -170,9 +174,9 @@ def _write(
     results: Sequence[Result],
 ) -> None:
     counts = ", ".join(
-        f"{count:,} {name.replace('_', ' ')}"
+        f"{count:,} {_COUNTED.get(name, name.replace('_', ' '))}"
         for name, count in results[0].counts.items()
-        if count is not None and name != "subjects"
+        if count and name != "subjects"
     )
     conventions = "; ".join(f"{key}: {value}" for key, value in results[0].conventions.items())
     recompute = block("command", text=sides.command)
@@ -198,7 +202,7 @@ def _results(
         [
             label(result.metric),
             f"{100 * result.value:.2f}",
-            interval_text(result, show=percent_text).strip(),
+            interval_text(result, show=percent_text).strip().replace("[ ", "["),
         ]
         for result in results
     ]
@@ -238,10 +242,14 @@ def _curves(searched: Sequence[Searched]) -> Markup:
             )
         )
     text = (
-        "First the CMC: how many probes with a mate find it among so many subjects. Then, if there "
-        "are probes without a mate, how many mated probes are found at the threshold that lets "
-        "this share of the others raise a false alarm."
+        "The CMC curve shows how many of the probes with a mate have it among the first subjects, "
+        "by rank."
     )
+    if min(without):
+        text += (
+            " The other curve shows how many of them are found (TPIR) at the threshold at which "
+            "this share of the probes without a mate raises a false alarm (FPIR)."
+        )
     return prose(text) + block("two", parts=figures) if any(figures) else EMPTY
 
 
@@ -269,9 +277,10 @@ def _examples(sides: Sides, found: Nearest) -> Markup:
         f"Of {found.queries.size:,} of {len(sides.queries):,} queries, each with its "
         f"{found.items.shape[1]} nearest items: {np.count_nonzero(found.mated & first):,} find "
         f"their own {'' if sides.gallery is None else 'in the gallery '}first, "
-        f"{np.count_nonzero(found.mated & ~first):,} do not, and "
-        f"{np.count_nonzero(~found.mated):,} have nothing to find."
+        f"and {np.count_nonzero(found.mated & ~first):,} do not."
     )
+    if not found.mated.all():
+        text += f" {np.count_nonzero(~found.mated):,} have nothing to find."
     parts = [prose(text)]
     for heading, chosen in (
         ("Wrong, the surest first", wrong),
@@ -327,4 +336,6 @@ def _confused(sides: Sides, found: Nearest, what: str) -> Markup:
         )
     rows.sort(key=lambda row: float(row[2]))
     head = [what, "Queries", "First is right %", "Of the nearest right %", "Taken for"]
-    return table(head, rows[:1000], kind="n", caption=f"By {what.lower()}", sortable=True)
+    return table(
+        head, rows[:1000], kind="n", caption=f"By {what.lower()}", sortable=True, texts=head[-1:]
+    )

@@ -37,6 +37,7 @@ _HEAD = (
     "FAR % as probe",
     "Most often taken for",
 )
+_AS_ENROLLED = _HEAD.index("FAR % as enrolled")
 _RULE = (
     "Subjects after Doddington et al. (1998), at the threshold of the equal error rate: a goat is "
     f"rejected more than {_TIMES:g} times as often as target trials are overall; others pass for a "
@@ -45,8 +46,8 @@ _RULE = (
     "All others are sheep. Trials of one subject share recordings, so a kind is a hint and no test."
 )
 _EITHER = (
-    " In this list items stand on either side, so that lambs and wolves cannot be told apart: both "
-    "rates count every nontarget trial of a subject."
+    " In this list items stand on either side, so that lambs and wolves cannot be told apart: "
+    "the rate counts every nontarget trial of a subject."
 )
 
 
@@ -208,10 +209,11 @@ def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) ->
             key = tuple(sorted(set(pair)))
             together[key] = together.get(key, 0) + 1
         most = sorted(together.items(), key=lambda each: (-each[1], each[0]))[:3]
-        listed = "; ".join(f"{count} are of {' and '.join(pair)}" for pair, count in most)
+        of = "subjects" if kind == "nontarget" else "subject"
+        listed = "; ".join(f"{count} of {of} {' and '.join(pair)}" for pair, count in most)
         sentences.append(
-            f"Of the {num} hardest {kind} trials, which are of {len(together)} "
-            f"{'pairs of ' if kind == 'nontarget' else ''}subjects, {listed}."
+            f"The {num} hardest {kind} trials are of {len(together)} "
+            f"{'pairs of ' if kind == 'nontarget' else ''}subjects. Most often: {listed}."
         )
     return sentences
 
@@ -253,10 +255,22 @@ def _table(found: Zoo) -> Markup:
         ]
         for i, kind in enumerate(found.kinds())
     ]
+    head = list(_HEAD)
+    if found.either_side:  # both rates are the same
+        head[_AS_ENROLLED : _AS_ENROLLED + 2] = ["FAR %"]
+        for row in rows:
+            del row[_AS_ENROLLED + 1]
     order = np.argsort(-errors, kind="stable")[:_NUM_ROWS].tolist()
     left_out = len(rows) - len(order)
     note = f"{left_out:,} subjects with fewer errors are left out." if left_out else ""
-    shown = table(_HEAD, [rows[i] for i in order], kind="n", caption="Subjects", sortable=True)
+    shown = table(
+        head,
+        [rows[i] for i in order],
+        kind="n",
+        caption="Subjects",
+        sortable=True,
+        texts=(_HEAD[1], _HEAD[-1]),
+    )
     return shown + (prose(note, soft=True) if note else EMPTY)
 
 

@@ -9,43 +9,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from markupsafe import Markup
 
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
-from eval.groups import Grouped, blocks, notes
+from eval.groups import Grouped
 from eval.paired import Paired
-from eval.paired import notes as paired_notes
-from eval.paired import rows as paired_rows
-from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
+from eval.progress import step
+from eval.reports import learning
+from eval.reports.blocks import EMPTY, block, folded, joined, prose
 from eval.reports.drawing import drawn
+from eval.reports.hardest import hardest_trials
+from eval.reports.learning import Log
+from eval.reports.map import embedding_map
 from eval.reports.media import SECONDS, Media
+from eval.reports.metric_tables import (
+    conventions_table,
+    differences,
+    grouped_table,
+    metric_table,
+    sizes,
+)
 from eval.reports.norms import norm_grid
 from eval.reports.operating import positions, slider
 from eval.reports.page import document
 from eval.reports.plots import histogram_figure, trade_off
 from eval.reports.quality import reject_curves, reject_figure, trial_quality
 from eval.reports.reliability import reliability_figure
-from eval.reports.space import embedding_map, space_3d
+from eval.reports.space import space_3d
 from eval.reports.subjects import who_errs
-from eval.results import (
-    NO_INTERVAL,
-    Result,
-    by_system,
-    ends_text,
-    footnotes,
-    metric_label,
-    metric_text,
-    threshold_text,
-)
+from eval.results import Result, by_system, footnotes
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import threshold_at_eer
 
 if TYPE_CHECKING:
     from eval.protocols.side_by_side import Compared
-
-_DASH, _MINUS = "\u2013", "\u2212"
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +58,8 @@ class Evidence:
         media: shows the hardest trials and the items of the norm grids.
         groups: error rates by group; they have a section of their own.
         paired: differences to one of the systems.
+        log: the entries of a training's log.jsonl, for its curves.
+        logged: the metrics that the training measured in between.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -69,8 +69,11 @@ class Evidence:
     media: Media | None = None
     groups: Sequence[Grouped] = ()
     paired: Paired | None = None
+    log: Log = ()
+    logged: Sequence[str] = ()
 
 
+@step("drawing the page")
 def write_page(
     folder: str | Path,
     compared: Compared,
@@ -79,6 +82,8 @@ def write_page(
     inputs: Mapping[str, str] | None = None,
     embeddings: Mapping[str, Embeddings] | None = None,
     media: Media | None = None,
+    log: Log = (),
+    logged: Sequence[str] = (),
 ) -> Path:
     """Write the page of an evaluation, `index.html`, into a folder.
 
@@ -91,6 +96,8 @@ def write_page(
             error-versus-reject, norm grids and a map.
         media: the recordings or images that the ids name. The page then shows those of the hardest
             trials and of the norm grids.
+        log: the entries of a training's log.jsonl, for its curves.
+        logged: the metrics that the training measured in between.
 
     Returns:
         The path of the page.
@@ -114,6 +121,8 @@ def write_page(
             media=media,
             groups=compared.grouped,
             paired=compared.paired,
+            log=log,
+            logged=logged,
         ),
     )
     return page
@@ -150,17 +159,18 @@ def html(
     systems, _, _ = by_system(results)
     _check(systems, scores, seen)
     sections = {
-        "Results": _metric_table(results) + block("lines", texts=footnotes(results)),
-        "Differences" + (f" to {seen.paired.reference}" if seen.paired else ""): _differences(
+        "Results": metric_table(results) + block("lines", texts=footnotes(results)),
+        "Differences" + (f" to {seen.paired.reference}" if seen.paired else ""): differences(
             seen.paired
         ),
-        "Groups": folded({grouped.system: _grouped(grouped) for grouped in seen.groups}),
+        "Training": learning.curves(seen.log, seen.logged),
+        "Groups": folded({grouped.system: grouped_table(grouped) for grouped in seen.groups}),
         "Errors and thresholds": joined(
             [
                 _slider(results, scores),
                 _headed("Error trade-off", _trade_offs(results, scores)),
                 _headed("Score distributions", _distributions(results, scores)),
-                _headed("Hardest trials", _all_hardest(scores, seen, num_hardest, media)),
+                _headed("Hardest trials", hardest_trials(scores, seen.trials, num_hardest, media)),
             ]
         ),
         "Reliability": _reliability(results, scores),
@@ -169,11 +179,12 @@ def html(
         "Embedding map": _maps(scores, seen),
         # After the sections that show images and sound, so that it knows what is missing.
         "Images and sound": prose(note) if (note := media.note()) else EMPTY,
-        "Conventions": prose("Each number above depends on these choices.") + _conventions(results),
+        "Conventions": prose("Each number above depends on these choices.")
+        + conventions_table(results),
         "Recompute": block("command", text=command)
         + (block("inputs", digests=seen.inputs) if seen.inputs else EMPTY),
     }
-    about = f"{', '.join(systems)} on {_sizes(results, systems)}. Likeness {version}."
+    about = f"{', '.join(systems)} on {sizes(results, systems)}. Likeness {version}."
     with atomic_path(path) as temporary:
         temporary.write_text(document("Verification report", about, sections), encoding="utf-8")
 
@@ -192,23 +203,15 @@ def _trade_offs(results: Sequence[Result], scores: Mapping[str, Scores]) -> Mark
         if result.system not in names:
             names.append(result.system)
     if len(alike) == 1:
-        return trade_off(scores)
+        return trade_off(scores, movable=True)
     parts = {
         f"{', '.join(names)}: {protocol}, {trials}": trade_off(
-            {name: scores[name] for name in names}
+            {name: scores[name] for name in names}, movable=True
         )
         for (protocol, trials), names in alike.items()
     }
     note = prose("These systems were measured on different trials, whose errors do not compare.")
     return note + joined(_headed(heading, part) for heading, part in parts.items())
-
-
-def _all_hardest(scores: Mapping[str, Scores], seen: Evidence, count: int, media: Media) -> Markup:
-    text = "Look and listen here first: wrong labels and broken files collect at both ends."
-    parts = {
-        name: _hardest(name, of, seen.trials.get(name), count, media) for name, of in scores.items()
-    }
-    return prose(text) + folded(parts)
 
 
 def _subjects(scores: Mapping[str, Scores], seen: Evidence) -> Markup:
@@ -261,59 +264,6 @@ def _check(systems: Sequence[str], scores: Mapping[str, Scores], seen: Evidence)
                 f"report: {name} has {len(trials)} trials and {scores[name].values.size} scores; "
                 "they must pair up"
             )
-
-
-def _sizes(results: Sequence[Result], systems: Sequence[str]) -> str:
-    counts = [
-        next(result.counts for result in results if result.system == system) for system in systems
-    ]
-    sizes = {
-        f"{c['targets']:,} target and {c['nontargets']:,} nontarget trials"
-        + (f" of {c['subjects']:,} subjects" if c["subjects"] is not None else "")
-        for c in counts
-    }
-    return sizes.pop() if len(sizes) == 1 else "different trial lists"
-
-
-def _metric_table(results: Sequence[Result]) -> Markup:
-    systems, metrics, by_cell = by_system(results)
-    rows = []
-    for metric in metrics:
-        cells = []
-        for result in (by_cell.get((metric, system)) for system in systems):
-            value = _DASH if result is None else metric_text(metric, result.value)
-            threshold = "" if result is None else threshold_text(result).replace("-", _MINUS)
-            cells.append((value, "" if result is None else _interval(result), threshold))
-        rows.append((metric_label(metric), cells))
-    return block("metrics", systems=systems, rows=rows)
-
-
-def _interval(result: Result) -> str:
-    noted = "interval_note" in result.conventions
-    if result.interval is None:
-        return NO_INTERVAL if noted else ""
-    return _DASH.join(ends_text(result.metric, result.interval)) + (" *" if noted else "")
-
-
-def _differences(paired: Paired | None) -> Markup:
-    if paired is None:
-        return EMPTY
-    head, *body = paired_rows(paired) or [[]]
-    shown = table(head, body, kind="t") if body else EMPTY
-    return shown + joined(prose(note, soft=True) for note in paired_notes(paired))
-
-
-def _grouped(grouped: Grouped) -> Markup:
-    """Sizes and rates of the groups, then what they are."""
-    tables = [
-        block(
-            "headed",
-            heading=caption.removeprefix(f"{grouped.system}: "),
-            part=table(head, rows, kind="t"),
-        )
-        for caption, head, rows in blocks(grouped)
-    ]
-    return joined(tables) + joined(prose(note, soft=True) for note in notes(grouped))
 
 
 def _distributions(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
@@ -403,71 +353,3 @@ def _distinct(seen: Evidence) -> Iterator[tuple[list[str], Embeddings]]:
         kept = [id for id in embeddings.ids if id in in_trials]
         matrix = embeddings.matrix[embeddings.rows(kept)]
         yield names, Embeddings(tuple(kept), matrix, embeddings.meta)
-
-
-def _hardest(
-    system: str, scores: Scores, trials: Trials | None, count: int, media: Media
-) -> Markup:
-    """Two tables: the target trials with the lowest and the nontarget trials with the highest
-    scores (file order among ties).
-    """
-    threshold = threshold_at_eer(scores.targets, scores.nontargets)
-    tables = []
-    for caption, chosen, sign in (
-        ("Lowest target scores", scores.target, 1),
-        ("Highest nontarget scores", ~scores.target, -1),
-    ):
-        index, ease = np.flatnonzero(chosen), sign * scores.values[chosen]
-        last = min(count, ease.size) - 1
-        near = np.flatnonzero(ease <= np.partition(ease, last)[last])
-        rows = []
-        for i in index[near[np.argsort(ease[near], kind="stable")[:count]]].tolist():
-            ids = (
-                ()
-                if trials is None
-                else (trials.enrol_ids[trials.enrol[i]], trials.probe_ids[trials.probe[i]])
-            )
-            rows.append(
-                {
-                    "system": system,
-                    "value": repr(float(scores.values[i])),
-                    "target": int(scores.target[i]),
-                    "verdict": _verdict(scores.values[i] >= threshold, scores.target[i]),
-                    "score": f"{scores.values[i]:.4f}".replace("-", _MINUS),
-                    "sides": [(media.show(id), id) for id in ids],
-                    "number": f"{i + 1:,}",
-                }
-            )
-        head = "Trial" if trials is None else "Enrol, probe"
-        tables.append(block("trials", caption=caption, head=head, rows=rows))
-    return block("two", parts=tables)
-
-
-def _verdict(accepted: bool, target: bool) -> str:
-    """What a trial is at a threshold, as page.js writes it."""
-    return ("✓ " if accepted == target else "✗ false ") + ("accept" if accepted else "reject")
-
-
-def _conventions(results: Sequence[Result]) -> Markup:
-    """What all results share first, then each metric's own switches."""
-    shared = {
-        key: value
-        for key, value in results[0].conventions.items()
-        if all(result.conventions.get(key) == value for result in results)
-    }
-    everywhere = {"protocol": results[0].protocol, **shared}
-    lines: dict[tuple[str, str], list[str]] = {("All", _listed(everywhere)): []}
-    for result in results:
-        own = {key: value for key, value in result.conventions.items() if key not in shared}
-        lines.setdefault((metric_label(result.metric), _listed(own)), []).append(result.system)
-    num_systems = len({result.system for result in results})
-    rows = []
-    for (label, text), systems in lines.items():
-        only = f" ({', '.join(systems)})" if systems and len(systems) < num_systems else ""
-        if text:
-            rows.append((label + only, text))
-    return block("conventions", rows=rows)
-
-
-def _listed(conventions: Mapping[str, object]) -> str:
-    return "; ".join(f"{key}: {value}" for key, value in conventions.items())

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.progress import report
 from eval.similarity import matrix
 from eval.types import Floats, Floats32
 
@@ -67,6 +68,7 @@ def cohort_statistics(
     mean, std = np.empty(len(rows)), np.empty(len(rows))
     step = max(1, _BLOCK // size)
     for start in range(0, len(rows), step):
+        report("scoring the cohort", start, len(rows))
         part = slice(start, start + step)
         scores = (
             matrix(others, rows[part], similarity).T
@@ -78,6 +80,7 @@ def cohort_statistics(
         scores = scores.astype(np.float64)
         mean[part], spread = scores.mean(axis=1), scores.std(axis=1)
         std[part] = np.where(spread > _FLAT * np.abs(scores).max(axis=1), spread, 0)
+    report("scoring the cohort", len(rows), len(rows))
     return CohortStatistics(mean, std)
 
 

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.formats.files import atomic_path, bounded
+from eval.progress import tracked
 from eval.similarity import pairs
 from eval.types import Floats
 
@@ -270,7 +271,7 @@ def _em(rows: Floats, classes: NDArray[np.intp], iterations: int) -> tuple[Float
     scatter = apart.T @ apart
     kept = rows.shape[1]
     between, within = np.eye(kept), np.eye(kept)
-    for _ in range(iterations):
+    for _ in tracked(range(iterations), "fitting PLDA"):
         precision, inverse = np.linalg.inv(between), np.linalg.inv(within)
         new_between, new_within = np.zeros((kept, kept)), scatter.copy()
         for size in np.unique(sizes):  # classes of one size have one posterior covariance

@@ -179,6 +179,7 @@ def _over(what: str, work: Callable[[T], R], values: Sequence[T]) -> list[R]:
     """The results of some work on all values, by several threads, in their order."""
     runs = [values[start : start + _TOGETHER] for start in range(0, len(values), _TOGETHER)]
     results: list[R] = []
+    report(what, 0, len(values))
     pool = ThreadPoolExecutor(max(1, os.cpu_count() or 1))
     try:
         for run in pool.map(lambda run: [work(value) for value in run], runs):

@@ -8,16 +8,19 @@ from markupsafe import Markup
 
 from eval.formats.provenance import likeness_version
 from eval.formats.writing import atomic_path
+from eval.progress import step
 from eval.reports.blocks import block, joined, prose, table
 from eval.reports.media import Media
 from eval.reports.page import document
 from likeness.checking.findings import Checked, Finding
 from likeness.checking.report import facts
+from likeness.media import media_of_items
 
 _GROUPS = 12  # of a finding that are shown
 _TOGETHER = 4  # items of a group that are shown
 
 
+@step("drawing the page")
 def write_page(folder: Path, checked: Checked, *, command: str) -> None:
     """Write folder/index.html: the facts, and each finding with its first items.
 
@@ -26,8 +29,7 @@ def write_page(folder: Path, checked: Checked, *, command: str) -> None:
         checked: The result of a check.
         command: Makes the page again.
     """
-    path_of = {item.id: item.path for item in checked.items if item.span is None}
-    media = Media(path_of.get)
+    media = media_of_items(checked.items)
     sections = {"The data": table(["", ""], facts(checked).items())}
     for number, finding in enumerate(checked.findings, 1):
         heading = f"{number}. {finding.kind.replace('-', ' ').capitalize()}"
@@ -43,6 +45,7 @@ def write_page(folder: Path, checked: Checked, *, command: str) -> None:
     )
     folder.mkdir(parents=True, exist_ok=True)
     about = f"{checked.data}: {len(checked.items):,} items, {len(checked.findings)} findings"
+    about = about.removesuffix("s") if len(checked.findings) == 1 else about
     with atomic_path(folder / "index.html") as temporary:
         page = document("Check of a data set", about, sections)
         temporary.write_text(page, encoding="utf-8")

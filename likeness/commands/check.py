@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from likeness.commands.long_work import shown
 from likeness.commands.options import (
     EMBEDDINGS,
     Columns,
@@ -131,7 +129,7 @@ def check(
     refuse_idle(context, ("clean",), "--out", out)
     refuse_idle(context, ("trust",), "--model", model)
     _refuse_outputs(data, out, json_file)
-    with warnings.catch_warnings(record=True) as caught, shown():
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         listing = ",".join(columns or ()), label, root
         items, kind = _listed(data, modality, *listing)
@@ -237,4 +235,4 @@ def _vectors(
             "take another model, or say what the data are with --modality"
         )
     readable = [item for item in items if item.path.is_file()]
-    return loaded.embed(readable, progress=sys.stderr.isatty())
+    return loaded.embed(readable)

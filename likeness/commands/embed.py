@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -225,9 +224,7 @@ def embed_files(
 
     loaded, items = _loaded(model, source, out, reading, skips_bad)
     loaded.embedder.to(distributed.start() or pick_device())
-    extracted = extract.extract(
-        loaded, items, out, batch_size=batch_size, workers=workers, progress=sys.stderr.isatty()
-    )
+    extracted = extract.extract(loaded, items, out, batch_size=batch_size, workers=workers)
     if extracted is None:  # another process than the first
         distributed.end()
         return

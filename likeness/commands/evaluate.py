@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from likeness.commands.long_work import EVALUATING, RESAMPLING, refuse_beyond, shown
+from likeness.commands.long_work import EVALUATING, RESAMPLING, refuse_beyond
 from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
@@ -28,6 +28,7 @@ from likeness.commands.options import (
     refuse_idle,
     refuse_input_as_output,
 )
+from likeness.held_out import HeldOutFiles
 from toolkit.printing import say
 
 if TYPE_CHECKING:
@@ -69,8 +70,10 @@ def evaluate(
         list[Path],
         typer.Argument(
             help="Score files, as text, .npz or .parquet, or with --ijb embeddings of faces. "
-            "Several are set side by side.",
-            **EXISTING,
+            "Several are set side by side. The folder of a run stands for the scores of its "
+            "held-out trials, with their subjects, embeddings and media.",
+            exists=True,
+            readable=True,
         ),
     ],
     ijb: Annotated[
@@ -191,12 +194,15 @@ def evaluate(
 
     Of several score files on the same trials, the paired differences are measured too.
     """
+    run = _run_of(scores)
     refuse_input_as_output(context, "json_file")
     refuse_beside_ijb(context, ijb, _NOT_WITH_IJB)
     refuse_idle(context, ("data_name",), "--save-to", save_to)
     if ijb is not None:
         from likeness.commands import ijb as pack
 
+        if run is not None:
+            raise ValueError(f"{run.run} is a folder; --ijb needs files of embeddings")
         presets = pack.read_presets(preset, switch)
         drawn = 0 if is_default(context, "resamples") else resamples
         say(
@@ -205,6 +211,11 @@ def evaluate(
             )
         )
         return
+    if run is not None:
+        scores, subjects = [run.scores], subjects or _existing(run.labels)
+        if report is not None:
+            embeddings = embeddings or [run.embeddings]
+            media = media or _existing(run.items)
     from eval.protocols.verification import VerificationSettings
 
     settings = VerificationSettings(
@@ -220,20 +231,47 @@ def evaluate(
     lists = [*scores, *([trials] if trials else [])]
     per_trial = RESAMPLING if resamples else EVALUATING
     refuse_beyond(memory, "evaluating", lists, per_trial=per_trial)
-    with shown():
-        table = evaluate_files(
-            scores,
-            settings,
-            reference=reference,
-            trial_list=trials,
-            subject_list=subjects,
-            group_list=groups,
-            json_file=json_file,
-            page=page_of(report, embeddings or (), media, str(context.obj)),
-            score_order=score_order,
-            kept=Kept(save_to, data_name) if save_to is not None else None,
-        )
+    table = evaluate_files(
+        scores,
+        settings,
+        reference=reference,
+        trial_list=trials,
+        subject_list=subjects,
+        group_list=groups,
+        json_file=json_file,
+        page=page_of(report, embeddings or (), media, str(context.obj)),
+        score_order=score_order,
+        kept=Kept(save_to, data_name) if save_to is not None else None,
+    )
     say(table)
+
+
+def _run_of(scores: Sequence[Path]) -> HeldOutFiles | None:
+    """The files of the run whose folder stands in place of a score file, if one does.
+
+    Raises:
+        ValueError: The folder holds no scores, or stands beside other scores.
+    """
+    folders = [path for path in scores if path.is_dir()]
+    if not folders:
+        return None
+    files = HeldOutFiles(folders[0])
+    if len(scores) > 1:
+        raise ValueError(
+            f"{files.run} is a folder, which stands for one run alone; beside others name the "
+            f"score file, as in {files.scores}"
+        )
+    if not files.scores.is_file():
+        raise ValueError(
+            f"{files.run} is a folder without {files.scores.relative_to(files.run)}, which "
+            "`likeness train` leaves there for recipes that hold subjects out; name a score file"
+        )
+    return files
+
+
+def _existing(path: Path) -> Path | None:
+    """The path, if it is a file."""
+    return path if path.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -460,7 +498,7 @@ class _Shown:
     def read(cls, page: Page | None, systems: Sequence[str]) -> _Shown:
         """Reads the files of the page. One embedding file serves all systems."""
         from eval.formats import embeddings as embedding_files
-        from eval.reports.media import media_of
+        from likeness.media import media_of
 
         if page is None:
             return cls({}, None, [])

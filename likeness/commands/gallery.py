@@ -5,7 +5,6 @@ The work is done by likeness/galleries.py and likeness/clustering.py.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
@@ -116,7 +115,6 @@ def enrol(
         subject_of=subject_of,
         existing=existing,
         workers=workers,
-        progress=sys.stderr.isatty(),
     )
     _name_unreadable(done.bad)
     if done.repeated:
@@ -181,7 +179,6 @@ def search(
             source=comparer.source,
             far=None if far in (None, "eer") else float(str(far)),
             root=root,
-            progress=sys.stderr.isatty(),
         )
     if out is None:
         say(found.text().rstrip("\n"))
@@ -371,9 +368,7 @@ def _embedded(
             "embeddings (.npz, .ark, .scp, .parquet, .h5 or .lance)"
         )
     comparer = _loaded(model, *reading, rule)
-    made, paths, bad = galleries.embed(
-        comparer.model, data, root=root, workers=workers, progress=sys.stderr.isatty()
-    )
+    made, paths, bad = galleries.embed(comparer.model, data, root=root, workers=workers)
     _name_unreadable(bad)
     return Grouping(made, paths), comparer.threshold, comparer.source
 

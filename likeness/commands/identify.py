@@ -215,7 +215,5 @@ def identify_files(
             digests = {str(path): sha256(path) for path in inputs}
             write_json(json_file, identified.results, digests)
         if page is not None:
-            page.of_identification(
-                identified, (probes, probe_subjects), (gallery, gallery_subjects)
-            )
+            page.write(identified, (probes, probe_subjects), (gallery, gallery_subjects))
     return identified.table()

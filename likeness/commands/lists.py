@@ -30,9 +30,12 @@ def lists(
     ],
     out: Annotated[Path, typer.Argument(help="The folder to write the lists into.")],
     modality: Annotated[
-        Literal["speaker", "face", "image"],
-        typer.Option(help="What the items are: it says which files of a folder count."),
-    ] = "speaker",
+        Literal["speaker", "face", "image"] | None,
+        typer.Option(
+            help="What the items are, which says which files of a folder count (default: "
+            "recordings or images, whichever most files are)."
+        ),
+    ] = None,
     columns: Columns = None,
     label: LabelPattern = "",
     root: Root = None,
@@ -73,13 +76,15 @@ def lists(
     OUT/items.txt has the items, OUT/trials.txt the trials, and OUT/labels.txt the subject of each
     item.
     """
-    from likeness.lists import Draw, draw_lists, items, plural, write_lists
+    from likeness.lists import Draw, draw_lists, items, modality_of, plural, write_lists
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        every = items(data, modality, columns=",".join(columns or ()), label=label, root=root)
+        named = ",".join(columns or ())
+        kind = modality or modality_of(data, columns=named, label=label, root=root)
+        every = items(data, kind, columns=named, label=label, root=root)
         draw = Draw(split, test_share, seed, num_trials, same_sex, cross_session)
-        chosen, trials = draw_lists(every, draw, where=str(data), of=_SUBJECTS[modality])
+        chosen, trials = draw_lists(every, draw, where=str(data), of=_SUBJECTS[kind])
     for text in dict.fromkeys(str(warning.message) for warning in caught):
         warn(text)
     start_from = root or (data if data.is_dir() else data.parent)
@@ -87,7 +92,7 @@ def lists(
     target = 0 if trials.target is None else int(trials.target.sum())
     num_labels = len(set(chosen.labels))
     say(
-        f"{len(chosen)} items of {num_labels} {plural(_SUBJECTS[modality])}, and {len(trials)} "
+        f"{len(chosen)} items of {num_labels} {plural(_SUBJECTS[kind])}, and {len(trials)} "
         f"trials ({target} target) in {out}"
     )
     line = shlex.join(

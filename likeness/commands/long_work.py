@@ -1,43 +1,12 @@
-"""What commands say of long work on lists: a bar, and whether it fits into the memory allowed."""
+"""Whether long work on lists fits into the memory that is allowed."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-_SHOWN_AFTER = 2.0  # seconds of a step
 _BASE = 150_000_000  # bytes of the program itself and of blocks
 # Bytes for each trial, measured with lists of ten million.
 SCORING, EVALUATING, RESAMPLING = 45, 60, 85
-
-
-@contextmanager
-def shown() -> Iterator[None]:
-    """Shows a bar for each step of the block that takes long, where stderr is a terminal."""
-    from eval.progress import reported_to
-
-    began: dict[str, float] = {}
-    tasks: dict[str, Any] = {}
-    with ExitStack() as stack:
-        bars: list[Any] = []
-
-        def show(what: str, done: int, total: int) -> None:
-            now = time.monotonic()
-            if now - began.setdefault(what, now) < _SHOWN_AFTER and what not in tasks:
-                return
-            if not bars:
-                from toolkit.console import bar  # slow to import, needed for long work only
-
-                bars.append(stack.enter_context(bar()))
-            if what not in tasks:
-                tasks[what] = bars[0].add_task(what, total=total)
-            bars[0].update(tasks[what], completed=done, visible=done < total)
-
-        with reported_to(show):
-            yield
 
 
 def refuse_beyond(

@@ -180,5 +180,5 @@ def retrieve_files(
         if json_file:
             write_json(json_file, retrieved.results, {str(path): sha256(path) for path in inputs})
         if page is not None:
-            page.of_retrieval(retrieved, (embeddings, labels), (gallery, gallery_labels or labels))
+            page.write(retrieved, (embeddings, labels), (gallery, gallery_labels or labels))
     return retrieved.table()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 
 import typer
 
-from likeness.commands.long_work import SCORING, refuse_beyond, shown, stored_bytes
+from likeness.commands.long_work import SCORING, refuse_beyond, stored_bytes
 from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
@@ -160,12 +160,11 @@ def score(
     options["strip_extension"] = strip_extension
     matrices = sum(map(stored_bytes, filter(None, (embeddings, probe_embeddings))))
     refuse_beyond(memory, "scoring", [trials], per_trial=SCORING, matrices=matrices)
-    with shown():
-        if calibrate:
-            measures = tuple(quality or ())
-            done = calibrate_files(trials, embeddings, out, quality=measures, **options)
-        else:
-            done = score_files(trials, embeddings, out, **options)
+    if calibrate:
+        measures = tuple(quality or ())
+        done = calibrate_files(trials, embeddings, out, quality=measures, **options)
+    else:
+        done = score_files(trials, embeddings, out, **options)
     say(done)
 
 

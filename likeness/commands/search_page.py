@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from eval.protocols.identification import Identified
     from eval.protocols.retrieval import Retrieved
-    from eval.reports.search import Sides
-    from eval.results import Result
 
-Side = tuple[Path | None, Path | None]
+Files = tuple[Path | None, Path | None]
 """A file of embeddings and its list of labels, where there are such."""
 
 
@@ -30,61 +28,31 @@ class SearchPage:
     media: Path | None
     command: str
 
-    def of_retrieval(self, retrieved: Retrieved, queries: Side, gallery: Side) -> None:
-        """Write the page of a retrieval.
+    def write(self, measured: Identified | Retrieved, queries: Files, gallery: Files) -> None:
+        """Write the page.
 
         Args:
-            retrieved: What was measured.
+            measured: What was measured.
             queries: What was searched for.
-            gallery: What was searched in; without a file the queries themselves.
+            gallery: What was searched in, of galleries apart the first; without a file the queries
+                themselves.
         """
-        from eval.reports import search
-
-        sides = self._sides(retrieved.results[0], queries, gallery, "label")
-        search.retrieval(self.folder / "index.html", retrieved.results, sides)
-
-    def of_identification(self, identified: Identified, probes: Side, gallery: Side) -> None:
-        """Write the page of an identification.
-
-        Args:
-            identified: What was measured.
-            probes: What was searched for.
-            gallery: What was searched in; of galleries apart the first.
-        """
-        from eval.reports import search
-
-        sides = self._sides(identified.results[0], probes, gallery, "subject")
-        page = self.folder / "index.html"
-        search.identification(page, identified.results, sides, identified.searched)
-
-    def _sides(self, result: Result, queries: Side, gallery: Side, kind: str) -> Sides:
         from eval.formats import embeddings
         from eval.formats.provenance import sha256
         from eval.formats.subjects import read_mapping
-        from eval.protocols.labels import labels_of
-        from eval.reports.media import Media, media_of
-        from eval.reports.search import Sides
+        from likeness.searching import Searched
 
-        assert queries[0] is not None
-        own = embeddings.read(queries[0])
-        labels = labels_of(
-            "queries", own.ids, read_mapping(queries[1]) if queries[1] else None, kind
-        )
-        searched, of_searched = None, labels
-        if gallery[0] is not None:
-            searched = embeddings.read(gallery[0])
-            mapping = read_mapping(gallery[1]) if gallery[1] else None
-            of_searched = labels_of("gallery", searched.ids, mapping, kind)
-        files = [path for path in (*queries, *gallery) if path]
-        return Sides(
-            own,
-            labels,
-            searched,
-            of_searched,
-            str(result.conventions["similarity"]),
-            media_of(self.media) if self.media else Media(lambda _: None),
-            self.command,
-            {str(path): sha256(path) for path in dict.fromkeys(files)},
+        sides = [
+            (embeddings.read(file), read_mapping(labels) if labels else None) if file else None
+            for file, labels in (queries, gallery)
+        ]
+        assert sides[0] is not None
+        files = dict.fromkeys(path for path in (*queries, *gallery) if path)
+        Searched(measured, sides[0], sides[1]).report(
+            self.folder,
+            media=self.media,
+            command=self.command,
+            inputs={str(path): sha256(path) for path in files},
         )
 
 

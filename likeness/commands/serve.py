@@ -23,6 +23,7 @@ from likeness.commands.options import (
 )
 from likeness.missing import refuse_missing_model
 from toolkit.printing import say, warn
+from toolkit.showing import hidden
 
 app = typer.Typer()
 _PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
@@ -70,6 +71,24 @@ def serve(
             **EXISTING,
         ),
     ] = None,
+    examples: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of recordings or images that the page offers to try, at most 24 of "
+            "them. They are read at the start.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    keep_media: Annotated[
+        bool,
+        typer.Option(
+            "--keep-media",
+            help="Keep a small picture, or eight seconds of sound, of each enrolment beside the "
+            "gallery, for the page to show. Without it nothing of an upload is kept but its "
+            "embedding.",
+        ),
+    ] = False,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
     allow_host: Annotated[
@@ -108,9 +127,13 @@ def serve(
 
     # These are slow to import, so that what is missing has to be reported before.
     from likeness.service import app as serving
+    from likeness.service.examples import Example, read_examples
     from likeness.service.limits import Limits
+    from likeness.service.work import Extras
+    from likeness.thresholds import look_up
     from likeness.verification import load_to_compare
 
+    max_bytes = round(max_megabytes * 2**20)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     comparer = load_to_compare(
         model,
@@ -121,18 +144,28 @@ def serve(
         warn=warn,
         trust=trust or (),
     )
-    serving.serve(
-        comparer,
-        gallery=gallery,
-        address=serving.Address(host, port, allow_host or ()),
-        token=token,
-        limits=Limits(
-            max_bytes=round(max_megabytes * 2**20),
-            rate=rate,
-            workers=workers or min(4, os.cpu_count() or 1),
-        ),
-        say=say,
-    )
+    to_try: list[Example] = []
+    left_out = ""
+    if examples is not None:
+        # Two of them, and what surrounds them in a request, have to fit.
+        to_try, left_out = read_examples(examples, comparer.model.modality, max_bytes // 2 - 4096)
+    if left_out:
+        warn(f"{examples}: {left_out}")
+    measured, reason = look_up(model, comparer.model.meta, thresholds, warn=warn)
+    with hidden():  # of the requests
+        serving.serve(
+            comparer,
+            gallery=gallery,
+            address=serving.Address(host, port, allow_host or ()),
+            token=token,
+            limits=Limits(
+                max_bytes=max_bytes,
+                rate=rate,
+                workers=workers or min(4, os.cpu_count() or 1),
+            ),
+            extras=Extras(measured, reason, to_try, keep_media),
+            say=say,
+        )
 
 
 def _refuse_absent_packages() -> None:

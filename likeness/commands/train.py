@@ -11,9 +11,11 @@ import typer
 from likeness.commands import recipes
 from likeness.commands.options import Columns, LabelPattern, Root
 from likeness.commands.stopping import stoppable
-from toolkit.printing import say
+from toolkit.printing import say, warn
 
 if TYPE_CHECKING:
+    from eval.per_item import PerItem
+    from likeness.held_out import HeldOut
     from toolkit.training.recipe import Recipe
 
 app = typer.Typer()
@@ -61,11 +63,16 @@ def train(
 ) -> None:
     """Train a variant of a recipe.
 
+    A recipe that holds subjects out leaves trials of them in OUT/held-out, with embeddings and
+    scores, which `likeness evaluate OUT` measures. The next commands are printed at the end.
+
     Several processes share the work when the command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...
     """
     from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
+    from likeness.next_steps import next_commands
+    from likeness.training_page import write_training_page
     from toolkit.parallel import distributed
     from toolkit.training.recipe import load, override
     from toolkit.training.train import fit
@@ -88,11 +95,43 @@ def train(
         distributed.end()
     if os.environ.get("RANK", "0") == "0":
         say(f"{variant}: trained model in {model}")
+        measured = None
         if chosen.measures_items:
-            _test(chosen, data, out, command=f"{context.obj} --resume")
+            measured = _test(chosen, data, out, command=f"{context.obj} --resume")
+        held_out = _keep_held_out(chosen, data, out, measured)
+        if held_out is not None and not chosen.measures_items:
+            write_training_page(out, held_out, chosen.metrics, command=f"{context.obj} --resume")
+        if commands := next_commands(chosen, data, out, held_out):
+            say("\n".join(["next:", *(f"  {command}" for command in commands)]))
 
 
-def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> None:
+def _keep_held_out(
+    recipe: Recipe, data: Path, out: Path, measured: PerItem | None
+) -> HeldOut | None:
+    """Leave embeddings, trials and scores of the held-out items in the folder of the run.
+
+    Returns:
+        What was written; None where the recipe holds nothing out, or where it cannot be written.
+    """
+    from likeness.held_out import HeldOutFiles, measure_held_out, write_held_out
+
+    folder = HeldOutFiles(out).folder
+    try:
+        held_out = measure_held_out(recipe, out, data, measured=measured)
+        if held_out is not None:
+            write_held_out(out, held_out)
+    except ValueError as error:  # such as ids that no list can hold; the model is whole
+        warn(f"{folder} is incomplete: {error}")
+        return None
+    if held_out is not None:
+        say(
+            f"held out: {len(held_out.items)} items with {len(held_out.scored)} trials, their "
+            f"embeddings and scores in {folder}"
+        )
+    return held_out
+
+
+def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> PerItem:
     """Measure the trained model on the recipe's test items; print it, and write a page.
 
     Args:
@@ -100,6 +139,9 @@ def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> None:
         data: The folder of the data set.
         out: The folder of the run.
         command: Makes the page again.
+
+    Returns:
+        What was measured of each item.
     """
     from eval.formats.provenance import likeness_version
     from eval.reports import items
@@ -119,3 +161,4 @@ def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> None:
         log=read_log(out),
     )
     say(f"report: {page}")
+    return measured

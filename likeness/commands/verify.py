@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -154,9 +153,7 @@ def _verify_pairs(
     """Compare many pairs, write or print their rows, and say what was done."""
     from likeness.pairs import verify_pairs
 
-    verified = verify_pairs(
-        comparer, pairs, root=root, workers=workers, progress=sys.stderr.isatty()
-    )
+    verified = verify_pairs(comparer, pairs, root=root, workers=workers)
     if out is None:
         say(verified.text().rstrip("\n"))
         say(verified.summary(), error=True)

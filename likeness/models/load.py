@@ -45,6 +45,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.formats.provenance import digest, sha256
+from eval.progress import step
 from eval.types import check_counts
 from likeness.models import arcface_torch, hub, insightface, model_file, speechbrain, wespeaker
 from likeness.models import onnx as exported
@@ -70,6 +71,7 @@ _KALDI: dict[str, dict[str, Any]] = {
 }
 
 
+@step("loading the model")
 def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] = ()) -> Loaded:
     """Load the model that a text names, with its reading, modality, similarity and digest.
 

@@ -14,23 +14,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-
 from eval.formats.writing import move, sync_names
+from eval.progress import report, step
 from eval.types import name_first
 from likeness.prepare.archives import is_archive, unpack
 from likeness.prepare.fetch import differs, download
-from toolkit.console import bar
 from toolkit.data.source import Archive, Count, Dataset
 from toolkit.training.lock import only_writer
 
@@ -97,6 +89,7 @@ def prepare(
     return counts
 
 
+@step("counting the files")
 def _count(dataset: Dataset, data: Path) -> list[Count]:
     """Count the files of a data set, and what its own check counts."""
     counts = [
@@ -137,22 +130,24 @@ def _bring(archive: Archive, data: Path, *, keep: bool, say: Say, wait_seconds: 
         for url, path in zip(archive.urls, paths, strict=True):
             if not path.is_file():
                 say(f"fetching {url}")
-                with _bar(path.name) as advance:
-                    download(
-                        url,
-                        path,
-                        size=archive.size if len(paths) == 1 else 0,
-                        verified=bool(archive.sha256 or archive.md5),
-                        wait_seconds=wait_seconds,
-                        advance=advance,
-                    )
+                download(
+                    url,
+                    path,
+                    size=archive.size if len(paths) == 1 else 0,
+                    verified=bool(archive.sha256 or archive.md5),
+                    wait_seconds=wait_seconds,
+                    advance=partial(_report, path.name),
+                )
                 fetched.append(path)
     else:
         paths = _parts(archive, data)
         if not paths:
             return
-    _verify(archive, paths, fetched, downloads, say)
-    _place(archive, _label(paths), paths, final, downloads)
+    label = _label(paths)
+    with step(f"checking the sum of {label}"):
+        _verify(archive, paths, fetched, downloads, say)
+    with step(f"unpacking {label}"):
+        _place(archive, label, paths, final, downloads)
     for path in fetched if not keep else []:
         path.unlink(missing_ok=True)
     say(f"{archive.makes} is ready")
@@ -190,6 +185,7 @@ def _verify(
         )
 
 
+@step("checking the files that are there")
 def _summed(archive: Archive, data: Path, final: Path) -> str:
     """Return what the report says of the sum of an archive that is there already.
 
@@ -287,16 +283,6 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> int:
     )
 
 
-@contextmanager
-def _bar(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar of bytes; yields the function that moves it."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with bar(*columns) as progress:
-        task = progress.add_task(name, total=None)
-        yield lambda have, total: progress.update(task, completed=have, total=total or None)
+def _report(name: str, have: int, total: int) -> None:
+    """Report how much of a file is there; a server may not say how long it is."""
+    report(f"fetching {name}", have, total or None, unit="bytes")

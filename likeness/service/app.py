@@ -3,9 +3,10 @@
 FastAPI and uvicorn (the extra "serve").
 
 Answers are JSON; errors are {"error": one sentence}. Uploads are held in memory, decoded with the
-bounds of their modality, and gone with the answer. Meant for one machine or a trusted network:
-there is no TLS (put a proxy in front, and name it with --allow-host) and one token for all who may
-write.
+bounds of their modality, and gone with the answer; with --keep-media a small picture or sound of
+each enrolment stays beside the gallery until the subject is erased. Meant for one machine or a
+trusted network: there is no TLS (put a proxy in front, and name it with --allow-host) and one token
+for all who may write.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 from fastapi import Depends, FastAPI, File, Form, Request
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
@@ -38,8 +39,10 @@ from likeness.service import pages
 from likeness.service.guard import Guard
 from likeness.service.limits import Limits
 from likeness.service.metrics import Metrics
-from likeness.service.work import Service
+from likeness.service.slider import slider
+from likeness.service.work import NO_EXTRAS, Extras, Service
 from likeness.verification import NO_DECISION, Comparer
+from toolkit.gallery import media
 from toolkit.gallery.open import open_gallery
 
 MAX_FILES = 10  # of one enrolment
@@ -47,6 +50,8 @@ MIN_TOKEN = 16  # characters
 _log = logging.getLogger("likeness.serve")
 Upload = Annotated[bytes, File()]
 Uploads = Annotated[list[bytes], File(max_length=MAX_FILES)]
+Face = Annotated[int | None, Form(ge=0, le=9999)]
+Faces = Annotated[list[Annotated[int, Form(ge=0, le=9999)]] | None, Form(max_length=MAX_FILES)]
 Work = Callable[..., Awaitable[Any]]  # work(task, ...) -> what task(...) returns
 
 
@@ -76,6 +81,7 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
     work = _worker(service.limits)
     _add_pages(app)
     _add_state(app, service, metrics, local)
+    _add_examples(app, service)
     _add_questions(app, service, work)
     _add_gallery(app, service, work)
     _add_errors(app)
@@ -160,12 +166,41 @@ def _add_state(app: FastAPI, service: Service, metrics: Metrics, local: bool) ->
             "gallery": None if service.gallery is None else len(service.gallery),
             "max_bytes": service.limits.max_bytes,
             "token_for_reading": not local,
+            "takes": service.takes._asdict(),
+            "keeps_media": service.extras.keeps_media,
+            "examples": len(service.extras.examples),
         }
+
+    @app.get("/thresholds")
+    async def thresholds() -> dict[str, Any]:
+        """What each threshold means: the stored error rates of the model, or the reason why there
+        are none. A rate that fewer than ten trials stand behind is given as ten trials' share.
+        """
+        return slider(service.extras.thresholds, service.extras.no_thresholds)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def prometheus() -> PlainTextResponse:
         """Counts and times in Prometheus' text format."""
         return PlainTextResponse(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_examples(app: FastAPI, service: Service) -> None:
+    @app.get("/examples")
+    async def listed_examples() -> dict[str, Any]:
+        """The files to try that the server was started with, by their numbers."""
+        return {
+            "examples": [
+                {"name": one.name, "bytes": len(one.content)} for one in service.extras.examples
+            ]
+        }
+
+    @app.get("/examples/{number}", response_class=Response)
+    async def example(number: Annotated[int, InPath(ge=0)]) -> Response:
+        """One of the files to try."""
+        examples = service.extras.examples
+        if number >= len(examples):
+            raise HTTPException(404, f"there are {len(examples)} examples, numbered from 0")
+        return Response(examples[number].content, media_type=examples[number].media_type)
 
 
 def _needs_gallery(service: Service) -> Any:
@@ -180,22 +215,35 @@ def _needs_gallery(service: Service) -> Any:
 
 def _add_questions(app: FastAPI, service: Service, work: Work) -> None:
     @app.post("/verify")
-    async def verify(first: Upload, second: Upload) -> dict[str, Any]:
+    async def verify(
+        first: Upload, second: Upload, first_face: Face = None, second_face: Face = None
+    ) -> dict[str, Any]:
         """Are two files of one subject? Score, probability if there is a calibration, decision, and
-        the norms: a measure of quality where /health says so.
+        the norms: a measure of quality where /health says so. Of photographs the faces may be
+        chosen, by the numbers that /faces gives.
         """
-        return dict(await work(service.verify, first, second))
+        numbers = {"first": first_face, "second": second_face}
+        chosen = {side: face for side, face in numbers.items() if face is not None}
+        return dict(await work(service.verify, first, second, chosen))
+
+    @app.post("/faces")
+    async def faces(file: Upload) -> dict[str, Any]:
+        """The faces of a photograph: boxes in pixels of the upright picture, scores, the crop of
+        each that the network would get, and the number of the face that is taken by itself.
+        """
+        return dict(await work(service.find_faces, file))
 
     @app.post("/identify", dependencies=[_needs_gallery(service)])
     async def identify(
         file: Upload,
         k: Annotated[int, Form(ge=1, le=100)] = 5,
         threshold: Annotated[float | None, Form(allow_inf_nan=False)] = None,
+        face: Face = None,
     ) -> dict[str, Any]:
         """The k most similar subjects of the gallery, and who of them it is: the best, if its score
         reaches the threshold (default: the server's).
         """
-        return dict(await work(service.identify, file, k, threshold))
+        return dict(await work(service.identify, file, k, threshold, face))
 
 
 def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:
@@ -215,21 +263,40 @@ def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:
 
     @app.post("/enrol", dependencies=writes, status_code=201)
     async def enrol(
-        subject: Annotated[str, Form(max_length=256)], files: Uploads
+        subject: Annotated[str, Form(max_length=256)], files: Uploads, faces: Faces = None
     ) -> dict[str, Any]:
-        """Enrol a subject, or add to its enrolments, from 1 to 10 files; all of them or none."""
-        return dict(await work(service.enrol, subject, files, replaces=False))
+        """Enrol a subject, or add to its enrolments, from 1 to 10 files; all of them or none. Of
+        photographs the faces may be chosen, by one number of /faces for each file.
+        """
+        task = partial(service.enrol, subject, files, replaces=False, faces=faces or ())
+        return dict(await work(task))
+
+    @app.get("/gallery/{subject:path}", dependencies=[gallery])
+    async def enrolments(subject: Annotated[str, InPath(max_length=256)]) -> dict[str, Any]:
+        """The enrolments of a subject: the norm of each, and the day and what is kept of it, where
+        the server keeps media.
+        """
+        return dict(await work(service.enrolments, subject))
+
+    @app.get("/media/{number}/{subject:path}", dependencies=[gallery], response_class=Response)
+    async def medium(
+        number: Annotated[int, InPath(ge=0)], subject: Annotated[str, InPath(max_length=256)]
+    ) -> Response:
+        """The small picture or sound that is kept of an enrolment, where the server keeps media."""
+        content, kind = await work(service.medium, subject, number)
+        return Response(content, media_type=kind)
 
     @app.put("/gallery/{subject:path}", dependencies=writes)
     async def put(
-        subject: Annotated[str, InPath(max_length=256)], files: Uploads
+        subject: Annotated[str, InPath(max_length=256)], files: Uploads, faces: Faces = None
     ) -> dict[str, Any]:
         """Replace all enrolments of a subject."""
-        return dict(await work(service.enrol, subject, files, replaces=True))
+        task = partial(service.enrol, subject, files, replaces=True, faces=faces or ())
+        return dict(await work(task))
 
     @app.delete("/gallery/{subject:path}", dependencies=writes)
     async def delete(subject: Annotated[str, InPath(max_length=256)]) -> dict[str, Any]:
-        """Erase a subject."""
+        """Erase a subject, with what is kept of it."""
         return dict(await work(service.remove, subject))
 
 
@@ -297,6 +364,7 @@ def serve(
     address: Address = Address(),
     token: str = "",
     limits: Limits | None = None,
+    extras: Extras = NO_EXTRAS,
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve until Ctrl-C. The address is printed when the server can be asked.
@@ -307,10 +375,12 @@ def serve(
         address: where the server listens.
         token: of 16 characters or more; where it is empty one is made and printed.
         limits: what one client can cost the others.
+        extras: what the page offers beside.
         say: prints a line.
 
     Raises:
-        ValueError: the gallery is another model's, the token is too short, or a host is a pattern.
+        ValueError: media are to be kept without a gallery, the gallery is another model's, the
+            token is too short, or a host is a pattern.
         OSError: the address cannot be bound.
     """
     import uvicorn
@@ -324,6 +394,10 @@ def serve(
             f"the token has {len(token)} characters; at least {MIN_TOKEN} are needed, so that it "
             "cannot be guessed"
         )
+    if extras.keeps_media and gallery is None:
+        raise ValueError(
+            "--keep-media keeps pictures and sounds beside a gallery; name one with --gallery DIR"
+        )
     listener = address.listen()
     bound, port = listener.getsockname()[:2]
     local = bound in ("127.0.0.1", "::1")
@@ -336,10 +410,13 @@ def serve(
             calibration=comparer.calibration,
             source=comparer.source,
             limits=limits,
+            extras=extras,
         )
         app = make_app(service, token=token, hosts=address.all_names, local=local)
         url = address.url(port) + (f"#token={token}" if made else "")
         say(f"Likeness serves this {model.modality} model at {url}")
+        if store is not None:
+            _say_media(store, extras.keeps_media, say)
         if comparer.source:
             say(f"Threshold {comparer.threshold:.4g} at {comparer.source}")
         elif comparer.threshold is None and comparer.calibration is None:
@@ -356,6 +433,18 @@ def serve(
         listener.close()
         if store is not None:
             store.close()
+
+
+def _say_media(store: Any, keeps: bool, say: Callable[[str], None]) -> None:
+    """What is kept beside the gallery. What is left of subjects who are gone is erased first."""
+    erased = media.sweep(store.folder, [entry.subject for entry in store.entries()])
+    if erased:
+        say(f"Erased what was kept of {erased} subjects who are not enrolled any more.")
+    if keeps:
+        say(
+            f"A small picture or sound of each enrolment is kept in {store.folder / media.FOLDER} "
+            "until its subject is removed."
+        )
 
 
 def _server_settings(app: Any, limits: Limits) -> Any:

@@ -10,7 +10,7 @@ what the answer's headers, the log and the metrics say.
         (CSRF).
     token
         Enrolling, replacing and removing need it, else 401. Where other machines can connect, so
-        does everything but the page, /health, /docs and /openapi.json.
+        does everything but the page, /health, /thresholds, /docs and /openapi.json.
     rate
         Each client address has a token bucket, else 429. Wrong tokens have a smaller one; where
         that is empty, the right token waits too.
@@ -64,7 +64,8 @@ from likeness.service.metrics import Metrics
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-OPEN = ("/", "/health", "/docs", "/openapi.json")  # say nothing of anybody
+# These say nothing of anybody.
+OPEN = ("/", "/health", "/thresholds", "/docs", "/openapi.json")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 _WRONG_TOKENS = (0.1, 10.0)  # per second, and at once
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")

@@ -12,6 +12,20 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+# The script of the page, in files by subject, in the order in which they run. They share their
+# names: each may use those of the files before it, and within functions those of all.
+SCRIPTS = (
+    "basics.js",
+    "turns.js",
+    "sound.js",
+    "faces.js",
+    "inputs.js",
+    "threshold.js",
+    "answers.js",
+    "gallery.js",
+    "start.js",
+)
+
 
 @cache
 def environment() -> Environment:
@@ -27,7 +41,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals["style"] = Markup(_source(made, "page.css"))
-    made.globals["script"] = Markup(_source(made, "page.js"))
+    made.globals["script"] = Markup("\n".join(_source(made, name) for name in SCRIPTS))
     return made
 
 

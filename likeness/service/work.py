@@ -8,25 +8,55 @@ import inspect
 import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from eval.calibration import Calibration
+from eval.thresholds import Thresholds
 from eval.types import Embeddings
 from likeness import verification
+from likeness.service.examples import Example
+from likeness.service.faces import choosing, find_faces
 from likeness.service.limits import Limits
+from likeness.service.miniatures import miniature
+from likeness.service.takes import Takes, takes
 from likeness.signatures import suffix_of
-from toolkit.data.images import SUFFIXES, check_size
+from toolkit.data.images import SUFFIXES, BadImage, check_size, open_encoded
 from toolkit.data.items import Item
+from toolkit.gallery import media
+from toolkit.gallery.media import Medium
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import embed_where_readable
 
 _log = logging.getLogger("likeness.serve")
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a server offers beside the answers, for people who look at its page.
+
+    Attributes:
+        thresholds: stored thresholds of the model, among which a slider moves; None for no slider.
+        no_thresholds: why there are none, as a sentence.
+        examples: files to try.
+        keeps_media: whether a small picture or sound of each enrolment is kept beside the gallery.
+    """
+
+    thresholds: Thresholds | None = None
+    no_thresholds: str = ""
+    examples: Sequence[Example] = ()
+    keeps_media: bool = False
+
+
+NO_EXTRAS = Extras()
 
 
 class Service:
@@ -39,9 +69,11 @@ class Service:
         calibration: turns scores into probabilities.
         source: where a stored threshold comes from; "" for a number of the caller's own.
         limits: of recordings and images.
+        extras: what the page offers beside.
 
     Raises:
-        ValueError: the threshold is no finite number.
+        ValueError: the threshold is no finite number, or media are to be kept beside a gallery
+            without a folder.
     """
 
     def __init__(
@@ -53,20 +85,36 @@ class Service:
         calibration: Calibration | None = None,
         source: str = "",
         limits: Limits | None = None,
+        extras: Extras = NO_EXTRAS,
     ):
         if threshold is not None and not math.isfinite(threshold):
             raise ValueError(f"threshold {threshold}: must be a finite number")
         self.limits = limits or Limits()
         self.model, self.gallery = _bounded(model, self.limits), gallery
         self.threshold, self.calibration, self.source = threshold, calibration, source
+        self.extras, self.takes = extras, takes(self.model, self.limits)
+        folder = None if gallery is None else gallery.folder
+        if extras.keeps_media and folder is None:
+            raise ValueError(
+                "media are kept beside a gallery, in its folder; name one with --gallery DIR"
+            )
+        self.media: Path | None = folder if extras.keeps_media else None
 
-    def verify(self, first: bytes, second: bytes) -> dict[str, Any]:
-        """Compare two files."""
+    def verify(
+        self, first: bytes, second: bytes, chosen: Mapping[str, int] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """Compare two files.
+
+        Args:
+            first: a recording or an image.
+            second: the other one.
+            chosen: "first" or "second" -> the number of its face, as /faces counts.
+        """
         with private_files([first, second]) as paths:
             with _anonymous(paths):
-                self._refuse_large_images([first, second], paths)
+                self._refuse_images([first, second], paths)
                 compared = verification.verify(
-                    self.model,
+                    choosing(self.model, chosen),
                     *paths,
                     threshold=self.threshold,
                     calibration=self.calibration,
@@ -78,10 +126,24 @@ class Service:
                 "model": self.model.digest,
             }
 
-    def identify(self, file: bytes, k: int, threshold: float | None) -> dict[str, Any]:
-        """Search the gallery for the k subjects who are most similar to a file."""
+    def find_faces(self, file: bytes) -> dict[str, Any]:
+        """The faces of a photograph, and the crop of each that the network would get."""
+        if self.model.modality != "face":
+            raise KeyError(
+                f"faces are found for models of faces; this is a {self.model.modality} one"
+            )
+        with private_files([file]) as paths, _anonymous(paths):
+            self._refuse_images([file], paths)
+            return find_faces(self.model, paths[0])
+
+    def identify(
+        self, file: bytes, k: int, threshold: float | None, face: int | None = None
+    ) -> dict[str, Any]:
+        """Search the gallery for the k subjects who are most similar to a file, or to one of its
+        faces.
+        """
         least = self.threshold if threshold is None else threshold
-        probe = self._embed([file])
+        probe = self._embed([file], {} if face is None else {"0": face})
         matches = self.gallery.search(probe, k)[0]
         accepted = [least is not None and match.score >= least for match in matches]
         return {
@@ -97,30 +159,108 @@ class Service:
             ],
         }
 
-    def enrol(self, subject: str, files: Sequence[bytes], *, replaces: bool) -> dict[str, Any]:
-        """Add a subject's files to its enrolments, or put them in their place."""
-        embeddings = self._embed(files)
+    def enrol(
+        self, subject: str, files: Sequence[bytes], *, replaces: bool, faces: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        """Add a subject's files to its enrolments, or put them in their place.
+
+        Args:
+            subject: who it is.
+            files: recordings or images.
+            replaces: whether they replace what the subject has.
+            faces: the number of the face of each file, as /faces counts; or nothing.
+        """
+        if faces and len(faces) != len(files):
+            raise ValueError(
+                f"{len(faces)} numbers of faces for {len(files)} files; give one for each or none"
+            )
+        chosen = {str(i): face for i, face in enumerate(faces)}
+        embeddings = self._embed(files, chosen)
         store = self.gallery.update if replaces else self.gallery.enrol
         store(embeddings, [subject] * len(files))
+        kept = 0
+        if self.media is not None:
+            kept = self._keep(self.media, subject, files, chosen, embeddings)
         return {
             "subject": subject,
             "added": len(files),
             "norms": embeddings.norms.tolist(),
             "subjects": len(self.gallery),
+            "kept": kept,
         }
+
+    def enrolments(self, subject: str) -> dict[str, Any]:
+        """The enrolments of a subject: number, norm, and where media are kept the day and what."""
+        rows = self.gallery.enrolments(subject)
+        known: list[Medium | None] = [None] * len(rows)
+        if self.media is not None:
+            known = media.kept(self.media, subject, rows)
+        return {
+            "subject": subject,
+            "enrolments": [
+                {
+                    "number": number,
+                    "norm": float(norm),
+                    "date": medium and medium.date,
+                    "medium": medium and ("sound" if medium.path.suffix == ".flac" else "image"),
+                }
+                for number, (norm, medium) in enumerate(
+                    zip(np.linalg.norm(rows.astype(np.float64), axis=1), known, strict=True)
+                )
+            ],
+        }
+
+    def medium(self, subject: str, number: int) -> tuple[bytes, str]:
+        """What is kept of an enrolment, and its media type.
+
+        Raises:
+            KeyError: Nothing is.
+        """
+        rows = self.gallery.enrolments(subject)
+        known = []
+        if self.media is not None and number < len(rows):
+            known = media.kept(self.media, subject, rows[number : number + 1])
+        if not known or known[0] is None:
+            raise KeyError("nothing is kept of this enrolment")
+        kind = "audio/flac" if known[0].path.suffix == ".flac" else "image/jpeg"
+        return media.content(known[0]), kind
+
+    def _keep(
+        self,
+        folder: Path,
+        subject: str,
+        files: Sequence[bytes],
+        chosen: Mapping[str, int],
+        embeddings: Embeddings,
+    ) -> int:
+        """Keep a small picture or sound of each file; how many were kept.
+
+        What was enrolled stays enrolled, whatever the disk says to its picture.
+        """
+        kept = 0
+        with private_files(files) as paths:
+            for i, path in enumerate(paths):
+                try:
+                    small, ending = miniature(self.model, path, chosen.get(str(i)))
+                    kept += media.keep(folder, subject, embeddings.matrix[i], small, ending)
+                except (ValueError, OSError) as error:
+                    _log.warning("nothing was kept of an enrolment: %s", type(error).__name__)
+        return kept
 
     def remove(self, subject: str) -> dict[str, Any]:
         """Erase a subject."""
         self.gallery.remove([subject])
         return {"subject": subject, "subjects": len(self.gallery)}
 
-    def _embed(self, files: Sequence[bytes]) -> Embeddings:
+    def _embed(
+        self, files: Sequence[bytes], chosen: Mapping[str, int] = MappingProxyType({})
+    ) -> Embeddings:
         with private_files(files) as paths, _anonymous(paths):
-            self._refuse_large_images(files, paths)
+            self._refuse_images(files, paths)
             embedded, bad = embed_where_readable(
                 self.model.embedder,
                 [Item(str(i), path) for i, path in enumerate(paths)],
-                self.model.read,
+                choosing(self.model, chosen).read,
             )
             if embedded is None or bad:
                 raise ValueError(
@@ -129,11 +269,32 @@ class Service:
                 )
             return Embeddings(embedded.ids, embedded.matrix, self.model.meta)
 
-    def _refuse_large_images(self, files: Sequence[bytes], paths: Sequence[Path]) -> None:
-        """ValueError for an image of more pixels than are decoded here, by its header."""
+    def _refuse_images(self, files: Sequence[bytes], paths: Sequence[Path]) -> None:
+        """ValueError for an image of more pixels than are decoded here, and for a photograph where
+        the model takes crops, by their headers.
+        """
         for content, path in zip(files, paths, strict=True):
-            if path.suffix in SUFFIXES:
-                check_size(content, str(path), self.limits.max_pixels)
+            if path.suffix not in SUFFIXES:
+                continue
+            check_size(content, str(path), self.limits.max_pixels)
+            if self.takes.kind == "crops":
+                _refuse_photograph(content, path, self.takes)
+
+
+def _refuse_photograph(content: bytes, path: Path, known: Takes) -> None:
+    """ValueError for an image of another size than the crops; what has no header is left to the
+    decoder.
+    """
+    try:
+        height, width = open_encoded(content, str(path)).size
+    except BadImage:
+        return
+    if (height, width) != (known.height, known.width):
+        raise ValueError(
+            f"{path} has {height} x {width} pixels (height x width), but this model takes aligned "
+            f"crops of {known.height} x {known.width}; if it is a photograph, start the server "
+            "with --detector FILE.onnx, which finds the face in it and aligns it"
+        )
 
 
 @contextmanager

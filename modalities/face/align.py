@@ -30,15 +30,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.formats.files import atomic_path
+from eval.progress import tracked
 from eval.types import name_first
 from modalities.face import scrfd, yunet
 from modalities.face.images import decode
-from toolkit.console import console, track
+from toolkit.console import console
 from toolkit.data import tree
 from toolkit.data.batch import Bad
 from toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
 from toolkit.data.items import Item, Items
 from toolkit.models.onnx import open_session
+from toolkit.showing import shown
 
 Choose = Literal["largest", "central"]
 _TAKEN = {"largest": "largest", "central": "largest near the centre"}
@@ -307,6 +309,7 @@ def align_one(
     size: int = 112,
     width: int | None = None,
     choose: Choose = "largest",
+    face: int | None = None,
 ) -> tuple[Pixels, int]:
     """Detect the faces of one image and cut out the chosen one, aligned.
 
@@ -316,18 +319,42 @@ def align_one(
         size: The height of the crop in pixels.
         width: The width of the crop in pixels; None means size.
         choose: Which face is taken, see choose_face().
+        face: The number of the face that somebody chose, as detect() counts from 0; None leaves
+            the choice to the rule.
 
     Returns:
         The crop (size, width, 3), and how many faces the image has.
 
     Raises:
-        ValueError: There is no face, or the landmarks of the chosen one lie outside the image.
+        ValueError: There is no face, or none of this number, or the landmarks of the chosen one lie
+            outside the image.
     """
-    height, breadth = pixels.shape[:2]
     faces = detect(detector, pixels)
     if not len(faces.boxes):
         raise ValueError("no face found")
-    points = faces.landmarks[choose_face(faces, height, breadth, choose)]
+    if face is None:
+        face = choose_face(faces, pixels.shape[0], pixels.shape[1], choose)
+    if not 0 <= face < len(faces.boxes):
+        raise ValueError(f"there is no face {face}; {len(faces.boxes)} were found, from 0")
+    return cut(pixels, faces.landmarks[face], size, width=width), len(faces.boxes)
+
+
+def cut(pixels: Pixels, points: Floats, size: int = 112, *, width: int | None = None) -> Pixels:
+    """Cut out an aligned face whose landmarks all lie in the image, as `crop` does.
+
+    Args:
+        pixels: (H, W, 3) uint8.
+        points: The landmarks (5, 2) in pixels.
+        size: The height of the crop in pixels.
+        width: The width of the crop in pixels; None means size.
+
+    Returns:
+        (size, width, 3) uint8.
+
+    Raises:
+        ValueError: Landmarks lie outside the image; and as crop().
+    """
+    height, breadth = pixels.shape[:2]
     inside = ((points >= 0) & (points <= (breadth - 1, height - 1))).all(axis=1)
     outside = int(np.count_nonzero(~inside))
     if outside:
@@ -335,7 +362,7 @@ def align_one(
             f"{outside} of the 5 landmarks of the chosen face lie outside the image of {breadth} x "
             f"{height} pixels"
         )
-    return crop(pixels, points, size, width=width), len(faces.boxes)
+    return crop(pixels, points, size, width=width)
 
 
 def read(
@@ -346,6 +373,7 @@ def read(
     width: int | None = None,
     choose: Choose = "largest",
     min_score: float | None = None,
+    face: int | None = None,
 ) -> NDArray[np.float32]:
     """Read a photograph as its aligned face.
 
@@ -360,6 +388,8 @@ def read(
         width: The width of the result in pixels; None means size.
         choose: Which face is taken, see choose_face().
         min_score: The lowest score of a face; None means the detector's default.
+        face: The number of the face that somebody chose, as find() counts from 0; None leaves the
+            choice to the rule.
 
     Returns:
         (3, size, width) float32 RGB, 0 to 255.
@@ -374,15 +404,40 @@ def read(
     model = _detector_of(os.getpid(), detector, min_score)
     pixels = decode(item)
     try:
-        aligned, num_faces = align_one(model, pixels, size=size, width=width, choose=choose)
+        aligned, num_faces = align_one(
+            model, pixels, size=size, width=width, choose=choose, face=face
+        )
     except ValueError as error:
         raise BadImage(
             f"{item.name}: {error}; give a photograph that shows the whole face, or align it by "
             "hand"
         ) from None
-    if num_faces > 1:
+    if num_faces > 1 and face is None:
         console.print(f"{item.name}: {num_faces} faces; the {_TAKEN[choose]} was taken")
     return to_floats(aligned)
+
+
+def find(item: Item, *, detector: str, min_score: float | None = None) -> tuple[Pixels, Faces]:
+    """Find the faces of a photograph, among which `read` takes one.
+
+    Args:
+        item: The photograph.
+        detector: The path of an SCRFD or YuNet .onnx file, which is loaded once in each process.
+        min_score: The lowest score of a face; None means the detector's default.
+
+    Returns:
+        The pixels (H, W, 3) of the upright photograph, and its faces; there may be none.
+
+    Raises:
+        BadImage: The image cannot be decoded, or is too narrow for the detector.
+        FileNotFoundError, ValueError: As load_detector().
+    """
+    model = _detector_of(os.getpid(), detector, min_score)
+    pixels = decode(item)
+    try:
+        return pixels, detect(model, pixels)
+    except ValueError as error:
+        raise BadImage(f"{item.name}: {error}") from None
 
 
 @lru_cache(maxsize=1)
@@ -419,7 +474,7 @@ def align_folder(
         choose: Which face is taken where there are several, see choose_face().
         min_score: The lowest score of a face; None means the detector's default.
         suffix: ".png" (lossless) or ".jpg".
-        progress: Whether to show a progress bar.
+        progress: Whether to show how far the work is.
 
     Returns:
         What was done, and what failed.
@@ -435,7 +490,8 @@ def align_folder(
     model = load_detector(detector, min_score=min_score)
     align_image = partial(align_one, model, size=size, width=width, choose=choose)
     out.mkdir(parents=True, exist_ok=True)
-    result = _align_all(targets, out / "several.tsv", align_image, progress)
+    with shown(progress):
+        result = _align_all(targets, out / "several.tsv", align_image)
     with atomic_path(out / "failures.tsv") as temporary:
         lines = [f"{bad.id}\t{' '.join(bad.reason.split())}\n" for bad in result.failures]
         temporary.write_text("".join(lines), encoding="utf-8")
@@ -463,7 +519,6 @@ def _align_all(
     targets: Sequence[tuple[Item, Path]],
     several_path: Path,
     align_image: Callable[[Pixels], tuple[Pixels, int]],
-    progress: bool,
 ) -> Aligned:
     """Write the crops that are not there yet, and keep the list of images with several faces."""
     result = Aligned([], [], [])
@@ -471,7 +526,7 @@ def _align_all(
     # Writing the file again drops half a line at its end, which the next line would lengthen.
     _write_several(several_path, counted)
     with several_path.open("a", encoding="utf-8", errors="surrogateescape") as several:
-        for item, target in track(targets, "aligning", show=progress):
+        for item, target in tracked(targets, "aligning"):
             if not target.is_file():
                 try:
                     aligned, num_faces = align_image(decode(item))

@@ -7,9 +7,8 @@ needed.
         a small SFNet on 64 x 64 pixels: minutes on a CPU, dozens of subjects
     likeness train face/folders:sfnet20 --data ALIGNED --out runs/mine
         SFNet-20 on a GPU, thousands of subjects (iresnet50, simple likewise)
-    python recipes/face/folders.py --align DETECTOR.onnx DATA ALIGNED [HEIGHTxWIDTH]
-        crops from photographs, with an SCRFD or YuNet detector; 112x112 unless another size, such
-        as 112x96, is given
+    likeness align DATA ALIGNED --detector DETECTOR.onnx
+        crops of 112 x 112 from photographs, with an SCRFD or YuNet detector
     likeness lists DATA OUT --modality face
         the item list and the trial list of the held-out subjects for `embed` and `score`
 
@@ -29,19 +28,18 @@ in OpenSphere's release, 4 images of 128 subjects a step.
 import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from _shared import FEW_TRIALS, simple
 
+from likeness.cli import main
 from likeness.failures import one_sentence
-from modalities.face import align, folders, images
+from modalities.face import folders, images
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
-from toolkit.printing import say
 from toolkit.training.recipe import Optim, Recipe, Schedule, Verification
 from toolkit.training.schedules import multistep
 
@@ -95,35 +93,13 @@ RECIPES = {
 }
 
 
-def align_images(detector: Path, data: Path, out: Path, size: str = "112x112") -> None:
-    """Write crops of the images of `data` to the same places in `out`."""
-    height, _, width = size.partition("x")
-    if not (height.isdecimal() and width.isdecimal()):
-        raise ValueError(f"size {size!r}: give height and width in pixels, such as 112x96")
-    made = align.align_folder(
-        data,
-        out,
-        detector=detector,
-        size=int(height),
-        width=int(width),
-        progress=sys.stderr.isatty(),
-    )
-    failed = f"; {len(made.failures)} failed, see {out / 'failures.tsv'}" if made.failures else ""
-    several = (
-        f"; of {len(made.several)} images with several faces, see {out / 'several.tsv'}, the "
-        "largest was taken"
-        if made.several
-        else ""
-    )
-    say(f"{len(made.done)} crops in {out}{several}{failed}")
-
-
 if __name__ == "__main__":
+    # Version 0.1 aligned by this script, with the arguments DETECTOR DATA OUT [HEIGHTxWIDTH].
     with one_sentence("folders.py"):
-        if len(sys.argv) in (5, 6) and sys.argv[1] == "--align":
-            align_images(*map(Path, sys.argv[2:5]), *sys.argv[5:])
-        else:
+        if len(sys.argv) not in (5, 6) or sys.argv[1] != "--align":
             raise ValueError(
-                "usage: python recipes/face/folders.py --align DETECTOR.onnx DATA ALIGNED "
-                "[HEIGHTxWIDTH]; `likeness lists DATA OUT --modality face` writes lists"
+                "crops are written by `likeness align DATA OUT --detector FILE.onnx`, and lists by "
+                "`likeness lists DATA OUT`"
             )
+        detector, data, out, *size = sys.argv[2:]
+        main(["align", data, out, "--detector", detector, *(["--size", *size] if size else [])])

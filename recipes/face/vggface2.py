@@ -8,7 +8,7 @@ Wen et al., "Pairwise Similarity Learning is SimPLE", ICCV 2023: every loss of T
     likeness train face/vggface2:cosface_star_m0.1 loss.b_theta=0.5 --data DATA --out runs/star
         the rest of Table 10
 
-DATA holds aligned crops of 112 x 112 (`python recipes/face/folders.py --align`),
+DATA holds aligned crops of 112 x 112 (`likeness align`),
 DATA/n000002/0001_01.jpg: 8,631 subjects and 3.14 million images of VGGFace2's training part; or
 DATA/train.rec with train.idx. The model is watched on LFW, AgeDB-30, CALFW and CPLFW together while
 it trains, from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with

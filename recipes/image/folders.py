@@ -11,9 +11,8 @@ never saw.
 
 DATA may also be a .csv, .tsv or .parquet file or a list, and `--label '{label}_*.jpg'` takes the
 classes from the names of files.
-A fifth of the classes, at least 2, are held out and retrieved from among themselves. A batch is 16
-of the other classes: with fewer than 20 classes in all add sampling.batch_size=N, 4 times the
-number of training classes or less.
+A fifth of the classes, at least 2, are held out and retrieved from among themselves. A batch is 4
+images each of 16 of the other classes, or of all of them if there are fewer.
 
 `small` learns from nothing, on a CPU in minutes, and is a beginning for a few thousand plain images
 (signs, glyphs, parts); for photographs take resnet50 with ImageNet weights and a GPU. No number of

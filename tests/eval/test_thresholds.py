@@ -127,3 +127,55 @@ def test_scores_that_were_edited_say_nothing_of_their_origin(tmp_path: Path) -> 
     with pytest.raises(ValueError, match="damaged"):
         read_origin(path)
     write_origin("/dev/null", ORIGIN)  # which nobody reads again
+
+
+def test_a_curve_says_what_any_threshold_means_and_no_more_than_the_data_support(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    target = rng.normal(2, 1, 300).astype(np.float32)
+    nontarget = np.round(rng.normal(0, 1, 5000), 2).astype(np.float32)  # with ties
+    scores = Scores(np.concatenate((target, nontarget)), np.arange(5300) < 300)
+    entry, _ = measure(scores, Origin("dot"), data="demo", fars=[0.01])
+    assert 50 <= len(entry.curve) <= 100
+    for value, far, frr in entry.curve:
+        accepted = sum(score >= value for score in nontarget.tolist())
+        refused = sum(score < value for score in target.tolist())
+        assert far == max(accepted, LEAST_ERRORS) / 5000
+        assert frr == max(refused, LEAST_ERRORS) / 300
+    fars = [place.far for place in entry.curve]
+    assert fars == sorted(fars, reverse=True)
+    assert max(fars) > 0.45  # from lenient ...
+    assert min(fars) == LEAST_ERRORS / 5000  # ... to the strictest that ten trials stand behind
+    save(tmp_path / "t.json", entry)
+    assert load(tmp_path / "t.json") == (entry,)
+
+
+def test_few_trials_give_no_curve() -> None:
+    scores = Scores(np.arange(119.0), np.arange(119) >= 100)
+    assert measure(scores, Origin("dot"), data="demo", fars=[])[0].curve == ()
+
+
+def test_a_file_without_a_curve_is_read_and_a_damaged_curve_is_refused(tmp_path: Path) -> None:
+    scores = Scores(np.arange(200.0), np.arange(200) >= 90)
+    entry, _ = measure(scores, Origin("dot"), data="demo", fars=[])
+    path = tmp_path / "t.json"
+    save(path, entry)
+    document = json.loads(path.read_text())
+    curve = document["measured"][0].pop("curve")
+    path.write_text(json.dumps(document))
+    (old,) = load(path)
+    assert (old.points, old.curve) == (entry.points, ())
+    for wrong in (
+        {},
+        curve * 50,
+        [*curve, [*curve[-1][:2], True]],
+        curve[::-1],
+        [[0.0, 1.5, 0.1]],
+        [[0.0, 0.1]],
+        [[10**400, 0.1, 0.1]],
+    ):
+        document["measured"][0]["curve"] = wrong
+        path.write_text(json.dumps(document))
+        with pytest.raises(ValueError, match="not a file of thresholds"):
+            load(path)

@@ -50,6 +50,10 @@ def test_train_embed_score_evaluate(
 ) -> None:
     settings = ("schedule.steps=2", "--data", voices, "--out", tmp_path / "run")
     assert likeness("train", f"{TINY}:simple", *settings) == 0
+    trained_page = (tmp_path / "run" / "report" / "index.html").read_text()
+    assert "Loss by step" in trained_page
+    assert "Lowest target scores" in trained_page
+    assert "<audio controls" in trained_page
     listed_items = ("--items", trained / "items.txt", "--root", voices)
     for suffix in ("npz", "ark"):
         out, scores = tmp_path / f"e.{suffix}", tmp_path / f"{suffix}.txt"

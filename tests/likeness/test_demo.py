@@ -74,7 +74,7 @@ def test_every_command_can_be_pasted(
         "score": [*pairs, *mine, "--out", "mine.txt"],
         "evaluate": ["mine.txt", *mine, *media, "--report", "mine-report"],
         "verify": [str(data / IDS[0]), str(data / IDS[1]), *model],
-        "serve": [*model],
+        "serve": [*model, "--examples", str(data)],
     }
     assert {name: commands[name][2:] for name in expected} == expected
     files = [str(path) for path in made.scores]

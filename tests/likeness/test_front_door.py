@@ -491,12 +491,19 @@ def test_systems_are_quoted_where_one_has_to_be_named(world: Path) -> None:
         likeness.evaluate(scored, reference="euclidean")
 
 
-def test_identify_and_retrieve(world: Path) -> None:
+def test_identify_and_retrieve(world: Path, voices: Path, tmp_path: Path) -> None:
     identified = likeness.identify(world / "voices.npz", str(world / "voices.npz"))
     assert "rank" in identified.table()
     settings = likeness.RetrievalSettings(num_resamples=0)
     retrieved = likeness.retrieve(world / "voices.npz", settings=settings)
     assert {result.metric for result in retrieved.results} >= {"recall@1", "map@r"}
+    assert str(retrieved) in repr(retrieved)
+    for searched, title in ((identified, "Identification"), (retrieved, "Retrieval")):
+        page = searched.report(tmp_path / title, media=voices)
+        assert page == tmp_path / title / "index.html"
+        text = page.read_text()
+        assert f"<h1>{title} report</h1>" in text
+        assert "<audio controls" in text
 
 
 def test_help_and_version(

@@ -150,3 +150,16 @@ def test_a_pattern_trains_and_lists_the_same_speakers(table: Path, tmp_path: Pat
     assert len(held_out) == 2
     assert not held_out & trained
     assert len(likeness.items(flat, label=pattern)) == 48
+
+
+def test_the_files_say_what_they_are(tmp_path: Path) -> None:
+    for label in ("a", "b", "c", "d"):
+        folder = tmp_path / "things" / label
+        folder.mkdir(parents=True)
+        for name in ("1.png", "2.png", "notes.wav"):
+            (folder / name).touch()
+    listed = likeness.items(tmp_path / "things")
+    assert {item.suffix for item in listed} == {".png"}
+    assert {item.suffix for item in likeness.items(tmp_path / "things", "speaker")} == {".wav"}
+    assert run("lists", tmp_path / "things", tmp_path / "lists") == 0
+    assert len(read_trials(tmp_path / "lists" / "trials.txt")) == 6

@@ -206,3 +206,25 @@ def test_a_size_that_no_template_has_is_refused_before_the_work(
     file = network(tmp_path / "n.onnx", (160, 160))
     with pytest.raises(ValueError, match=r"160 x 160.*112 x 96"):
         likeness.load(f"insightface:{file}", detector=detector)
+
+
+def test_align_writes_crops_of_the_detector_and_goes_on(
+    detector: Path, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("align", photographs, tmp_path / "crops", "--detector", detector)
+    assert command(*asked, "--size", "112x96") == 0
+    assert "crops in" in capsys.readouterr().out
+    written = sorted((tmp_path / "crops").rglob("*.png"))
+    assert len(written) == 3  # of four photographs, one has no face
+    assert "bob/2.png" in (tmp_path / "crops" / "failures.tsv").read_text()
+    loaded = align.load_detector(detector)
+    for path in written:
+        photograph = photographs / path.relative_to(tmp_path / "crops")
+        pixels = images.decode(Item("a", photograph))
+        crop, _ = align.align_one(loaded, pixels, size=112, width=96)
+        assert (images.decode(Item("a", path)) == crop).all()
+    times = [path.stat().st_mtime_ns for path in written]
+    assert command(*asked, "--size", "112x96") == 0
+    assert [path.stat().st_mtime_ns for path in written] == times
+    assert command(*asked, "--size", "112") == 2
+    assert "112x96" in capsys.readouterr().err

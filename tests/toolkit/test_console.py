@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from toolkit.console import Bar, console, interruptible
+from toolkit.console import console, interruptible
 from toolkit.data.batch import Bad
 from toolkit.training.log import BadItems
 
@@ -22,8 +22,7 @@ def test_names_are_not_read_as_markup(
     bad = BadItems(0.9)
     bad.count([Bad(name, "[no] sound") for name in NAMES], 10)
     bad.report()
-    with Bar(10, 0) as bar:
-        bar.note("from [runs/an4]")
+    console.print("from [runs/an4]")
     output = capsys.readouterr().err
     for name in NAMES:
         assert f"skipped {name}: [no] sound" in output

@@ -119,7 +119,7 @@ class Texts(Sequence[str]):
             offsets, buffer = self._offsets.array, self._buffer.array
             start, stop, step = index.indices(len(self))
             if step != 1:
-                return self.take(np.arange(start, stop, step))
+                return self.take(np.array(range(start, stop, step), dtype=np.int64))
             stop = max(start, stop)
             begin = offsets[start : stop + 1]
             return Texts(buffer[begin[0] : begin[-1]], begin - begin[0])

@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from eval.formats.files import at_lines, atomic_path
+from eval.progress import report
 from eval.types import name_first
-from toolkit.console import bar
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item, Items, ItemsBuilder
 
 _MAX_LINE = 8192  # characters of a line
 _FIRST, _CHUNK = 2**12, 2**22  # characters that are read together, at first and later
-_LONG = 2**26  # bytes of a list that takes long enough for a bar
 FURTHER = ("start", "end", "sex", "age", "session", "group")  # columns that Items carry along
 _READ = ("id", "path", "label")  # the other columns that are read
 _OTHER_BLANK = re.compile(r"[^\S \t\n]")
@@ -47,12 +46,14 @@ def read_items(path: Path, root: Path | None = None) -> Items:
     """
     rows = _Rows(path.parent if root is None else root)
     size = path.stat().st_size
-    with bar(show=size > _LONG) as shown:
-        task = shown.add_task("reading the list", total=size)
-        for above, text in _chunks(path):
-            if not rows.add_plain(text):
-                rows.add_lines(path, above, text)
-            shown.advance(task, len(text))
+    num_read, what = 0, f"reading {path.name}"
+    report(what, num_read, size, unit="bytes")
+    for above, text in _chunks(path):
+        if not rows.add_plain(text):
+            rows.add_lines(path, above, text)
+        num_read += len(text)
+        report(what, min(num_read, size - 1), size, unit="bytes")
+    report(what, size, size, unit="bytes")
     if rows.malformed:
         raise ValueError(
             f"{path}: {len(rows.malformed)} malformed lines ({', '.join(rows.malformed[:5])}); "

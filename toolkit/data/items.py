@@ -200,7 +200,7 @@ class Items(Sequence[Item]):
         if isinstance(index, slice):
             if index.step in (None, 1):
                 return self._rows(index)
-            return self.take(np.arange(*index.indices(len(self))))
+            return self.take(np.array(range(len(self))[index], dtype=np.int64))
         if isinstance(index, np.ndarray):
             return self.take(np.arange(len(self))[index])
         id, path = self.ids[index], self.beginnings[index] or ""

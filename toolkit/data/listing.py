@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from eval.formats.cells import head_of
+from eval.progress import step
 from eval.types import name_first
 from toolkit.data import tables, tree
 from toolkit.data.column_names import parse_columns
@@ -20,6 +21,7 @@ from toolkit.data.rttm import read_rttm
 Scan = Callable[[Path], Items]
 
 
+@step("listing the data")
 def list_items(
     data: str | Path,
     *,

@@ -6,7 +6,7 @@ These are pure functions of (seed, epoch), so that any step can be found again w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -164,6 +164,30 @@ def check_settings(sampling: Sampling) -> None:
         )
     if each and size % each:
         raise ValueError(f"sampling: batch_size={size} is not a multiple of items_per_class={each}")
+
+
+def fitted(labels: Index, sampling: Sampling) -> Sampling:
+    """Returns the sampling with the largest batch that the data can fill, up to its own.
+
+    Args:
+        labels: The class number of each item (N,).
+        sampling: How to draw.
+
+    Returns:
+        A batch has at most N items, and with `items_per_class` at most every class once. The same
+        sampling, if its batch is no larger.
+
+    Example:
+        >>> fitted(np.array([0, 0, 1, 1, 1]), Sampling(batch_size=64)).batch_size
+        5
+        >>> fitted(np.array([0, 0, 1, 1, 1]), Sampling(batch_size=64, items_per_class=2)).batch_size
+        4
+    """
+    each = sampling.items_per_class
+    most = each * int(np.unique(labels).size) if each else int(labels.size)
+    if not 0 < most < sampling.batch_size:
+        return sampling
+    return replace(sampling, batch_size=most)
 
 
 def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> None:

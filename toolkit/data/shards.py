@@ -35,11 +35,12 @@ from numpy.typing import NDArray
 
 from eval.formats.files import atomic_path
 from eval.formats.writing import move
+from eval.progress import as_part, report
 from eval.types import name_first
-from toolkit.console import track
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import MAX_SPAN, NO_SPAN, Item, Items, ItemsBuilder
 from toolkit.data.shard_scan import LABEL_SUFFIXES, MAX_NAME, Member, is_name, scan
+from toolkit.showing import shown
 
 _BLOCK = tarfile.BLOCKSIZE
 _MAX_INDEX = 2**30  # bytes
@@ -191,7 +192,7 @@ def write(
         shard_bytes: The size of a shard in bytes, at most; an item that is larger alone gets a
             shard of its own.
         seed: The seed of the order.
-        progress: Shows a bar.
+        progress: Whether to show how far the work is.
         cut: Gives the bytes of an item that is a stretch of a recording as a file of its own, and
             the suffix of this file, as modalities.speaker.cuts.cut does.
 
@@ -216,7 +217,8 @@ def write(
     with TemporaryDirectory(prefix="likeness-cuts-") as cuts:
         if cut is not None:
             items = [_cut_out(item, number, Path(cuts), cut) for number, item in enumerate(items)]
-        return _write(items, folder, name, shard_bytes, seed, progress)
+        with shown(progress):
+            return _write(items, folder, name, shard_bytes, seed)
 
 
 def _cut_out(
@@ -232,7 +234,7 @@ def _cut_out(
 
 
 def _write(
-    items: Sequence[Item], folder: Path, name: str, shard_bytes: int, seed: int, progress: bool
+    items: Sequence[Item], folder: Path, name: str, shard_bytes: int, seed: int
 ) -> list[Path]:
     """Packs items of which each is a file or a span, as `write` says."""
     records, sizes = _label_members(items), _sizes(items)
@@ -248,11 +250,14 @@ def _write(
     unfinished = folder / f".{name}.unfinished"
     unfinished.mkdir(parents=True, exist_ok=True)
     first = 0
-    for shard, chosen in track(list(zip(shards, plan, strict=True)), "packing", show=progress):
+    report("packing", 0, len(items))
+    for shard, chosen in zip(shards, plan, strict=True):
         if shard not in there and not _holds(unfinished / shard.name, contents[shard]):
             members = [(items[i], sizes[i], records[i]) for i in chosen]
-            _pack(unfinished / shard.name, members, first)
+            with as_part(first, len(items)):
+                _pack(unfinished / shard.name, members, first)
         first += len(chosen)
+        report("packing", first, len(items))
     for shard in shards:
         if shard not in there:
             move(_index_of(unfinished / shard.name), _index_of(shard))
@@ -382,6 +387,7 @@ def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> Non
                 member = tarfile.TarInfo(f"{key:09d}{ending}")
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
+            report("packing", key - first, len(chosen))
     _write_index(shard, packed)
 
 

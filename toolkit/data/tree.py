@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from eval.progress import tracked
 from toolkit.data.columns import BLOCK
 from toolkit.data.items import Items, ItemsBuilder
 
@@ -116,7 +117,7 @@ def _items(root: Path, runs: Iterator[_Run]) -> Items:
         ids.clear()
         labels.clear()
 
-    for below, names in runs:
+    for below, names in tracked(runs, f"listing {root.name}", unit="folders"):
         ids += [below + name for name in names]
         labels += [below.partition("/")[0] or None] * len(names)
         if len(ids) >= BLOCK:

@@ -22,6 +22,8 @@ These are the methods:
     search(probes, k=5, threshold=None)
         gives one tuple of Matches per probe, best first; with a threshold, an empty tuple says that
         the probe is nobody who is enrolled
+    enrolments(subject)
+        gives the raw enrolments of a subject
     entries(), len(), close(), meta, similarity
 
 A subject is one template, which eval.scoring.templates.pool makes from the enrolments. Enrolments
@@ -45,6 +47,7 @@ from numpy.typing import NDArray
 
 from eval.similarity import matrix, pairs
 from eval.types import Embeddings, Floats32, nfc
+from toolkit.gallery import media
 from toolkit.gallery.rules import (
     Entry,
     Match,
@@ -96,8 +99,9 @@ class ExactGallery:
         similarity: str | None = None,
         pooling: str = "mean",
     ):
+        self.folder = None if folder is None else Path(folder)
         self._store = Enrolments(
-            None if folder is None else Path(folder),
+            self.folder,
             *stated(meta, similarity, pooling, folder is None),
         )
         # The file stays locked while the store is open, also after an error here.
@@ -177,6 +181,7 @@ class ExactGallery:
         with self.lock:
             leaving = list(dict.fromkeys(map(nfc, subjects)))
             refuse_unknown(leaving, self.row)
+            media.erase(self.folder, leaving)
             self._store.remove(leaving)
             places = [self.row[name] for name in leaving]
             kept = np.delete(np.arange(len(self.names)), places)
@@ -267,6 +272,16 @@ class ExactGallery:
                 for values in zip(self.names, self._counts, self._norms.tolist(), strict=True)
             ]
 
+    def enrolments(self, subject: str) -> Floats32:
+        """Gives the raw enrolments (R, D) of a subject, in the order in which they were made.
+
+        Raises:
+            KeyError: The subject is not enrolled.
+        """
+        with self.lock:
+            refuse_unknown([nfc(subject)], self.row)
+            return self._store.of([nfc(subject)])[1]
+
     def close(self) -> None:
         """Frees the folder for another process."""
         self._store.close()
@@ -292,6 +307,8 @@ class ExactGallery:
         if not subjects:
             return
         with self.lock:
+            if replace:
+                media.erase(self.folder, dict.fromkeys(subjects))
             self._store.write(subjects, embeddings.matrix, replace=replace)
             more = [] if replace else [name for name in dict.fromkeys(subjects) if name in self.row]
             known = set(more)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.types import Embeddings, nfc
+from eval.types import Embeddings, Floats32, nfc
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.rules import Entry, Match, refuse_other
 from toolkit.gallery.search import PRODUCTS, as_asked
@@ -141,6 +141,10 @@ class FaissGallery:
     def entries(self) -> list[Entry]:
         """Lists who is enrolled, in the order of enrolment."""
         return self.exact.entries()
+
+    def enrolments(self, subject: str) -> Floats32:
+        """Gives the raw enrolments (R, D) of a subject, as ExactGallery.enrolments."""
+        return self.exact.enrolments(subject)
 
     def close(self) -> None:
         """Frees the folder for another process."""

@@ -23,6 +23,7 @@ from eval.formats.tables import create_lance, has_version, remove_older_versions
 from eval.formats.writing import added
 from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first, nfc
+from toolkit.gallery import media
 from toolkit.gallery.rules import (
     Entry,
     Match,
@@ -73,16 +74,16 @@ class LanceGallery:
             raise ImportError(
                 "a LanceDB gallery needs LanceDB; run `pip install 'likeness[search]'`"
             ) from None
-        self._folder = Path(folder)
-        agreed, defaults = stated(meta, similarity, pooling, not holds(self._folder))
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path = self._folder / f"{TABLE}.lance"
-        self._db: Any = lancedb.connect(str(self._folder))
+        self.folder = Path(folder)
+        agreed, defaults = stated(meta, similarity, pooling, not holds(self.folder))
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = self.folder / f"{TABLE}.lance"
+        self._db: Any = lancedb.connect(str(self.folder))
         self._table: Any = None
         self._lock = RLock()
         self.meta = {**defaults, **(agreed or {})}
         self.pooling, self.dim = self.meta.pop("pooling"), 0
-        if holds(self._folder):
+        if holds(self.folder):
             self._open(agreed)
         self.similarity = self.meta["similarity"]
         if self.similarity.partition(":")[0] not in PRODUCTS:
@@ -106,10 +107,10 @@ class LanceGallery:
                 raise ValueError("columns or meta are missing")
         except (KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError) as error:
             raise ValueError(
-                f"{self._folder}: not a gallery of Likeness ({str(error)[:120]}); choose another "
+                f"{self.folder}: not a gallery of Likeness ({str(error)[:120]}); choose another "
                 "folder"
             ) from None
-        refuse_contradictions(self._folder, meta, agreed)
+        refuse_contradictions(self.folder, meta, agreed)
         # The table comes last: where it is set, the other three belong to it.
         self.meta, self.pooling, self.dim = meta, pooling, dim
         self._table = table
@@ -131,6 +132,7 @@ class LanceGallery:
             refuse_unknown(
                 list(dict.fromkeys(subjects)), dict.fromkeys(self._enrolments(subjects), 0)
             )
+            media.erase(self.folder, dict.fromkeys(subjects))
             self._write(embeddings, subjects, replace=True)
             remove_older_versions(self._path, self._table)
 
@@ -140,6 +142,7 @@ class LanceGallery:
         with self._lock, self._readable():
             refuse_unknown(leaving, dict.fromkeys(self._enrolments(leaving), 0))
             if leaving:
+                media.erase(self.folder, leaving)
                 with added(self._path):
                     self._table.delete(_among(leaving))
                 remove_older_versions(self._path, self._table)
@@ -174,6 +177,14 @@ class LanceGallery:
                 entries.append(Entry(name, len(rows), float(template.norms[0])))
             return entries
 
+    def enrolments(self, subject: str) -> Floats32:
+        """Gives the raw enrolments (R, D) of a subject, as ExactGallery.enrolments."""
+        name = nfc(subject)
+        with self._readable():
+            rows = self._enrolments([name])
+            refuse_unknown([name], dict.fromkeys(rows, 0))
+            return rows[name]
+
     def close(self) -> None:
         """Does nothing, since nothing is kept open."""
 
@@ -185,7 +196,7 @@ class LanceGallery:
         if self._table is not None:
             with self._readable():
                 self._table.checkout_latest()
-        elif holds(self._folder):
+        elif holds(self.folder):
             self._open(self.meta)
         return self._table
 
@@ -211,7 +222,7 @@ class LanceGallery:
         except BaseException as error:  # a panic of Rust is not an Exception
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise ValueError(
-                f"{self._folder}: its table cannot be read or changed ({reason}); if it is "
+                f"{self.folder}: its table cannot be read or changed ({reason}); if it is "
                 "damaged, restore a copy or use another folder"
             ) from None
 

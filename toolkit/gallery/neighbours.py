@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.progress import step, tracked
 from eval.protocols.retrieval import Conventions
 from eval.ranks import label_codes, prepared
 from eval.tiles import TILE, Rows, as_rows, scorer
@@ -99,6 +100,7 @@ def approximate_recall(
     return recall
 
 
+@step("building the index")
 def _index(faiss: Any, kind: str, rows: Rows, similarity: str) -> tuple[Any, str]:
     """An index of the rows, and its description."""
     num_rows, dim = rows.shape
@@ -123,7 +125,7 @@ def _exact(queries: Floats32, rows: Rows, most: int, similarity: str) -> Numbers
     """The numbers (Q, most) of the nearest rows, from the nearest on."""
     scores: Floats32 = np.empty((len(queries), 0), dtype=np.float32)
     numbers: Numbers = np.empty((len(queries), 0), dtype=np.int64)
-    for start in range(0, rows.shape[0], TILE):
+    for start in tracked(range(0, rows.shape[0], TILE), "searching exactly"):
         tile = prepared(rows[start : start + TILE], slice(None), similarity)
         new = scorer(tile, np.zeros(len(tile), dtype=np.bool_), "dot")(queries)
         kept = np.argpartition(-new, min(most, len(tile)) - 1, axis=1)[:, :most]

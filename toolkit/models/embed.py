@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from eval.progress import as_part, report
 from eval.types import Embeddings, name_first
-from toolkit.console import bar, ignore_ctrl_c
+from toolkit.console import ignore_ctrl_c
 from toolkit.data.batch import (
     NOT_FINITE,
     Array,
@@ -184,7 +185,6 @@ def embed_where_readable(
     *,
     batch_size: int = 16,
     workers: int = 0,
-    progress: bool = False,
     part: bool = False,
 ) -> tuple[Embeddings | None, list[Bad]]:
     """Embed as `embed` does, but return None in place of embeddings where nothing can be read.
@@ -195,13 +195,10 @@ def embed_where_readable(
         read: Gives an item's input, or several of them.
         batch_size: The largest number of inputs in a batch.
         workers: The number of processes that read.
-        progress: Whether to show a progress bar.
         part: Whether the items are a part of a longer list. Then nothing is raised for a network
             that diverged: the caller asks `refuse_diverged` about the whole list.
     """
-    rows, bad = _rows(
-        embedder, items, read, batch_size=batch_size, workers=workers, progress=progress
-    )
+    rows, bad = _rows(embedder, items, read, batch_size=batch_size, workers=workers)
     if not part:
         refuse_diverged(bad, len(rows))
     return (_stacked(rows, items, None) if rows else None), bad
@@ -285,7 +282,6 @@ def _rows(
     *,
     batch_size: int = 16,
     workers: int = 0,
-    progress: bool = False,
 ) -> tuple[dict[int, Floats], list[Bad]]:
     """Return position -> embedding of every readable item, and the items that have none."""
     was_training = embedder.training
@@ -295,6 +291,8 @@ def _rows(
     window: list[tuple[int, Array]] = []
     num_values = 0
     make_room_for_sockets()
+    num_read = num_done = 0  # items
+    report("embedding", num_done, len(items))
     reader = torch.utils.data.DataLoader(
         _Inputs(items, reading_for(read)),
         batch_size=None,
@@ -303,23 +301,26 @@ def _rows(
         generator=torch.Generator(),
     )
     try:
-        with bar(show=progress) as shown:
-            task = shown.add_task("embedding", total=len(items))
-            for position, value in reader:
-                if isinstance(value, Bad):
-                    bad.append((position, value))
-                elif value is not None:
-                    window.append((position, _as_input(value)))
-                    num_values += window[-1][1].size
-                if value is None or isinstance(value, Bad):
-                    shown.advance(task)
-                if len(window) >= _WINDOW or num_values >= _WINDOW_VALUES:
+        for position, value in reader:
+            if isinstance(value, Bad):
+                bad.append((position, value))
+            elif value is not None:
+                window.append((position, _as_input(value)))
+                num_values += window[-1][1].size
+            if value is None or isinstance(value, Bad):
+                num_read += 1
+                report("embedding", num_done, len(items), note=f"{num_read:,} read")
+            if len(window) >= _WINDOW or num_values >= _WINDOW_VALUES:
+                with as_part(num_done, len(items)):
                     _add_window(sums, window, embedder, items, batch_size, read)
-                    window, num_values = [], 0
-            if window:
+                num_done, window, num_values = num_read, [], 0
+        if window:
+            with as_part(num_done, len(items)):
                 _add_window(sums, window, embedder, items, batch_size, read)
+        num_done = num_read
     finally:
         embedder.train(was_training)
+        report("embedding", num_done, num_done)
     return _means(sums, bad, items)
 
 
@@ -343,6 +344,8 @@ def _add_window(
     device = next(tensors).device
     sizes = [value.shape[-1] for _, value in window]
     numbered = [(place, value) for place, (_, value) in enumerate(window)]
+    done, last = 0, {position: place for place, (position, _) in enumerate(window)}
+    ends = set(last.values())  # where the last input of an item stands
     for places, inputs, lengths in _buckets(numbered, batch_size, embedder, device):
         lengths = None if lengths is None else lengths.to(device)
         try:
@@ -358,6 +361,8 @@ def _add_window(
             position, size = window[place][0], sizes[place]
             total, weight = sums.get(position, (np.zeros(1), 0))
             sums[position] = total + size * row, weight + size
+        done += sum(place in ends for place in places)
+        report("embedding", done, None)
 
 
 def _means(

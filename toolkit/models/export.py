@@ -23,6 +23,7 @@ from torch import Tensor
 
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
+from eval.progress import step, tracked
 from toolkit.models import onnx, onnx_process
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import TorchEmbedder
@@ -139,7 +140,7 @@ def _check_exportable(model: Loaded, path: Path) -> None:
 def compare(embedder: TorchEmbedder, other: TorchEmbedder, batches: list[Tensor]) -> Parity:
     """Compare the embeddings of two embedders on the same batches."""
     distance = norm_error = 0.0
-    for batch in batches:
+    for batch in tracked(batches, "comparing with torch"):
         a, b = (network(batch).double().numpy() for network in (embedder, other))
         norms = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
         either = np.maximum(*norms)
@@ -157,6 +158,7 @@ def _installed(name: str) -> bool:
     return find_spec(name) is not None
 
 
+@step("translating the network to ONNX")
 def _translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Any:
     """Return the model in ONNX form.
 

@@ -32,6 +32,7 @@ from eval.comparison import (
 )
 from eval.formats.provenance import likeness_version
 from eval.formats.trials import read_scores
+from eval.progress import tracked
 from eval.reports import comparison
 from eval.types import Scores, name_first
 from toolkit.console import Interrupted
@@ -218,7 +219,7 @@ def _train_all(
     """
     runs: list[Run] = []
     order = [(name, seed) for seed in range(num_seeds) for name in variants]
-    for number, (name, seed) in enumerate(order, 1):
+    for number, (name, seed) in enumerate(tracked(order, "comparing", unit="runs"), 1):
         run = Run(name, seed, f"{name}/seed-{seed}", failed=untunable.get(name, ""))
         if not run.failed:
             tell = partial(_tell, say, f"run {number} of {len(order)}: {name} seed {seed}")

@@ -22,6 +22,7 @@ from eval.similarity import score_trials
 from eval.types import Floats, Scores, Trials, name_first
 from toolkit.data.items import Item
 from toolkit.models.embed import embed_all, pick_device
+from toolkit.training.folder import RECIPE
 from toolkit.training.log import read_log
 from toolkit.training.measure import TEST, load_embedder, metrics_of, run_test
 from toolkit.training.of_data import of_data
@@ -78,7 +79,9 @@ def train_and_measure(
         return replace(run, failed=str(error))
     log = read_log(folder)
     seconds = _seconds(log)
-    rate = log[-1]["step"] * recipe.sampling.batch_size / seconds if seconds else None
+    # of the plan: small data have smaller batches than the recipe
+    batch_size = json_object(folder / RECIPE)["sampling"]["batch_size"]
+    rate = log[-1]["step"] * batch_size / seconds if seconds else None
     run = replace(
         run, values=values, scores=sha256(scores_file), seconds=seconds, items_per_second=rate
     )

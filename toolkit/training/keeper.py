@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,9 +10,10 @@ from types import TracebackType
 
 from torch import nn
 
+from eval.progress import report
 from eval.similarity import score_trials
 from eval.types import Trials
-from toolkit.console import Bar, Interrupted, console, interruptible
+from toolkit.console import Interrupted, console, interruptible
 from toolkit.data.batch import Bad, Batch
 from toolkit.data.items import Item
 from toolkit.losses.contract import similarity_trained_by
@@ -43,11 +45,12 @@ class Keeper:
         self.clock = Clock()
 
     def __enter__(self) -> Keeper:
-        run, steps, main = self.run, self.recipe.schedule.steps, distributed.is_main()
+        run, main = self.run, distributed.is_main()
         with ExitStack() as stack:
             stack.enter_context(_lost_processes(run, self.out))
             self.interrupted = stack.enter_context(interruptible())
-            self.bar = stack.enter_context(Bar(steps, run.step, quiet=not main))
+            report("training", run.step, self.recipe.schedule.steps, unit="steps")
+            stack.callback(self._end_progress)
             self.log = stack.enter_context(
                 Log(
                     self.out if main else None,
@@ -123,7 +126,7 @@ class Keeper:
         if run.step % max(1, schedule.steps // 200) == 0 or last:
             spent = self.clock.read(self.recipe.sampling.batch_size)
             self.log.write(run.step, loss=self.watch.read(), lr=rate, **spent)
-        self.bar.show(run.step, self.watch.value, rate)
+        self._show(rate)
         due = last or (schedule.eval_every and run.step % schedule.eval_every == 0)
         if self.recipe.measure is not None and due:
             self._evaluate_or_owe()
@@ -138,6 +141,17 @@ class Keeper:
                 "with --resume"
             )
         return last
+
+    def _show(self, rate: float) -> None:
+        """Report a step. The last one has a line in any case."""
+        run, steps, loss = self.run, self.recipe.schedule.steps, self.watch.value
+        if run.step == steps:
+            _note(f"step {run.step}/{steps}  loss {loss:.4f}  lr {rate:.2e}")
+        known = "" if math.isnan(loss) else f"loss {loss:.4f}, "  # of a GPU it comes later
+        report("training", run.step, steps, unit="steps", note=f"{known}lr {rate:.2e}")
+
+    def _end_progress(self) -> None:
+        report("training", self.run.step, self.run.step, unit="steps")
 
     def report(self) -> None:
         """Say what was left out, after the last step.
@@ -181,7 +195,7 @@ class Keeper:
         metrics = _metrics(run, self.plan)
         self.log.write(run.step, **metrics)
         shown = ", ".join(f"{name} {number:.4f}" for name, number in metrics.items())
-        self.bar.note(f"step {run.step}: {shown}")
+        _note(f"step {run.step}: {shown}")
         if not schedule.watch:
             return
         value, higher = metrics[schedule.watch], schedule.higher_is_better
@@ -268,6 +282,12 @@ def _metrics(run: Run, planned: Plan) -> dict[str, float]:
     )
     measured = measure.measure_items(model, planned.data, settings)
     return measure.metrics_of(recipe, measured, only=recipe.schedule.watch if rest else "")
+
+
+def _note(text: str) -> None:
+    """Print a line, in the main process."""
+    if distributed.is_main():
+        console.print(text)
 
 
 def _same_statistics(run: Run, recipe: Recipe) -> None:

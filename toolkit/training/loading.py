@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from eval.formats.provenance import digest
+from eval.progress import tracked
 from eval.types import name_first
-from toolkit.console import bar, console, ignore_ctrl_c
+from toolkit.console import console, ignore_ctrl_c
 from toolkit.data.batch import (
     NOT_FINITE,
     Bad,
@@ -120,11 +121,8 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
         generator=torch.Generator(),
     )
     bad: list[Bad] = []
-    with bar(show=distributed.is_main()) as shown:
-        task = shown.add_task("reading what is held out", total=len(mine))
-        for result in reader:
-            bad += [result] if isinstance(result, Bad) else []
-            shown.advance(task)
+    for result in tracked(reader, "reading what is held out", total=len(mine)):
+        bad += [result] if isinstance(result, Bad) else []
     text = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
     bad = [
         Bad(*fields)
@@ -230,16 +228,15 @@ def estimate(
 
     def batches(sampling: Sampling) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         order = draws(labels, sampling, seed=recipe.seed, start=0, stop=num_batches)
-        with bar(show=distributed.is_main()) as shown:
-            task = shown.add_task("learning constants of the data", total=num_batches)
-            for batch, _ in loader_of(views, order, recipe, run.device):
-                shown.advance(task)
-                if batch is not None:
-                    batch = on_device(batch, run.device, recipe)
-                    frontend = run.embedder.frontend
-                    given = frontend(batch.inputs, batch.lengths)
-                    features, lengths = check_features(given, frontend)
-                    yield features, None if batch.lengths is None else lengths, batch.labels
+        loader = loader_of(views, order, recipe, run.device)
+        what = "learning constants of the data"
+        for batch, _ in tracked(loader, what, total=num_batches):
+            if batch is not None:
+                batch = on_device(batch, run.device, recipe)
+                frontend = run.embedder.frontend
+                given = frontend(batch.inputs, batch.lengths)
+                features, lengths = check_features(given, frontend)
+                yield features, None if batch.lengths is None else lengths, batch.labels
 
     run.embedder.eval()
     if of_backbone is not None:

@@ -17,6 +17,8 @@ from eval import per_item
 from eval.classification import fit_temperature, softmax
 from eval.diversity import cluster_diversity, feature_diversity
 from eval.per_item import PerItem
+from eval.progress import tracked
+from eval.reports.media import Source, Stretch
 from eval.retrieval import clusters as find_clusters
 from eval.retrieval import query_metrics
 from eval.similarity import check_similarity
@@ -267,7 +269,8 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
     labels = _numbers(tested, names)
     z = model.embed(tested)
     columns: dict[str, Floats] = {}
-    for rows in _draws(model.loss, z, settings.num_samples) if drawn else [z]:
+    draws = _draws(model.loss, z, settings.num_samples) if drawn else [z]
+    for rows in tracked(draws, "retrieving", total=settings.num_samples if drawn else None):
         values = query_metrics(rows, labels, ks=settings.ks, similarity=compared)
         for name, value in values.items():
             columns[name] = columns.get(name, 0.0) + value / (settings.num_samples if drawn else 1)
@@ -324,12 +327,12 @@ def _per_item(
     ids = tuple(items.ids)
     where = {id: place for place, id in enumerate(ids)}
 
-    def show(id: str) -> Path | NDArray[np.uint8] | None:
+    def show(id: str) -> Source:
         if id not in where:
             return None
         item = items[where[id]]
         if item.span is None:
-            return item.path
+            return item.path if item.stretch is None else Stretch(item.path, *item.stretch)
         pixels = model.read(item)
         if not isinstance(pixels, np.ndarray) or pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
             return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from eval.progress import step
 from eval.similarity import check_similarity
 from eval.types import Trials, name_first
 from toolkit.data.batch import Draw, Views
@@ -22,7 +23,7 @@ from toolkit.data.item_checks import (
     label_numbers,
 )
 from toolkit.data.items import Item, Items
-from toolkit.data.sampling import Index
+from toolkit.data.sampling import Index, fitted
 from toolkit.data.sampling import check as check_sampling
 from toolkit.data.sampling import check_settings as check_sampling_settings
 from toolkit.data.shards import shard_numbers
@@ -99,7 +100,7 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
 
     Args:
         recipe: What is trained, and how. The plan's recipe has settings that follow from the
-            data, too.
+            data, too. If the data cannot fill its batches, it has the largest that they can fill.
         data: The folder of the data set.
         items: What is trained on, instead of the recipe's own items.
 
@@ -112,15 +113,18 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
     """
     check_settings(recipe)
     recipe = of_data(recipe, data)
+    with step("listing the data"):
+        items = Items.of(recipe.items(data) if items is None else items)
+        check_unique(items, "items")
+        classes, labels = label_numbers(items)
+    recipe = _with_batches(recipe, labels)
     description = describe(recipe)
-    items = Items.of(recipe.items(data) if items is None else items)
-    check_unique(items, "items")
-    classes, labels = label_numbers(items)
     shards = shard_numbers(items) if recipe.sampling.open_shards else None
     check_sampling(labels, recipe.sampling, shards)
     trials: tuple[Sequence[Item], Trials] | None = None
     if isinstance(recipe.measure, Verification):
-        trials = recipe.measure.trials(data)
+        with step("listing the trials"):
+            trials = recipe.measure.trials(data)
     if trials is not None:
         _check_trials(trials, classes)
     for settings in measure.settings_of(recipe):
@@ -147,6 +151,27 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
         description=description,
         fingerprint=summed,
     )
+
+
+def _with_batches(recipe: Recipe, labels: Index) -> Recipe:
+    """The recipe with batches that the data can fill, which `fit` says where they are smaller.
+
+    Raises:
+        ValueError: They are too small for the pieces and processes of the run.
+    """
+    sampling = fitted(labels, recipe.sampling)
+    if sampling == recipe.sampling:
+        return recipe
+    recipe = replace(recipe, sampling=sampling)
+    rows = sampling.batch_size // distributed.world()
+    if rows < least_rows(recipe):
+        raise ValueError(
+            f"the {labels.size} items fill batches of {sampling.batch_size} at most, which gives "
+            f"each of {distributed.world()} processes {rows} items, and "
+            f"compute.accumulate={recipe.compute.accumulate} needs {least_rows(recipe)}; lower "
+            "compute.accumulate, start fewer processes, or train on more items"
+        )
+    return recipe
 
 
 def check_settings(recipe: Recipe) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eval.formats.provenance import digest, sha256
+from eval.progress import step
 from toolkit.backbones.weights import first_names
 from toolkit.console import console
 from toolkit.models import adapter, checkpoint
@@ -84,13 +85,15 @@ def start(
     recipe = planned.recipe
     if recipe.compute.threads:
         torch.set_num_threads(recipe.compute.threads)
-    run = build(recipe, len(planned.classes), distributed.start() or pick_device())
+    with step("building the network"):
+        run = build(recipe, len(planned.classes), distributed.start() or pick_device())
     # before the held-out items are read, which may take long
     distributed.on_main(lambda: check_folder(out, planned.description, resume))
     fine_tunes = bool(recipe.init) and not (resume and runs.latest(out))
     taken = False
     if fine_tunes:  # before anything is written: it may be refused
-        initial = distributed.on_all(lambda: read_initial(recipe.init))
+        with step("loading the initial network"):
+            initial = distributed.on_all(lambda: read_initial(recipe.init))
         taken = start_from(initial, recipe, run, planned.classes)
     if not (resume and is_finished(out, recipe.schedule.steps, recipe.schedule.stop_after)):
         planned.read_held_out()

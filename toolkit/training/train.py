@@ -19,6 +19,7 @@ from toolkit.losses.contract import Scheduled
 from toolkit.models import checkpoint
 from toolkit.parallel import distributed, spread
 from toolkit.part_checks import check_embeddings, check_features, check_loss
+from toolkit.showing import shown
 from toolkit.training import trainable
 from toolkit.training.build import half, least_rows, thaw
 from toolkit.training.keeper import Keeper
@@ -122,12 +123,15 @@ def fit(
     check_loggers(loggers)
     distributed.start()
     with ExitStack() as stack:
+        stack.enter_context(shown())
         # before anything is written, and before what takes its time
         distributed.on_main(lambda: stack.enter_context(only_writer(out)))
         planned = plan(recipe, data, items=items)
         run = start(planned, out, resume=resume, read_initial=read_initial)
         if distributed.is_main():
             console.print(_overview(run, planned))
+            if adapted := _adapted(recipe, planned):
+                console.print(adapted)
         keeper = Keeper(run, planned, out, loggers=loggers)
         if not keeper.ended:
             train(run, planned, keeper, step)
@@ -206,6 +210,23 @@ def _set_rate(run: Run, recipe: Recipe) -> float:
     for group in run.optimizer.param_groups:
         group["lr"] = group["base_lr"] * factor
     return recipe.optim.lr * factor
+
+
+def _adapted(recipe: Recipe, planned: Plan) -> str:
+    """One line where the data cannot fill the recipe's batches; "" elsewhere."""
+    before, now = recipe.sampling, planned.recipe.sampling
+    if before.batch_size == now.batch_size:
+        return ""
+    stated = f"sampling.batch_size={before.batch_size}"
+    if each := before.items_per_class:
+        return (
+            f"{stated} is {before.batch_size // each} classes of {each} items, and there are "
+            f"{len(planned.classes)} classes to train on: a batch has {now.batch_size} items"
+        )
+    return (
+        f"{stated} is more than the {len(planned.items)} items to train on: a batch has "
+        f"{now.batch_size} items"
+    )
 
 
 def _overview(run: Run, planned: Plan) -> str:

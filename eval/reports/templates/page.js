@@ -98,6 +98,35 @@
   const range = bar?.querySelector("input");
   const chooser = bar?.querySelector("select");
   let chosen; // the system that the slider moves
+  // The marked trials by rising score, of which a move changes those between two thresholds.
+  const ranked = (rows) => {
+    const trials = rows
+      .map((row) => ({ row, score: Number(row.dataset.score), verdict: row.querySelector(".verdict") }))
+      .sort((a, b) => a.score - b.score);
+    return { trials, scores: trials.map(({ score }) => score), rejected: null };
+  };
+  // How many of the rising numbers lie below a bound.
+  const below = (numbers, bound) => {
+    let [low, high] = [0, numbers.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (numbers[middle] < bound) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  };
+  const judge = (slider, threshold) => {
+    const rejected = below(slider.scores, threshold);
+    const [from, to] = [rejected, slider.rejected ?? 0].sort((a, b) => a - b);
+    const changed = slider.rejected === null ? slider.trials : slider.trials.slice(from, to);
+    slider.rejected = rejected;
+    for (const { row, score, verdict } of changed) {
+      const accept = score >= threshold;
+      const wrong = accept !== (row.dataset.target === "1");
+      row.classList.toggle("wrong", wrong);
+      verdict.textContent = (wrong ? "\u2717 false " : "\u2713 ") + (accept ? "accept" : "reject");
+    }
+  };
   for (const points of all(".operating .points")) {
     const data = parsed(points.querySelector("script"));
     const of = (selector) => all(selector).filter((each) => each.dataset.system === data.system);
@@ -107,7 +136,7 @@
       marks: [],
       buttons: all("button", points),
       cells: Object.fromEntries(all("td", of(".operating tr")[0]).map((cell) => [cell.dataset.key, cell])),
-      trials: of("tr[data-score]"),
+      ...ranked(of("tr[data-score]")),
       at: data.start,
     });
   }
@@ -129,6 +158,7 @@
   };
   // The figures in sight follow in the next frame, the others when they come into sight.
   let framed = null;
+  let movedAt = -Infinity;
   const moveMarks = (all = false) => {
     framed = null;
     for (const slider of sliders.values()) {
@@ -148,8 +178,11 @@
     }
     moveMarks();
   });
-  const reading = (share, what) =>
-    share > 0 ? `1 in ${counted(Math.max(1, Math.round(1 / share)))} ${what}` : `no ${what}`;
+  const reading = (share, kind) => {
+    const number = Math.max(1, Math.round(1 / share));
+    if (share === 0) return `no ${kind} trial is`;
+    return number === 1 ? `nearly every ${kind} trial is` : `1 in ${counted(number)} ${kind} trials is`;
+  };
   const show = (slider) => {
     const { i, accepted, rejected, threshold } = place(slider);
     const cells = {
@@ -167,20 +200,15 @@
       range.setAttribute("aria-valuetext", text);
     }
     for (const each of slider.buttons) each.setAttribute("aria-pressed", Number(each.value) === i);
-    for (const trial of slider.trials) {
-      const accept = Number(trial.dataset.score) >= threshold;
-      const wrong = accept !== (trial.dataset.target === "1");
-      trial.classList.toggle("wrong", wrong);
-      trial.querySelector(".verdict").textContent =
-        (wrong ? "\u2717 false " : "\u2713 ") + (accept ? "accept" : "reject");
-    }
+    judge(slider, threshold);
     slider.moved = true;
+    movedAt = performance.now();
     framed ??= requestAnimationFrame(moveMarks);
     clearTimeout(speaking);
     speaking = setTimeout(() => {
       document.querySelector(".operating .live").textContent =
-        `${slider.system}: at ${cells.threshold} ${reading(accepted, "nontargets passes")}, ` +
-        `${reading(rejected, "targets is turned away")}.`;
+        `${sliders.size > 1 ? `${slider.system}: at` : "At"} threshold ${cells.threshold}, ` +
+        `${reading(accepted, "nontarget")} accepted and ${reading(rejected, "target")} rejected.`;
     }, 250);
   };
   const sameRate = (other, share) => {
@@ -401,6 +429,10 @@
     folded = all("details:not([open])");
     for (const each of folded) each.open = true;
     moveMarks(true);
+    for (const figure of waiting.keys()) {
+      const text = `Not drawn yet: ${figure.querySelector(".drawing").getAttribute("aria-label")}. Print again.`;
+      figure.append(made("p", { className: "printed", textContent: text }));
+    }
     for (const each of figures) {
       recolour(each, "#444", AXES); // a legend would lose its lines until the next frame
       const holder = made("div", { className: "printed", innerHTML: printable(each) });
@@ -414,17 +446,37 @@
     for (const each of folded) each.open = false;
     for (const each of figures) recolour(each, softInk());
   });
+  const waiting = new Map(all("figure.plot").map((figure, number) => [figure, number]));
+  const isNear = (figure) => {
+    const { top, bottom } = figure.getBoundingClientRect();
+    return figure.offsetParent && bottom > -innerHeight && top < 2 * innerHeight;
+  };
+  const pause = (milliseconds) => new Promise((next) => setTimeout(next, milliseconds));
+  const idle = async () => {
+    while (performance.now() - movedAt < 300) await pause(100);
+    await new Promise((next) =>
+      window.requestIdleCallback ? requestIdleCallback(next, { timeout: 300 }) : setTimeout(next, 50),
+    );
+  };
+  // What is near the window first; the rest, which paper needs, while nothing else happens.
   const start = async () => {
-    if (!window.Bokeh) return;
-    Bokeh.logger.set_level("warn");
-    for (const [number, figure] of all("figure.plot").entries()) {
+    if (window.Bokeh) Bokeh.logger.set_level("warn");
+    else waiting.clear();
+    while (waiting.size) {
+      await pause(0); // the page answers in between
+      let figure = [...waiting.keys()].find(isNear);
+      if (!figure) {
+        await idle();
+        figure = [...waiting.keys()].find(isNear) ?? waiting.keys().next().value;
+      }
+      const number = waiting.get(figure);
       await draw(figure, number);
-      await new Promise((next) => setTimeout(next)); // the page answers in between
+      waiting.delete(figure);
     }
     performance.mark("drawn");
     document.documentElement.dataset.drawn = figures.length;
   };
-  for (const figure of all("figure.plot"))
+  for (const figure of waiting.keys())
     figure.querySelector(".drawing").style.minHeight = `${figure.dataset.height}px`;
   performance.mark("ready");
   start();

@@ -24,7 +24,7 @@ from eval.formats.trials import (
     write_scores,
     write_trials,
 )
-from eval.progress import reported_to
+from eval.progress import Report, reported_to
 from eval.types import Trials, nfc
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "protocols"
@@ -593,8 +593,8 @@ def test_an_interrupt_leaves_the_old_file(tmp_path):
     write_scores(path, trials, np.zeros(3))
     before = path.read_bytes()
 
-    def interrupt(what: str, done: int, total: int) -> None:
-        assert (what, total) == ("writing", 3)
+    def interrupt(report: Report) -> None:
+        assert (report.what, report.total) == ("writing", 3)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), reported_to(interrupt):

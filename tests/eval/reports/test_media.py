@@ -18,7 +18,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from eval.reports.media import MAX_PAGE, SIDE, Media, drawing, flac, media_of, read_sound, thumbnail
+from eval.reports.media import (
+    MAX_PAGE,
+    SIDE,
+    Media,
+    Stretch,
+    drawing,
+    flac,
+    media_of,
+    read_sound,
+    thumbnail,
+)
+from likeness import media as of_anything
 
 RNG = np.random.default_rng(0)
 
@@ -259,3 +270,44 @@ def test_damaged_files_are_shown_or_counted_and_nothing_else(
     media = media_of(tmp_path)
     shown = media.show(name)
     assert "<img" in shown or name in media.note()
+
+
+def decoded(shown: str) -> tuple[np.ndarray, int]:
+    """The sound that a block plays."""
+    data = re.search(r"data:audio/flac;base64,([^\"]+)", shown)
+    assert data
+    wave, rate = soundfile.read(io.BytesIO(base64.b64decode(data[1])))
+    return wave, rate
+
+
+def test_of_a_stretch_only_the_stretch_is_heard(tmp_path: Path) -> None:
+    """The recording counts its own samples, so that each says where it lies."""
+    rate = 8000
+    ramp = np.arange(20 * rate) / (20 * rate)
+    soundfile.write(tmp_path / "a.wav", ramp, rate, subtype="PCM_24")
+    part = read_sound(Stretch(tmp_path / "a.wav", 12.5, 14.0))
+    np.testing.assert_allclose(part.wave, ramp[int(12.5 * rate) : 14 * rate], atol=1e-6)
+    assert part.seconds == pytest.approx(1.5)
+    to_end = read_sound(Stretch(tmp_path / "a.wav", 19.0, np.inf))
+    np.testing.assert_allclose(to_end.wave, ramp[19 * rate :], atol=1e-6)
+    long = read_sound(Stretch(tmp_path / "a.wav", 5.0, 18.0))
+    assert (len(long.wave), long.seconds) == (10 * rate, pytest.approx(13.0))
+    for start, end in ((21.0, 22.0), (3.0, 3.0), (4.0, 2.0)):
+        with pytest.raises(ValueError, match="0 samples"):
+            read_sound(Stretch(tmp_path / "a.wav", start, end))
+
+
+def test_a_table_with_times_shows_its_stretches(tmp_path: Path) -> None:
+    rate = 8000
+    ramp = np.arange(4 * rate) / (4 * rate)
+    soundfile.write(tmp_path / "a.wav", ramp, rate, subtype="PCM_16")
+    (tmp_path / "items.csv").write_text("id,path,start,end\none,a.wav,1,2.5\nall,a.wav,,\n")
+    media = of_anything.media_of(tmp_path / "items.csv")
+    wave, _ = decoded(media.show("one"))
+    np.testing.assert_allclose(wave, ramp[rate : int(2.5 * rate)], atol=1e-4)
+    assert decoded(media.show("all"))[0].size == ramp.size
+    assert media.show("other") == ""
+    (tmp_path / "turns.rttm").write_text("SPEAKER a 1 0.5 1.0 <NA> <NA> ann <NA> <NA>\n")
+    turns = of_anything.media_of(tmp_path / "turns.rttm")
+    wave, _ = decoded(turns.show("ann/a@0.5-1.5"))
+    np.testing.assert_allclose(wave, ramp[rate // 2 : 3 * rate // 2], atol=1e-4)

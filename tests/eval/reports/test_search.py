@@ -51,7 +51,9 @@ def test_the_page_of_a_retrieval(tmp_path: Path) -> None:
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     page = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     recall = next(result.value for result in results if result.metric == "recall@1")
-    assert f"{round(30 * recall)} find their own first, {round(30 * (1 - recall))} do not" in page
+    assert (
+        f"{round(30 * recall)} find their own first, and {round(30 * (1 - recall))} do not" in page
+    )
     assert f'R@1</th><td class="n">{100 * recall:.2f}<' in page
     assert page.count("<img") == len(set(re.findall('data-item="([^"]*)"', page)))
     assert "<b>" not in page

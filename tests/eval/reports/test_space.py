@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.reports.space import embedding_map, neighbours, plane, principal_plane, project, space_3d
+from eval.reports.map import embedding_map, neighbours, plane, principal_plane
+from eval.reports.space import project, space_3d
 from eval.types import Embeddings, Scores, Trials
 
 
@@ -106,3 +107,24 @@ def test_a_point_is_told_its_neighbours_and_its_worst_trials() -> None:
             expected = np.sort(sign * scores.values[mine & (scores.target == target)])[:2]
             listed = [entry[1] for entry in told["worst"][str(place)] if entry[2] == target]
             assert sign * np.array(listed) == pytest.approx(expected, abs=1e-4)
+
+
+def test_subjects_of_a_single_item_are_on_the_map() -> None:
+    ids = tuple(f"{i}" for i in range(30))
+    embeddings = Embeddings(ids, np.random.default_rng(0).standard_normal((30, 4)))
+    labels = {id: "many" if i < 20 else f"alone {i}" for i, id in enumerate(ids)}
+    text = embedding_map(embeddings, labels)
+    assert "30 of 30 items, from 11 of 11 classes" in text
+    few = embedding_map(embeddings, labels, num_points=22, num_classes=3)
+    assert "22 of 30 items, from 3 of 11 classes" in few  # both of the lone, and 20 of the others
+
+
+def test_the_plane_is_the_same_of_more_dimensions_than_items() -> None:
+    """Against the singular vectors, up to the sign of each axis."""
+    for shape in ((12, 40), (40, 12)):
+        matrix = np.random.default_rng(1).standard_normal(shape)
+        unit = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+        left, values, _ = np.linalg.svd(unit - unit.mean(axis=0), full_matrices=False)
+        np.testing.assert_allclose(
+            np.abs(principal_plane(matrix)), np.abs(left[:, :2] * values[:2]), atol=1e-10
+        )

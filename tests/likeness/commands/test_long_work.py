@@ -1,4 +1,4 @@
-"""What commands say of long work: the memory that is allowed, and when a bar is shown."""
+"""What commands say of long work: the memory that is allowed, and how far each step is."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import pytest
 
 from eval.formats.embeddings import write as write_embeddings
 from eval.formats.trials import write_trials
-from eval.progress import report, reported_to
+from eval.progress import Report, reported_to
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Trials
-from likeness.commands import long_work
 from likeness.commands.evaluate import evaluate_files
-from likeness.commands.long_work import refuse_beyond, shown
+from likeness.commands.long_work import refuse_beyond
 from likeness.commands.score import score_files
 
 
@@ -36,18 +35,10 @@ def test_every_step_of_scoring_and_evaluating_is_reported_to_its_end(tmp_path):
     i, j = np.triu_indices(24, 1)
     target = np.array([ids[a][:2] == ids[b][:2] for a, b in zip(i, j, strict=True)])
     write_trials(tmp_path / "t.txt", Trials(ids, ids, i, j, target))
-    ends: dict[str, tuple[int, int]] = {}
-    with reported_to(lambda what, done, total: ends.update({what: (done, total)})):
+    last: dict[str, Report] = {}
+    with reported_to(lambda report: last.update({report.what: report})):
         score_files(tmp_path / "t.txt", tmp_path / "e.npz", tmp_path / "s.txt")
         evaluate_files([tmp_path / "s.txt"], VerificationSettings(num_resamples=20))
-    steps = ["reading t.txt", "scoring", "writing", "reading s.txt", "resampling"]
-    assert list(ends) == steps
-    assert all(done == total for done, total in ends.values())
-
-
-def test_a_bar_shows_nothing_where_there_is_no_terminal(capfd, monkeypatch):
-    monkeypatch.setattr(long_work, "_SHOWN_AFTER", 0.0)
-    with shown():
-        report("scoring", 0, 2)
-        report("scoring", 2, 2)
-    assert capfd.readouterr() == ("", "")
+    steps = {"reading t.txt", "reading embeddings", "scoring", "writing", "reading s.txt"}
+    assert last.keys() == steps | {"measuring", "resampling"}
+    assert all(report.is_end for report in last.values())

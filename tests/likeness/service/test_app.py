@@ -715,7 +715,7 @@ def test_work_that_takes_too_long_is_given_up() -> None:
         # A busy machine needs a while to begin the first work.
         limits, gallery = Limits(workers=1, work_seconds=1.0), None
 
-        def verify(self, first: bytes, second: bytes) -> None:
+        def verify(self, first: bytes, second: bytes, chosen: object = ()) -> None:
             begun.append(first)
             end.wait(60)
 
@@ -753,7 +753,7 @@ def test_large_uploads_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     class Sizes:
         limits, gallery = Limits(max_bytes=6 << 20), None
 
-        def verify(self, first: bytes, second: bytes) -> dict[str, int]:
+        def verify(self, first: bytes, second: bytes, chosen: object = ()) -> dict[str, int]:
             return {"first": len(first), "second": len(second)}
 
     def on_disk(_: object) -> None:

@@ -60,13 +60,14 @@ def untrained(made: recipe.Recipe, path: Path) -> Loaded:
 
 
 @contextmanager
-def serving(model: Loaded, **rules: Any) -> Iterator[str]:
-    """The address of a server in a thread of this process."""
+def serving(model: Loaded, gallery: Any = None, **rules: Any) -> Iterator[str]:
+    """The address of a server in a thread of this process; its gallery is in memory by default."""
     from likeness.service.app import make_app
     from likeness.service.work import Service
 
     listener = socket.create_server(("127.0.0.1", 0))
-    app = make_app(Service(model, ExactGallery(None, model.meta), **rules), token=TOKEN)
+    store = gallery if gallery is not None else ExactGallery(None, model.meta)
+    app = make_app(Service(model, store, **rules), token=TOKEN)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

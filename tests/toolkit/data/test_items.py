@@ -95,6 +95,7 @@ def test_columns_are_the_items_of_their_list(listed: list[Item], data: st.DataOb
     assert [items[i] for i in range(-len(listed), 0)] == listed
     index = data.draw(st.slices(len(listed)))
     assert list(items[index]) == listed[index]
+    assert list(items[:: 2**63]) == listed[:: 2**63]
     assert items[index][::-1] == listed[index][::-1]
     indices = data.draw(st.lists(st.integers(0, max(0, len(listed) - 1)), max_size=20))
     if listed:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.data.sampling import Index, Sampling, check, draws, epoch_batches
+from toolkit.data.sampling import Index, Sampling, check, draws, epoch_batches, fitted
 
 
 @given(st.integers(2, 12), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))
@@ -245,3 +247,20 @@ def test_epochs_and_seeds_differ() -> None:
 def test_impossible_batches_are_refused(sampling: Sampling, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         next(draws(np.repeat(np.arange(5), 4), sampling, seed=0, start=0, stop=1))
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=40),
+    st.integers(1, 12),
+    st.integers(0, 4),
+)
+def test_a_fitted_batch_is_the_largest_that_the_data_fill(
+    labels: list[int], size: int, each: int
+) -> None:
+    classes = np.array(labels)
+    stated = Sampling(size * max(1, each), items_per_class=each)
+    batch_size = fitted(classes, stated).batch_size
+    check(classes, replace(stated, batch_size=batch_size))
+    if batch_size < stated.batch_size:
+        with pytest.raises(ValueError, match="lower batch_size"):
+            check(classes, replace(stated, batch_size=batch_size + max(1, each)))

@@ -55,7 +55,7 @@ def test_a_plan_lists_what_is_trained_on_and_measured(recipe: Recipe, voices: Pa
 
 def test_a_plan_refuses_what_cannot_be_trained(recipe: Recipe, voices: Path) -> None:
     with pytest.raises(ValueError, match="batch_size"):
-        plan(replace(recipe, sampling=Sampling(batch_size=25)), voices)
+        plan(replace(recipe, sampling=Sampling(batch_size=7, items_per_class=2)), voices)
     with pytest.raises(ValueError, match="watch"):
         plan(replace(recipe, schedule=Schedule(watch="accuracy")), voices)
     with pytest.raises(ValueError, match="steps"):

@@ -20,10 +20,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from eval.progress import Report, reported_to
 from likeness.cli import main
 from likeness.models.run import load_model
 from modalities.speaker import folders
 from toolkit.data.items import Item
+from toolkit.data.sampling import Sampling
 from toolkit.models import checkpoint
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Compute, Recipe, Schedule
@@ -103,6 +105,56 @@ def test_a_run_that_raised_resumes_bit_for_bit(
         for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
     ]
     assert steps == [*range(1, 13), 12]  # every step once, then the final evaluation
+
+
+@pytest.mark.parametrize(("each", "batch_size"), [(0, 24), (2, 12)])
+def test_small_data_have_smaller_batches_in_a_run_that_resumes_bit_for_bit(
+    each: int, batch_size: int, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the 8 speakers x 4 recordings, 6 x 4 are trained on."""
+
+    def until_4(run: Run, batch: Any, recipe: Recipe) -> torch.Tensor:
+        if run.step == 4:
+            raise RuntimeError("power cut")
+        return default_step(run, batch, recipe)
+
+    def sized(size: int) -> Recipe:
+        return recipe(sampling=Sampling(size, items_per_class=each), schedule=Schedule(steps=6))
+
+    fit(sized(batch_size), data=voices, out=tmp_path / "stated")
+    assert "sampling.batch_size" not in capsys.readouterr().err
+    few = replace(sized(64), schedule=Schedule(steps=6, save_every=2))
+    with pytest.raises(RuntimeError, match="power cut"):
+        fit(few, data=voices, out=tmp_path / "run", step=until_4)
+    fit(few, data=voices, out=tmp_path / "run", resume=True)
+    assert same(tmp_path / "stated", tmp_path / "run")
+    assert capsys.readouterr().err.count("sampling.batch_size=64 is ") == 2
+    described = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert described["sampling"]["batch_size"] == batch_size
+    _, model = checkpoint.load(tmp_path / "run" / checkpoint.LAST, checkpoint.FORMAT)
+    assert model["recipe"]["sampling"]["batch_size"] == batch_size
+    with pytest.raises(ValueError, match="the 24 items fill batches of"):
+        fit(
+            replace(few, compute=Compute(accumulate=20, threads=1)),
+            data=voices,
+            out=tmp_path / "pieces",
+        )
+    assert not (tmp_path / "pieces").exists()
+
+
+def test_every_step_and_every_evaluation_is_reported(voices: Path, tmp_path: Path) -> None:
+    reports: list[Report] = []
+    schedule = Schedule(steps=4, eval_every=2)
+    with reported_to(reports.append):
+        fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run")
+    training = [report for report in reports if report.what == "training"]
+    assert [report.done for report in training if not report.is_end] == [0, 1, 2, 3]
+    assert training[0].note == ""
+    assert all(report.note.startswith("loss ") for report in training[1:4])
+    assert "nan" not in "".join(report.note for report in training)
+    begun = {report.what for report in reports if report.done == 0 and not report.is_end}
+    assert {"listing the data", "building the network", "training", "embedding"} < begun
+    assert {report.what for report in reports if report.is_end} == begun
 
 
 @pytest.mark.slow  # four processes, of which each imports torch
@@ -224,7 +276,7 @@ def test_settings_that_cannot_work_are_refused_before_the_first_step(
     voices: Path, tmp_path: Path
 ) -> None:
     for assignment, says in [
-        ("sampling.items_per_class=1", "but the data has 6"),
+        ("compute.accumulate=5", "needs 10; raise batch_size"),
         ("schedule.watch=err", "must be one of the recipe's metrics: eer"),
         ("schedule.steps=0", "must be at least 1"),
         ("memory.size=4", "smaller than sampling.batch_size"),

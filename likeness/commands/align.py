@@ -1,0 +1,83 @@
+"""`likeness align`: crops of faces from photographs. modalities/face/align.py does the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from likeness.commands.options import EXISTING
+from toolkit.printing import say
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: likeness align photographs crops --detector yunet.onnx")
+def align(
+    photographs: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder of the photographs, at any depth.", exists=True, file_okay=False
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Argument(help="The folder of the crops, which get the places of their images.")
+    ],
+    detector: Annotated[
+        Path,
+        typer.Option(help="An SCRFD (with landmarks) or YuNet .onnx file.", **EXISTING),
+    ],
+    size: Annotated[
+        str, typer.Option(metavar="HEIGHTxWIDTH", help="The size of the crops in pixels.")
+    ] = "112x112",
+    choose: Annotated[
+        Literal["largest", "central"],
+        typer.Option(
+            help="Which of several faces is taken: the largest, or as InsightFace does the largest "
+            "near the centre."
+        ),
+    ] = "largest",
+) -> None:
+    """Find the faces in photographs, and write them as crops that face networks take.
+
+    Crops that are there already are kept, so that a stopped command goes on. OUT/failures.tsv lists
+    photographs without a face or that cannot be read, and OUT/several.tsv those with several faces.
+    """
+    from modalities.face.align import align_folder
+
+    height, width = size_of(size)
+    made = align_folder(
+        photographs,
+        out,
+        detector=detector,
+        size=height,
+        width=width,
+        choose=choose,
+        progress=True,
+    )
+    failed = f"; {len(made.failures)} failed, see {out / 'failures.tsv'}" if made.failures else ""
+    rule = "largest" if choose == "largest" else "largest near the centre"
+    several = (
+        f"; of {len(made.several)} images with several faces, see {out / 'several.tsv'}, the "
+        f"{rule} was taken"
+        if made.several
+        else ""
+    )
+    say(f"{len(made.done)} crops in {out}{several}{failed}")
+
+
+def size_of(text: str) -> tuple[int, int]:
+    """The height and the width that are written as HEIGHTxWIDTH.
+
+    Raises:
+        ValueError: It is written otherwise.
+
+    Example:
+        >>> size_of("112x96")
+        (112, 96)
+    """
+    height, _, width = text.partition("x")
+    if not all(side.isascii() and side.isdecimal() and len(side) < 6 for side in (height, width)):
+        raise ValueError(f"size {text!r}: give height and width in pixels, such as 112x96")
+    return int(height), int(width)

@@ -1,0 +1,177 @@
+"""What a training run leaves of its held-out items: embeddings, trials, scores and labels.
+
+They are files that the other commands take, so that a threshold and a report follow from a run
+without another list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eval.per_item import PerItem
+    from eval.scoring.score import Scored
+    from eval.types import Embeddings, Trials
+    from toolkit.data.items import Item, Items
+    from toolkit.training.recipe import Recipe
+
+NUM_TRIALS = 20_000  # at most, where the recipe has none
+
+
+@dataclass(frozen=True)
+class HeldOutFiles:
+    """Where a run keeps what it left of its held-out items.
+
+    Attributes:
+        run: The folder of the run.
+
+    Example:
+        >>> HeldOutFiles(Path("runs/voices")).scores.as_posix()
+        'runs/voices/held-out/scores.txt'
+    """
+
+    run: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all files."""
+        return self.run / "held-out"
+
+    @property
+    def embeddings(self) -> Path:
+        """The raw embeddings of the items."""
+        return self.folder / "embeddings.npz"
+
+    @property
+    def trials(self) -> Path:
+        """The trials with their labels."""
+        return self.folder / "trials.txt"
+
+    @property
+    def scores(self) -> Path:
+        """The scores of the trials. What gave them stands beside, so that thresholds know it."""
+        return self.folder / "scores.txt"
+
+    @property
+    def labels(self) -> Path:
+        """Lines `id label`, where the items have labels."""
+        return self.folder / "labels.txt"
+
+    @property
+    def items(self) -> Path:
+        """Lines `id path`, unless items lie in tar shards."""
+        return self.folder / "items.txt"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The items that a run was measured on, as its model sees them.
+
+    Attributes:
+        items: N items, with labels where the recipe lists them.
+        embeddings: Their raw embeddings (N, D), which name the model.
+        scored: P labelled trials among them, with their scores.
+    """
+
+    items: Items
+    embeddings: Embeddings
+    scored: Scored
+
+
+def measure_held_out(
+    recipe: Recipe, run: Path, data: Path, *, measured: PerItem | None = None
+) -> HeldOut | None:
+    """Embed the items that a run was measured on, and score trials among them.
+
+    Args:
+        recipe: The recipe of the run.
+        run: The folder of the finished run.
+        data: The data set that it was trained on.
+        measured: What the run's test measured, where it has been: its embeddings are taken.
+
+    Returns:
+        The items, the embeddings and the scores. The trials are the recipe's own, or for retrieval
+        a draw of at most 20,000 among its test items. None for a recipe that is measured otherwise,
+        and where no such draw has target and nontarget trials.
+
+    Raises:
+        ValueError: Items cannot be read.
+    """
+    from eval.scoring.score import score
+    from eval.types import Embeddings
+    from likeness.scoring import named
+    from toolkit.data.items import Items
+    from toolkit.models.embed import embed_all, pick_device
+    from toolkit.training.measure import load_embedder
+    from toolkit.training.of_data import of_data
+    from toolkit.training.recipe import Retrieval, Verification
+
+    if isinstance(recipe.measure, Verification):
+        listed, trials = recipe.measure.trials(data)
+        items = Items.of(listed)
+    elif isinstance(recipe.measure, Retrieval):
+        items = Items.of(recipe.measure.items(data))
+        drawn = _draw(items)
+        if drawn is None:
+            return None
+        trials = drawn
+    else:
+        return None
+    chosen = of_data(recipe, data)
+    loaded = load_embedder(run, chosen)
+    if measured is not None and measured.embeddings is not None and measured.ids == (*items.ids,):
+        matrix = measured.embeddings.astype("float32")
+    else:
+        embedder = loaded.embedder.to(pick_device())
+        workers = recipe.compute.workers
+        matrix = embed_all(embedder, items, loaded.read, what="held-out", workers=workers).matrix
+    embeddings = Embeddings(tuple(items.ids), matrix, loaded.meta)
+    scored = score(trials, embeddings)
+    return HeldOut(items, embeddings, named(scored, f"held-out trials of {data}"))
+
+
+def _draw(items: Items) -> Trials | None:
+    """Trials among items, of both kinds; None where there are not both."""
+    import numpy as np
+
+    from toolkit.data.item_checks import label_numbers
+    from toolkit.data.pairs import draw_pairs
+
+    num_labels = len(label_numbers(items)[0])
+    if num_labels < 2 or num_labels == len(items):
+        return None
+    return draw_pairs(items, NUM_TRIALS, np.random.default_rng(0))
+
+
+def write_held_out(run: Path, held_out: HeldOut) -> None:
+    """Write the files of held-out items, in place of those of an earlier model.
+
+    Args:
+        run: The folder of the run.
+        held_out: The items, the embeddings and the scores.
+
+    Raises:
+        ValueError: An id has characters that no list can hold.
+        OSError: The disk refuses it.
+    """
+    from eval.formats import embeddings
+    from eval.formats.trials import write_trials
+    from likeness.lists import write_labels
+    from toolkit.data.item_lists import write_items
+
+    files, items = HeldOutFiles(run), held_out.items
+    files.folder.mkdir(parents=True, exist_ok=True)
+    embeddings.write(files.embeddings, held_out.embeddings)
+    write_trials(files.trials, held_out.scored.trials)
+    if all(label is not None for label in items.labels):
+        write_labels(files.labels, items)
+    if all(item.span is None for item in items):
+        write_items(files.items, [_absolute(item) for item in items])
+    held_out.scored.save(files.scores)
+
+
+def _absolute(item: Item) -> Item:
+    """The item with its whole path: the list is read from any folder."""
+    return item._replace(path=item.path.absolute())

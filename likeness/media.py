@@ -1,0 +1,57 @@
+"""The images and recordings that a page shows, of whatever a person has them in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval.reports.media import IMAGES, SOUNDS, Media, Source, Stretch
+from eval.reports.media import media_of as media_of_list
+from toolkit.data.items import Item
+from toolkit.data.kaldi_folder import is_kaldi_folder
+from toolkit.data.listing import list_items
+from toolkit.data.tables import SUFFIXES, has_header
+
+
+def media_of(source: Path) -> Media:
+    """The media in a folder, of a list or of a table.
+
+    Args:
+        source: a folder or a list `id path`, as `eval.reports.media.media_of` takes them; or a
+            table, a Kaldi folder or an .rttm file (see `toolkit.data.listing`), whose items may be
+            stretches of recordings.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder.
+        ValueError: the list or table cannot be understood.
+    """
+    if source.is_dir():
+        is_list = is_kaldi_folder(source)
+    else:
+        is_list = source.suffix.lower() in (*SUFFIXES, ".rttm") or has_header(source)
+    if not is_list:
+        return media_of_list(source)
+    return media_of_items(list_items(source, suffixes=[*SOUNDS, *IMAGES], missing="leave"))
+
+
+def media_of_items(items: Sequence[Item]) -> Media:
+    """The media of items by their ids. Those inside tar shards have none.
+
+    Example:
+        >>> item = Item("ann/1", Path("ann.wav"), "ann", stretch=(1.0, 2.5))
+        >>> media_of_items([item]).show("ann/2")
+        Markup('')
+    """
+    rows = {item.id: row for row, item in enumerate(items)}
+
+    def find(id: str) -> Source:
+        return source_of(items[rows[id]]) if id in rows else None
+
+    return Media(find)
+
+
+def source_of(item: Item) -> Source:
+    """Where the picture or sound of an item is; None inside a tar shard."""
+    if item.span is not None:
+        return None
+    return item.path if item.stretch is None else Stretch(item.path, *item.stretch)

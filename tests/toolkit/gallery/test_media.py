@@ -1,0 +1,91 @@
+"""Small pictures and sounds beside a gallery: kept with their enrolment, and gone with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eval.types import Embeddings
+from toolkit.gallery import media
+from toolkit.gallery.exact import ExactGallery
+
+META = {"model": "m", "similarity": "cosine"}
+ROWS = np.eye(4, dtype=np.float32)
+
+
+def people(*rows: int) -> Embeddings:
+    return Embeddings(tuple(map(str, rows)), ROWS[list(rows)], META)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / media.FOLDER).rglob("*") if path.is_file())
+
+
+@pytest.fixture(params=["exact", "lance"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "exact":
+        return ExactGallery(tmp_path, META)
+    pytest.importorskip("lancedb")
+    from toolkit.gallery.lance import LanceGallery
+
+    return LanceGallery(tmp_path, META)
+
+
+def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
+    store: Any, tmp_path: Path
+) -> None:
+    store.enrol(people(0, 1, 2), ["Ann", "Ann", "Bob"])
+    assert media.keep(tmp_path, "Ann", ROWS[1], b"second", ".jpg")
+    assert media.keep(tmp_path, "Bob", ROWS[2], b"bob", ".flac")
+    rows = store.enrolments("Ann")
+    assert (rows == ROWS[:2]).all()
+    first, second = media.kept(tmp_path, "Ann", rows)
+    assert first is None
+    assert second is not None
+    assert media.content(second) == b"second"
+    store.remove(["Ann"])
+    (left,) = files(tmp_path)
+    assert left.read_bytes() == b"bob"
+    store.update(people(3), ["Bob"])  # other enrolments in place of the old
+    assert files(tmp_path) == []
+    with pytest.raises(KeyError):
+        store.enrolments("Ann")
+    store.close()
+
+
+def test_what_is_kept_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not media.keep(tmp_path, "Ann", ROWS[0], bytes(media.MAX_BYTES + 1), ".jpg")
+    monkeypatch.setattr(media, "MAX_TOTAL", 10)
+    assert media.keep(tmp_path, "Ann", ROWS[0], bytes(6), ".jpg")
+    assert not media.keep(tmp_path, "Bob", ROWS[1], bytes(6), ".jpg")
+    monkeypatch.setattr(media, "MAX_OF_SUBJECT", 1)
+    assert not media.keep(tmp_path, "Ann", ROWS[1], bytes(1), ".jpg")
+    assert len(files(tmp_path)) == 1
+    with pytest.raises(ValueError, match="jpg"):
+        media.keep(tmp_path, "Ann", ROWS[0], b"", ".html")
+
+
+def test_names_lead_nowhere_else_and_links_are_not_followed(tmp_path: Path) -> None:
+    folder, secret = tmp_path / "gallery", tmp_path / "secret.jpg"
+    secret.write_bytes(b"secret")
+    media.keep(folder, "../../secret.jpg\0", ROWS[0], b"picture", ".jpg")
+    (kept,) = files(folder)
+    link = kept.with_name(f"{'0' * 32}.2026-11-22.jpg")
+    link.symlink_to(secret)
+    assert len([one for one in media.kept(folder, "../../secret.jpg\0", ROWS) if one]) == 1
+    with pytest.raises(ValueError, match="no file that was kept"):
+        media.content(media.Medium(link, "2026-11-22"))
+    media.erase(folder, ["../../secret.jpg\0"])
+    assert files(folder) == []
+    assert secret.read_bytes() == b"secret"
+
+
+def test_a_sweep_erases_what_belongs_to_nobody(tmp_path: Path) -> None:
+    for name, row in (("Ann", ROWS[0]), ("Bob", ROWS[1])):
+        media.keep(tmp_path, name, row, name.encode(), ".jpg")
+    assert media.sweep(tmp_path, ["Bob"]) == 1
+    assert [path.read_bytes() for path in files(tmp_path)] == [b"Bob"]
+    assert media.sweep(tmp_path, ["Bob"]) == 0
