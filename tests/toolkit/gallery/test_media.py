@@ -24,10 +24,15 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / media.FOLDER).rglob("*") if path.is_file())
 
 
-@pytest.fixture(params=["exact", "lance"])
+@pytest.fixture(params=["exact", "faiss", "lance"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "exact":
         return ExactGallery(tmp_path, META)
+    if request.param == "faiss":
+        pytest.importorskip("faiss")
+        from toolkit.gallery.faiss import FaissGallery
+
+        return FaissGallery(tmp_path, META, index="Flat")
     pytest.importorskip("lancedb")
     from toolkit.gallery.lance import LanceGallery
 
@@ -37,6 +42,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
     store: Any, tmp_path: Path
 ) -> None:
+    assert store.folder == tmp_path  # in which a server keeps media
     store.enrol(people(0, 1, 2), ["Ann", "Ann", "Bob"])
     assert media.keep(tmp_path, "Ann", ROWS[1], b"second", ".jpg")
     assert media.keep(tmp_path, "Bob", ROWS[2], b"bob", ".flac")
