@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date as Date
 from itertools import pairwise
 from pathlib import Path
@@ -260,27 +260,38 @@ def load(path: str | Path) -> tuple[Thresholds, ...]:
         ) from None
 
 
-def save(path: str | Path, thresholds: Thresholds) -> None:
+def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
     """Keep thresholds in a file, whole or not at all.
 
-    Those of other ways of scoring with the same model stay in the file; those of the same scoring
-    are replaced.
+    Those of other ways of scoring with the same model stay in the file. Those of the same scoring
+    are replaced; if they were measured on the same scores, their false-accept rates stay, too.
 
     Args:
         path: The file, which is made if it does not exist.
         thresholds: What was measured.
+
+    Returns:
+        What the file now has of this scoring.
 
     Raises:
         ValueError: The file holds something else; or what was measured has a name that is too long
             or more than 100 points, so that it could not be read again. The file stays as it was.
     """
     path = Path(path)
-    others = [
-        entry
-        for entry in (load(path) if path.exists() else ())
-        if entry.origin.model == thresholds.origin.model
-        and _scoring(entry.origin) != _scoring(thresholds.origin)
-    ]
+    others = []
+    for entry in load(path) if path.exists() else ():
+        if entry.origin.model != thresholds.origin.model:
+            continue
+        if _scoring(entry.origin) != _scoring(thresholds.origin):
+            others.append(entry)
+        elif _measured(entry) == _measured(thresholds):
+            new = thresholds.points
+            earlier = [
+                point
+                for point in entry.points
+                if point.at == "far" and not any(_is_rate(other, point.far) for other in new)
+            ]
+            thresholds = replace(thresholds, points=(*new, *earlier)[:_MAX_POINTS])
     document = {"format": FORMAT, "measured": [_to_json(e) for e in (thresholds, *others)]}
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     try:
@@ -294,6 +305,13 @@ def save(path: str | Path, thresholds: Thresholds) -> None:
         ) from None
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+    return thresholds
+
+
+def _measured(entry: Thresholds) -> tuple[object, ...]:
+    """What is equal if thresholds were measured on the same scores, under the same name."""
+    eer = [point for point in entry.points if point.at == "eer"]
+    return entry.data, entry.targets, entry.nontargets, entry.curve, eer
 
 
 def _scoring(origin: Origin) -> tuple[str, dict[str, str], str]:

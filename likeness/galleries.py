@@ -74,6 +74,23 @@ def opened(
         gallery.close()
 
 
+class Listing(NamedTuple):
+    """How files are listed; see `likeness.inputs.items_of`.
+
+    Attributes:
+        root: The folder that relative paths of lists start from.
+        columns: Which column of a table is which, where its name does not say: "label=spk".
+        label: A pattern of paths that has the labels.
+    """
+
+    root: Path | None = None
+    columns: str = ""
+    label: str = ""
+
+
+PLAIN = Listing()
+
+
 class Enrolled(NamedTuple):
     """What an enrolment did.
 
@@ -99,7 +116,7 @@ def enrol(
     model: Loaded,
     inputs: Any,
     *,
-    root: Path | None = None,
+    listing: Listing = PLAIN,
     subject: str | None = None,
     subject_of: Mapping[str, str] | None = None,
     existing: Existing = "refuse",
@@ -114,7 +131,7 @@ def enrol(
         name: The gallery, as for `opened`.
         model: What embeds the files.
         inputs: A folder, a list, a table or a file, see `likeness.inputs.items_of`.
-        root: The folder that relative paths of lists start from.
+        listing: How the inputs are listed.
         subject: Who all files are of.
         subject_of: Id -> subject.
         existing: What becomes of subjects who are enrolled already: "refuse" enrols nobody, "add"
@@ -129,7 +146,7 @@ def enrol(
     if exists(name):
         with opened(name, model.meta) as gallery:
             known = {entry.subject for entry in gallery.entries()}
-    with items_of(inputs, modality=model.modality, root=root) as items:
+    with items_of(inputs, modality=model.modality, **listing._asdict()) as items:
         of_item = {item.id: subject or _subject(item, subject_of) for item in items}
         if not (subject or subject_of) and str(inputs) in of_item and len(items) == 1:
             of_item = {items[0].id: items[0].label or ""}
@@ -218,7 +235,7 @@ def embed(
     model: Loaded,
     inputs: Any,
     *,
-    root: Path | None = None,
+    listing: Listing = PLAIN,
     workers: int = 0,
 ) -> tuple[Embeddings, dict[str, Path], Sequence[Bad]]:
     """Embed files that nobody has named yet.
@@ -229,7 +246,7 @@ def embed(
     Raises:
         ValueError: Nothing can be read.
     """
-    with items_of(inputs, modality=model.modality, root=root) as items:
+    with items_of(inputs, modality=model.modality, **listing._asdict()) as items:
         embeddings, bad = _embed(model, items, workers)
         paths = {nfc(item.id): item.path for item in items}
     assert embeddings is not None  # items_of gives at least one
@@ -357,7 +374,7 @@ def search(
     threshold: float | None = None,
     source: str = "",
     far: float | None = None,
-    root: Path | None = None,
+    listing: Listing = PLAIN,
 ) -> Found:
     """Find the subjects who are most similar to each file.
 
@@ -369,14 +386,14 @@ def search(
         threshold: The score from which on a file is taken for a subject; None decides nothing.
         source: Where the threshold comes from.
         far: Its false-accept rate in one comparison, where it is known.
-        root: The folder that relative paths of lists start from.
+        listing: How the inputs are listed.
 
     Raises:
         ValueError: Nobody is enrolled, nothing can be read, or k is below 1.
     """
     if not len(gallery):
         raise ValueError("nobody is enrolled in this gallery; `likeness gallery enrol` enrols")
-    with items_of(inputs, modality=model.modality, root=root) as items:
+    with items_of(inputs, modality=model.modality, **listing._asdict()) as items:
         embeddings, bad = _embed(model, items, 0)
     assert embeddings is not None  # items_of gives at least one
     with step("searching the gallery"):

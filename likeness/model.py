@@ -282,8 +282,9 @@ class Model:
         """Compare many pairs of files. Each file is embedded once.
 
         Args:
-            pairs: a .csv or .tsv file with the columns first and second (or path1 and path2) and
-                possibly label, a list of two paths on each line, or a sequence of pairs of paths.
+            pairs: a .csv, .tsv or .parquet file, or a table as of pandas, with the columns first
+                and second (or path1 and path2) and possibly label; a list of two paths on each
+                line; or a sequence of pairs of paths.
             threshold: as in `verify`; so is `far`.
             far: the false-accept rate of a stored threshold.
             root: folder that relative paths start from; by default the current one.
@@ -308,7 +309,7 @@ class Model:
         from likeness.thresholds import Rule
         from likeness.verification import Comparer
 
-        if isinstance(pairs, str | PathLike):
+        if isinstance(pairs, str | PathLike) or hasattr(pairs, "columns"):
             listed = read_pairs(pairs)
         else:
             listed = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in pairs]

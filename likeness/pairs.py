@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.formats.files import bounded
+from eval.formats.cells import Block, cell, parquet_blocks, text_blocks
 from eval.formats.trials import read_trials
 from eval.formats.writing import atomic_path
 from eval.similarity import pairs as similarities
@@ -26,7 +26,6 @@ from toolkit.models.embed import embed_where_readable
 File = str | PathLike[str]
 WRITTEN = (".csv", ".tsv", ".parquet", ".json")
 _TABLES = {".csv": ",", ".tsv": "\t"}
-_MAX_TABLE = 1 << 30  # bytes of a .csv file
 # Names of columns in lower case, without blanks, - and _.
 _SIDES = {
     "first": (
@@ -208,14 +207,15 @@ def check_written(path: Path) -> None:
         check_installed(path, ".parquet")
 
 
-def read_pairs(path: File) -> list[Pair]:
+def read_pairs(source: Any) -> list[Pair]:
     """Read a list of pairs of files.
 
     Args:
-        path: A .csv or .tsv file with a head. Its columns of paths are called first and second,
-            path1 and path2, file_a and file_b, left and right, or enrol and probe. That of labels,
-            if there is one, is called label or same. Any other file is read as a trial list
-            (`eval.formats.trials`): two paths on each line, and possibly a label.
+        source: A .csv, .tsv or .parquet file with a head, or a table in memory, as of pandas. Its
+            columns of paths are called first and second, path1 and path2, file_a and file_b, left
+            and right, or enrol and probe. That of labels, if there is one, is called label or same.
+            Any other file is read as a trial list (`eval.formats.trials`): two paths on each line,
+            and possibly a label.
 
     Returns:
         The pairs, in the order of the file.
@@ -229,15 +229,27 @@ def read_pairs(path: File) -> list[Pair]:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
         ...     path = Path(folder) / "pairs.csv"
-        ...     _ = path.write_text("path1,path2,same\\na.wav,b.wav,1\\n")
+        ...     _ = path.write_text("path1;path2;same\\na.wav;b.wav;1\\n")
         ...     read_pairs(path)
         [Pair(first='a.wav', second='b.wav', label=True)]
     """
-    path = Path(path)
+    if not isinstance(source, str | PathLike):
+        names = [str(name) for name in source.columns]
+        places = _places("the table", names)
+        columns = {
+            role: list(map(cell, source[list(source.columns)[place]]))
+            for role, place in places.items()
+        }
+        return _from_blocks([Block(range(1, len(source) + 1), columns)], "the table", "row")
+    path = Path(source)
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such list of pairs; correct the path")
+    if path.suffix.lower() == ".parquet":
+        blocks = parquet_blocks(path, lambda names: _places(path, names))
+        return _from_blocks(blocks, path, "row")
     if path.suffix.lower() in _TABLES:
-        return _from_table(path, _TABLES[path.suffix.lower()])
+        blocks = text_blocks(path, lambda names: _places(path, names))
+        return _from_blocks(blocks, path, "line")
     trials = read_trials(path)
     labels = [None] * len(trials) if trials.target is None else trials.target.tolist()
     return [
@@ -246,59 +258,53 @@ def read_pairs(path: File) -> list[Pair]:
     ]
 
 
-def _from_table(path: Path, delimiter: str) -> list[Pair]:
-    try:
-        text = bounded(path, _MAX_TABLE).decode("utf-8-sig")
-        rows = [
-            row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row
-        ]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: this is not a table in UTF-8 ({error})") from None
-    if len(rows) < 2:
-        raise ValueError(f"{path}: there are no pairs; give a head and a row for each pair")
-    head = rows[0]
-    places = [_column(path, head, names, side) for side, names in _SIDES.items()]
-    places.append(_column(path, head, _LABEL, ""))
-    pairs, lacking, odd = [], [], []
-    for number, row in enumerate(rows[1:], 2):
-        cells = [
-            "" if place is None or place >= len(row) else row[place].strip() for place in places
-        ]
-        if not cells[0] or not cells[1]:
-            lacking.append(f"row {number}")
-        if cells[2] and cells[2].lower() not in _TRUE + _FALSE:
-            odd.append(f"row {number}: {cells[2][:40]}")
-        pairs.append(Pair(cells[0], cells[1], _label_of(cells[2])))
+def _from_blocks(blocks: Iterable[Block], where: Path | str, unit: str) -> list[Pair]:
+    """The pairs of the rows of a table."""
+    pairs, lacking, odd = list[Pair](), list[str](), list[str]()
+    for numbers, cells in blocks:
+        labels = cells.get("label", [""] * len(numbers))
+        for number, first, second, label in zip(
+            numbers, cells["first"], cells["second"], labels, strict=True
+        ):
+            if not (first or second or label):
+                continue  # as spreadsheets write an empty row
+            if not first or not second:
+                lacking.append(f"{unit} {number}")
+            if label and label.lower() not in _TRUE + _FALSE:
+                odd.append(f"{unit} {number}: {label[:40]}")
+            pairs.append(Pair(first, second, label.lower() in _TRUE if label else None))
+    if not pairs:
+        raise ValueError(f"{where}: there are no pairs; give a head and a row for each pair")
     if lacking:
-        raise ValueError(f"{path}: {len(lacking)} rows lack a path ({name_first(lacking)})")
+        raise ValueError(f"{where}: {len(lacking)} rows lack a path ({name_first(lacking)})")
     if odd:
         raise ValueError(
-            f"{path}: {len(odd)} labels are unknown ({name_first(odd)}); write 1 for one subject "
+            f"{where}: {len(odd)} labels are unknown ({name_first(odd)}); write 1 for one subject "
             "and 0 for two"
         )
     return pairs
 
 
-def _column(path: Path, head: Sequence[str], names: Sequence[str], side: str) -> int | None:
-    """The place of a column; None for a label that is not there."""
-    bare = [name.strip().lower() for name in head]
-    bare = ["".join(sign for sign in name if sign not in " _-") for name in bare]
-    places = [i for i, name in enumerate(bare) if name in names]
-    if len(places) > 1:
-        raise ValueError(
-            f"{path} has several columns for the {side or 'label'} "
-            f"({name_first(head[i] for i in places)}); leave one of them"
-        )
-    if not places and side:
-        raise ValueError(
-            f"{path} has no column for the {side} path; its columns are ({name_first(head)}): call "
-            "the two that hold paths first and second, or path1 and path2"
-        )
-    return places[0] if places else None
-
-
-def _label_of(text: str) -> bool | None:
-    return None if not text else text.lower() in _TRUE
+def _places(where: Path | str, head: Sequence[str]) -> dict[str, int]:
+    """The places of the columns: first, second, and label where there is one."""
+    bare = ["".join(sign for sign in name.lower() if sign not in " _-") for name in head]
+    found = {}
+    for role, names in (*_SIDES.items(), ("label", _LABEL)):
+        places = [place for place, name in enumerate(bare) if name in names]
+        if len(places) > 1:
+            raise ValueError(
+                f"{where} has several columns for the {role} "
+                f"({name_first(head[place] for place in places)}); leave one of them"
+            )
+        if places:
+            found[role] = places[0]
+        elif role != "label":
+            raise ValueError(
+                f"{where} has no column for the {role} path; its columns are "
+                f"({name_first(head)}): call the two that hold paths first and second, or path1 "
+                "and path2"
+            )
+    return found
 
 
 def verify_pairs(

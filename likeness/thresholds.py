@@ -230,7 +230,8 @@ def keep(
         data: What the trials are called; by default the name of their list.
 
     Returns:
-        The thresholds, and a sentence on the rates that are not stored, or "".
+        The thresholds that the file now has of this scoring, and a sentence on the rates that are
+        not stored, or "".
 
     Raises:
         ValueError: At the EER every trial has to be rejected.
@@ -247,8 +248,7 @@ def keep(
         raise ValueError(
             "every trial has to be rejected at the EER, so there is no threshold to keep"
         )
-    save(path, thresholds)
-    return thresholds, _left_out(left_out, thresholds)
+    return save(path, thresholds), _left_out(left_out, thresholds)
 
 
 def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
@@ -276,9 +276,10 @@ def _left_out(fars: Sequence[float], thresholds: Thresholds) -> str:
         return ""
     rates = ", ".join(f"{100 * far:.3g} %" for far in fars)
     least = LEAST_ERRORS / thresholds.nontargets
+    supported = "no FAR" if least >= 1 else f"a FAR of {100 * least:.2g} % or more"
     return (
         f"not stored: the threshold at FAR {rates}; {thresholds.nontargets:,} nontarget trials "
-        f"support a FAR of {100 * least:.2g} % or more ({LEAST_ERRORS} / their number)"
+        f"support {supported} ({LEAST_ERRORS} / their number)"
     )
 
 

@@ -105,15 +105,11 @@ class Verification(NamedTuple):
                 "all pairs are",
             ]
         if self.same is not None:
-            rule = (
-                "probability at least 0.5"
-                if self.threshold is None
-                else f"score at least {self.threshold:.4g}"
-            )
-            lines.append(
-                f"decision     {'the same' if self.same else 'different'} subject "
-                f"({'' if self.same else 'not '}{rule})"
-            )
+            verdict = "the same subject" if self.same else "different subjects"
+            what = "probability" if self.threshold is None else "score"
+            bound = 0.5 if self.threshold is None else self.threshold
+            side = "at least" if self.same else "below"
+            lines.append(f"decision     {verdict} ({what} {side} {bound:.4g})")
             if self.source:
                 lines.append(f"threshold    {self.threshold:.4g} at {self.source}")
         else:

@@ -10,6 +10,7 @@ from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.text import Text
 
 from eval.progress import Report
 from toolkit.printing import is_terminal, one_line, say, visible
@@ -30,7 +31,11 @@ class _Stderr(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print texts with a line end. Beside a running progress bar they go above it."""
-        if not all(isinstance(value, str) for value in objects):  # a bar, drawn by rich itself
+        if not all(isinstance(value, str) for value in objects):
+            # A bar, drawn by rich itself; or what was written to stdout beside one, which comes as
+            # Text and is to be copied as it is.
+            if any(isinstance(value, Text) for value in objects):
+                options["soft_wrap"] = True
             super().print(*objects, **options)
         elif self.is_terminal:
             super().print(

@@ -12,7 +12,9 @@ import typer
 
 from likeness.commands.options import (
     EXISTING,
+    Columns,
     Frontend,
+    LabelPattern,
     ModelDetector,
     OwnThreshold,
     StoredThreshold,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from eval.types import Embeddings
+    from likeness.galleries import Listing
     from likeness.thresholds import Rule
     from likeness.verification import Comparer
     from toolkit.data.batch import Bad
@@ -44,7 +47,9 @@ _NUM_NAMED = 20  # unreadable files are named up to this number, and then counte
 Data = Annotated[
     str,
     typer.Argument(
-        metavar="DATA", help="A folder, a file, a list of paths, or a .csv or .tsv table."
+        metavar="DATA",
+        help="A folder, a file, a list of paths, a .csv, .tsv or .parquet table, a Kaldi folder, "
+        "or an .rttm file.",
     ),
 ]
 Gallery = Annotated[
@@ -87,6 +92,8 @@ def enrol(
             "adds to their enrolments, replace puts the files in their place, skip leaves them."
         ),
     ] = "refuse",
+    columns: Columns = None,
+    label: LabelPattern = "",
     root: Root = None,
     workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
     detector: ModelDetector = None,
@@ -110,7 +117,7 @@ def enrol(
         gallery,
         comparer.model,
         data,
-        root=root,
+        listing=_listing(root, columns, label),
         subject=subject,
         subject_of=subject_of,
         existing=existing,
@@ -150,6 +157,8 @@ def search(
             help="The file to write, .csv, .tsv or .json (default: CSV on the standard output)."
         ),
     ] = None,
+    columns: Columns = None,
+    label: LabelPattern = "",
     root: Root = None,
     detector: ModelDetector = None,
     frontend: Frontend = "wespeaker",
@@ -178,7 +187,7 @@ def search(
             threshold=comparer.threshold,
             source=comparer.source,
             far=None if far in (None, "eer") else float(str(far)),
-            root=root,
+            listing=_listing(root, columns, label),
         )
     if out is None:
         say(found.text().rstrip("\n"))
@@ -259,6 +268,8 @@ def cluster(
             "the ids name, or a list `id path`. The page then shows them.",
         ),
     ] = None,
+    columns: Columns = None,
+    label: LabelPattern = "",
     root: Root = None,
     workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
     detector: ModelDetector = None,
@@ -284,7 +295,12 @@ def cluster(
 
     clustering.check_written(out)
     (embeddings, files), limit, source = _embedded(
-        data, model, rule, root=root, workers=workers, reading=(detector, frontend, trust)
+        data,
+        model,
+        rule,
+        listing=_listing(root, columns, label),
+        workers=workers,
+        reading=(detector, frontend, trust),
     )
     grouped = clustering.cluster(
         embeddings,
@@ -321,6 +337,12 @@ def _refuse_missing(data: str, model: str | None) -> None:
         refuse_missing_model(model)
 
 
+def _listing(root: Path | None, columns: list[str] | None, label: str) -> Listing:
+    from likeness.galleries import Listing
+
+    return Listing(root, ",".join(columns or ()), label)
+
+
 def _loaded(
     model: str,
     detector: Path | None,
@@ -348,7 +370,7 @@ def _embedded(
     model: str | None,
     rule: Rule,
     *,
-    root: Path | None,
+    listing: Listing,
     workers: int,
     reading: tuple[Path | None, Literal["wespeaker", "3dspeaker"], list[str] | None],
 ) -> tuple[Grouping, float | None, str]:
@@ -368,7 +390,7 @@ def _embedded(
             "embeddings (.npz, .ark, .scp, .parquet, .h5 or .lance)"
         )
     comparer = _loaded(model, *reading, rule)
-    made, paths, bad = galleries.embed(comparer.model, data, root=root, workers=workers)
+    made, paths, bad = galleries.embed(comparer.model, data, listing=listing, workers=workers)
     _name_unreadable(bad)
     return Grouping(made, paths), comparer.threshold, comparer.source
 

@@ -58,8 +58,9 @@ def verify(
     pairs: Annotated[
         Path | None,
         typer.Option(
-            help="Many pairs instead of A and B: a .csv or .tsv file with the columns first and "
-            "second (or path1 and path2) and possibly label, or a list of two paths on each line.",
+            help="Many pairs instead of A and B: a .csv, .tsv or .parquet file with the columns "
+            "first and second (or path1 and path2) and possibly label, or a list of two paths on "
+            "each line.",
             **EXISTING,
         ),
     ] = None,

@@ -75,6 +75,21 @@ def edited(**changes: Any) -> dict[str, Any]:
     return {"format": thresholds.FORMAT, "measured": [entry]}
 
 
+def test_a_rate_stays_while_the_scores_are_the_same_and_no_longer(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+
+    def store(far: float, nontargets: int = 2000) -> Thresholds:
+        return save(path, measure(scores(200, nontargets), ORIGIN, data="x", fars=[far])[0])
+
+    tenth = store(0.1).at(0.1)
+    for _ in range(2):
+        both = store(0.01)
+        assert both.at(0.1) == tenth
+        assert both == load(path)[0]
+        assert len(both.points) == 3
+    assert [point.name for point in store(0.01, 1999).points][1:] == ["FAR 1 %"]
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet
 import pytest
 
@@ -18,6 +20,7 @@ from eval.formats import embeddings as files
 from eval.formats.trials import read_scores
 from eval.types import Embeddings
 from likeness.cli import main
+from likeness.pairs import read_pairs
 from likeness.thresholds import Rule, carry, find, look_up
 
 FARS = ("--far", 0.5, "--far", 0.01, "--resamples", 0)
@@ -159,8 +162,28 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     assert stored[1]["label"] is None
     same = front_door.load("runs/voices").verify_pairs([pair[:2] for pair in PAIRS])
     assert [row.score for row in same.rows] == [row["score"] for row in stored]
+    frame = pd.DataFrame(PAIRS[:2], columns=["first", "second", "label"])
+    frame["label"] = [1.0, math.nan]  # as pandas reads a column with a gap
+    rows = front_door.load("runs/voices").verify_pairs(frame).rows
+    assert [(row.score, row.label) for row in rows] == [
+        (same.rows[0].score, True),
+        (same.rows[1].score, None),
+    ]
     Path("list.txt").write_text("1 a.wav b.wav\n0 a.wav a.wav\n")
     assert likeness("verify", "--pairs", "list.txt", "--model", "runs/voices") == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '\ufeffLeft;Right;Note\r\na b.wav;ü.wav;"one\r\nmore"\r\n;;\r\n',
+        'file_a,file_b\n"a b.wav",ü.wav\n,\n',
+    ],
+)
+def test_pairs_of_spreadsheets_are_read(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_bytes(text.encode())
+    assert read_pairs(path) == [("a b.wav", "ü.wav", None)]
 
 
 @pytest.mark.parametrize(
@@ -206,6 +229,13 @@ def test_a_gallery_from_enrolment_to_removal(
     assert "same embedding" in printed.err
     assert likeness("gallery", "enrol", "mine", *use) == 2
     assert "enrolled already" in capsys.readouterr().err
+    rows = [(path, path.parent.name) for path in Path("mine").rglob("*.flac")]
+    Path("two.csv").write_text("clip;person;speaker\n" + "".join(f"{a};{b};x\n" for a, b in rows))
+    chosen = ("--columns", "path=clip,label=person", "--existing", "skip")
+    assert likeness("gallery", "enrol", "two.csv", *use) == 2
+    assert "--columns label=person" in capsys.readouterr().err
+    assert likeness("gallery", "enrol", "two.csv", *use, *chosen) == 0
+    assert "4 subjects were enrolled before" in capsys.readouterr().out
     assert likeness("gallery", "enrol", recording, *use, "--subject", "ann") == 0
     assert likeness("gallery", "enrol", "mine", *use, "--existing", "replace") == 0
     capsys.readouterr()

@@ -128,7 +128,7 @@ def test_from_the_command_line(
         assert likeness(*base) == 0
         shown = capsys.readouterr().out
         assert "probability  0.0000 of the same subject, if 0.01 of all pairs are" in shown
-        assert "different subject (not probability at least 0.5)" in shown
+        assert "different subjects (probability below 0.5)" in shown
         Calibration(1.0, 50.0).save(tmp_path / "c.json")
         assert likeness(*base, "--calibration", tmp_path / "c.json") == 0
         assert "probability  1.0000" in capsys.readouterr().out

@@ -157,9 +157,9 @@ def test_what_is_hidden_shows_nothing_though_its_command_runs_on() -> None:
         assert log.wait(5) == ["likeness serve: 30 s so far"]
 
 
-def test_bars_are_below_what_is_printed_and_vanish(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """A stderr that takes itself for a terminal of 120 columns."""
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(console.console, "_file", terminal)
@@ -167,6 +167,24 @@ def test_bars_are_below_what_is_printed_and_vanish(
     monkeypatch.setattr(console.console, "_height", 30)
     monkeypatch.setattr(console.console, "_environ", {"TERM": "xterm"})
     monkeypatch.setattr(console.console, "is_interactive", True)
+    return terminal
+
+
+def test_a_long_line_of_stdout_is_not_wrapped_beside_a_bar(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "is_terminal", lambda stream: True)
+    bars, row = console.Bars(), "a.wav,b c.wav," * 20
+    bars.draw([(Report("embedding", 1, 2), "1 of 2")])
+    print(row)
+    bars.clear()
+    assert f"{row}\n" in terminal.getvalue()
+    assert capsys.readouterr().out == ""
+
+
+def test_bars_are_below_what_is_printed_and_vanish(
+    terminal: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
     now = 0.0
     steps = Steps(clock=lambda: now, bars=console.Bars)
     steps(Report("reading a\x1b[2J\nb", 0, 10))
