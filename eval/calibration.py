@@ -150,9 +150,43 @@ def fit_calibration(
         )
     check_costs(p_target, 1, 1)
     columns = np.column_stack([values, measures])
+    weights, offset = logistic(columns, labels, ("scores", *names), p_target=p_target)
+    if not weights[0] > 0:
+        raise ValueError(
+            f"calibration: the fitted slope is {weights[0]:g}, but higher scores must mean more "
+            "similar; are labels or scores inverted?"
+        )
+    return Calibration(
+        float(weights[0]),
+        offset,
+        tuple(weights[1:].tolist()),
+        names,
+        float(p_target),
+        system,
+    )
+
+
+def logistic(
+    columns: Floats, labels: Bools, names: Sequence[str], *, p_target: float
+) -> tuple[Floats, float]:
+    """Fits the prior-weighted logistic regression of this module to columns.
+
+    Args:
+        columns: (P, K) what is summed, in float64.
+        labels: (P,) which trials are target trials.
+        names: (K,) of the columns, for messages.
+        p_target: The prior of a target trial.
+
+    Returns:
+        The weights (K,) and the offset of the log-likelihood ratio.
+
+    Raises:
+        ValueError: A column is constant, or the columns separate the classes, so that no finite
+            optimum exists.
+    """
     centre, spread = columns.mean(axis=0), columns.std(axis=0)
     constant = spread <= 1e-12 * np.abs(columns).max(axis=0)
-    flat = [name for name, is_flat in zip(("scores", *names), constant, strict=True) if is_flat]
+    flat = [name for name, is_flat in zip(names, constant, strict=True) if is_flat]
     if flat:
         raise ValueError(
             f"calibration: {', '.join(flat)} are the same for every trial and say nothing; leave "
@@ -163,24 +197,11 @@ def fit_calibration(
     along = standard @ optimum[:-1]
     if along[labels].min() >= along[~labels].max():  # then steeper is always better
         raise ValueError(
-            f"calibration: the {values.size} trials are separated without an error, so the slope "
+            f"calibration: the {len(columns)} trials are separated without an error, so the slope "
             "has no finite optimum; fit on a larger list"
         )
-    weights = optimum[:-1] / spread
-    if not weights[0] > 0:
-        raise ValueError(
-            f"calibration: the fitted slope is {weights[0]:g}, but higher scores must mean more "
-            "similar; are labels or scores inverted?"
-        )
-    offset = optimum[-1] - weights @ centre
-    return Calibration(
-        float(weights[0]),
-        float(offset),
-        tuple(weights[1:].tolist()),
-        names,
-        float(p_target),
-        system,
-    )
+    weights: Floats = optimum[:-1] / spread
+    return weights, float(optimum[-1] - weights @ centre)
 
 
 def _minimise(columns: Floats, labels: Bools, p_target: float) -> Floats:

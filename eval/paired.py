@@ -67,10 +67,11 @@ class Paired:
 
 
 def match_trials(first: Trials, second: Trials) -> Matched:
-    """Matches the trials of two labelled lists by their ids; the order of rows may differ, and
-    trials may repeat.
+    """Matches the trials of two lists by their ids; the order of rows may differ, and trials may
+    repeat.
 
-    The enrolment and the probe side are told apart: `a b` and `b a` are different trials.
+    The enrolment and the probe side are told apart: `a b` and `b a` are different trials. Labels
+    are compared if both lists have them.
 
     Example:
         >>> one = Trials(("a",), ("b", "c"), [0, 0], [0, 1], [True, False])
@@ -78,14 +79,13 @@ def match_trials(first: Trials, second: Trials) -> Matched:
         >>> match_trials(one, two).order.tolist()
         [1, 0]
     """
-    if first.target is None or second.target is None:
-        raise ValueError("match_trials: both lists need labels")
+    both = [trials.target for trials in (first, second) if trials.target is not None]
     if _sides(first) == _sides(second) and all(
         np.array_equal(side, other)
         for side, other in (
             (first.enrol, second.enrol),
             (first.probe, second.probe),
-            (first.target, second.target),
+            *([tuple(both)] if len(both) == 2 else []),
         )
     ):
         # as most lists are, and sorting millions of trials takes seconds
@@ -109,12 +109,10 @@ def match_trials(first: Trials, second: Trials) -> Matched:
     lacking = len(first) - shared, len(second) - shared
     orders = [np.argsort(key, kind="stable") for key in keys]
     places = [np.searchsorted(keys[i], common, sorter=orders[i]) for i in (0, 1)]
-    labels = [
-        trials.target[orders[i][places[i]]]
-        for i, trials in enumerate((first, second))
-        if trials.target is not None
-    ]
-    other_label = int(np.count_nonzero(labels[0] != labels[1]))
+    other_label = 0
+    if len(both) == 2:
+        labels = [target[orders[i][places[i]]] for i, target in enumerate(both)]
+        other_label = int(np.count_nonzero(labels[0] != labels[1]))
     if any(lacking) or other_label:
         return Matched(None, *lacking, other_label)
     order = np.empty(len(first), dtype=np.int64)

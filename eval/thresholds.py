@@ -252,12 +252,7 @@ def load(path: str | Path) -> tuple[Thresholds, ...]:
         raise FileNotFoundError(f"{path}: there is no such file of thresholds; correct the path")
     try:
         value = json.loads(bounded(path, _MAX_BYTES).decode(), parse_constant=_refuse_constant)
-        if not isinstance(value, dict) or value.get("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT!r}")
-        measured = value.get("measured")
-        if not isinstance(measured, list) or not 1 <= len(measured) <= _MAX_MEASURED:
-            raise ValueError(f"'measured' is no list of 1 to {_MAX_MEASURED} entries")
-        return tuple(map(_thresholds_from, measured))
+        return _entries_from(value)
     except (ValueError, OverflowError, RecursionError) as error:
         raise ValueError(
             f"{path}: not a file of thresholds ({error}); make one with `likeness evaluate SCORES "
@@ -279,7 +274,8 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
         What the file now has of this scoring.
 
     Raises:
-        ValueError: The file holds something else.
+        ValueError: The file holds something else; or what was measured has a name that is too long
+            or more than 100 points, so that it could not be read again. The file stays as it was.
     """
     path = Path(path)
     others = []
@@ -297,11 +293,18 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
             ]
             thresholds = replace(thresholds, points=(*new, *earlier)[:_MAX_POINTS])
     document = {"format": FORMAT, "measured": [_to_json(e) for e in (thresholds, *others)]}
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        _entries_from(document)
+        if len(text.encode()) > _MAX_BYTES:
+            raise ValueError(f"the file would have over {_MAX_BYTES} bytes")
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: these thresholds cannot be stored, and what was there before is unchanged "
+            f"({error}); give a shorter name or fewer rates, or name another file"
+        ) from None
     with atomic_path(path) as temporary:
-        temporary.write_text(
-            json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
-            encoding="utf-8",
-        )
+        temporary.write_text(text, encoding="utf-8")
     return thresholds
 
 
@@ -333,6 +336,15 @@ def _to_json(entry: Thresholds) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no number that a threshold or a rate can have")
+
+
+def _entries_from(document: object) -> tuple[Thresholds, ...]:
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ValueError(f"its format is not {FORMAT!r}")
+    measured = document.get("measured")
+    if not isinstance(measured, list) or not 1 <= len(measured) <= _MAX_MEASURED:
+        raise ValueError(f"'measured' is no list of 1 to {_MAX_MEASURED} entries")
+    return tuple(map(_thresholds_from, measured))
 
 
 def _thresholds_from(value: object) -> Thresholds:

@@ -158,6 +158,7 @@ def write_held_out(run: Path, held_out: HeldOut) -> None:
     """
     from eval.formats import embeddings
     from eval.formats.trials import write_trials
+    from eval.formats.writing import remove
     from likeness.lists import write_labels
     from toolkit.data.item_lists import write_items
 
@@ -167,9 +168,38 @@ def write_held_out(run: Path, held_out: HeldOut) -> None:
     write_trials(files.trials, held_out.scored.trials)
     if all(label is not None for label in items.labels):
         write_labels(files.labels, items)
+    else:
+        remove(files.labels)
     if all(item.span is None for item in items):
         write_items(files.items, [_absolute(item) for item in items])
+    else:
+        remove(files.items)
     held_out.scored.save(files.scores)
+
+
+def refuse_another_model(files: HeldOutFiles) -> None:
+    """Refuse held-out scores of another model than the one that lies in the folder of the run.
+
+    The model of a run that was trained further is new before its held-out items are scored again.
+
+    Raises:
+        ValueError: They are of another model, or the file that says what gave them is damaged.
+    """
+    from eval.formats.provenance import sha256
+    from eval.scoring.origin import read_origin
+    from toolkit.models.checkpoint import find_model
+
+    origin = read_origin(files.scores)
+    try:
+        model = find_model(files.run)
+    except ValueError:
+        return  # the folder keeps no model, so nothing contradicts the scores
+    if origin is not None and origin.model not in ("", sha256(model)):
+        raise ValueError(
+            f"{files.scores} has scores of an earlier model than {model}; finish the training with "
+            "`likeness train --resume`, which scores the held-out items anew, or name the score "
+            "file itself to measure the earlier model"
+        )
 
 
 def _absolute(item: Item) -> Item:

@@ -195,7 +195,7 @@ def test_help_and_usage_are_whole_where_there_is_no_terminal(
         seen.append("".join(capsys.readouterr()))
     assert "with intervals resampled over subjects." in seen[0], "evaluate's summary is whole"
     assert "log-likelihood ratios." in next(
-        line for line in seen[1].splitlines() if "--calibration" in line
+        line for line in seen[1].splitlines() if line.lstrip().startswith("--calibration")
     )
     assert "..." not in seen[0].replace("[ARGS]...", "")
     assert all(

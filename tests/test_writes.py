@@ -81,7 +81,9 @@ ALLOWED = {
     "likeness/held_out.py": {"write_held_out": _ATOMIC},
     "toolkit/gallery/media.py": {"_erase": "what is erased shall not stay whole"},
     "toolkit/models/user_files.py": {"_link": "a temporary folder of this process"},
-    "likeness/commands/score.py": dict.fromkeys(("score_files", "calibrate_files"), _ATOMIC),
+    "likeness/commands/score.py": dict.fromkeys(
+        ("score_files", "calibrate_files", "_fuse"), _ATOMIC
+    ),
     "eval/formats/writing.py": {"move": _MOVE},
     "modalities/face/align.py": {
         "_align_all": "NAME.part, hidden, is renamed when it is whole; half a line of "

@@ -283,8 +283,9 @@ def read_sound(source: Path | Stretch) -> Heard:
             rate, channels, frames = file.samplerate, file.channels, file.frames
             if not 1_000 <= rate <= 768_000 or SECONDS * rate * channels > MAX_VALUES:
                 raise ValueError(f"{channels} channels at {rate} Hz")
-            first = min(max(round(start * rate), 0), frames)
-            last = frames if end == np.inf else min(round(end * rate), frames)
+            # Times may be beyond all numbers of samples, so that they are bounded before rounding.
+            first = round(min(max(start * rate, 0), frames))
+            last = round(min(end * rate, frames))
             if first:
                 file.seek(first)
             # Some formats do not say how long they are: the whole of a file is read to its end.

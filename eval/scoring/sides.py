@@ -178,10 +178,22 @@ def measures_of(calibration: Calibration) -> list[str]:
     Raises:
         ValueError: It was fitted with other measures than those of `QUALITY`.
     """
-    measures = list(dict.fromkeys(name.rpartition("_")[0] for name in calibration.names))
-    if column_names(measures) != calibration.names or not set(measures) <= set(QUALITY):
+    return measures_of_names(calibration.names)
+
+
+def measures_of_names(names: Sequence[str]) -> list[str]:
+    """The measures whose columns have these names.
+
+    Raises:
+        ValueError: These are no columns of measures of `QUALITY`.
+
+    >>> measures_of_names(["log_norm_low", "log_norm_high"])
+    ['log_norm']
+    """
+    measures = list(dict.fromkeys(name.rpartition("_")[0] for name in names))
+    if column_names(measures) != tuple(names) or not set(measures) <= set(QUALITY):
         raise ValueError(
-            f"calibration: its quality measures are {', '.join(calibration.names)}; score can work "
+            f"calibration: its quality measures are {', '.join(names)}; score can work "
             f"out {', '.join(QUALITY)}, low and high"
         )
     return measures

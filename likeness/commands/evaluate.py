@@ -28,7 +28,7 @@ from likeness.commands.options import (
     refuse_idle,
     refuse_input_as_output,
 )
-from likeness.held_out import HeldOutFiles
+from likeness.held_out import HeldOutFiles, refuse_another_model
 from toolkit.printing import say
 
 if TYPE_CHECKING:
@@ -250,7 +250,8 @@ def _run_of(scores: Sequence[Path]) -> HeldOutFiles | None:
     """The files of the run whose folder stands in place of a score file, if one does.
 
     Raises:
-        ValueError: The folder holds no scores, or stands beside other scores.
+        ValueError: The folder holds no scores, or those of another model than its own, or stands
+            beside other scores.
     """
     folders = [path for path in scores if path.is_dir()]
     if not folders:
@@ -266,6 +267,7 @@ def _run_of(scores: Sequence[Path]) -> HeldOutFiles | None:
             f"{files.run} is a folder without {files.scores.relative_to(files.run)}, which "
             "`likeness train` leaves there for recipes that hold subjects out; name a score file"
         )
+    refuse_another_model(files)
     return files
 
 

@@ -4,6 +4,7 @@ that is fitted on them.
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -18,6 +19,7 @@ from likeness.commands.options import (
     EXISTING,
     Memory,
     Similarity,
+    is_default,
     refuse_idle,
     refuse_input_as_output,
 )
@@ -36,23 +38,37 @@ app = typer.Typer()
 )
 def score(
     context: typer.Context,
+    scores: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="With --fuse: the score files of several systems on the same trials.", **EXISTING
+        ),
+    ] = None,
     trials: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             help="The trial list, as text, .npz or .parquet; its columns are detected.", **EXISTING
         ),
-    ],
+    ] = None,
     embeddings: Annotated[
-        Path,
+        Path | None,
         typer.Option(help="The embeddings of the enrolment side, or of both sides.", **EMBEDDINGS),
-    ],
+    ] = None,
     out: Annotated[
         Path,
         typer.Option(
             help="The file to write: lines `enrol probe score [label]`, arrays of them (.npz, "
             ".parquet), or with --calibrate the calibration, a .json file."
         ),
-    ],
+    ] = ...,  # type: ignore[assignment]
+    fuse: Annotated[
+        bool,
+        typer.Option(
+            "--fuse",
+            help="Fuse the score files SCORES instead of scoring embeddings: with --calibrate fit "
+            "the weights, and with --calibration apply them.",
+        ),
+    ] = False,
     probe_embeddings: Annotated[
         Path | None,
         typer.Option(
@@ -146,14 +162,24 @@ def score(
     ] = False,
     memory: Memory = None,
 ) -> None:
-    """Score the trials of a list.
+    """Score the trials of a list, or fuse the scores of several systems.
 
     A model may be enrolled by several items. The scores may be normalised by a cohort, and
-    calibrated.
+    calibrated. A fusion is fitted on one list by `--fuse A.txt B.txt --calibrate --out FUSION.json`
+    and applied to another by `--fuse A2.txt B2.txt --calibration FUSION.json --out FUSED.txt`.
     """
     from eval.scoring.score import Scoring
 
     refuse_input_as_output(context, "out")
+    if fuse:
+        say(_fuse(context, scores or [], out))
+        return
+    if scores:
+        raise ValueError(f"{scores[0]}: score files are taken with --fuse only")
+    if trials is None or embeddings is None:
+        raise typer.BadParameter(
+            "scoring needs --trials and --embeddings; --fuse needs score files"
+        )
     _refuse_contradictions(context)
     options = {field.name: context.params[field.name] for field in fields(Scoring)}
     options |= {"probe_embeddings": probe_embeddings, "enrolment": enrolment}
@@ -166,6 +192,56 @@ def score(
     else:
         done = score_files(trials, embeddings, out, **options)
     say(done)
+
+
+def _fuse(context: typer.Context, scores: Sequence[Path], out: Path) -> str:
+    """Fit a fusion of score files, or apply one; says what was done.
+
+    Raises:
+        ValueError: Options do not go with --fuse, or there are fewer than two files.
+    """
+    options = context.params
+    taken = ("scores", "out", "fuse", "embeddings", "calibration", "calibrate", "quality")
+    given = [name for name in options if not is_default(context, name)]
+    others = [name for name in given if name not in (*taken, "durations")]
+    if idle := [f"--{name.replace('_', '-')}" for name in others]:
+        raise ValueError(f"{' and '.join(idle)} would change nothing with --fuse; leave it out")
+    if len(scores) < 2:
+        raise ValueError(f"--fuse needs two score files or more, and {len(scores)} are given")
+    if bool(options["calibrate"]) == bool(options["calibration"]):
+        raise ValueError(
+            "--fuse needs --calibrate, which fits the weights on labelled trials, or --calibration "
+            "FUSION.json, which applies them"
+        )
+    refuse_idle(context, ("quality",), "--calibrate", options["calibrate"])
+
+    from eval.formats.coded import check_written
+    from eval.formats.durations import read_durations
+    from eval.formats.embeddings import read
+    from eval.fusion import load_fusion
+    from likeness import fusing
+
+    files = fusing.ScoreFiles(scores)
+    embeddings = read(options["embeddings"]) if options["embeddings"] else None
+    durations = read_durations(options["durations"]) if options["durations"] else None
+    if options["calibrate"]:
+        measures = tuple(options["quality"] or ())
+        fitted = fusing.fit(files, measures=measures, embeddings=embeddings, durations=durations)
+        fitted.save(out)
+        weights = ", ".join(
+            f"{weight:.4g} x {path.name}"
+            for weight, path in zip(fitted.weights, scores, strict=True)
+        )
+        num_trials = len(files.trials)
+        return f"fusion of {len(scores)} systems fitted on {num_trials} trials in {out}: {weights}"
+    check_written(out)
+    fusion = load_fusion(options["calibration"])
+    fusing.apply(files, fusion, out, embeddings=embeddings, durations=durations)
+    line = shlex.join(["likeness", "evaluate", *map(str, scores), str(out)])
+    return (
+        f"{len(files.trials)} trials fused from {len(scores)} systems in {out}\n"
+        f"see what it gains with: {line}"
+    )
 
 
 def _refuse_contradictions(context: typer.Context) -> None:

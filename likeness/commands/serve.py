@@ -120,7 +120,8 @@ def serve(
     machine can connect, unless --host says otherwise.
     """
     refuse_missing_model(model)
-    rule = rule_of(threshold, far, thresholds)
+    # The slider takes the file too, also where none of its thresholds decides.
+    rule = rule_of(threshold, far, thresholds if far is not None else None)
     _refuse_absent_packages()
 
     # These are slow to import, so that what is missing has to be reported before.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
@@ -99,6 +100,9 @@ class Service:
                 "media are kept beside a gallery, in its folder; name one with --gallery DIR"
             )
         self.media: Path | None = folder if extras.keeps_media else None
+        # An enrolment and its media belong together: who removes the subject meanwhile would leave
+        # media of somebody who is not enrolled.
+        self._changing = Lock()
 
     def verify(
         self, first: bytes, second: bytes, chosen: Mapping[str, int] = MappingProxyType({})
@@ -174,13 +178,20 @@ class Service:
             raise ValueError(
                 f"{len(faces)} numbers of faces for {len(files)} files; give one for each or none"
             )
+        if subject in (".", ".."):
+            raise ValueError(
+                f"the subject {subject!r} could never be removed here, because addresses have no "
+                "such part; choose another name"
+            )
         chosen = {str(i): face for i, face in enumerate(faces)}
         embeddings = self._embed(files, chosen)
-        store = self.gallery.update if replaces else self.gallery.enrol
-        store(embeddings, [subject] * len(files))
+        small = [] if self.media is None else self._miniatures(files, chosen)
         kept = 0
-        if self.media is not None:
-            kept = self._keep(self.media, subject, files, chosen, embeddings)
+        with self._changing:
+            store = self.gallery.update if replaces else self.gallery.enrol
+            store(embeddings, [subject] * len(files))
+            if self.media is not None:
+                kept = self._keep(self.media, subject, embeddings, small)
         return {
             "subject": subject,
             "added": len(files),
@@ -223,33 +234,48 @@ class Service:
         if not known or known[0] is None:
             raise KeyError("nothing is kept of this enrolment")
         kind = "audio/flac" if known[0].path.suffix == ".flac" else "image/jpeg"
-        return media.content(known[0]), kind
+        try:
+            return media.content(known[0]), kind
+        except FileNotFoundError:
+            raise KeyError("nothing is kept of this enrolment any more") from None
+
+    def _miniatures(
+        self, files: Sequence[bytes], chosen: Mapping[str, int]
+    ) -> list[tuple[bytes, str] | None]:
+        """A small picture or sound of each file, and its ending; None where none can be made."""
+        small: list[tuple[bytes, str] | None] = []
+        with private_files(files) as paths:
+            for i, path in enumerate(paths):
+                try:
+                    small.append(miniature(self.model, path, chosen.get(str(i))))
+                except (ValueError, OSError) as error:
+                    _log_not_kept(error)
+                    small.append(None)
+        return small
 
     def _keep(
         self,
         folder: Path,
         subject: str,
-        files: Sequence[bytes],
-        chosen: Mapping[str, int],
         embeddings: Embeddings,
+        small: Sequence[tuple[bytes, str] | None],
     ) -> int:
-        """Keep a small picture or sound of each file; how many were kept.
+        """Keep the small picture or sound of each embedding; how many were kept.
 
         What was enrolled stays enrolled, whatever the disk says to its picture.
         """
         kept = 0
-        with private_files(files) as paths:
-            for i, path in enumerate(paths):
-                try:
-                    small, ending = miniature(self.model, path, chosen.get(str(i)))
-                    kept += media.keep(folder, subject, embeddings.matrix[i], small, ending)
-                except (ValueError, OSError) as error:
-                    _log.warning("nothing was kept of an enrolment: %s", type(error).__name__)
+        for row, made in zip(embeddings.matrix, small, strict=True):
+            try:
+                kept += made is not None and media.keep(folder, subject, row, *made)
+            except OSError as error:
+                _log_not_kept(error)
         return kept
 
     def remove(self, subject: str) -> dict[str, Any]:
         """Erase a subject."""
-        self.gallery.remove([subject])
+        with self._changing:
+            self.gallery.remove([subject])
         return {"subject": subject, "subjects": len(self.gallery)}
 
     def _embed(
@@ -295,6 +321,10 @@ def _refuse_photograph(content: bytes, path: Path, known: Takes) -> None:
             f"crops of {known.height} x {known.width}; if it is a photograph, start the server "
             "with --detector FILE.onnx, which finds the face in it and aligns it"
         )
+
+
+def _log_not_kept(error: Exception) -> None:
+    _log.warning("nothing was kept of an enrolment: %s", type(error).__name__)
 
 
 @contextmanager

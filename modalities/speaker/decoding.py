@@ -276,8 +276,9 @@ def decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple
             rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
             check_header(name, rate_hz, channels, 0, *bounds)
             start, end = item.stretch or (0.0, math.inf)
-            begin = round(start * rate_hz)
-            stop = round(end * rate_hz) if math.isfinite(end) else _UNSTATED
+            # Times may be beyond all numbers of samples.
+            begin = round(min(start * rate_hz, _UNSTATED))
+            stop = round(min(end * rate_hz, _UNSTATED))
             if math.isfinite(end):
                 check_header(name, rate_hz, channels, stop - begin, max_seconds, max_values)
             to_planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate_hz)

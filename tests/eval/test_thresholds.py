@@ -130,6 +130,21 @@ def test_another_file_is_refused_and_never_replaced(text: str, tmp_path: Path) -
     assert path.read_text(encoding="latin-1") == text
 
 
+@pytest.mark.parametrize(
+    ("data", "fars"),
+    [("x" * 4097, [0.1]), ("", [0.1]), ("x", [0.1 + k / 1000 for k in range(101)])],
+)
+def test_what_could_not_be_read_again_is_not_stored(
+    data: str, fars: list[float], tmp_path: Path
+) -> None:
+    path = tmp_path / "t.json"
+    first, _ = measure(scores(), ORIGIN, data="first", fars=[0.1])
+    save(path, first)
+    with pytest.raises(ValueError, match="unchanged"):
+        save(path, measure(scores(), ORIGIN, data=data, fars=fars)[0])
+    assert load(path) == (first,)
+
+
 def test_scores_that_were_edited_say_nothing_of_their_origin(tmp_path: Path) -> None:
     path = tmp_path / "scores.txt"
     path.write_text("a b 0.5 1\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,23 @@ def test_a_folder_without_scores_or_beside_other_scores_is_refused(
     assert "held-out" in capsys.readouterr().err
     assert run("evaluate", trained / "run", HeldOutFiles(trained / "run").scores) == 2
     assert "alone" in capsys.readouterr().err
+
+
+def test_scores_of_an_earlier_model_are_not_those_of_the_run(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = tmp_path / "run"
+    shutil.copytree(trained / "run", copied)
+    assert run("evaluate", copied, "--resamples", 0) == 0
+    further = ("--data", trained / "voices", "--out", tmp_path / "further", "seed=1")
+    assert run("train", "speaker/folders", *QUICK, *further) == 0
+    for name in ("best.safetensors", "last.safetensors"):
+        if (copied / name).is_file():
+            shutil.copy(tmp_path / "further" / name, copied / name)
+    capsys.readouterr()
+    assert run("evaluate", copied, "--resamples", 0) == 2
+    assert "earlier model" in capsys.readouterr().err
+    assert run("evaluate", HeldOutFiles(copied).scores, "--resamples", 0) == 0
 
 
 def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(

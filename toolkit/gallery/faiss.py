@@ -80,6 +80,7 @@ class FaissGallery:
                 f"similarity {self.exact.similarity!r}: FAISS searches by {', '.join(PRODUCTS)}; "
                 "use ExactGallery for the others"
             )
+        self.folder = self.exact.folder
         self.meta, self.similarity = self.exact.meta, self.exact.similarity
         self.effort, self._description = effort, index
         self._index: Any = None

@@ -132,7 +132,6 @@ class LanceGallery:
             refuse_unknown(
                 list(dict.fromkeys(subjects)), dict.fromkeys(self._enrolments(subjects), 0)
             )
-            media.erase(self.folder, dict.fromkeys(subjects))
             self._write(embeddings, subjects, replace=True)
             remove_older_versions(self._path, self._table)
 
@@ -289,6 +288,8 @@ class LanceGallery:
         refuse_names(subjects, len(embeddings.ids))
         if not subjects:
             return
+        if replace:
+            media.erase(self.folder, dict.fromkeys(subjects))
         self.dim = embeddings.matrix.shape[1]
         before = {} if replace else self._enrolments(subjects)
         mine: dict[str, list[int]] = {}

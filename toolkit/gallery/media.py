@@ -58,8 +58,8 @@ def keep(gallery: Path, subject: str, embedding: Floats32, content: bytes, endin
         ending: ".jpg" or ".flac".
 
     Returns:
-        Whether it was kept: False where it is larger than 1 MiB, the subject has 100 files, or all
-        files together would have over 1 GiB.
+        Whether it was kept: False where it is larger than 1 MiB, the subject has 100 files, all
+        files together would have over 1 GiB, or a link stands in place of the subject's folder.
 
     Raises:
         ValueError: The ending is another one.
@@ -69,7 +69,8 @@ def keep(gallery: Path, subject: str, embedding: Floats32, content: bytes, endin
         raise ValueError(f"a medium ends in {ending!r}; {' and '.join(ENDINGS)} are kept")
     folder = _folder_of(gallery, subject)
     if (
-        len(content) > MAX_BYTES
+        folder.is_symlink()  # which leads elsewhere, where nobody would erase it
+        or len(content) > MAX_BYTES
         or len(_files(folder)) >= MAX_OF_SUBJECT
         or _total(gallery) + len(content) > MAX_TOTAL
     ):
@@ -181,14 +182,18 @@ def _total(gallery: Path) -> int:
 
 
 def _erase(folder: Path) -> None:
-    if folder.is_symlink():
+    if folder.is_symlink() or folder.is_file():
         folder.unlink()
         return
-    for path in _files(folder):
-        with path.open("r+b") as file:
-            file.write(bytes(path.stat().st_size))
-            file.flush()
-            os.fsync(file.fileno())
-        path.unlink()
+    # What a killed writer left lies in folders below.
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place) / name
+            if path.is_file() and not path.is_symlink():
+                with path.open("r+b") as file:
+                    file.write(bytes(path.stat().st_size))
+                    file.flush()
+                    os.fsync(file.fileno())
+            path.unlink()
     if folder.is_dir():
         shutil.rmtree(folder)

@@ -292,7 +292,9 @@ def test_of_a_stretch_only_the_stretch_is_heard(tmp_path: Path) -> None:
     np.testing.assert_allclose(to_end.wave, ramp[19 * rate :], atol=1e-6)
     long = read_sound(Stretch(tmp_path / "a.wav", 5.0, 18.0))
     assert (len(long.wave), long.seconds) == (10 * rate, pytest.approx(13.0))
-    for start, end in ((21.0, 22.0), (3.0, 3.0), (4.0, 2.0)):
+    beyond = read_sound(Stretch(tmp_path / "a.wav", 19.0, 1e308))
+    np.testing.assert_array_equal(beyond.wave, to_end.wave)
+    for start, end in ((21.0, 22.0), (3.0, 3.0), (4.0, 2.0), (1e308, np.inf)):
         with pytest.raises(ValueError, match="0 samples"):
             read_sound(Stretch(tmp_path / "a.wav", start, end))
 

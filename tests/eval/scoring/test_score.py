@@ -45,6 +45,8 @@ def test_every_field_has_its_option_of_the_command_line() -> None:
         "quality",
         "memory",
         "strip_extension",
+        "fuse",
+        "scores",
     }
     for field in fields(Scoring):
         assert parameters[field.name].default == field.default

@@ -28,6 +28,10 @@ import soundfile
 import torch
 
 from eval.calibration import Calibration
+from eval.scoring.origin import Origin
+from eval.scoring.score import Scoring
+from eval.thresholds import measure, save
+from eval.types import Scores
 from likeness.cli import main
 from likeness.models import load
 from likeness.verification import verify
@@ -124,8 +128,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(model: Path, place: Path) -> Iterator[str]:
-    system = f"cosine, model {load.load(str(model)).digest[:16]}"
+    meta = load.load(str(model)).meta
+    system = f"cosine, model {meta['model'][:16]}"
     Calibration(8.0, -3.0, p_target=0.2, system=system).save(place / "c.json")
+    scores = Scores(np.linspace(-1, 1, 200), np.arange(200) % 2 == 0)
+    origin = Origin(Scoring().system(meta), meta)
+    save(place / "t.json", measure(scores, origin, data="a demo", fars=[0.1])[0])
     with serving(
         model,
         place,
@@ -133,6 +141,8 @@ def server(model: Path, place: Path) -> Iterator[str]:
         place / "gallery",
         "--calibration",
         place / "c.json",
+        "--thresholds",
+        place / "t.json",
         "--max-megabytes",
         1,
         "--rate",
@@ -171,6 +181,11 @@ def test_verify_says_what_the_command_says(
         "speaker",
     )
     assert get(f"{server}health").json()["calibrated"] is True
+
+
+def test_a_file_of_thresholds_serves_the_slider_where_a_calibration_decides(server: str) -> None:
+    assert get(f"{server}thresholds").json()["data"] == "a demo"
+    assert get(f"{server}health").json()["threshold"] is None
 
 
 def test_a_gallery_is_managed_and_searched(server: str, files: list[Path]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,38 @@ def test_media_are_kept_only_if_the_server_is_told_so(photographs: Any, tmp_path
         gallery.close()
     with pytest.raises(ValueError, match="--gallery"):
         Service(photographs, ExactGallery(None, photographs.meta), extras=Extras(keeps_media=True))
+
+
+def test_who_is_removed_while_enrolling_leaves_no_media(photographs: Any, tmp_path: Path) -> None:
+    removed: list[Any] = []
+
+    class Busy(ExactGallery):
+        """A gallery in which somebody asks for a removal as soon as a subject is stored."""
+
+        def enrol(self, *embeddings: Any) -> None:
+            super().enrol(*embeddings)
+            remover = threading.Thread(target=lambda: removed.append(service.remove("Ann")))
+            remover.start()
+            remover.join(0.2)  # it may wait until the media are kept
+            removers.append(remover)
+
+    removers: list[threading.Thread] = []
+    service = Service(
+        photographs, Busy(tmp_path, photographs.meta), extras=Extras(keeps_media=True)
+    )
+    assert service.enrol("Ann", [photograph()], replaces=False)["kept"] == 1
+    for remover in removers:
+        remover.join()
+    assert removed == [{"subject": "Ann", "subjects": 0}]
+    assert not [path for path in (tmp_path / media.FOLDER).rglob("*") if path.is_file()]
+
+
+def test_names_that_no_address_can_have_are_refused(photographs: Any) -> None:
+    service = Service(photographs, ExactGallery(None, photographs.meta))
+    for name in (".", ".."):
+        with pytest.raises(ValueError, match="removed"):
+            service.enrol(name, [photograph()], replaces=False)
+    assert len(service.gallery) == 0
 
 
 def test_of_sound_a_few_seconds_are_kept_and_nothing_else_of_the_file(

@@ -24,10 +24,15 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / media.FOLDER).rglob("*") if path.is_file())
 
 
-@pytest.fixture(params=["exact", "lance"])
+@pytest.fixture(params=["exact", "faiss", "lance"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "exact":
         return ExactGallery(tmp_path, META)
+    if request.param == "faiss":
+        pytest.importorskip("faiss")
+        from toolkit.gallery.faiss import FaissGallery
+
+        return FaissGallery(tmp_path, META, index="Flat")
     pytest.importorskip("lancedb")
     from toolkit.gallery.lance import LanceGallery
 
@@ -37,6 +42,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
     store: Any, tmp_path: Path
 ) -> None:
+    assert store.folder == tmp_path  # in which a server keeps media
     store.enrol(people(0, 1, 2), ["Ann", "Ann", "Bob"])
     assert media.keep(tmp_path, "Ann", ROWS[1], b"second", ".jpg")
     assert media.keep(tmp_path, "Bob", ROWS[2], b"bob", ".flac")
@@ -53,6 +59,18 @@ def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
     assert files(tmp_path) == []
     with pytest.raises(KeyError):
         store.enrolments("Ann")
+    store.close()
+
+
+def test_a_replacement_that_is_refused_costs_no_media(store: Any, tmp_path: Path) -> None:
+    store.enrol(people(0), ["Ann"])
+    media.keep(tmp_path, "Ann", ROWS[0], b"Ann", ".jpg")
+    of_another = Embeddings(("x",), ROWS[:1], {**META, "model": "another"})
+    with pytest.raises(ValueError, match="another"):
+        store.update(of_another, ["Ann"])
+    with pytest.raises(ValueError, match="2"):
+        store.update(people(0), ["Ann", "Ann"])
+    assert [path.read_bytes() for path in files(tmp_path)] == [b"Ann"]
     store.close()
 
 
@@ -81,6 +99,24 @@ def test_names_lead_nowhere_else_and_links_are_not_followed(tmp_path: Path) -> N
     media.erase(folder, ["../../secret.jpg\0"])
     assert files(folder) == []
     assert secret.read_bytes() == b"secret"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    kept.parent.symlink_to(elsewhere)
+    assert not media.keep(folder, "../../secret.jpg\0", ROWS[0], b"picture", ".jpg")
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_what_a_killed_writer_left_is_overwritten_before_it_is_removed(tmp_path: Path) -> None:
+    media.keep(tmp_path, "Ann", ROWS[0], b"picture", ".jpg")
+    (kept,) = files(tmp_path)
+    left = kept.parent / f".{kept.name}.0123456789ab.part" / kept.name
+    left.parent.mkdir()
+    left.write_bytes(b"half of")
+    second = tmp_path / "the same file by another name"
+    second.hardlink_to(left)
+    media.erase(tmp_path, ["Ann"])
+    assert second.read_bytes() == bytes(7)
+    assert list((tmp_path / media.FOLDER).iterdir()) == []
 
 
 def test_a_sweep_erases_what_belongs_to_nobody(tmp_path: Path) -> None:

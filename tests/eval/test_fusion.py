@@ -1,0 +1,103 @@
+"""Fusion against scikit-learn, its equivariance, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from eval.calibration import fit_calibration
+from eval.fusion import Fusion, fit_fusion, load_fusion
+from eval.verification import cllr, eer
+
+
+def trials(size: int = 3000) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of three systems, of which two err together, and the labels."""
+    rng = np.random.default_rng(0)
+    target = rng.random(size) < 0.3
+    shared = rng.standard_normal(size)
+    noise = [shared + 0.3 * rng.standard_normal(size), shared, rng.standard_normal(size)]
+    return np.stack(noise, axis=1) + target[:, None] * [2.0, 2.0, 1.5], target
+
+
+@pytest.mark.parametrize("p_target", [0.5, 0.05])
+def test_against_scikit_learn(p_target: float) -> None:
+    scores, target = trials()
+    quality = np.random.default_rng(1).standard_normal((len(target), 1)) + target[:, None]
+    made = fit_fusion(
+        scores, target, systems=("a", "b", "c"), quality=quality, names=("q",), p_target=p_target
+    )
+    share = np.where(target, p_target / target.sum(), (1 - p_target) / (~target).sum())
+    other = LogisticRegression(C=1e12, tol=1e-10, max_iter=10_000).fit(
+        np.column_stack([scores, quality]), target, share * target.size
+    )
+    fitted = [*made.weights, *made.quality_weights]
+    np.testing.assert_allclose(fitted, other.coef_[0], rtol=1e-3, atol=1e-4)
+    prior = np.log(p_target / (1 - p_target))
+    assert made.offset == pytest.approx(other.intercept_[0] - prior, rel=1e-3, abs=1e-3)
+    by_loop = [
+        sum(weight * value for weight, value in zip(fitted, row, strict=True)) + made.offset
+        for row in np.column_stack([scores, quality])
+    ]
+    np.testing.assert_allclose(made.apply(scores, quality), by_loop, rtol=1e-12, atol=1e-12)
+
+
+def test_the_fusion_is_better_than_its_parts_and_calibrated() -> None:
+    scores, target = trials()
+    half = len(target) // 2
+    made = fit_fusion(scores[:half], target[:half], systems=("", "", ""))
+    fused = made.apply(scores[half:])
+    labels = target[half:]
+    errors = [eer(column[labels], column[~labels]) for column in scores[half:].T]
+    assert eer(fused[labels], fused[~labels]) < min(errors)
+    single = fit_calibration(scores[:half, 1], target[:half]).apply(scores[half:, 1])
+    assert cllr(fused[labels], fused[~labels]) < cllr(single[labels], single[~labels])
+
+
+def test_scales_and_shifts_of_the_scores_change_no_ratio() -> None:
+    scores, target = trials(600)
+    systems = ("a", "b", "c")
+    moved = scores * [100.0, 0.01, 3.0] + [5.0, -70.0, 0.0]
+    plain = fit_fusion(scores, target, systems=systems).apply(scores)
+    again = fit_fusion(moved, target, systems=systems).apply(moved)
+    np.testing.assert_allclose(plain, again, rtol=1e-5, atol=1e-5)
+
+
+def test_wrong_input_is_refused() -> None:
+    scores, target = trials(60)
+    with pytest.raises(ValueError, match="1 systems"):
+        fit_fusion(scores[:, :1], target, systems=("a",))
+    with pytest.raises(ValueError, match="shape"):
+        fit_fusion(scores, target, systems=("a", "b"))
+    with pytest.raises(ValueError, match="NaN"):
+        fit_fusion(scores * np.nan, target, systems=("a", "b", "c"))
+    with pytest.raises(ValueError, match="same for every trial"):
+        fit_fusion(scores * [1, 0, 1], target, systems=("a", "b", "c"))
+    with pytest.raises(ValueError, match="separated"):
+        fit_fusion(target[:, None] * [1.0, 2.0] + scores[:, :2] * 1e-3, target, systems=("a", "b"))
+    with pytest.raises(ValueError, match="overflow"):
+        Fusion((1e308, 1e308), 0.0, ("a", "b")).apply([[1e10, 1.0]])
+
+
+def test_a_file_gives_back_the_same_and_others_are_refused(tmp_path: Path) -> None:
+    made = Fusion((0.1, -2.5), 0.3, ("cosine, model ab", ""), (0.5, 0.25), ("x_low", "x_high"), 0.1)
+    path = tmp_path / "fusion.json"
+    made.save(path)
+    assert load_fusion(path) == made
+    document = json.loads(path.read_text())
+    for change in (
+        {"format": "likeness calibration 1"},
+        {"weights": [1.0]},
+        {"weights": [1.0, float("nan")]},
+        {"systems": [1, 2]},
+        {"names": []},
+        {"offset": True},
+        {"p_target": 2.0},
+        {"further": 1},
+    ):
+        path.write_text(json.dumps(document | change))
+        with pytest.raises(ValueError, match="not a fusion"):
+            load_fusion(path)

@@ -1,0 +1,95 @@
+"""`likeness score --fuse`: fitted on one list, applied to another, on files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.formats.embeddings import write as write_embeddings
+from eval.formats.trials import read_scores, write_scores
+from eval.fusion import load_fusion
+from eval.types import Embeddings, Trials
+from likeness.cli import main
+
+IDS = tuple(f"{name}/{number}" for name in "abcdef" for number in (1, 2, 3))
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the scores of two systems on two lists; rows of the second are in reverse."""
+    i, j = np.triu_indices(len(IDS), k=1)
+    target = np.array([IDS[a][0] == IDS[b][0] for a, b in zip(i, j, strict=True)])
+    for number, name in enumerate(("dev", "test")):
+        rng = np.random.default_rng(number)
+        first, second = (target + 0.4 * rng.standard_normal(len(i)) for _ in range(2))
+        write_scores(tmp_path / f"{name}1.txt", Trials(IDS, IDS, i, j, target), first)
+        backwards = Trials(IDS, IDS, i[::-1], j[::-1], target[::-1])
+        write_scores(tmp_path / f"{name}2.txt", backwards, second[::-1])
+        write_scores(tmp_path / f"blind{name}2.txt", Trials(IDS, IDS, i, j), second)
+    matrix = np.random.default_rng(2).standard_normal((len(IDS), 4)).astype(np.float32)
+    write_embeddings(tmp_path / "embeddings.npz", Embeddings(IDS, matrix))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_fitted_on_one_list_and_applied_to_another(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fitting = ("score", "--fuse", "dev1.txt", "dev2.txt", "--calibrate", "--out", "fusion.json")
+    assert run(*fitting) == 0
+    fusion = load_fusion("fusion.json")
+    applying = ("--calibration", "fusion.json", "--out", "fused.txt")
+    assert run("score", "--fuse", "test1.txt", "test2.txt", *applying) == 0
+    assert "likeness evaluate test1.txt test2.txt fused.txt" in capsys.readouterr().out
+    trials, first = read_scores("test1.txt")
+    second = read_scores("test2.txt")[1][::-1]
+    expected = fusion.weights[0] * first + fusion.weights[1] * second + fusion.offset
+    fused_trials, fused = read_scores("fused.txt")
+    np.testing.assert_allclose(fused, expected, rtol=1e-12, atol=1e-12)
+    assert fused_trials.target is not None
+    assert (fused_trials.target == trials.target).all()
+
+
+def test_quality_measures_enter_the_fusion(place: Path) -> None:
+    quality = ("--quality", "log_norm", "--embeddings", "embeddings.npz")
+    fitting = ("score", "--fuse", "dev1.txt", "dev2.txt", "--calibrate", "--out", "fusion.json")
+    assert run(*fitting, *quality) == 0
+    assert load_fusion("fusion.json").names == ("log_norm_low", "log_norm_high")
+    applying = ("score", "--fuse", "test1.txt", "test2.txt", "--calibration", "fusion.json")
+    assert run(*applying, "--out", "fused.txt") == 2
+    assert not Path("fused.txt").exists()
+    assert run(*applying, "--embeddings", "embeddings.npz", "--out", "fused.txt") == 0
+
+
+def test_labels_may_stand_in_any_of_the_files(place: Path) -> None:
+    fitting = ("--calibrate", "--out", "fusion.json")
+    assert run("score", "--fuse", "blinddev2.txt", "dev1.txt", *fitting) == 0
+    assert run("score", "--fuse", "blinddev2.txt", "blindtest2.txt", *fitting) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keyword"),
+    [
+        (("--fuse", "dev1.txt", "--calibrate"), "two score files"),
+        (("--fuse", "dev1.txt", "dev2.txt"), "--calibrate"),
+        (("--fuse", "dev1.txt", "dev2.txt", "--calibrate", "--norm", "z"), "--norm"),
+        (("--fuse", "dev1.txt", "other.txt", "--calibrate"), "not of the same trials"),
+        (("dev1.txt",), "--fuse only"),
+        ((), "--trials and --embeddings"),
+    ],
+)
+def test_wrong_use_is_said(
+    place: Path, arguments: tuple[str, ...], keyword: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_scores("other.txt", Trials(("a",), ("b", "c"), [0, 0], [0, 1], [True, False]), [1.0, 0.0])
+    assert run("score", *arguments, "--out", "fusion.json") == 2
+    assert keyword in capsys.readouterr().err
+    assert not Path("fusion.json").exists()

@@ -1,0 +1,94 @@
+"""speechocean762 in both layouts: its folds, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from modalities.speaker import speechocean
+
+AGES = {f"{i:04d}": ("fm"[i % 2], (6, 12, 25)[i // 2 % 3]) for i in range(24)}
+
+
+def write_recordings(folder: Path, name: str, suffix: str) -> None:
+    for speaker in AGES:
+        place = folder / name.format(speaker)
+        place.mkdir(parents=True)
+        for number in (1, 2):
+            wave = np.zeros(1600, dtype=np.float32)
+            soundfile.write(place / f"{speaker}{number}{suffix}", wave, 16_000)
+
+
+@pytest.fixture(params=["ours", "theirs"])
+def data(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "ours":
+        write_recordings(tmp_path / "speechocean" / "flac", "{}", ".flac")
+        lines = [f"{name}\t{sex}\t{age}" for name, (sex, age) in AGES.items()]
+        table = "\n".join(["speaker\tsex\tage", *lines, ""])
+        (tmp_path / "speechocean" / "speakers.tsv").write_text(table)
+        return tmp_path
+    home = tmp_path / "speechocean762"
+    write_recordings(home / "WAVE", "SPEAKER{}", ".WAV")
+    for part, chosen in (("train", sorted(AGES)[:12]), ("test", sorted(AGES)[12:])):
+        (home / part).mkdir()
+        for file, place in (("spk2gender", 0), ("spk2age", 1)):
+            text = "".join(f"{name} {AGES[name][place]}\n" for name in chosen)
+            (home / part / file).write_text(text)
+    return tmp_path
+
+
+def test_speakers_have_sex_and_age(data: Path) -> None:
+    assert speechocean.speakers(data) == AGES
+    bands = Counter(speaker.band for speaker in speechocean.speakers(data).values())
+    assert bands == {"child": 8, "teenager": 8, "adult": 8}
+
+
+def test_folds_divide_the_speakers_and_balance_sex_and_age(data: Path) -> None:
+    known = speechocean.speakers(data)
+    folds = [speechocean.items(data, split="test", fold=fold, num_folds=4) for fold in range(4)]
+    assert sorted(id for fold in folds for id in fold.ids) == sorted(
+        f"{name}/{name}{number}" for name in AGES for number in (1, 2)
+    )
+    for fold, tested in enumerate(folds):
+        names = set(map(str, tested.labels))
+        assert Counter((known[name].sex, known[name].band) for name in names) == {
+            (sex, band): 1 for sex in "fm" for band in ("child", "teenager", "adult")
+        }
+        trained = speechocean.items(data, split="train", fold=fold, num_folds=4, speeds=(0.9,))
+        assert names.isdisjoint(map(str, trained.labels))
+        assert len(trained) == 2 * (48 - len(tested))
+
+
+def test_trials_are_all_pairs(data: Path) -> None:
+    items, trials = speechocean.trials(data, fold=1, num_folds=4)
+    assert (len(items), len(trials)) == (12, 66)
+    assert trials.target is not None
+    assert trials.target.sum() == 6
+
+
+def test_missing_and_damaged_data_are_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="prepare"):
+        speechocean.items(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="fold is 5"):
+        speechocean.items(data, fold=5)
+    for table in data.rglob("spk2age"):
+        table.write_text("0001 old\n")
+    for table in data.rglob("speakers.tsv"):
+        table.write_text("speaker\tsex\tage\n0001\tx\t6\n")
+    with pytest.raises(ValueError, match="no sex f or m and no age"):
+        speechocean.items(data)
+
+
+def test_the_real_speakers_are_149(shared: Path) -> None:
+    data_root = shared / "data"
+    known = speechocean.speakers(data_root)
+    assert len(known) == 149
+    folds = [speechocean.items(data_root, split="test", fold=fold) for fold in range(5)]
+    assert sum(map(len, folds)) == 894
+    for tested in folds:
+        adults = [known[name].age >= speechocean.ADULT for name in set(map(str, tested.labels))]
+        assert 12 <= sum(adults) <= 18
