@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +36,7 @@ def items(
 
     Args:
         data: a folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet file, a
-            table of pandas or polars, a Kaldi folder, or an .rttm file.
+            table of pandas or polars, a Kaldi folder, an .rttm file, or a sequence of paths.
         modality: "speaker", "face" or "image": which files count. None takes recordings or images,
             whichever most files are.
         columns: which column of a table is which, where its name does not say: "label=spk", or a
@@ -60,12 +61,17 @@ def items(
     """
     from likeness.inputs import items_of, suffixes_of
 
-    if hasattr(data, "columns") and hasattr(data, "__getitem__"):
+    if not isinstance(data, str | PathLike):
+        is_table = hasattr(data, "columns") and hasattr(data, "__getitem__")
+        if not is_table and not _are_paths(data):
+            raise ValueError(
+                f"data of type {type(data).__name__} have no items that could be listed; give a "
+                "folder, a list, a table, or a sequence of paths"
+            )
         with items_of(
             data, modality=modality or "speaker", root=root, columns=columns, label=label
         ) as listed:
-            assert isinstance(listed, Items)
-            return listed
+            return Items.of(listed)
     path = Path(data)
     modality = modality or modality_of(path, columns=columns, label=label, root=root)
     scan = _room(modality).scan
@@ -74,6 +80,13 @@ def items(
         return scanned
     return list_items(
         path, suffixes=suffixes_of(modality), scan=scan, columns=columns, label=label, root=root
+    )
+
+
+def _are_paths(data: Any) -> bool:
+    """Whether the data are a sequence of paths."""
+    return isinstance(data, Sequence) and all(
+        isinstance(one, str | PathLike | Item) for one in data
     )
 
 

@@ -38,6 +38,7 @@ def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> 
         FileNotFoundError: 1 of 2 files do not exist ('nobody.wav'); correct the paths, or ...
     """
     missing = []
+    paths = list(dict.fromkeys(paths))  # stretches share a file
     for path in paths:
         if not path.is_file() and (path.is_dir() or not path.exists()):  # a pipe will do
             missing.append(path)
@@ -49,8 +50,12 @@ def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> 
         raise FileNotFoundError(
             f"{len(missing)} of {len(paths)} files do not exist"
             f"{' or are folders' if any(path.is_dir() for path in missing) else ''} "
-            f"({name_first(map(str, missing))}); correct the paths, or the folder that they start "
-            "from"
+            f"({name_first(map(str, missing))}); correct the paths, or "
+            + (
+                "say with --root where they start"
+                if allow_some
+                else "the folder that they start from"
+            )
         )
 
 

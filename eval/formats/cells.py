@@ -243,9 +243,13 @@ def _lines(file: TextIO, path: Path) -> Iterator[str]:
                 raise ValueError(f"{path}: over {_MAX_TABLE} characters; give the table in parts")
             yield line.rstrip("\r\n") + "\n"
     except UnicodeError as error:
-        byte = error.object[error.start] if isinstance(error, UnicodeDecodeError) else 0
+        byte, number = 0, above + 1
+        if isinstance(error, UnicodeDecodeError):
+            # The text is decoded in blocks, of which none of this one's lines was seen.
+            byte = error.object[error.start]
+            number += error.object[: error.start].count(b"\n")
         raise ValueError(
-            f"{path}: this is not UTF-8 text (byte 0x{byte:02x} after line {above}); if it is "
+            f"{path}: this is not UTF-8 text (byte 0x{byte:02x} in line {number}); if it is "
             f"Latin-1, as of older spreadsheets, convert it: iconv -f LATIN1 -t UTF-8 {path.name} "
             "> converted.csv"
         ) from None

@@ -246,7 +246,10 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
     candidates = [layout for layout in possible if len(layout) == width]
     if not candidates:
         allowed = ", ".join(f"`{_spelt(layout)}`" for layout in possible)
-        raise ValueError(f"{path}: {width} fields in each line; expected {allowed}")
+        hint = ""
+        if width == 1:
+            hint = "; blanks, tabs or commas separate fields, and semicolons do not"
+        raise ValueError(f"{path}: {width} fields in each line; expected {allowed}{hint}")
     refuse_empty(table)
     fitting = [
         layout

@@ -136,16 +136,16 @@ class Retrieved(NamedTuple):
         lines += [
             f"{kind:16}{counts[kind]:>6,}" for kind in ("queries", "lone", "gallery", "classes")
         ]
-        note = "No intervals were computed."
-        if "level" in conventions:
+        note = "" if "level" in conventions else " No intervals were computed."
+        if any(result.interval is not None for result in self.results):
             note = (
-                f"Intervals: {100 * float(conventions['level']):g} % bootstrap over "
+                f" Intervals: {100 * float(conventions['level']):g} % bootstrap over "
                 f"{counts['classes']:,} classes ({conventions['labels_from']}), "
                 f"{conventions['num_resamples']:,} resamples."
             )
         lines += [
             "",
-            f"Similarity {conventions['similarity']}; lone queries {conventions['lone']}. {note}",
+            f"Similarity {conventions['similarity']}; lone queries {conventions['lone']}.{note}",
             *interval_notes(self.results, label=label),
         ]
         if "approximate" in conventions:

@@ -54,8 +54,8 @@ def write_page(
     alone = int((sizes[1:] == 1).sum())
     sections = {
         "Clusters": prose(
-            f"{len(ids):,} items in {count:,} clusters; {alone:,} clusters are single items"
-            f"{left_out}. {how}"
+            f"{len(ids):,} items in {count:,} clusters, of which {alone:,} "
+            f"{'has' if alone == 1 else 'have'} a single item{left_out}. {how}"
         )
         + _sizes(sizes, clusters, fit),
         "Doubtful items": _doubtful(ids, clusters, fit, shown),
@@ -128,7 +128,7 @@ def _items(ids: Sequence[str], clusters: Counts, fit: Fit, sizes: Counts, media:
                     "id": ids[i],
                     "shown": picture,
                     "norm": _number(float(fit.own[i])),
-                    "named": not picture.startswith("<img"),
+                    "named": 'class="shown image"' not in picture,
                 }
             )
         rows = any(item["named"] for item in items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from toolkit.data.items import Items
 from toolkit.data.label_checks import alike, suggest_labels
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
+LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test
 CLIPPED_SHARE = 0.001  # of the samples of a recording, from which on it is called clipped
 NEAR = 0.98  # the cosine from which on two items are called nearly the same
 # The content is decoded without being asked for where there is no more than this.
@@ -261,8 +262,7 @@ class _Result:
                     "no-label",
                     len(unlabelled),
                     f"{_count(len(unlabelled), self.what)} {_has(unlabelled)} no label.",
-                    f"Put each into the folder of its {self.of}, give a table with a column of "
-                    "labels, or take them from the names with --label, as in "
+                    self._how_to_label() + ", or take them from the names with --label, as in "
                     "--label '{label}_*.wav'.",
                     tuple(unlabelled),
                 )
@@ -276,8 +276,8 @@ class _Result:
                     "one-label",
                     1,
                     f"All items have the label {next(iter(counts))!r}.",
-                    f"Training needs at least two {self.several}: say where the labels are with "
-                    "--label or --columns.",
+                    f"Training needs at least {LEAST_LABELS} {self.several}: say where the labels "
+                    "are with --label or --columns.",
                     (tuple(counts),),
                     are_items=False,
                 )
@@ -313,6 +313,39 @@ class _Result:
                     {name: _count(counts[name], "items") for name in few},
                     are_items=False,
                 )
+            )
+
+        self._note_what_train_refuses()
+
+    def _how_to_label(self) -> str:
+        """How items of this source get labels."""
+        if self.settings.root is not None:
+            return (
+                f"Put each into the folder of its {self.of}, give a table with a column of labels"
+            )
+        return (
+            "Fill them in: in a table in the column that --columns label=COLUMN names, in a Kaldi "
+            "folder in utt2spk"
+        )
+
+    def _note_what_train_refuses(self) -> None:
+        """Note that what is kept is too little to hold subjects out of the training."""
+        kept = Counter(
+            name
+            for name, reason in zip(self.labels, self.left_out, strict=True)
+            if name is not None and not reason
+        )
+        if 1 < len(kept) < LEAST_LABELS:
+            self.notes.append(
+                f"{len(kept)} {self.several} are too few for `likeness train`: it holds two out, "
+                f"and trains on two or more. Add {self.several}; `likeness lists --split all` "
+                "makes trials for a model that was trained elsewhere."
+            )
+        elif len(kept) > 1 and max(kept.values()) == 1:
+            self.notes.append(
+                f"Each {self.of} has a single item, so that no two items are of one {self.of}: "
+                f"`likeness train` could not test, and refuses them. Add items of the same "
+                f"{self.several}."
             )
 
     def _suggested(self) -> Finding | None:

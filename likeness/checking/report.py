@@ -33,11 +33,14 @@ def facts(checked: Checked) -> dict[str, str]:
     headers = _headers(checked)
     known = [header for header in headers if header is not None]
     labels = {name for name in checked.items.labels if name is not None}
+    of_files = ""
+    if checked.items.stretches is not None:
+        of_files = f" in {len({item.path for item in checked.items}):,} files"
     lines = {
-        "items": f"{len(checked.items):,}",
+        "items": f"{len(checked.items):,}{of_files}",
         "labels": f"{len(labels):,} ({name_first(sorted(labels))})" if labels else "none",
         "readable": f"{sum(problem is None for problem in _problems(checked)):,}",
-        "bytes": _bytes(sum(header.num_bytes for header in known)),
+        "bytes": _bytes(_num_bytes(checked)),
         "format": _most(header.format for header in known),
     }
     rates = [f"{header.rate_hz:,} Hz" for header in known if header.rate_hz is not None]
@@ -120,7 +123,7 @@ def as_json(checked: Checked) -> dict[str, Any]:
         "num_left_out": sum(map(bool, checked.left_out)),
         "decoded": checked.files.was_decoded,
         "files": {
-            "bytes": sum(header.num_bytes for header in known),
+            "bytes": _num_bytes(checked),
             "formats": _counts(header.format for header in known),
             "rates_hz": _counts(h.rate_hz for h in known if h.rate_hz is not None),
             "channels": _counts(h.channels for h in known if h.channels is not None),
@@ -233,6 +236,16 @@ def _times(stretch: tuple[float, float] | None) -> list[str]:
 def _headers(checked: Checked) -> list[Header | None]:
     """The headers of the items that are checked, without those of the test data."""
     return checked.files.headers[: len(checked.items)]
+
+
+def _num_bytes(checked: Checked) -> int:
+    """The size of what was read. A file of which several items are stretches counts once."""
+    headers = enumerate(_headers(checked))
+    known = [(row, header.num_bytes) for row, header in headers if header is not None]
+    if checked.items.stretches is None:
+        return sum(size for _, size in known)
+    paths = [item.path for item in checked.items]
+    return sum({paths[row]: size for row, size in known}.values())
 
 
 def _problems(checked: Checked) -> Sequence[object]:

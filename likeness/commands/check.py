@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from toolkit.data.items import Items
 
 app = typer.Typer()
+# Recordings and images that people have and nothing here reads.
+_UNREAD = (
+    *(".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".nef", ".arw"),
+    *(".wma", ".amr", ".3gp", ".mkv", ".mov", ".avi", ".webm"),
+)
 
 
 @app.command(
@@ -122,6 +128,7 @@ def check(
     from likeness.checking import report
     from likeness.checking.check import Settings
     from likeness.checking.check import check as check_items
+    from toolkit.data.kaldi_folder import is_kaldi_folder
 
     if embeddings is not None and model is not None:
         raise ValueError("--embeddings and --model do not go together; leave one out")
@@ -132,10 +139,12 @@ def check(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         listing = ",".join(columns or ()), label, root
+        plain = data.is_dir() and not label and not is_kaldi_folder(data)
         items, kind = _listed(data, modality, *listing)
+        if plain:
+            _warn_of_unread(data)
         tested = None if test is None else _listed(test, kind, *listing)[0]
         vectors = _vectors(embeddings, model, trust or [], items, kind)
-        plain = data.is_dir() and not label
         checked = check_items(
             items,
             kind,
@@ -211,6 +220,20 @@ def _listed(
         stacklevel=2,
     )
     return items, kind
+
+
+def _warn_of_unread(folder: Path) -> None:
+    """Warn of recordings and images in formats that nothing here reads."""
+    from toolkit.data.tree import anywhere
+
+    counts = Counter(item.suffix for item in anywhere(folder, _UNREAD))
+    if counts:
+        formats = ", ".join(f"{suffix} {count:,}" for suffix, count in counts.most_common())
+        warnings.warn(
+            f"{folder}: files were passed over, because their formats are not read ({formats}); "
+            "convert them, as to .jpg or .wav",
+            stacklevel=2,
+        )
 
 
 def _vectors(

@@ -58,7 +58,7 @@ def read_examples(folder: Path, modality: str, max_bytes: int) -> tuple[list[Exa
     """Read the examples in a folder and the folders below it.
 
     Links are passed over, and so are hidden files and files of another kind than the model takes.
-    Of each folder, which may be that of a subject, a file is taken in turn.
+    Of each folder, which may be that of a subject, two files are taken in turn.
 
     Args:
         folder: The folder.
@@ -104,7 +104,12 @@ def read_examples(folder: Path, modality: str, max_bytes: int) -> tuple[list[Exa
             f"files, {len(left_out)} that are too large or damaged); name a folder with "
             "recordings or images"
         )
-    text = f"{len(left_out)} files are left out ({name_first(left_out)})" if left_out else ""
+    text = ""
+    if left_out:
+        text = (
+            f"{len(left_out)} files are left out ({name_first(left_out)}): the page offers at most "
+            f"{MAX_EXAMPLES}, of {max_bytes / 1e6:.3g} MB each and {MAX_TOTAL >> 20} MiB together"
+        )
     return sorted(examples), text
 
 
@@ -126,10 +131,10 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _in_turn(paths: list[Path]) -> list[Path]:
-    """The first file of each folder, then the second of each, and so on."""
+    """Two files of each folder, which are two of one subject, then the next two, and so on."""
     rank: dict[Path, int] = {}
     order = []
     for path in paths:
         rank[path.parent] = rank.get(path.parent, -1) + 1
-        order.append((rank[path.parent], path))
+        order.append((rank[path.parent] // 2, path))
     return [path for _, path in sorted(order)]

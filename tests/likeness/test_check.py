@@ -15,10 +15,12 @@ from PIL import Image
 
 from eval.formats import embeddings
 from eval.types import Embeddings
+from likeness.checking import report
 from likeness.checking.check import Settings, check
 from likeness.checking.findings import Checked
 from likeness.cli import main
 from likeness.inputs import suffixes_of
+from modalities.speaker import folders
 from toolkit.data.listing import list_items
 
 RATE_HZ = 8_000
@@ -203,14 +205,46 @@ def test_sessions_and_stretches_of_a_table(voices: Path) -> None:
     assert len(groups) == 4
 
 
-def test_images(faces: Path, tmp_path: Path) -> None:
+def test_data_that_train_refuses_are_noted(voices: Path) -> None:
+    with pytest.raises(ValueError, match=r"3 speakers .* add speakers"):
+        folders.items(voices, split="train")
+    assert checked(voices).notes[0].startswith("3 speakers are too few")
+    for name in ("dan", "eva"):
+        (voices / name).mkdir()
+        soundfile.write(voices / name / "0.wav", wave(ord(name[0])), RATE_HZ)
+    assert "single" not in checked(voices).notes[0]
+    for name in ("ann", "bob", "cyd"):
+        for i in range(1, 4):
+            (voices / name / f"{i}.wav").unlink()
+    assert checked(voices).notes[0].startswith("Each speaker has a single item")
+
+
+def test_what_to_do_about_no_label_follows_from_the_data(voices: Path) -> None:
+    table = voices / "t.csv"
+    lines = ["path;speaker;start;end", "ann/0.wav;ann;0;0,2", "ann/0.wav;;0,2;0,4"]
+    table.write_text("\n".join([*lines, "bob/0.wav;bob;0;0,3"]))
+    result = checked(table)
+    (remedy,) = [f.remedy for f in result.findings if f.kind == "no-label"]
+    assert "--columns label=COLUMN" in remedy
+    assert report.facts(result)["items"] == "3 in 2 files"
+    files = {voices / "ann" / "0.wav", voices / "bob" / "0.wav"}  # each counts once
+    assert report.as_json(result)["files"]["bytes"] == sum(file.stat().st_size for file in files)
+    shutil.copy(voices / "ann" / "0.wav", voices / "lone.wav")
+    (remedy,) = [f.remedy for f in checked(voices).findings if f.kind == "no-label"]
+    assert remedy.startswith("Put each into the folder of its speaker")
+
+
+def test_images(faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", faces, "--strict") == 0
     Image.new("RGB", (40, 30), "red").save(faces / "ann" / "blank.png")
     content = (faces / "bob" / "0.jpg").read_bytes()
     (faces / "bob" / "cut.jpg").write_bytes(content[:-200])
     Image.open(faces / "bob" / "0.jpg").save(faces / "bob" / "0.png")
     (faces / "bob" / "no.jpg").write_bytes(b"GIF no")
+    (faces / "bob" / "phone.HEIC").write_bytes(b"unread")
+    capsys.readouterr()
     assert run("check", faces, "--strict", "--json", tmp_path / "a.json") == 1
+    assert "not read (.heic 1)" in capsys.readouterr().err
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["modality"] == "image"
     assert {f["kind"]: f["groups"] for f in found["findings"]} == {

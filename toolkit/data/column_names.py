@@ -70,6 +70,10 @@ def parse_columns(text: str | Mapping[str, str]) -> dict[str, str]:
     """
     if isinstance(text, Mapping):
         parts = [(str(role), str(name)) for role, name in text.items()]
+    elif not isinstance(text, str):
+        raise ValueError(
+            f"columns is a {type(text).__name__}; give a text such as 'label=spk', or a mapping"
+        )
     else:
         split = re.split(rf",(?=\s*(?:{'|'.join(ROLES)})\s*=)", text) if text else []
         bad = [part for part in split if not all(part.partition("="))]

@@ -119,5 +119,5 @@ def check_unique(items: Sequence[Item], where: str) -> None:
             )
         raise ValueError(
             f"{where}: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be "
-            f"unique{forms}"
+            f"unique: remove the repeated ones, or give each a name of its own{forms}"
         )

@@ -113,11 +113,14 @@ def _segments(file: Path, paths: Mapping[str, str]) -> list[tuple[str, str, str,
             end = "" if fields[3] in ("-1", "-1.0") else fields[3]
             rows.append((fields[0], fields[1], fields[2], end))
     if bad or unknown or not rows:
-        raise ValueError(
-            f"{file}: {len(bad)} lines are no `utterance recording start end`, and {len(unknown)} "
-            f"name no recording of wav.scp ({name_first([*bad, *unknown]) or 'it is empty'}); "
-            "correct them"
-        )
+        faults = []
+        if bad:
+            faults.append(f"lines that are not `utterance recording start end`: {len(bad)}")
+        if unknown:
+            faults.append(f"lines whose recording is not in wav.scp: {len(unknown)}")
+        named = name_first([*bad, *unknown])
+        what = f"{'; '.join(faults)} ({named})" if faults else "it is empty"
+        raise ValueError(f"{file}: {what}; correct or remove them")
     return rows
 
 

@@ -70,7 +70,8 @@ def hold_out(
         raise ValueError(
             f"{where}: test_share {test_share} of {len(labels)} {of}s leaves "
             f"{len(labels) - num_test} to train and {num_test} to test;"
-            f" at least 2 of each are needed: add {of}s, change test_share, or use split='all'"
+            f" at least 2 of each are needed: add {of}s, or test a model that was trained "
+            "elsewhere on all of them (`likeness lists --split all`)"
         )
     held_out = {labels[i] for i in np.random.default_rng(seed).permutation(len(labels))[:num_test]}
     return every.take(np.flatnonzero(every.labelled(held_out) == (split == "test")))

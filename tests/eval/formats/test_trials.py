@@ -162,6 +162,7 @@ REFUSED = {
         "1 a b\n0 a\n1 a c\n0 a d e\n",
         r"2 with 3 \(first: line 1\); 1 with 2 \(first: line 2\); 1 with 4 \(first: line 4\)",
     ),
+    "semicolons": ("1;a;b\n0;a;c\n", "tabs or commas separate fields, and semicolons do not"),
     "too many fields": ("1 a b c\n0 a b d\n", "4 fields in each line; expected `enrol probe`"),
     "far too many fields": (("x " * 9 + "\n") * 3, "9 fields in each line, but at most 8 are read"),
     "far too many empty fields": (

@@ -228,17 +228,20 @@ def test_examples_are_given_out_by_number_and_nothing_else_is(crops: Any, tmp_pa
         read_examples(folder, "speaker", 100_000)
 
 
-def test_of_many_examples_each_folder_gives_some(tmp_path: Path) -> None:
+def test_of_many_examples_each_folder_gives_two(tmp_path: Path) -> None:
     picture = encode(np.zeros((2, 2, 3), np.uint8))
     for subject in range(30):
-        for shot in range(2):
+        for shot in range(3):
             path = tmp_path / f"{subject:02}" / f"{shot}.png"
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(picture)
     examples, left_out = read_examples(tmp_path, "face", 1000)
     assert len(examples) == MAX_EXAMPLES
-    assert {one.name.split("/")[1] for one in examples} == {"0.png"}
-    assert left_out.startswith("36 files")
+    # so that there are two of one subject to compare
+    half = range(MAX_EXAMPLES // 2)
+    assert [one.name for one in examples] == [f"{i:02}/{shot}.png" for i in half for shot in (0, 1)]
+    assert left_out.startswith("66 files")
+    assert "at most 24" in left_out
 
 
 def test_media_are_kept_only_if_the_server_is_told_so(photographs: Any, tmp_path: Path) -> None:
