@@ -461,7 +461,11 @@ def _server_settings(app: Any, limits: Limits) -> Any:
         proxy_headers=False,  # or anybody could choose the address that the rate limit goes by
         lifespan="off",
         ws="none",
-        http=protocol(connections=limits.connections, head_seconds=limits.head_seconds),
+        http=protocol(
+            connections=limits.connections,
+            head_seconds=limits.head_seconds,
+            stall_seconds=limits.body_seconds,
+        ),
         timeout_keep_alive=10,
         timeout_graceful_shutdown=5,
     )

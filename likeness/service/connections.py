@@ -22,14 +22,18 @@ class _Bounded(H11Protocol):
 
     max_connections: ClassVar[int]
     max_head_seconds: ClassVar[float]
+    max_stall_seconds: ClassVar[float]
+    _stalled: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
     _timer: asyncio.TimerHandle | None = None
     _since = 0.0
     _drained: int | None = None  # bytes thrown away after a malformed request; None before one
 
     @property
     def keeps_waiting(self) -> bool:
-        """Whether the client has to send something before the server can go on."""
+        """Whether the client has to send or to read something before the server can go on."""
         cycle = self.cycle
+        if self._stalled is not None:
+            return True
         return cycle is None or bool(cycle.response_complete) or bool(cycle.more_body)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -45,7 +49,21 @@ class _Bounded(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._end_stall()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.max_stall_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._end_stall()
+        super().resume_writing()
+
+    def _end_stall(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     @property
     def address(self) -> str:
@@ -103,7 +121,9 @@ class _Bounded(H11Protocol):
             self._timer = None
 
     def _late(self) -> None:
-        if (
+        if self._stalled is not None:
+            self._wait_for_head()  # a slow reader has the time of max_stall_seconds for each part
+        elif (
             self._drained is not None
             or self.transport.get_write_buffer_size()
             or self.transport.is_closing()
@@ -116,14 +136,17 @@ class _Bounded(H11Protocol):
             self.transport.close()
 
 
-def protocol(*, connections: int, head_seconds: float) -> type[H11Protocol]:
-    """uvicorn's HTTP protocol with two bounds that it lacks.
+def protocol(
+    *, connections: int, head_seconds: float, stall_seconds: float = 60.0
+) -> type[H11Protocol]:
+    """uvicorn's HTTP protocol with three bounds that it lacks.
 
     Args:
         connections: how many may be open. Beyond that, one that keeps the server waiting is closed:
             of the address that has most of them, the one that has waited longest. So nobody is
             locked out by connections on which nothing happens.
         head_seconds: time for the headers of a request, from the connection or the last answer on.
+        stall_seconds: time in which a client that is sent a long answer reads a part of it.
 
     Returns:
         The class, for `uvicorn.Config(http=...)`.
@@ -132,5 +155,6 @@ def protocol(*, connections: int, head_seconds: float) -> type[H11Protocol]:
     class Bounded(_Bounded):
         max_connections = connections
         max_head_seconds = head_seconds
+        max_stall_seconds = stall_seconds
 
     return Bounded

@@ -71,6 +71,7 @@ _WRONG_TOKENS = (0.1, 10.0)  # per second, and at once
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _PASSED = "likeness.passed"  # the message by which the host check says that it let a request pass
 _DRAIN = 2**26, 5.0  # bytes and seconds that a refused upload is still read for
+_PIECE = 2**16  # bytes of an answer that are sent together
 _UTF_8 = re.compile(r';\s*charset="?utf-8"?\s*(?=;|$)')
 _log = logging.getLogger("likeness.serve")
 
@@ -122,15 +123,32 @@ class Guard:
         started, status = time.perf_counter(), 500
         uploads = scope["method"] not in ("GET", "HEAD")
 
+        body, working = Body(), False
+
+        def finish() -> None:
+            """Give back what the request takes of what is bounded."""
+            nonlocal working
+            self.metrics.busy -= working
+            working = False
+            self._bodies.forget(body)
+
         async def answer(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
+                finish()  # who reads the answer slowly keeps nobody else waiting
                 status = message["status"]
                 message["headers"] = [*message.get("headers", []), *self.headers]
+            # The server would hold the whole of a long answer in memory until it is read.
+            content = message.get("body", b"")
+            for begin in range(0, len(content) - _PIECE, _PIECE):
+                piece = content[begin : begin + _PIECE]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            if len(content) > _PIECE:
+                message["body"] = content[(len(content) - 1) // _PIECE * _PIECE :]
             await send(message)
 
         try:
-            body, arrived = Body(), not uploads
+            arrived = not uploads
             try:
                 await self._check_host(scope, receive)
                 self._admit(scope)
@@ -139,21 +157,17 @@ class Guard:
                     arrived = True
                     self._refuse_when_busy()
             except HTTPException as refused:
-                self._bodies.forget(body)
                 await _refuse(
                     answer, refused, None if arrived or not sends_body(scope) else receive
                 )
                 return
             except Gone:
-                self._bodies.forget(body)
                 return
             self.metrics.busy += uploads
-            try:
-                await self.app(scope, replay(body, receive) if uploads else receive, answer)
-            finally:
-                self.metrics.busy -= uploads
-                self._bodies.forget(body)
+            working = uploads
+            await self.app(scope, replay(body, receive) if uploads else receive, answer)
         finally:
+            finish()
             route = getattr(scope.get("route"), "path", "-")
             taken = time.perf_counter() - started
             # Whoever asks chooses the method, of any length.

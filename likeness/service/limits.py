@@ -15,7 +15,7 @@ class Limits:
 
     Attributes:
         max_bytes: of one request.
-        body_seconds: for a body to arrive.
+        body_seconds: for a body to arrive, and for a part of an answer to be read.
         body_rate: bytes per second that must arrive on the average.
         grace_seconds: before that rate counts.
         head_seconds: for the headers of a request to arrive.

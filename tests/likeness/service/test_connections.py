@@ -6,12 +6,14 @@ Clients wait for answers, never for a time.
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -29,6 +31,10 @@ BODY_BEGUN = (
 )
 HEAD_BEGUN = b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
 
+# What a sound begins with, and more than the buffers of the system hold.
+LONG = b"RIFF\x00\x00\x00\x00WAVE" + bytes(range(256)) * 100_000
+ASK_LONG = b"GET /examples/0 HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+
 
 @contextmanager
 def serving(**rules: Any) -> Iterator[int]:
@@ -40,7 +46,9 @@ def serving(**rules: Any) -> Iterator[int]:
 
     from likeness.service.app import make_app
     from likeness.service.connections import protocol
+    from likeness.service.examples import Example
     from likeness.service.limits import Limits
+    from likeness.service.work import Extras
 
     class Sizes:
         limits = Limits(
@@ -50,11 +58,16 @@ def serving(**rules: Any) -> Iterator[int]:
             )
         )
         gallery = None
+        extras = Extras(examples=[Example("long.wav", LONG)])
 
         def verify(self, first: bytes, second: bytes, chosen: object = ()) -> dict[str, int]:
             return {"first": len(first), "second": len(second)}
 
-    http = protocol(connections=Sizes.limits.connections, head_seconds=Sizes.limits.head_seconds)
+    http = protocol(
+        connections=Sizes.limits.connections,
+        head_seconds=Sizes.limits.head_seconds,
+        stall_seconds=Sizes.limits.body_seconds,
+    )
     app = make_app(Sizes(), token="a-token-for-the-tests")  # type: ignore[arg-type]
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         server = uvicorn.Server(
@@ -319,6 +332,48 @@ def test_bytes_that_are_no_request_get_an_answer() -> None:
                 == 200
             )
             raw.sendall(bytes(65536))
+
+
+def test_a_long_answer_waits_for_its_reader_outside_of_memory() -> None:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    with serving(head_seconds=0.5) as port, connect(port) as slow:
+        slow.sendall(ASK_LONG)
+        head = slow.recv(10)
+        # Time for headers that are not due while the answer is on its way.
+        for _ in range(3):
+            assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
+            time.sleep(0.3)
+        held = [
+            each.transport.get_write_buffer_size()
+            for each in gc.get_objects()
+            if issubclass(type(each), H11Protocol) and not each.transport.is_closing()
+        ]
+        assert max(held) < 1 << 20
+        got = head + read_all(slow)
+    assert got.partition(b"\r\n\r\n")[2] == LONG
+
+
+def test_who_does_not_read_an_answer_keeps_nobody_out_and_is_cut_off() -> None:
+    with serving(connections=1) as port, connect(port) as slow:
+        slow.sendall(ASK_LONG)
+        assert slow.recv(10)
+        assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
+        assert len(rest_of(slow)) < len(LONG)
+    with serving(body_seconds=0.2) as port, connect(port) as slow:
+        slow.sendall(ASK_LONG)
+        assert slow.recv(10)
+        time.sleep(1)
+        assert len(rest_of(slow)) < len(LONG)
+
+
+def rest_of(opened: socket.socket) -> bytes:
+    """What still comes, until the server ends or resets the connection."""
+    parts = []
+    with suppress(ConnectionError):
+        while part := opened.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
 
 
 def test_several_requests_on_one_connection() -> None:
