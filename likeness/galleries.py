@@ -125,7 +125,8 @@ def enrol(
     """Embed files and enrol those that can be read; the gallery is made where there is none.
 
     The subject of a file is `subject`, else the entry of `subject_of`, else the label that a list
-    or table has, else the first folder of its id. A file that is given alone has none.
+    or table has; where there are no labels at all it is the first folder of its id. A file that is
+    given alone has none.
 
     Args:
         name: The gallery, as for `opened`.
@@ -147,7 +148,9 @@ def enrol(
         with opened(name, model.meta) as gallery:
             known = {entry.subject for entry in gallery.entries()}
     with items_of(inputs, modality=model.modality, **listing._asdict()) as items:
-        of_item = {item.id: subject or _subject(item, subject_of) for item in items}
+        # An empty label in a table that has labels says nothing, and neither does its folder then.
+        by_folder = not any(item.label for item in items)
+        of_item = {item.id: subject or _subject(item, subject_of, by_folder) for item in items}
         if not (subject or subject_of) and str(inputs) in of_item and len(items) == 1:
             of_item = {items[0].id: items[0].label or ""}
         unnamed = [item_id for item_id, who in of_item.items() if not who]
@@ -206,10 +209,12 @@ def _distinct(embeddings: Embeddings, subjects: Sequence[str]) -> tuple[list[int
     return kept, tuple(repeated)
 
 
-def _subject(item: Item, subject_of: Mapping[str, str] | None) -> str:
+def _subject(item: Item, subject_of: Mapping[str, str] | None, by_folder: bool) -> str:
     if subject_of is not None:
         return subject_of.get(item.id, "")
-    return item.label or (item.id.split("/", 1)[0] if "/" in item.id.strip("/") else "")
+    if item.label or not by_folder:
+        return item.label or ""
+    return item.id.split("/", 1)[0] if "/" in item.id.strip("/") else ""
 
 
 def _embed(

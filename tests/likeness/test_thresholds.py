@@ -237,6 +237,11 @@ def test_a_gallery_from_enrolment_to_removal(
     assert "--columns label=person" in capsys.readouterr().err
     assert likeness("gallery", "enrol", "two.csv", *use, *chosen) == 0
     assert "4 subjects were enrolled before" in capsys.readouterr().out
+    # a row without a label is nobody, and no subject called like its folder
+    with Path("two.csv").open("a") as file:
+        file.write("voices/lone.flac;;x\n")
+    assert likeness("gallery", "enrol", "two.csv", *use, *chosen) == 2
+    assert "1 of 10 files have no subject" in capsys.readouterr().err
     assert likeness("gallery", "enrol", recording, *use, "--subject", "ann") == 0
     assert likeness("gallery", "enrol", "mine", *use, "--existing", "replace") == 0
     capsys.readouterr()

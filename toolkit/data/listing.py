@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Literal
@@ -164,7 +163,7 @@ def _refuse_missing(items: Items, path: Path, base: Path, root: Path | None) -> 
     elif root is None and os.path.isfile(written):
         hint = f"they were looked for in {base}, and start from the current folder: add --root ."
     elif len(missing) < len(known):
-        hint += f", or leave them out: likeness check {shlex.quote(str(path))} --out items.csv"
+        hint += ", or take the list that `likeness check --out` writes without them"
     raise FileNotFoundError(
         f"{path}: {len(missing)} of {len(known)} files do not exist "
         f"({name_first(map(str, missing))}); {hint}"
