@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +13,7 @@ from eval.formats.writing import atomic_path
 from eval.types import Embeddings
 from likeness.files import File, embeddings_of
 from likeness.frames import data_frame
-
-_TABLES = {".csv": ",", ".tsv": "\t"}
+from likeness.row_files import DELIMITERS, check_written, table_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +54,11 @@ class Clusters:
             path: The file; it ends in .csv or .tsv.
         """
         target = Path(path)
-        check_written(target)
-        file = io.StringIO()
-        delimiter = _TABLES[target.suffix.lower()]
-        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        writer.writerow(["id", "cluster"])
-        writer.writerows(zip(self.embeddings.ids, self.numbers.tolist(), strict=True))
+        check_written(target, DELIMITERS, "clusters")
+        rows = zip(self.embeddings.ids, self.numbers.tolist(), strict=True)
+        text = table_text(["id", "cluster"], rows, DELIMITERS[target.suffix.lower()])
         with atomic_path(target) as temporary:
-            temporary.write_text(file.getvalue(), encoding="utf-8", newline="")
+            temporary.write_text(text, encoding="utf-8", newline="")
 
     def report(
         self,
@@ -102,19 +96,6 @@ class Clusters:
             command=command,
             media=shown,
         )
-
-
-def check_written(path: Path) -> None:
-    """Refuse a file that clusters could not be written to.
-
-    Raises:
-        ValueError: It has an ending that is not written.
-        FileNotFoundError: Its folder does not exist.
-    """
-    if path.suffix.lower() not in _TABLES:
-        raise ValueError(f"{path}: clusters are written to files that end in {', '.join(_TABLES)}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
 
 
 def cluster(

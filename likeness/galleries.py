@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ from eval.formats.writing import atomic_path
 from eval.progress import step
 from eval.types import Embeddings, name_first, nfc
 from likeness.inputs import items_of
+from likeness.row_files import DELIMITERS, check_written, table_text
 from likeness.verification import NO_DECISION
 from toolkit.data.batch import Bad
 from toolkit.data.items import Item
@@ -26,7 +25,7 @@ from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import embed_where_readable
 
 Existing = Literal["refuse", "add", "replace", "skip"]
-_WRITTEN = {".csv": ",", ".tsv": "\t", ".json": ""}
+WRITTEN = (*DELIMITERS, ".json")
 
 
 def folder_of(name: str | Path) -> Path:
@@ -329,17 +328,12 @@ class Found:
 
     def text(self, delimiter: str = ",") -> str:
         """The rows as a table of text with a head."""
-        file = io.StringIO()
-        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        writer.writerow(FoundRow._fields)
-        for row in self.rows:
-            writer.writerow(["" if value is None else _shown(value) for value in row])
-        return file.getvalue()
+        return table_text(FoundRow._fields, self.rows, delimiter)
 
     def save(self, path: Path) -> None:
         """Write the rows to a .csv, .tsv or .json file, whole or not at all."""
-        check_written(path)
-        delimiter = _WRITTEN[path.suffix.lower()]
+        check_written(path, WRITTEN, "results")
+        delimiter = DELIMITERS.get(path.suffix.lower())
         document = {
             "schema": "likeness.found/1",
             "similarity": self.similarity,
@@ -351,23 +345,6 @@ class Found:
         text = self.text(delimiter) if delimiter else json.dumps(document, indent=1) + "\n"
         with atomic_path(path) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="")
-
-
-def _shown(value: object) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
-
-
-def check_written(path: Path) -> None:
-    """Refuse a file that a search could not be written to.
-
-    Raises:
-        ValueError: It has an ending that is not written.
-        FileNotFoundError: Its folder does not exist.
-    """
-    if path.suffix.lower() not in _WRITTEN:
-        raise ValueError(f"{path}: results are written to files that end in {', '.join(_WRITTEN)}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
 
 
 def search(

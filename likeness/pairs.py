@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,14 +16,15 @@ from eval.formats.trials import read_trials
 from eval.formats.writing import atomic_path
 from eval.similarity import pairs as similarities
 from eval.types import Embeddings, name_first
+from likeness import row_files
 from likeness.frames import data_frame
+from likeness.row_files import DELIMITERS, table_text
 from likeness.verification import NO_DECISION, Comparer, Verification, judged
 from toolkit.data.items import Item
 from toolkit.models.embed import embed_where_readable
 
 File = str | PathLike[str]
 WRITTEN = (".csv", ".tsv", ".parquet", ".json")
-_TABLES = {".csv": ",", ".tsv": "\t"}
 # Names of columns in lower case, without blanks, - and _.
 _SIDES = {
     "first": (
@@ -131,17 +130,12 @@ class VerifiedPairs:
                 text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
                 temporary.write_text(text + "\n", encoding="utf-8")
             else:
-                text = self.text(_TABLES[target.suffix.lower()])
+                text = self.text(DELIMITERS[target.suffix.lower()])
                 temporary.write_text(text, encoding="utf-8", newline="")
 
     def text(self, delimiter: str = ",") -> str:
         """The rows as a table of text with a head; what is not known is left empty."""
-        file = io.StringIO()
-        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        writer.writerow(PairRow._fields)
-        for row in self.rows:
-            writer.writerow(["" if value is None else _shown(value) for value in row])
-        return file.getvalue()
+        return table_text(PairRow._fields, self.rows, delimiter)
 
     def _write_parquet(self, path: Path) -> None:
         import pyarrow as pa
@@ -183,12 +177,6 @@ class VerifiedPairs:
         return "\n".join(lines)
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return repr(value) if isinstance(value, float) else str(value)
-
-
 def check_written(path: Path) -> None:
     """Refuse a file that could not be written, before the work.
 
@@ -197,10 +185,7 @@ def check_written(path: Path) -> None:
         FileNotFoundError: Its folder does not exist.
         ImportError: It is a .parquet file, and pyarrow is not installed.
     """
-    if path.suffix.lower() not in WRITTEN:
-        raise ValueError(f"{path}: pairs are written to files that end in {', '.join(WRITTEN)}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+    row_files.check_written(path, WRITTEN, "pairs")
     if path.suffix.lower() == ".parquet":
         from eval.formats.tables import check_installed
 
@@ -247,7 +232,7 @@ def read_pairs(source: Any) -> list[Pair]:
     if path.suffix.lower() == ".parquet":
         blocks = parquet_blocks(path, lambda names: _places(path, names))
         return _from_blocks(blocks, path, "row")
-    if path.suffix.lower() in _TABLES:
+    if path.suffix.lower() in DELIMITERS:
         blocks = text_blocks(path, lambda names: _places(path, names))
         return _from_blocks(blocks, path, "line")
     trials = read_trials(path)

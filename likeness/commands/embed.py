@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from likeness.commands.bad_items import NUM_NAMED, print_bad
 from likeness.commands.options import EXISTING, PACK, Columns, Frontend, Trust, placed
 from likeness.missing import refuse_missing_files, refuse_missing_model
-from toolkit.printing import one_line, say
+from toolkit.printing import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from toolkit.data.batch import Bad
     from toolkit.data.items import Item
     from toolkit.models.checkpoint import Loaded
 
 app = typer.Typer()
-_NUM_NAMED = 20  # unreadable items are named up to this number, and then counted
 
 
 @dataclass(frozen=True)
@@ -229,7 +228,7 @@ def embed_files(
         distributed.end()
         return
     embedded, bad = extracted
-    _print_unreadable(bad)
+    print_bad(bad, f"items; `embed` names the first {NUM_NAMED}")
     if bad and not skips_bad:
         extract.finish(out)
         raise ValueError(
@@ -300,14 +299,3 @@ def _items(source: Source, out: Path, modality: str | None, skips_bad: bool) -> 
     embeddings.check_ids(out, [item.id for item in items])
     refuse_missing_files([item.path for item in items], allow_some=skips_bad)
     return items
-
-
-def _print_unreadable(bad: list[Bad]) -> None:
-    """Print the items that cannot be read, the first of many."""
-    for item in bad[:_NUM_NAMED]:
-        say(one_line(f"skipped {item.id}: {item.reason}"), error=True)
-    if len(bad) > _NUM_NAMED:
-        say(
-            f"skipped {len(bad) - _NUM_NAMED} more items; `embed` names the first {_NUM_NAMED}",
-            error=True,
-        )

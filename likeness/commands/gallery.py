@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
+from likeness.commands.bad_items import print_bad
 from likeness.commands.options import (
     EXISTING,
     Columns,
@@ -24,16 +25,16 @@ from likeness.commands.options import (
     rule_of,
 )
 from likeness.missing import refuse_missing_model
+from likeness.row_files import DELIMITERS, check_written
 from toolkit.printing import one_line, say, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from eval.types import Embeddings
     from likeness.galleries import Listing
     from likeness.thresholds import Rule
     from likeness.verification import Comparer
-    from toolkit.data.batch import Bad
 
 app = typer.Typer(
     name="gallery",
@@ -42,7 +43,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 _EMBEDDINGS = (".npz", ".ark", ".scp", ".h5", ".lance")
-_NUM_NAMED = 20  # unreadable files are named up to this number, and then counted
 
 Data = Annotated[
     str,
@@ -123,7 +123,7 @@ def enrol(
         existing=existing,
         workers=workers,
     )
-    _name_unreadable(done.bad)
+    print_bad(done.bad, "files")
     if done.repeated:
         warn(
             f"{len(done.repeated)} files are left out, because their subject has the same "
@@ -174,7 +174,7 @@ def search(
     from likeness import galleries
 
     if out is not None:
-        galleries.check_written(out)
+        check_written(out, galleries.WRITTEN, "results")
     if not galleries.exists(gallery):
         galleries.entries_of(gallery)  # says what is missing, before the model is loaded
     comparer = _loaded(model, detector, frontend, trust, rule)
@@ -293,7 +293,7 @@ def cluster(
     _refuse_missing(data, model)
     from likeness import clustering
 
-    clustering.check_written(out)
+    check_written(out, DELIMITERS, "clusters")
     (embeddings, files), limit, source = _embedded(
         data,
         model,
@@ -391,13 +391,5 @@ def _embedded(
         )
     comparer = _loaded(model, *reading, rule)
     made, paths, bad = galleries.embed(comparer.model, data, listing=listing, workers=workers)
-    _name_unreadable(bad)
+    print_bad(bad, "files")
     return Grouping(made, paths), comparer.threshold, comparer.source
-
-
-def _name_unreadable(bad: Sequence[Bad]) -> None:
-    """Name the files that cannot be read, the first of many."""
-    for item in bad[:_NUM_NAMED]:
-        say(one_line(f"skipped {item.id}: {item.reason}"), error=True)
-    if len(bad) > _NUM_NAMED:
-        say(f"skipped {len(bad) - _NUM_NAMED} more files", error=True)

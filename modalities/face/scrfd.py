@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from modalities.face.detector_input import input_size
 from toolkit.models.onnx import Session, Value
 
 Array = NDArray[Any]
 
 MIN_SCORE = 0.5  # the default of InsightFace's FaceAnalysis
-MAX_SIDE = 4096  # pixels of a detector's input
 TOP_K = 5000  # places that are looked at; insightface compares each of them with all others
-_DIVISOR = 32  # the sizes of the network's input are multiples of it
 _WIDTHS = (1, 4, 10)  # numbers per anchor: score, box, landmarks
 
 
@@ -84,20 +83,7 @@ class CheckedSession:
                 "has 9 or 15 (its name says kps or bnkps), and YuNet has 12 (cls_8 to kps_32)"
             )
         self.layout = _LAYOUTS[len(outputs)]
-        stated = ", ".join(f"{value.name} {value.type} {value.shape}" for value in inputs)
-        sizes: list[int | str | None] = inputs[0].shape if len(inputs) == 1 else []
-        known = [size if isinstance(size, int) else 0 for size in sizes]
-        if (
-            len(known) != 4
-            or inputs[0].type != "tensor(float)"
-            or known[0] not in (0, 1)
-            or known[1] not in (0, 3)
-            or any(size % _DIVISOR or not 0 <= size <= MAX_SIDE for size in known[2:])
-        ):
-            raise ValueError(
-                f"{path}: its input is {stated or 'absent'}; SCRFD takes floats (1, 3, height, "
-                f"width), both sizes multiples of {_DIVISOR} up to {MAX_SIDE}: give another file"
-            )
+        input_size(inputs, path, "SCRFD")
 
     def get_inputs(self) -> list[Value]:
         """Return the inputs of the graph."""

@@ -24,6 +24,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from modalities.face.detector_input import DIVISOR, input_size
 from toolkit.data.images import Pixels
 from toolkit.models.onnx import Session
 
@@ -34,8 +35,6 @@ _WIDTHS = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}  # numbers per cell of each
 OUTPUTS = tuple(f"{part}_{stride}" for part in _WIDTHS for stride in STRIDES)
 # The defaults of cv2.FaceDetectorYN.create.
 MIN_SCORE, MAX_OVERLAP, TOP_K = 0.9, 0.3, 5000
-MAX_SIDE = 4096  # pixels of the network's input
-_DIVISOR = 32  # the sizes of the network's input are multiples of it
 _LONGEST = 640  # the longest side that a network of any size gets
 
 
@@ -64,22 +63,8 @@ class YuNet:
     def __init__(self, session: Session, path: Path, *, min_score: float = MIN_SCORE):
         self.session, self.path, self.min_score = session, path, min_score
         inputs = session.get_inputs()
-        stated = ", ".join(f"{value.name} {value.type} {value.shape}" for value in inputs)
-        sizes: list[int | str | None] = inputs[0].shape if len(inputs) == 1 else []
-        known = [size if isinstance(size, int) else 0 for size in sizes]
-        if (
-            len(known) != 4
-            or inputs[0].type != "tensor(float)"
-            or known[0] not in (0, 1)
-            or known[1] not in (0, 3)
-            or any(size % _DIVISOR or not 0 <= size <= MAX_SIDE for size in known[2:])
-        ):
-            raise ValueError(
-                f"{path}: its input is {stated or 'absent'}; YuNet takes floats (1, 3, height, "
-                f"width), both sizes multiples of {_DIVISOR} up to {MAX_SIDE}: give another file"
-            )
+        self.height, self.width = input_size(inputs, path, "YuNet")
         self.input = inputs[0].name
-        self.height, self.width = known[2:]
         # A network with outputs of other sizes is refused now, and not with the first photograph.
         self._run(np.zeros((self.height or 64, self.width or 64, 3), np.uint8))
 
@@ -99,7 +84,7 @@ class YuNet:
         """
         fitted = self._fit(pixels)
         height, width = fitted.shape[:2]
-        rows = -(-height // _DIVISOR) * _DIVISOR, -(-width // _DIVISOR) * _DIVISOR
+        rows = -(-height // DIVISOR) * DIVISOR, -(-width // DIVISOR) * DIVISOR
         canvas = np.zeros((self.height or rows[0], self.width or rows[1], 3), np.uint8)
         canvas[:height, :width] = fitted
         boxes, scores, landmarks = _decode(self._run(canvas), canvas.shape[:2], self.min_score)

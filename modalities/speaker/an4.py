@@ -15,7 +15,7 @@ from pathlib import Path
 
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
-from modalities.speaker.folders import Split, check_split, scan, stratified_folds
+from modalities.speaker.folders import Split, check_fold, check_split, scan, stratified_folds
 from toolkit.data.items import Item, Items
 from toolkit.data.pairs import all_pairs
 
@@ -69,10 +69,7 @@ def items(
             f"{data / 'an4' / 'wav'}: {len(strange)} of {len(speakers)} folders do not start with "
             f"f or m ({name_first(strange)}); {FETCH}"
         )
-    if not 0 <= fold < num_folds:
-        raise ValueError(
-            f"an4: fold is {fold}; 0 to {num_folds - 1} are allowed with num_folds {num_folds}"
-        )
+    check_fold(fold, num_folds, "an4")
     groups = [[speaker for speaker in speakers if speaker[0] == sex] for sex in "fm"]
     held_out = stratified_folds(groups, num_folds)[fold]
     chosen = every

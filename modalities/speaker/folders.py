@@ -220,3 +220,12 @@ def check_split(split: str) -> None:
     """Raise ValueError for any split but train, test and all."""
     if split not in ("train", "test", "all"):
         raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
+
+
+def check_fold(fold: int, num_folds: int, data_set: str) -> None:
+    """Raise ValueError for a number of a fold that does not exist."""
+    if not 0 <= fold < num_folds:
+        raise ValueError(
+            f"{data_set}: fold is {fold}; 0 to {num_folds - 1} are allowed with num_folds "
+            f"{num_folds}"
+        )

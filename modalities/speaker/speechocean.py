@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
-from modalities.speaker.folders import Split, check_split, scan, stratified_folds
+from modalities.speaker.folders import Split, check_fold, check_split, scan, stratified_folds
 from toolkit.data.items import Items
 from toolkit.data.pairs import all_pairs
 
@@ -118,11 +118,7 @@ def items(
             f"{folder}: {len(unknown)} of {len(present)} speakers have no sex and age "
             f"({name_first(unknown)}); {FETCH}"
         )
-    if not 0 <= fold < num_folds:
-        raise ValueError(
-            f"speechocean: fold is {fold}; 0 to {num_folds - 1} are allowed with num_folds "
-            f"{num_folds}"
-        )
+    check_fold(fold, num_folds, "speechocean")
     if split == "all":
         return speed_copies(every, speeds)
     groups: dict[tuple[str, str], list[str]] = {}
