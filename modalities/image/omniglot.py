@@ -46,6 +46,7 @@ def items(
     split: Split = "train",
     protocol: Literal["background", "official"] = "background",
     validation_alphabets: int = 0,
+    num_classes: int = 0,
     turns: tuple[int, ...] = (),
 ) -> list[Item]:
     """List the drawings of one split, sorted, with the character as label.
@@ -60,14 +61,16 @@ def items(
             train and the last 10 test. "official": background trains and the 20 evaluation
             alphabets test (Lake et al. 2015; needs images_evaluation).
         validation_alphabets: So many of the training alphabets, the last ones, are "validation".
+        num_classes: How many characters of the split are taken, drawn with numpy's seed 0. A larger
+            number holds the characters of a smaller one. 0 takes all.
         turns: Multiples of 90 degrees. Turned by them, characters are new training classes (Santoro
             et al., ICML 2016, Sec. 4.1) with "#turn=90" at the end of id and label; omniglot.read
             turns them.
 
     Raises:
         FileNotFoundError: The images are missing; the message says what to fetch.
-        ValueError: The layout is another one, there are too few alphabets, or a turn is none of
-            these.
+        ValueError: The layout is another one, there are too few alphabets or characters, or a turn
+            is none of these.
     """
     check_split(split)
     if (
@@ -96,8 +99,22 @@ def items(
         "test": set(test),
         "all": {*train, *test},
     }[split]
-    chosen = [item for item in every if _alphabet(item) in members]
+    chosen = _drawn([item for item in every if _alphabet(item) in members], num_classes)
     return turned(chosen, turns) if split == "train" else chosen
+
+
+def _drawn(chosen: list[Item], num_classes: int) -> list[Item]:
+    """The items of so many drawn characters; of all where num_classes is 0."""
+    if num_classes == 0:
+        return chosen
+    names = sorted({str(item.label) for item in chosen})
+    if not 2 <= num_classes <= len(names):
+        raise ValueError(
+            f"omniglot: num_classes is {num_classes}; 2 to {len(names)} are allowed, or 0 for all"
+        )
+    order = np.random.default_rng(0).permutation(len(names))
+    members = {names[place] for place in order[:num_classes]}
+    return [item for item in chosen if item.label in members]
 
 
 def _divide(root: Path, protocol: str) -> tuple[list[Item], list[str], list[str]]:

@@ -1,0 +1,154 @@
+"""Twenty losses on Omniglot under equal terms.
+
+    likeness compare image/omniglot_losses --seeds 3 --tune 5 --reference softmax
+        --data DATA --out runs/omniglot-losses
+        the same network, views, batches and steps for all; two settings of each loss are tuned in
+        five trials on a quarter of the training characters
+    likeness compare image/omniglot_losses --variants softmax,simple items.num_classes=100
+        --seeds 3 --data DATA --out runs/omniglot-100
+        the same with 100 drawn training characters, to see what fewer classes do
+
+The network, the views and the optimiser are those of image/omniglot, where the learning rate and
+the number of steps were chosen with arcface. Every loss ranks by its own geometry. simple_cosine is
+the training of simple with its embeddings compared by cosine, and simple_no_bank is simple on
+the pairs of the batch alone. Measured: docs/results.md.
+
+Losses: docs/losses.md has the paper of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from _shared import means
+
+from modalities.image import omniglot
+from modalities.image.transforms import warp_view
+from toolkit.backbones.sfnet import SFNet
+from toolkit.data.pixels import PixelScale
+from toolkit.data.sampling import Sampling
+from toolkit.losses.adaptive import AdaFace, MagFace
+from toolkit.losses.contrast import SupCon
+from toolkit.losses.hyperbolic import Hyperbolic
+from toolkit.losses.margin import ArcFace, CosFace
+from toolkit.losses.pair import Contrastive
+from toolkit.losses.probabilistic import ProbabilisticNCA
+from toolkit.losses.proxy import ProxyAnchor, ProxyNCAPlusPlus, SoftTriple
+from toolkit.losses.rank import SmoothAP
+from toolkit.losses.simple import SimPLE
+from toolkit.losses.softmax import Cosine, Softmax
+from toolkit.losses.sphereface import SphereFace2, SphereFaceR
+from toolkit.losses.triplet import Triplet
+from toolkit.losses.vmf import VMF
+from toolkit.losses.weighted import MultiSimilarity
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule
+from toolkit.training.tune import Range
+
+SIZE = 32
+BACKBONE = partial(SFNet, dim=128, depth=4, width=16, image_size=SIZE, batch_norm=True)
+
+SOFTMAX = Recipe(
+    modality="image",
+    frontend=partial(PixelScale),
+    backbone=BACKBONE,
+    loss=Softmax,
+    items=partial(omniglot.items, split="train"),
+    measure=Retrieval(
+        items=partial(omniglot.items, split="test"),
+        ks=(1, 5),
+        metrics=means("recall@1", "map@r", "r_precision"),
+    ),
+    read=partial(omniglot.read, edge=SIZE),
+    augment=partial(warp_view, degrees=15.0, scale=(0.85, 1.15), shear=0.2, shift=0.08),
+    sampling=Sampling(batch_size=128, items_per_class=4),
+    optim=Optim(name="adamw", lr=5e-3, weight_decay=1e-2),
+    schedule=Schedule(steps=1000, warmup_steps=100, save_every=1000, higher_is_better=True),
+    compute=Compute(threads=1, cache=True),
+)
+
+
+def with_loss(loss: Any, *, gain: float = 1.0, proxy_lr_scale: float = 1.0) -> Recipe:
+    """The common recipe with another loss.
+
+    Args:
+        loss: The loss with its settings.
+        gain: By what the embeddings of the start are multiplied, for losses that see their norms.
+        proxy_lr_scale: By what the learning rate of the class vectors is multiplied.
+    """
+    return replace(
+        SOFTMAX,
+        loss=loss,
+        backbone=partial(BACKBONE, gain=gain),
+        optim=replace(SOFTMAX.optim, proxy_lr_scale=proxy_lr_scale),
+    )
+
+
+SIMPLE = replace(
+    with_loss(partial(SimPLE, r=1.0, alpha=0.5, b_theta=0.3, b=0.0), gain=0.5),
+    memory=Memory(2048, 0.9),
+)
+
+RECIPES = {
+    "softmax": with_loss(Softmax),
+    "cosine": with_loss(partial(Cosine, tau=2.773)),
+    "arcface": with_loss(partial(ArcFace, margin=0.2, scale=30.0)),
+    "cosface": with_loss(partial(CosFace, margin=0.2, scale=30.0)),
+    "spherefacer": with_loss(partial(SphereFaceR, scale=30.0)),
+    "sphereface2": with_loss(partial(SphereFace2, scale=30.0, margin=0.2)),
+    "adaface": with_loss(partial(AdaFace, margin=0.2, scale=30.0)),
+    "magface": with_loss(partial(MagFace, margin_low=0.1, margin_high=0.4, scale=30.0), gain=3.0),
+    "vmf": with_loss(partial(VMF, resultant=0.7), proxy_lr_scale=10.0),
+    "el_nivmf": with_loss(  # its class vectors start at norm 10
+        partial(ProbabilisticNCA, distance="el_nivmf"), gain=3.0, proxy_lr_scale=10.0
+    ),
+    "hyperbolic": with_loss(partial(Hyperbolic, c=1e-5)),
+    "simple": SIMPLE,
+    "simple_cosine": replace(SIMPLE, similarity="cosine"),
+    "simple_no_bank": replace(SIMPLE, memory=None),
+    "proxy_anchor": with_loss(partial(ProxyAnchor, margin=0.1, scale=32.0), proxy_lr_scale=10.0),
+    "proxy_nca_pp": with_loss(ProxyNCAPlusPlus, proxy_lr_scale=10.0),
+    "soft_triple": with_loss(partial(SoftTriple, num_centres=2), proxy_lr_scale=10.0),
+    "multi_similarity": with_loss(MultiSimilarity),
+    "supcon": with_loss(SupCon),
+    "triplet": with_loss(Triplet),
+    "contrastive": with_loss(Contrastive),
+    "smooth_ap": with_loss(SmoothAP),
+}
+
+_RATE = {"optim.lr": Range(1e-3, 1e-2, log=True)}
+_SCALE = {"loss.scale": Range(10.0, 64.0, log=True)}
+_MARGIN = {"loss.margin": Range(0.05, 0.5)}
+_PROXIES = {"optim.proxy_lr_scale": Range(1.0, 100.0, log=True)}
+_GAIN = {"backbone.gain": Range(0.3, 10.0, log=True)}
+
+# What `likeness compare --tune` searches on validation characters: two settings of each loss.
+RANGES = {
+    "softmax": _RATE | _GAIN,
+    "cosine": _RATE | {"loss.tau": Range(1.5, 4.0)},
+    "arcface": _MARGIN | _SCALE,
+    "cosface": _MARGIN | _SCALE,
+    "spherefacer": _RATE | _SCALE,
+    "sphereface2": _MARGIN | _SCALE,
+    "adaface": _MARGIN | _SCALE,
+    "magface": _SCALE | {"loss.margin_high": Range(0.2, 0.8)},
+    "vmf": _PROXIES | {"loss.resultant": Range(0.3, 0.9)},
+    "el_nivmf": _PROXIES | _GAIN,
+    "hyperbolic": _RATE | _GAIN,
+    "simple": {"backbone.gain": Range(0.1, 1.0, log=True), "loss.alpha": Range(0.1, 0.9)},
+    "simple_cosine": {"backbone.gain": Range(0.1, 1.0, log=True), "loss.alpha": Range(0.1, 0.9)},
+    "simple_no_bank": {"backbone.gain": Range(0.1, 1.0, log=True), "loss.alpha": Range(0.1, 0.9)},
+    "proxy_anchor": _MARGIN | _PROXIES,
+    "proxy_nca_pp": _PROXIES | {"loss.temperature": Range(0.03, 0.3, log=True)},
+    "soft_triple": _PROXIES | _SCALE,
+    "multi_similarity": {
+        "loss.base": Range(0.2, 0.8),
+        "loss.beta": Range(10.0, 60.0, log=True),
+    },
+    "supcon": _RATE | {"loss.temperature": Range(0.03, 0.3, log=True)},
+    "triplet": _RATE | _MARGIN,
+    "contrastive": _RATE | {"loss.negative_margin": Range(0.4, 1.4)},
+    "smooth_ap": _RATE | {"loss.temperature": Range(0.005, 0.1, log=True)},
+}
