@@ -11,7 +11,7 @@ Measures: every variant and seed of recipes/speaker/an4.py. A model is trained o
     are a bootstrap over speakers. "vs LDA" is paired: the difference on the same draws of speakers.
     Every fold's embeddings and scores stay in OUT. What is there is not run again, so the command
     can be stopped and repeated.
-Peers: LDA and SpeechBrain's ECAPA-TDNN on the same folds; an4_peers.py trains them.
+Peers: LDA and SpeechBrain's ECAPA-TDNN on the same folds; voice_peers.py trains them.
 Limit: none; this is about errors, not about time.
 Needs: speechbrain and scikit-learn, which come with Likeness, and an4/ in the folder of --data.
 Takes: 65 to 125 CPU seconds a fold of ours, 5.5 minutes of one core a fold of SpeechBrain: three
@@ -26,21 +26,19 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
+from folds import Draws, errors_of, normalised, pooled
 from performance import ROOT, environment, parser_of, row, table
 
-from eval.bootstrap import percentile_interval, resample
+from eval.bootstrap import percentile_interval
 from eval.formats import embeddings
-from eval.formats.subjects import subjects_of
-from eval.formats.trials import read_scores, write_scores
+from eval.formats.trials import write_scores
 from eval.similarity import score_trials
-from eval.types import Embeddings, Scores, Trials
-from eval.verification import eer, min_dcf
+from eval.types import Trials
+from eval.verification import eer
 
 NUM_FOLDS = 5
 RECIPE = ROOT / "recipes" / "speaker" / "an4.py"
@@ -49,7 +47,6 @@ PEERS = {
     "speechbrain": ["speechbrain"],
     "speechbrain_cmn": ["speechbrain", "--cmn"],
 }
-METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
 
 
 def run_fold(variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
@@ -88,21 +85,6 @@ def run_fold(variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
     return f"{folder / f'fold{fold}.txt'} {took}"
 
 
-def pooled(files: list[Path]) -> tuple[Trials, np.ndarray]:
-    """The trials of all folds as one list, and their scores.
-
-    Their ids never meet, because the speakers of two folds are disjoint.
-    """
-    lists, values = zip(*(read_scores(file) for file in files), strict=True)
-    enrol = [trials.enrol_ids[i] for trials in lists for i in trials.enrol]
-    probe = [trials.probe_ids[i] for trials in lists for i in trials.probe]
-    names = tuple(dict.fromkeys([*enrol, *probe]))
-    place = {name: i for i, name in enumerate(names)}
-    i, j = (np.array([place[name] for name in side], dtype=np.int32) for side in (enrol, probe))
-    target = np.concatenate([trials.target for trials in lists])
-    return Trials(names, names, i, j, target), np.concatenate(values)
-
-
 def by_cosine(folder: Path, data: Path) -> list[Path]:
     """Score files of stored embeddings by cosine instead of the loss's own similarity."""
     from modalities.speaker import an4
@@ -118,12 +100,7 @@ def by_cosine(folder: Path, data: Path) -> list[Path]:
 
 
 def with_as_norm(folder: Path, data: Path) -> list[Path]:
-    """Score files by cosine and AS-norm, WeSpeaker's way.
-
-    The training mean is subtracted, and the cohort is the training speakers, a mean unit embedding
-    each.
-    """
-    from eval.scoring.normalization import as_norm
+    """Score files by cosine and AS-norm."""
     from likeness.models.run import load_model
     from modalities.speaker import an4
     from toolkit.models.embed import embed
@@ -138,52 +115,16 @@ def with_as_norm(folder: Path, data: Path) -> list[Path]:
         known, _ = embed(loaded.embedder, training, loaded.read)
         tested = embeddings.read(folder / f"fold{fold}.npz")
         _, trials = an4.trials(data, fold=fold)
-        centre = known.matrix.mean(axis=0)
-        unit = Embeddings(known.ids, known.matrix - centre).unit()
-        labels = np.array([item.label for item in training])
-        cohort = np.stack([unit[labels == label].mean(axis=0) for label in np.unique(labels)])
-        plain = score_trials(
-            trials, Embeddings(tested.ids, tested.matrix - centre), similarity="cosine"
-        )
-        enrol, probe = (
-            tested.matrix[tested.rows(ids)] - centre for ids in (trials.enrol_ids, trials.probe_ids)
-        )
-        write_scores(
-            files[-1],
-            trials,
-            as_norm(plain, enrol, probe, cohort, top_n=len(cohort), i=trials.enrol, j=trials.probe),
-        )
+        labels = np.array([str(item.label) for item in training])
+        write_scores(files[-1], trials, normalised(trials, tested, known, labels))
     return files
 
 
-Draws = dict[str, np.ndarray]  # of each metric, its value in every draw of speakers
-
-
-class Errors(NamedTuple):
-    """What a system's pooled scores give."""
-
-    eer: float
-    same_sex_eer: float
-    min_dcf: float
-    draws: Draws
-
-
-def errors_of(files: list[Path]) -> Errors:
-    """The errors of five score files, pooled."""
-    trials, values = pooled(files)
-    subjects, _ = subjects_of(trials)
-    assert subjects is not None
-    pairs = np.stack([subjects[0][trials.enrol], subjects[1][trials.probe]], axis=1)
-    scores = Scores(values, trials.target)
-    draws = resample(METRICS, scores, pairs, num_resamples=1000, seed=0).values
+def same_sex_eer(trials: Trials, values: np.ndarray) -> float:
+    """The EER of the trials between speakers of one sex, the first letter of their names."""
     sexes = np.array([name[0] for name in trials.enrol_ids])
     same = sexes[trials.enrol] == sexes[trials.probe]
-    return Errors(
-        eer(scores.targets, scores.nontargets),
-        eer(values[same & trials.target], values[same & ~trials.target]),
-        METRICS["min_dcf"](scores.targets, scores.nontargets),
-        draws,
-    )
+    return eer(values[same & trials.target], values[same & ~trials.target])
 
 
 def print_row(
@@ -200,10 +141,9 @@ def print_row(
     Returns:
         The system's own draws.
     """
-    errors = errors_of(files)
-    (low, high), (least, most) = (
-        percentile_interval(errors.draws[metric], 0.95) for metric in ("eer", "min_dcf")
-    )
+    trials, values = pooled(files)
+    errors = errors_of(trials, values)
+    (low, high), (least, most) = errors.interval("eer"), errors.interval("min_dcf")
     compared = ""
     if lda is not None:
         less, more = percentile_interval(errors.draws["eer"] - lda["eer"], 0.95)
@@ -220,7 +160,7 @@ def print_row(
     row(
         name,
         f"{100 * errors.eer:.2f} [{100 * low:.1f}, {100 * high:.1f}]",
-        f"{100 * errors.same_sex_eer:.2f}",
+        f"{100 * same_sex_eer(trials, values):.2f}",
         f"{errors.min_dcf:.3f} [{least:.2f}, {most:.2f}]",
         compared,
     )
@@ -233,8 +173,8 @@ def score_files(folder: Path) -> list[Path]:
 
 
 def train_peers(names: list[str], data: Path, out: Path) -> None:
-    """Let an4_peers.py write the score files that are missing."""
-    script = str(Path(__file__).with_name("an4_peers.py"))
+    """Let voice_peers.py write the score files that are missing."""
+    script = str(Path(__file__).with_name("voice_peers.py"))
     for name in names:
         arguments = [*PEERS[name], "--threads", "1", "--data", str(data), "--out", str(out / name)]
         subprocess.run([sys.executable, script, *arguments], check=True, env=environment())

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from toolkit.backbones.gradients import within_class_whitening
 from toolkit.backbones.pooling import frame_mask
@@ -53,10 +54,69 @@ def order_statistics(
         ordered.gather(1, index[..., None].expand(-1, -1, x.shape[2])) for index in (below, above)
     )
     cuts = low + (place - below)[..., None].to(x.dtype) * (high - low)
-    mean = (x * mask[..., None]).sum(dim=1) / valid[:, None]
-    squares = ((x - mean[:, None]) * mask[..., None]).square().sum(dim=1)
-    deviation = (squares / valid[:, None] + 1e-10).sqrt()
-    return torch.cat([means.flatten(1), cuts.flatten(1), deviation], dim=1)
+    return torch.cat([means.flatten(1), cuts.flatten(1), _deviation(x, mask)], dim=1)
+
+
+def movement_statistics(
+    features: Tensor, mask: Tensor, *, differences: tuple[int, ...], num_correlated: int
+) -> Tensor:
+    """Return statistics of how the features move over time, which order_statistics do not see.
+
+    For each band they are the standard deviations of the differences between frames that lie a
+    number of frames apart. Then come the correlations over time between neighbouring groups of
+    bands: of every pair i < j of num_correlated groups. All are over the valid frames, and none
+    changes when the features are shifted by a constant, as a microphone does it.
+
+    Args:
+        features: (B, T, F).
+        mask: (B, T) bool, True for valid frames, which come first.
+        differences: How many frames lie between the frames that are compared. A recording that has
+            no such pair has deviations near 0.
+        num_correlated: The number of groups of bands, a divisor of F; 0 for no correlations.
+
+    Returns:
+        (B, F * len(differences) + num_correlated * (num_correlated - 1) / 2).
+
+    Raises:
+        ValueError: num_correlated does not divide F.
+
+    Example:
+        >>> features, mask = torch.rand(2, 50, 8), torch.ones(2, 50, dtype=torch.bool)
+        >>> movement_statistics(features, mask, differences=(2, 8), num_correlated=4).shape
+        torch.Size([2, 22])
+    """
+    x, num_bands = features.float(), features.shape[2]
+    parts = []
+    for apart in differences:
+        # Padding in front and cutting works for recordings of any length, in ONNX as well.
+        earlier = pad(x, (0, 0, apart, 0))[:, : x.shape[1]]
+        both = mask & pad(mask, (apart, 0))[:, : x.shape[1]]
+        parts.append(_deviation(x - earlier, both))
+    if num_correlated:
+        if num_bands % num_correlated:
+            raise ValueError(
+                f"OrderStatistics: num_correlated={num_correlated} does not divide the {num_bands} "
+                "bands of the features"
+            )
+        groups = x.unflatten(2, (num_correlated, -1)).mean(dim=3)
+        groups = (groups - _mean(groups, mask)[:, None]) * mask[..., None]
+        covariance = groups.transpose(1, 2) @ groups
+        size = covariance.diagonal(dim1=1, dim2=2).clamp(min=1e-10).sqrt()
+        correlation = covariance / size[:, :, None] / size[:, None]
+        rows, columns = torch.triu_indices(num_correlated, num_correlated, 1, device=x.device)
+        parts.append(correlation[:, rows, columns])
+    return torch.cat(parts, dim=1) if parts else x.new_zeros(len(x), 0)
+
+
+def _mean(x: Tensor, mask: Tensor) -> Tensor:
+    """The mean of (B, T, F) over the valid frames, (B, F); 0 where there is none."""
+    return (x * mask[..., None]).sum(dim=1) / mask.sum(dim=1).clamp(min=1)[:, None]
+
+
+def _deviation(x: Tensor, mask: Tensor) -> Tensor:
+    """The standard deviation of (B, T, F) over the valid frames, (B, F)."""
+    squares = ((x - _mean(x, mask)[:, None]) * mask[..., None]).square().sum(dim=1)
+    return (squares / mask.sum(dim=1).clamp(min=1)[:, None] + 1e-10).sqrt()
 
 
 def _sort_frames(x: Tensor) -> Tensor:
@@ -86,6 +146,8 @@ class OrderStatistics(nn.Module):
         num_directions: The number of discriminant directions.
         quantiles: See order_statistics.
         num_bins: See order_statistics.
+        differences: See movement_statistics, whose values follow those of order_statistics.
+        num_correlated: See movement_statistics.
         shrinkage: See within_class_whitening.
         norm: The root mean square of the output's norm, on which losses on raw embeddings (SimPLE)
             depend.
@@ -104,13 +166,17 @@ class OrderStatistics(nn.Module):
         num_directions: int = 128,
         quantiles: tuple[float, ...] = (0.02, 0.1, 0.5, 0.9, 0.98),
         num_bins: int = 4,
+        differences: tuple[int, ...] = (),
+        num_correlated: int = 0,
         shrinkage: float = 0.3,
         norm: float = 1.0,
     ):
         super().__init__()
         self.in_dim, self.dim, self.quantiles = in_dim, dim, tuple(quantiles)
         self.num_bins, self.shrinkage = num_bins, shrinkage
-        size = in_dim * (num_bins + len(self.quantiles) + 1)
+        self.differences, self.num_correlated = tuple(differences), num_correlated
+        size = in_dim * (num_bins + len(self.quantiles) + 1 + len(self.differences))
+        size += num_correlated * (num_correlated - 1) // 2
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("directions", torch.eye(size, num_directions))
         self.gain = norm * dim**-0.5
@@ -119,12 +185,16 @@ class OrderStatistics(nn.Module):
         self.normalise = nn.BatchNorm1d(dim, affine=False)
 
     def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the order statistics (B, S)."""
+        """Return the order statistics, then those of movement: (B, S)."""
         if lengths is None:
             mask = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
         else:
             mask = frame_mask(lengths, features.shape[1])
-        return order_statistics(features, mask, quantiles=self.quantiles, num_bins=self.num_bins)
+        order = order_statistics(features, mask, quantiles=self.quantiles, num_bins=self.num_bins)
+        movement = movement_statistics(
+            features, mask, differences=self.differences, num_correlated=self.num_correlated
+        )
+        return torch.cat([order, movement], dim=1)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""

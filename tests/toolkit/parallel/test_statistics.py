@@ -8,7 +8,11 @@ import torch
 from scipy.linalg import eigh
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from toolkit.backbones.statistics import OrderStatistics, order_statistics
+from toolkit.backbones.statistics import (
+    OrderStatistics,
+    movement_statistics,
+    order_statistics,
+)
 
 
 @pytest.mark.parametrize("gradient", [False, True])
@@ -30,6 +34,37 @@ def test_order_statistics_are_numpy_s_on_the_valid_frames(frames: int, gradient:
         expected = [part[group].mean(axis=0) for group in groups]
         expected += [*np.quantile(part, cuts, axis=0), part.std(axis=0)]
         np.testing.assert_allclose(ours[row], np.concatenate(expected), atol=2e-5)
+
+
+def test_movement_statistics_are_numpy_s_on_the_valid_frames() -> None:
+    """Recordings of 30 frames, of 9 and of 2, which are shorter than a difference of 4."""
+    valid = (30, 9, 2)
+    x = torch.randn(3, 30, 6, generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(30)[None] < torch.tensor(valid)[:, None]
+    ours = movement_statistics(x, mask, differences=(1, 4), num_correlated=3).numpy()
+    for row, frames in enumerate(valid):
+        part = x[row, :frames].numpy()
+        moved = (part[1:] - part[:-1]).std(axis=0)
+        far = (part[4:] - part[:-4]).std(axis=0) if frames > 4 else np.full(6, 1e-5)
+        groups = np.corrcoef(part.reshape(frames, 3, 2).mean(axis=2).T)
+        expected = [moved, far, [groups[0, 1], groups[0, 2], groups[1, 2]]]
+        np.testing.assert_allclose(ours[row], np.concatenate(expected), atol=2e-5)
+
+
+def test_movement_statistics_do_not_see_the_microphone() -> None:
+    x = torch.randn(2, 20, 4, generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(2, 20, dtype=torch.bool)
+    plain, shifted = (
+        movement_statistics(y, mask, differences=(2,), num_correlated=2)
+        for y in (x, x + torch.tensor([3.0, -1.0, 0.5, 2.0]))
+    )
+    torch.testing.assert_close(plain, shifted, rtol=1e-4, atol=1e-5)
+
+
+def test_groups_of_bands_divide_the_bands() -> None:
+    x, mask = torch.randn(1, 5, 8), torch.ones(1, 5, dtype=torch.bool)
+    with pytest.raises(ValueError, match="num_correlated=3 does not divide the 8 bands"):
+        movement_statistics(x, mask, differences=(), num_correlated=3)
 
 
 def test_estimated_directions_are_fisher_s() -> None:

@@ -1,13 +1,14 @@
-"""Trains the peers of an4.py on the same folds: LDA, and SpeechBrain's ECAPA-TDNN.
+"""Trains the peers of an4.py, speechocean.py and corpora.py: LDA, and SpeechBrain's ECAPA-TDNN.
 
-    python benchmarks/an4_peers.py lda --data ../shared/data --out runs/an4/lda
-    python benchmarks/an4_peers.py speechbrain --data ../shared/data --out runs/an4/speechbrain
+    python benchmarks/voice_peers.py lda --data ../shared/data --out runs/an4/lda
+    python benchmarks/voice_peers.py speechbrain --data ../shared/data --out runs/an4/speechbrain
         [--cmn]
-    python benchmarks/an4_peers.py speechbrain --fsdd --steps 300 --data ../shared/data
-        --out runs/fsdd/speechbrain
+    python benchmarks/voice_peers.py speechbrain --dataset fsdd --seconds .4 --steps 300
+        --data ../shared/data --out runs/fsdd/speechbrain
 
-Measures: nothing itself. It writes the score files OUT/fold{0..4}.txt, which an4.py reads; for FSDD
-    `likeness evaluate` reads them. A fold that is there is not run again.
+Measures: nothing itself. It writes the score files OUT/fold0.txt, OUT/fold1.txt and so on, which
+    the other scripts read; for FSDD `likeness evaluate` reads them. A fold that is there is not run
+    again.
 Peers: LDA on filterbank statistics. SpeechBrain 1.1 with the settings of its VoxCeleb recipe,
     recipes/VoxCeleb/SpeakerRec/hparams/train_ecapa_tdnn.yaml: Fbank 80, sentence mean normalisation
     (--cmn; without it it is better here, since one session per speaker makes the channel a cue),
@@ -15,16 +16,17 @@ Peers: LDA on filterbank statistics. SpeechBrain 1.1 with the settings of its Vo
     rate, frequency and chunk drop and noise. Fitted to the data's size as ../shared/data/README.md
     reports to be best: 256 channels instead of 1024, and one augmentation per batch.
 Limit: none; this is about errors, not about time.
-Needs: speechbrain and scikit-learn, which come with Likeness, and an4/ or fsdd/ in the folder of
+Needs: speechbrain and scikit-learn, which come with Likeness, and the data set in the folder of
     --data.
 Takes: LDA a minute. SpeechBrain 5.5 minutes of one core a fold of AN4, 45 seconds one of FSDD's
     fifteen.
-Gives: the rows of the peers in sections AN4 and FSDD of docs/results.md.
+Gives: the rows of the peers in docs/results.md.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +38,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from eval.formats.trials import write_scores
 from eval.similarity import score_trials
 from eval.types import Embeddings
-from modalities.speaker import an4, audio, fsdd
+from modalities.speaker import an4, audio, fsdd, speechocean
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.pooling import statistics
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
@@ -44,10 +46,11 @@ from toolkit.data.item_checks import label_numbers
 from toolkit.data.items import Item
 
 NUM_FOLDS = 5
+DATASETS = {"an4": an4, "fsdd": fsdd, "speechocean": speechocean}
 
 
-def lda(data: Path, fold: int) -> Embeddings:
-    """LDA's embeddings of the fold's test items.
+def lda(training: Sequence[Item], tested: Sequence[Item]) -> Embeddings:
+    """LDA's embeddings of the tested items.
 
     The input is the mean and standard deviation of 80 log filterbank energies, centred on the
     training mean; LDA has the solver eigen and shrinkage .1.
@@ -58,7 +61,6 @@ def lda(data: Path, fold: int) -> Embeddings:
         frames = fbank(torch.from_numpy(audio.read(item))[None])[0]
         return statistics(frames.transpose(1, 2))[0].numpy()
 
-    training, tested = (an4.items(data, split=split, fold=fold) for split in ("train", "test"))
     train, test = (np.stack([row(item) for item in items]) for items in (training, tested))
     model = LinearDiscriminantAnalysis(solver="eigen", shrinkage=0.1).fit(
         train - train.mean(0), [str(item.label) for item in training]
@@ -70,13 +72,19 @@ def lda(data: Path, fold: int) -> Embeddings:
 
 
 class Settings(NamedTuple):
-    """How SpeechBrain's network is trained."""
+    """How SpeechBrain's network is trained.
 
-    dataset: Any  # an4 or fsdd, of modalities.speaker
-    crop_seconds: float
-    steps: int
-    cmn: bool  # sentence mean normalisation
-    seed: int
+    Attributes:
+        steps: Steps of 32 crops.
+        crop_seconds: How long a crop is.
+        cmn: Whether the mean of each sentence is subtracted.
+        seed: Of all random numbers.
+    """
+
+    steps: int = 500
+    crop_seconds: float = 2.0
+    cmn: bool = False
+    seed: int = 0
 
 
 class Network:
@@ -135,7 +143,7 @@ def augmented(batch: torch.Tensor, augmenter: Any) -> torch.Tensor:
     return changed
 
 
-def train(network: Network, items: list[Item], labels: np.ndarray, settings: Settings) -> None:
+def train(network: Network, items: Sequence[Item], labels: np.ndarray, settings: Settings) -> None:
     """Train for so many steps of 32 crops, with one augmentation per batch."""
     from speechbrain.augment.time_domain import AddNoise, DropChunk, DropFreq
 
@@ -173,16 +181,13 @@ def train(network: Network, items: list[Item], labels: np.ndarray, settings: Set
     network.network.eval()
 
 
-def speechbrain(data: Path, fold: int, settings: Settings) -> Embeddings:
-    """The embeddings of the fold's test items by SpeechBrain's own classes throughout."""
+def speechbrain(training: Sequence[Item], tested: Sequence[Item], settings: Settings) -> Embeddings:
+    """The embeddings of the tested items by SpeechBrain's own classes throughout."""
     import_torchaudio()
     torch.manual_seed(settings.seed)
-    items = settings.dataset.items(data, split="train", fold=fold)
-    names, labels = label_numbers(items)
+    names, labels = label_numbers(training)
     network = Network(len(names), cmn=settings.cmn)
-    print(f"fold {fold}", flush=True)
-    train(network, items, labels, settings)
-    tested = settings.dataset.items(data, split="test", fold=fold)
+    train(network, training, labels, settings)
     with torch.no_grad():
         rows = [
             network.encode(torch.from_numpy(audio.read(item))[None])[0, 0].numpy()
@@ -195,35 +200,31 @@ def main() -> None:
     """Write the score files that are missing."""
     parser = parser_of(__doc__)
     parser.add_argument("system", choices=["lda", "speechbrain"])
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds an4/ or fsdd/")
+    parser.add_argument("--dataset", choices=sorted(DATASETS), default="an4")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--out", type=Path, required=True, help="folder of the score files")
     parser.add_argument("--cmn", action="store_true", help="sentence mean normalisation")
-    parser.add_argument(
-        "--fsdd",
-        action="store_true",
-        help="FSDD's fifteen folds instead, crops of .4 s (speechbrain only)",
-    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long a crop is")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    if arguments.fsdd and arguments.system == "lda":
-        parser.error("lda knows the folds of AN4 only; leave out --fsdd")
     torch.set_num_threads(arguments.threads)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    dataset, num_folds, crop_seconds = an4, NUM_FOLDS, 2.0
-    if arguments.fsdd:
-        dataset, num_folds, crop_seconds = fsdd, fsdd.num_folds(arguments.data), 0.4
-    settings = Settings(dataset, crop_seconds, arguments.steps, arguments.cmn, arguments.seed)
+    dataset: Any = DATASETS[arguments.dataset]
+    num_folds = fsdd.num_folds(arguments.data) if dataset is fsdd else NUM_FOLDS
+    settings = Settings(arguments.steps, arguments.seconds, arguments.cmn, arguments.seed)
     for fold in range(num_folds):
         file = arguments.out / f"fold{fold}.txt"
         if file.exists():
             continue
-        _, trials = dataset.trials(arguments.data, fold=fold)
+        print(f"fold {fold}", flush=True)
+        training = dataset.items(arguments.data, split="train", fold=fold)
+        tested, trials = dataset.trials(arguments.data, fold=fold)
         embedded = (
-            lda(arguments.data, fold)
+            lda(training, tested)
             if arguments.system == "lda"
-            else speechbrain(arguments.data, fold, settings)
+            else speechbrain(training, tested, settings)
         )
         write_scores(file, trials, score_trials(trials, embedded))
         print(f"{file}", flush=True)

@@ -1,0 +1,171 @@
+"""What the benchmarks of speaker verification over folds share: runs, AS-norm, pooled errors.
+
+A data set is a module such as modalities.speaker.an4: items(data, split=, fold=) lists recordings
+and trials(data, fold=) the pairs of the fold's test speakers.
+
+Measures: nothing itself. an4.py, speechocean.py, speechocean_search.py and corpora.py import it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval.bootstrap import percentile_interval, resample
+from eval.formats import embeddings
+from eval.formats.subjects import subjects_of
+from eval.formats.trials import read_scores, write_scores
+from eval.scoring.normalization import as_norm
+from eval.similarity import score_trials
+from eval.types import Embeddings, Scores, Trials
+from eval.verification import eer, min_dcf
+from toolkit.data.items import Item
+from toolkit.training.recipe import Recipe
+
+METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
+RESAMPLES = 1000
+
+
+# ---------------------------------------------------------------- training and scoring
+
+
+def train_and_score(
+    recipe: Recipe,
+    training: Sequence[Item],
+    tested: Sequence[Item],
+    trials: Trials,
+    *,
+    data: Path,
+    folder: Path,
+    name: str,
+) -> str:
+    """Train a model, and score trials by its own similarity and by cosine with AS-norm.
+
+    It writes FOLDER/NAME.txt and FOLDER/NAME.as_norm.txt, the embeddings of the tested items as
+    FOLDER/NAME.npz, what it cost as FOLDER/NAME.json, and the run as FOLDER/run-NAME.
+
+    Args:
+        recipe: Its own items and trials are left aside.
+        training: What the model is trained on. Copies at other speeds are no part of the cohort.
+        tested: The items of the trials.
+        trials: The trials.
+        data: The folder of the data sets.
+        folder: Where files are written.
+        name: Of this model within the folder.
+
+    Returns:
+        A line that says what it took; "" where the scores are there already.
+    """
+    from likeness.models.run import load_model
+    from toolkit.models.embed import embed
+    from toolkit.training.train import fit
+
+    scores = folder / f"{name}.txt"
+    if scores.exists():
+        return ""
+    folder.mkdir(parents=True, exist_ok=True)
+    started, cpu = time.perf_counter(), time.process_time()
+    run = folder / f"run-{name}"
+    loaded = load_model(
+        fit(replace(recipe, measure=None), data=data, out=run, resume=True, items=training)
+    )
+    cost = {
+        "wall_seconds": round(time.perf_counter() - started, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+    }
+    probe, _ = embed(loaded.embedder, tested, loaded.read, meta=loaded.meta)
+    own = [item for item in training if "#" not in item.id]
+    known, _ = embed(loaded.embedder, own, loaded.read, meta=loaded.meta)
+    embeddings.write(folder / f"{name}.npz", probe)
+    (folder / f"{name}.json").write_text(json.dumps(cost), encoding="utf-8")
+    labels = np.array([str(item.label) for item in own])
+    write_scores(folder / f"{name}.as_norm.txt", trials, normalised(trials, probe, known, labels))
+    write_scores(scores, trials, score_trials(trials, probe, similarity=loaded.similarity))
+    return f"{scores} {cost}"
+
+
+def normalised(
+    trials: Trials, tested: Embeddings, known: Embeddings, labels: NDArray[Any]
+) -> NDArray[np.float64]:
+    """Scores by cosine and AS-norm, WeSpeaker's way.
+
+    The mean of the training embeddings is subtracted. The cohort is all training speakers, with a
+    mean unit embedding each, and all of it counts.
+
+    Args:
+        trials: The trials.
+        tested: Embeddings of the trials' items.
+        known: Embeddings of the training items.
+        labels: The speaker of each training item.
+    """
+    centre = known.matrix.mean(axis=0)
+    unit = Embeddings(known.ids, known.matrix - centre).unit()
+    cohort = np.stack([unit[labels == label].mean(axis=0) for label in np.unique(labels)])
+    centred = Embeddings(tested.ids, tested.matrix - centre)
+    plain = score_trials(trials, centred, similarity="cosine")
+    enrol, probe = (
+        centred.matrix[centred.rows(ids)] for ids in (trials.enrol_ids, trials.probe_ids)
+    )
+    scored = as_norm(plain, enrol, probe, cohort, top_n=len(cohort), i=trials.enrol, j=trials.probe)
+    return np.asarray(scored, dtype=np.float64)
+
+
+# ---------------------------------------------------------------- errors of pooled folds
+
+
+def pooled(files: Sequence[Path]) -> tuple[Trials, NDArray[Any]]:
+    """The trials of several folds as one list, and their scores.
+
+    Their ids never meet, because the speakers of two folds are disjoint.
+    """
+    lists, values = zip(*(read_scores(file) for file in files), strict=True)
+    enrol = [trials.enrol_ids[i] for trials in lists for i in trials.enrol]
+    probe = [trials.probe_ids[i] for trials in lists for i in trials.probe]
+    names = tuple(dict.fromkeys([*enrol, *probe]))
+    place = {name: i for i, name in enumerate(names)}
+    i, j = (np.array([place[name] for name in side], dtype=np.int32) for side in (enrol, probe))
+    target = np.concatenate([trials.target for trials in lists])
+    return Trials(names, names, i, j, target), np.concatenate(values)
+
+
+Draws = dict[str, NDArray[Any]]  # of each metric, its value in every draw of speakers
+
+
+class Errors(NamedTuple):
+    """What pooled scores give.
+
+    Attributes:
+        eer: A share, not percent.
+        min_dcf: At p_target .01.
+        draws: Both metrics in RESAMPLES draws of speakers (seed 0).
+    """
+
+    eer: float
+    min_dcf: float
+    draws: Draws
+
+    def interval(self, metric: str) -> tuple[float, float]:
+        """The 95 % interval of "eer" or "min_dcf" over speakers."""
+        return percentile_interval(self.draws[metric], 0.95)
+
+
+def errors_of(trials: Trials, values: NDArray[Any]) -> Errors:
+    """The errors of scores; subjects are what comes before the "/" of ids."""
+    subjects, _ = subjects_of(trials)
+    assert subjects is not None
+    pairs = np.stack([subjects[0][trials.enrol], subjects[1][trials.probe]], axis=1)
+    scores = Scores(values, trials.target)
+    draws = resample(METRICS, scores, pairs, num_resamples=RESAMPLES, seed=0).values
+    return Errors(
+        eer(scores.targets, scores.nontargets),
+        METRICS["min_dcf"](scores.targets, scores.nontargets),
+        draws,
+    )

@@ -1,0 +1,160 @@
+"""Measures the recipe speaker/speechocean over five folds of its speakers, beside two peers.
+
+    python benchmarks/speechocean.py --data ../shared/data --out runs/speechocean
+
+Measures: EER and minDCF(.01) of variants and seeds of recipes/speaker/speechocean.py, by their own
+    similarity and by cosine with AS-norm. A model is trained on four fifths of the speakers and
+    scores all pairs of the rest; the trials of the five folds are pooled. Intervals are a bootstrap
+    over speakers. "vs LDA" is paired: the difference on the same draws of speakers. Then error
+    rates by age and by sex, at the threshold of all trials and at the group's own. What is in OUT
+    is not run again, so the command can be stopped and repeated.
+Peers: LDA and SpeechBrain's ECAPA-TDNN on the same folds; voice_peers.py trains them.
+Limit: none; this is about errors, not about time.
+Needs: speechbrain and scikit-learn, which come with Likeness, and speechocean/ in the folder of
+    --data.
+Takes: two to three CPU minutes a fold of statistics, and what --steps gives SpeechBrain.
+Gives: section "speechocean, five folds" of docs/results.md.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from folds import Draws, Errors, errors_of, pooled, train_and_score
+from performance import ROOT, environment, parser_of, row, table
+
+from eval import groups
+from eval.bootstrap import percentile_interval
+from eval.formats.subjects import subjects_of
+from eval.protocols.verification import VerificationSettings
+from eval.types import Scores
+from modalities.speaker import speechocean
+
+NUM_FOLDS = 5
+RECIPE = ROOT / "recipes" / "speaker" / "speechocean.py"
+SEEDED = ("arcface",)  # the variants that get all seeds
+
+
+def run_fold(variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
+    """Train one fold; a line that says what it took, or "" where it is there already."""
+    from toolkit.training import recipe as recipes
+
+    recipe, _ = recipes.load(f"{RECIPE}:{variant}")
+    recipe = recipes.override(recipe, [f"items.fold={fold}", f"seed={seed}"])
+    tested, trials = speechocean.trials(data, fold=fold)
+    training = recipe.items(data)
+    folder = out / variant / f"seed{seed}"
+    name = f"fold{fold}"
+    return train_and_score(recipe, training, tested, trials, data=data, folder=folder, name=name)
+
+
+def train_missing(
+    peers: list[str], runs: list[tuple[str, int]], data: Path, out: Path, steps: int, jobs: int
+) -> None:
+    """Train what is missing, of the peers one after the other, of ours several at a time."""
+    script = str(Path(__file__).with_name("voice_peers.py"))
+    for name in peers:
+        arguments = ["--dataset", "speechocean", "--threads", "1", "--steps", str(steps)]
+        arguments += ["--data", str(data), "--out", str(out / name)]
+        command = [sys.executable, script, name, *arguments]
+        subprocess.run(command, check=True, env=environment(), stdout=sys.stderr)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = [
+            pool.submit(run_fold, variant, seed, fold, data, out)
+            for variant, seed in runs
+            for fold in range(NUM_FOLDS)
+        ]
+        for future in waiting:
+            if future.result():
+                print(future.result(), file=sys.stderr, flush=True)
+
+
+def print_row(name: str, files: list[Path], lda: Draws | None) -> Errors:
+    """Print the row of a system; lda are the draws to which its EER is compared."""
+    errors = errors_of(*pooled(files))
+    (low, high), (least, most) = errors.interval("eer"), errors.interval("min_dcf")
+    compared = ""
+    if lda is not None:
+        less, more = percentile_interval(errors.draws["eer"] - lda["eer"], 0.95)
+        compared = f"[{100 * less:+.2f}, {100 * more:+.2f}]"
+    row(
+        name,
+        f"{100 * errors.eer:.2f} [{100 * low:.2f}, {100 * high:.2f}]",
+        f"{errors.min_dcf:.3f} [{least:.3f}, {most:.3f}]",
+        compared,
+    )
+    return errors
+
+
+def print_groups(name: str, files: list[Path], data: Path) -> None:
+    """Print error rates within and across bands of age, and the same for sexes."""
+    trials, values = pooled(files)
+    numbers, _ = subjects_of(trials)
+    assert numbers is not None
+    pairs = np.stack([numbers[0][trials.enrol], numbers[1][trials.probe]], axis=1)
+    known = speechocean.speakers(data)
+    speaker_of = {item: item.partition("/")[0] for item in {*trials.enrol_ids, *trials.probe_ids}}
+    settings = VerificationSettings(fars=(0.01,), resamples=1000)
+    for group_of in (
+        {who: speaker.band for who, speaker in known.items()},
+        {who: speaker.sex for who, speaker in known.items()},
+    ):
+        sides, names = groups.sides_of(trials, group_of, speaker_of)
+        grouped = groups.evaluate_groups(
+            name, Scores(values, trials.target), pairs, sides, names, settings=settings
+        )
+        for caption, head, body in groups.blocks(grouped):
+            print(f"\n{caption}\n", flush=True)
+            table(*head)
+            for cells in body:
+                row(*(cell.strip() for cell in cells))
+
+
+def main() -> None:
+    """Train what is missing, then print the tables."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds speechocean/")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and scores")
+    parser.add_argument(
+        "--variants",
+        default="arcface,softmax,simple,arcface_cmn",
+        help="of the recipe; arcface gets --seeds runs, any other one run",
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="folds trained at a time, one core each"
+    )
+    parser.add_argument("--peers", default="lda,speechbrain", help="lda, or lda,speechbrain")
+    parser.add_argument("--steps", type=int, default=500, help="of SpeechBrain's ECAPA")
+    arguments = parser.parse_args()
+    peers = ["lda", *(name for name in arguments.peers.split(",") if name != "lda")]
+    data, out = arguments.data, arguments.out
+    runs = [
+        (variant, seed)
+        for variant in arguments.variants.split(",")
+        for seed in range(arguments.seeds if variant in SEEDED else 1)
+    ]
+    train_missing(peers, runs, data, out, arguments.steps, arguments.jobs)
+    table("system", "EER %", "minDCF(.01)", "EER vs LDA, paired")
+    lda = print_row("LDA", [out / "lda" / f"fold{k}.txt" for k in range(NUM_FOLDS)], None).draws
+    for name in peers[1:]:
+        print_row(name, [out / name / f"fold{k}.txt" for k in range(NUM_FOLDS)], lda)
+    for variant, seed in runs:
+        folder = out / variant / f"seed{seed}"
+        for ending, said in ((".txt", ""), (".as_norm.txt", ", AS-norm")):
+            files = [folder / f"fold{k}{ending}" for k in range(NUM_FOLDS)]
+            print_row(f"{variant}, seed {seed}{said}", files, lda)
+    for variant in SEEDED:
+        folder = out / variant / "seed0"
+        for ending, said in ((".txt", ""), (".as_norm.txt", " with AS-norm")):
+            files = [folder / f"fold{k}{ending}" for k in range(NUM_FOLDS)]
+            print_groups(f"{variant}{said}", files, data)
+
+
+if __name__ == "__main__":
+    main()
