@@ -7,8 +7,8 @@
 
 Measures: EER and minDCF of each order of the rows; seconds and memory of the first order.
 Peers: SCORERS below, each called as its documentation or the usual recipe has it. The rules that
-    are not in a package are written here anew from their descriptions, as loops where the rule is
-    a loop. tests/benchmarks/test_scorers.py derives them once more.
+    are not in a package are written here anew, as loops where the rule is a loop.
+    tests/benchmarks/test_scorers.py derives them once more.
 Limit: none.
 Needs: only numpy and the scorer's own package, so that it runs in virtual environments of others.
 Takes: up to half a minute a process.
