@@ -110,6 +110,7 @@ RUNNABLE = [
 NARROW = [
     *(ROOT / page for page in RUN),
     ROOT / "docs" / "hub.md",
+    ROOT / "docs" / "comparing.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "docs" / "limits.md",
 ]

@@ -1,0 +1,316 @@
+"""benchmarks/scorers.py: its own rules derived once more in exact fractions, the scores whose
+answers are counted by hand, and the command itself on a small file.
+
+The packages that it compares are not needed here. What docs/comparing.md says of rules that stand
+in the benchmark, or in Likeness or scikit-learn, is measured again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval.verification import min_dcf
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+SHARED = ROOT.parent / "shared"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_the_path() -> Iterator[None]:
+    """The scripts import each other by name, as they do when one of them is run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield
+
+
+def peers() -> ModuleType:
+    return importlib.import_module("scorers_peers")
+
+
+rows = st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=14).filter(
+    lambda trials: 0 < sum(target for _, target in trials) < len(trials)
+)
+
+
+def arrays(trials: list[tuple[int, bool]], step: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    scores, labels = zip(*trials, strict=True)
+    return np.array(scores) * step, np.array(labels, dtype=np.int64)
+
+
+def shares(rejected: list[bool], labels: np.ndarray) -> tuple[Fraction, Fraction]:
+    """FRR and FAR of a decision, counted trial by trial."""
+    misses = sum(no and label == 1 for no, label in zip(rejected, labels, strict=True))
+    accepts = sum(not no and label == 0 for no, label in zip(rejected, labels, strict=True))
+    return Fraction(misses, int(sum(labels == 1))), Fraction(accepts, int(sum(labels == 0)))
+
+
+def cost(frr: Fraction, far: Fraction, p: Fraction) -> Fraction:
+    return (p * frr + (1 - p) * far) / min(p, 1 - p)
+
+
+# ---------------------------------------------------------------- rules
+
+
+@given(rows)
+def test_one_point_per_row_rejects_each_row_with_the_lower_scores_and_the_earlier_equals(
+    trials: list[tuple[int, bool]],
+) -> None:
+    scores, labels = arrays(trials)
+    points = [
+        shares(
+            [
+                (scores[j], j) <= (scores[i], i)  # no sort: a pair of score and place
+                for j in range(len(scores))
+            ],
+            labels,
+        )
+        for i in range(len(scores))
+    ]
+    frr, far = peers().rates_by_row(scores, labels)
+    expected = np.array(sorted(points), dtype=np.float64)
+    assert np.array(sorted(zip(frr, far, strict=True))) == pytest.approx(expected)
+    for p in (Fraction(1, 20), Fraction(1, 100)):
+        least = min(cost(*point, p) for point in points)
+        assert peers().min_dcf_by_row(scores, labels, float(p)) == pytest.approx(float(least))
+    gap = min(abs(a - b) for a, b in points)
+    means = {float(a + b) / 2 for a, b in points if abs(a - b) == gap}
+    # of several points at the least distance rounding picks one
+    assert min(abs(peers().eer_by_row(scores, labels) - mean) for mean in means) < 1e-12
+
+
+@given(rows, st.randoms(use_true_random=False))
+def test_targets_first_is_the_tie_safe_cost_and_no_order_is_below_nontargets_first(
+    trials: list[tuple[int, bool]], random: object
+) -> None:
+    by_row = peers().min_dcf_by_row
+    highest = by_row(*arrays(sorted(trials, key=lambda trial: not trial[1])), 0.05)
+    lowest = by_row(*arrays(sorted(trials, key=lambda trial: trial[1])), 0.05)
+    scores, labels = arrays(trials)
+    assert highest == pytest.approx(min_dcf(scores, labels=labels, p_target=0.05))
+    random.shuffle(trials)  # type: ignore[attr-defined]
+    assert lowest - 1e-12 <= by_row(*arrays(trials), 0.05) <= highest + 1e-12
+
+
+@given(rows)
+def test_kaldis_eer_is_the_first_share_of_targets_that_the_far_there_does_not_exceed(
+    trials: list[tuple[int, bool]],
+) -> None:
+    scores, labels = arrays(trials)
+    target, nontarget = np.sort(scores[labels == 1]), scores[labels == 0]
+    num = len(target)
+    fitting = [
+        Fraction(k, num)
+        for k in range(num)
+        if Fraction(int(sum(nontarget >= target[k])), len(nontarget)) <= Fraction(k, num)
+    ]
+    expected = min([*fitting, Fraction(num - 1, num)])
+    assert peers().eer_kaldi(scores, labels) == pytest.approx(float(expected))
+
+
+@settings(max_examples=20)
+@given(rows)
+def test_the_grid_of_400_distances_accepts_what_is_nearer_than_a_hundredth_times_k(
+    trials: list[tuple[int, bool]],
+) -> None:
+    """The scores are odd sixteenths, so that no distance 2 - 2 value / 16 lies on the grid."""
+    odd = [(2 * score - 5, target) for score, target in trials]
+    scores, labels = arrays(odd, 1 / 16)
+    points = [shares([100 * (16 - value) >= 8 * k for value, _ in odd], labels) for k in range(400)]
+    for p in (Fraction(1, 20), Fraction(1, 100)):
+        least = min(cost(*point, p) for point in points)
+        assert peers().min_dcf_of_grid(scores, labels, float(p)) == pytest.approx(float(least))
+    gap = min(abs(a - b) for a, b in points)
+    means = {float(a + b) / 2 for a, b in points if abs(a - b) == gap}
+    assert min(abs(peers().eer_of_grid(scores, labels) - mean) for mean in means) < 1e-12
+
+
+# ---------------------------------------------------------------- scores with exact answers
+
+# of the sets of scorers_peers.TINY in their order, counted by hand
+EXACT = {
+    ("Likeness", "eer"): ["0", "1", "1/2", "1/4", "1/2", "3/4"],
+    ("Likeness", "min_dcf(0.05)"): ["0", "1", "2/3", "1/2", "1", "1"],
+    ("Likeness, convex_hull", "eer"): ["0", "1/2", "2/7", "1/4", "1/2", "3/7"],
+    ("Likeness, nearest", "eer"): ["0", "1", "5/12", "1/4", "1/2", "3/4"],
+    ("one point per row", "min_dcf(0.05)"): ["0", "1", "2/3", "1/2", "1", "1"],
+    ("scikit-learn, brentq", "eer"): ["0", "1", "1/2", "1/4", "1/2", "3/4"],
+    ("scikit-learn, argmin", "eer"): ["0", "1", "1/2", "0", "0", "3/4"],
+    ("Kaldi's compute-eer", "eer"): ["0", "1/2", "2/3", "1/2", "3/4", "3/4"],
+}
+
+
+@pytest.mark.parametrize(("name", "metric"), EXACT)
+def test_tiny_sets_have_the_answers_that_were_counted_by_hand(name: str, metric: str) -> None:
+    by_title = peers().tiny(name)["values"]
+    first = [by_title[title][0][metric] for title in peers().TINY]
+    assert first == pytest.approx([float(Fraction(text)) for text in EXACT[name, metric]])
+
+
+def test_equal_scores_are_perfect_to_a_count_by_rows_and_to_the_far_where_rates_are_nearest() -> (
+    None
+):
+    scores = np.full(8, 0.5)
+    labels = np.repeat([0, 1], 4)
+    assert peers().min_dcf_by_row(scores, labels, 0.05) == 0
+    assert peers().eer_by_row(scores, labels) == 0
+    assert peers().eer_argmin(scores, labels) == 0
+    assert peers().eer_ours(scores, labels) == 0.5
+
+
+# ---------------------------------------------------------------- the page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the public scores are not beside the checkout")
+def test_the_page_says_what_the_rules_give_for_the_public_scores() -> None:
+    """The tables of docs/comparing.md, where no other package is needed."""
+    scorers = importlib.import_module("scorers")
+    page = (ROOT / "docs" / "comparing.md").read_text(encoding="utf-8").splitlines()
+    scores, labels = scorers.read(SHARED / "data")
+    rules = {
+        name: peers().SCORERS[name]
+        for name in (
+            "Likeness",
+            "Likeness, convex_hull",
+            "Likeness, nearest",
+            "one point per row",
+            "scikit-learn, brentq",
+            "scikit-learn, argmin",
+            "Kaldi's compute-eer",
+            "400 thresholds",
+        )
+    }
+    orders = scorers.orders(labels)
+    variants = [scorers.variant(scores, rounding) for rounding in scorers.ROUNDINGS]
+    for name, rule in rules.items():
+        made = {} if rule.eer is None else {"eer": rule.eer}
+        if rule.min_dcf is not None:
+            made |= {
+                f"min_dcf({p:g})": lambda s, y, rule=rule, p=p: rule.min_dcf(s, y, p)
+                for p in peers().P_TARGETS
+            }
+        for metric, work in made.items():
+            cells = [
+                scorers.cell(
+                    [{metric: work(values[order], labels[order])} for order in orders], metric, ""
+                )
+                for values in variants
+            ]
+            assert f"| {name} | {' | '.join(cells)} |" in page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the public scores are not beside the checkout")
+def test_the_page_says_what_changes_of_the_trials_and_the_cost_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The numbers of the first table of docs/comparing.md, rounded as there."""
+    scorers = importlib.import_module("scorers")
+    page = (ROOT / "docs" / "comparing.md").read_text(encoding="utf-8")
+    checks = page.partition("## What to check")[2].partition("\n## ")[0]
+    scorers.changes(*scorers.read(SHARED / "data"))
+    printed = {
+        cells[0].partition(" (")[0]: cells[1:]
+        for line in capsys.readouterr().out.splitlines()
+        if len(cells := [text.strip() for text in line.strip("|").split("|")]) == 4
+    }
+    stated = {
+        ("nothing", 0): "4.0948",
+        ("nothing", 1): ".2142",
+        ("nothing", 2): ".3233",
+        ("distances 1 - s in place of similarities s", 0): "95.91",
+        ("the first 5,000 rows twice", 0): "4.55",
+        ("a tenth of the nontarget trials", 0): "4.31",
+        ("only the higher half of the nontarget scores", 0): "5.32",
+        ("mean over 10 folds of random rows", 0): "4.07",
+        ("mean over 10 folds of random rows", 1): ".2054",
+        ("mean over 100 folds of random rows", 1): ".1605",
+        ("mean over 100 folds of random rows", 2): ".1843",
+        ("mean over 10 folds of consecutive rows", 0): "2.25",
+        ("threshold of the other half of the trials", 1): ".2155",
+        ("threshold of the other half of the trials", 2): ".3617",
+        ("cost not divided by min(p, 1 - p)", 1): ".0107",
+        ("c_miss = 10", 1): ".1018",
+    }
+    for (title, column), text in stated.items():
+        decimals = len(text.partition(".")[2])
+        assert f"{float(printed[title][column]):.{decimals}f}".removeprefix("0") == text, title
+        assert text in checks
+    for title, column, text in (
+        ("interval over trials", 0, "3.92 to 4.27"),
+        ("interval over trials", 1, ".200 to .227"),
+        ("interval over trials", 2, ".280 to .356"),
+        ("the same, every row twice", 0, "3.97 to 4.21"),
+    ):
+        decimals = 2 if column == 0 else 3
+        ends = [float(end) for end in printed[title][column].split(" to ")]
+        assert " to ".join(f"{end:.{decimals}f}".removeprefix("0") for end in ends) == text
+        assert text in checks
+
+
+# ---------------------------------------------------------------- the command
+
+
+def write_scores(data: Path) -> None:
+    rng = np.random.default_rng(0)
+    folder = data / "protocols" / "voxsrc23_val"
+    folder.mkdir(parents=True)
+    with (
+        gzip.open(folder / "scores.txt.gz", "wt") as scores,
+        gzip.open(folder / "trials.txt.gz", "wt") as trials,
+    ):
+        for i in range(2_000):
+            target = int(rng.random() < 0.5)
+            scores.write(f"{rng.normal(0.5 * target, 0.3):.3f} {i}.wav {i + 1}.wav\n")
+            trials.write(f"{target} {i}.wav {i + 1}.wav\n")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, data: Path, out: Path, *only: str) -> None:
+    options = [f"--only={name}" for name in only]
+    monkeypatch.setattr(sys, "argv", ["scorers.py", f"--data={data}", f"--out={out}", *options])
+    importlib.import_module("scorers").main()
+
+
+def test_a_second_run_asks_no_scorer_again_and_what_is_not_installed_has_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_scores(tmp_path)
+    names = ["one point per row", "bob.measure"]
+    run(monkeypatch, tmp_path, tmp_path / "out", *names)
+    printed = capsys.readouterr().out
+    missing = importlib.util.find_spec("bob") is None
+    assert ("| bob.measure | not installed | not installed |" in printed) == missing
+    assert "| one point per row | 0.000 | 1.000 |" in printed
+    # an answer that is there is taken as it is
+    kept = tmp_path / "out" / "one_point_per_row-tiny.json"
+    answer = json.loads(kept.read_text())
+    answer["answer"]["values"]["separable"][0]["eer"] = 0.125
+    kept.write_text(json.dumps(answer))
+    run(monkeypatch, tmp_path, tmp_path / "out", *names)
+    assert "| one point per row | 0.125 (0.000) | 1.000 |" in capsys.readouterr().out
+
+
+def test_a_python_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_scores(tmp_path)
+    python = str(tmp_path / "none")
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["scorers.py", f"--data={tmp_path}", f"--out={tmp_path}", f"--python={python}"],
+    )
+    with pytest.raises(SystemExit, match=r"none cannot run"):
+        importlib.import_module("scorers").main()
