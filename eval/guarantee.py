@@ -17,6 +17,10 @@ which is exact where scores do not tie. The largest k for which this is at most 
 taken; that is to say, the Clopper-Pearson bound of k in n is at most far. Even k = 0 needs
 ln(1 - confidence) / ln(1 - far) pairs: 299 for 1 % at 95 %.
 
+Bounds that take all trials exist, such as that of Hoeffding (1963, Sec. 5b) for the mean over all
+pairs. They count for n pairs as well, since n is what bounds the dependence, and they replace the
+binomial tail by a looser one. So they give a stricter threshold.
+
 The draw has one seed, which is stored. Whoever drew until the threshold pleases would have no
 confidence left.
 """

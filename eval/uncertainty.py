@@ -102,7 +102,7 @@ def e_aurc(quality: ArrayLike, risk: ArrayLike) -> float:
     return Ranking(quality, risk).e_aurc()
 
 
-def auroc(quality: ArrayLike, risk: ArrayLike) -> float:
+def quality_auroc(quality: ArrayLike, risk: ArrayLike) -> float:
     """The probability that a right answer has a higher quality than a wrong one, ties half.
 
     An answer of risk p is right with probability 1 - p and wrong with probability p, independently
@@ -118,14 +118,14 @@ def auroc(quality: ArrayLike, risk: ArrayLike) -> float:
         ValueError: There is no pair of a right and a wrong answer.
 
     Example:
-        >>> auroc([3.0, 1.0, 2.0, 1.0], [0, 0, 1, 1])
+        >>> quality_auroc([3.0, 1.0, 2.0, 1.0], [0, 0, 1, 1])
         0.625
     """
     value = Ranking(quality, risk).auroc()
     if np.isnan(value):
         raise ValueError(
-            "auroc: all answers are right, or all are wrong, so no pair can be told apart; measure "
-            "on more answers"
+            "quality: all answers are right, or all are wrong, so no pair can be told apart; "
+            "measure on more answers"
         )
     return value
 
@@ -185,7 +185,7 @@ class Ranking:
         return float(np.maximum(0.0, self.aurc(weights) - best))
 
     def auroc(self, weights: ArrayLike | None = None) -> float:
-        """As the function `auroc`."""
+        """As the function `quality_auroc`."""
         drawn = self._in(self._order, weights)
         size, wrong = _sums(drawn, self._risk, self._starts)
         right = size - wrong
@@ -208,6 +208,35 @@ class Ranking:
         return np.asarray(weights, dtype=np.int64)[order]
 
 
+def draws_over_groups(
+    ranking: Ranking, groups: ArrayLike, *, num_resamples: int = 1000, seed: int = 0
+) -> dict[str, Floats]:
+    """The metrics on resamples of groups, such as the classes of queries.
+
+    A draw takes G of the G groups with replacement, all answers of a group as often as it was
+    drawn. The draws are those of `eval.protocols.retrieval` of equal seeds.
+
+    Args:
+        ranking: The answers.
+        groups: (N,) integers, 0 to G - 1, each in use.
+        num_resamples: Draws.
+        seed: Of the draws.
+
+    Returns:
+        Metric -> its (num_resamples,) values; NaN where a draw has none.
+    """
+    codes = np.asarray(groups)
+    num_groups = int(codes.max()) + 1
+    rng = np.random.default_rng(seed)
+    values = {name: np.empty(num_resamples) for name in METRICS}
+    for number in range(num_resamples):
+        drawn = np.bincount(rng.integers(num_groups, size=num_groups), minlength=num_groups)
+        weights = drawn[codes]
+        for name in METRICS:
+            values[name][number] = ranking.metric(name, weights)
+    return values
+
+
 def bounds_over_groups(
     ranking: Ranking,
     groups: ArrayLike,
@@ -216,10 +245,7 @@ def bounds_over_groups(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Bounds]:
-    """Bootstrap intervals of the metrics over groups, such as the classes of queries.
-
-    A draw takes G of the G groups with replacement, all answers of a group as often as it was
-    drawn. The draws are those of `eval.protocols.retrieval` of equal seeds.
+    """Bootstrap intervals of the metrics over groups: `bounds` of `draws_over_groups`.
 
     Args:
         ranking: The answers.
@@ -231,19 +257,9 @@ def bounds_over_groups(
     Returns:
         Metric -> its interval, see `eval.bootstrap.bounds`.
     """
-    codes = np.asarray(groups)
-    num_groups = int(codes.max()) + 1
-    rng = np.random.default_rng(seed)
-    values = {name: np.empty(num_resamples) for name in METRICS}
-    for number in range(num_resamples):
-        drawn = np.bincount(rng.integers(num_groups, size=num_groups), minlength=num_groups)
-        weights = drawn[codes]
-        for name in METRICS:
-            values[name][number] = ranking.metric(name, weights)
-    return {
-        name: bounds(of_metric, level, Drawn(num_groups, "classes"))
-        for name, of_metric in values.items()
-    }
+    drawn = Drawn(int(np.max(groups)) + 1, "classes")
+    made = draws_over_groups(ranking, groups, num_resamples=num_resamples, seed=seed)
+    return {name: bounds(values, level, drawn) for name, values in made.items()}
 
 
 def bounds_over_subjects(

@@ -20,11 +20,11 @@ from eval.uncertainty import (
     METRICS,
     Ranking,
     aurc,
-    auroc,
     bounds_over_groups,
     bounds_over_subjects,
     e_aurc,
     errors_at,
+    quality_auroc,
     risk_coverage,
     trial_quality,
 )
@@ -71,9 +71,9 @@ def test_auroc_is_the_expected_share_of_pairs_over_all_outcomes(
                     ordered += chance * ((q > other) + 0.5 * (q == other))
     if pairs < 1e-9:
         with pytest.raises(ValueError, match="no pair"):
-            auroc(quality, risk)
+            quality_auroc(quality, risk)
     else:
-        assert auroc(quality, risk) == pytest.approx(ordered / pairs, abs=1e-12)
+        assert quality_auroc(quality, risk) == pytest.approx(ordered / pairs, abs=1e-12)
 
 
 @given(answers, st.randoms(use_true_random=False))
@@ -124,9 +124,9 @@ def test_closed_forms() -> None:
     assert e_aurc(-np.arange(num), risk) == 0
     # One quality for all says nothing: every share that is kept has the mean risk.
     assert aurc(np.zeros(num), risk) == pytest.approx(rate, abs=1e-14)
-    assert auroc(np.zeros(num), risk) == 0.5
+    assert quality_auroc(np.zeros(num), risk) == 0.5
     quality = rng.integers(0, 50, num)
-    assert auroc(quality, risk) == pytest.approx(
+    assert quality_auroc(quality, risk) == pytest.approx(
         classification.auroc(quality, risk == 0), abs=1e-14
     )
 
@@ -168,7 +168,7 @@ def test_beyond_the_table_the_harmonic_numbers_are_those_of_digamma(
 def test_what_is_no_quality_or_no_risk_is_refused(
     quality: object, risk: object, named: str
 ) -> None:
-    for function in (auroc, aurc, e_aurc, risk_coverage):
+    for function in (quality_auroc, aurc, e_aurc, risk_coverage):
         with pytest.raises(ValueError, match=named):
             function(quality, risk)  # type: ignore[operator]
 
@@ -180,7 +180,7 @@ def test_intervals_over_classes_are_those_of_the_answers_repeated() -> None:
     found = bounds_over_groups(Ranking(quality, risk), groups, num_resamples=50, seed=7)
     draws = np.random.default_rng(7).integers(30, size=(50, 30))
     rows = [np.concatenate([np.flatnonzero(groups == g) for g in draw]) for draw in draws]
-    for name, function in (("auroc", auroc), ("aurc", aurc), ("e_aurc", e_aurc)):
+    for name, function in (("auroc", quality_auroc), ("aurc", aurc), ("e_aurc", e_aurc)):
         values = [function(quality[row], risk[row]) for row in rows]
         assert found[name].ends == pytest.approx(np.quantile(values, [0.025, 0.975]))
     # The draws are those behind the interval of recall@1.
@@ -237,7 +237,7 @@ def test_intervals_over_subjects_share_the_draws_of_the_eer() -> None:
         return function(of_trials[rows], errors_at(scores, 1.0)[rows])  # type: ignore[operator]
 
     expected = bootstrap.intervals(
-        {"auroc": partial(repeated, auroc), "aurc": partial(repeated, aurc), "eer": eer},
+        {"auroc": partial(repeated, quality_auroc), "aurc": partial(repeated, aurc), "eer": eer},
         scores,
         pairs,
         num_resamples=40,
@@ -265,7 +265,7 @@ def test_a_verification_is_rated_beside_its_error_rates() -> None:
         for i, j in zip(trials.enrol, trials.probe, strict=True)
     ]
     wrong = (scores.values >= threshold) != scores.target
-    assert of["a", "quality_auroc"].value == pytest.approx(auroc(quality, wrong))
+    assert of["a", "quality_auroc"].value == pytest.approx(quality_auroc(quality, wrong))
     assert of["a", "quality_auroc"].value > 0.6  # the quality of these items is worth its name
     assert of["a", "aurc"].value == pytest.approx(aurc(quality, wrong))
     assert of["a", "aurc"].interval is not None
@@ -287,7 +287,7 @@ def test_a_retrieval_is_rated_by_norm_or_by_any_number() -> None:
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -2)
     wrong = np.append(labels, -1)[cosines.argmax(axis=1)[:-1]] != labels
-    assert values["r_auroc"].value == pytest.approx(auroc(items.norms[:-1], wrong))
+    assert values["r_auroc"].value == pytest.approx(quality_auroc(items.norms[:-1], wrong))
     assert values["aurc"].value == pytest.approx(aurc(items.norms[:-1], wrong))
     assert values["e_aurc"].value == pytest.approx(e_aurc(items.norms[:-1], wrong))
     low, high = values["r_auroc"].interval or (1, 0)
