@@ -68,7 +68,9 @@ class Guarantee:
 
     def holds_for(self, far: float) -> bool:
         """Whether a false-accept rate follows from these numbers."""
-        return self.allowed <= num_allowed(far, self.confidence, self.pairs)
+        from scipy.special import bdtr  # slow to import, needed here only
+
+        return bool(bdtr(float(self.allowed), self.pairs, far) <= _tail(self.confidence))
 
 
 def check_confidence(confidence: float) -> None:
@@ -104,7 +106,12 @@ def num_allowed(far: float, confidence: float, num_pairs: int) -> int:
         return -1
     counts = np.arange(math.ceil(far * num_pairs) + 1)
     tails = bdtr(counts.astype(np.float64), num_pairs, far)
-    return int(np.count_nonzero(tails <= (1 - confidence) * (1 + 1e-12))) - 1
+    return int(np.count_nonzero(tails <= _tail(confidence))) - 1
+
+
+def _tail(confidence: float) -> float:
+    """1 - confidence, with room for rounding."""
+    return (1 - confidence) * (1 + 1e-12)
 
 
 def pairs_needed(far: float, confidence: float) -> int:

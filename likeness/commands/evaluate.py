@@ -29,6 +29,7 @@ from likeness.commands.options import (
     refuse_idle,
     refuse_input_as_output,
 )
+from likeness.commands.rated import Rated, check_number, embeddings_of, rated
 from likeness.held_out import HeldOutFiles, refuse_another_model
 from toolkit.printing import say
 
@@ -260,60 +261,11 @@ def evaluate(
             media,
             str(context.obj),
         ),
-        quality=_rated(quality, embeddings or (), scores),
+        quality=rated(quality, embeddings or (), scores),
         score_order=score_order,
         kept=Kept(save_to, data_name, guarantee) if save_to is not None else None,
     )
     say(table)
-
-
-@dataclass(frozen=True)
-class Rated:
-    """Where the quality of the items comes from.
-
-    Attributes:
-        file: Lines `id quality`; None for the norms of the embeddings.
-        embeddings: What was scored, one file for all score files or one for each.
-    """
-
-    file: Path | None
-    embeddings: Sequence[Path] = ()
-
-    def of(self, systems: Sequence[str]) -> dict[str, Mapping[str, float]]:
-        """System -> id -> its quality."""
-        if self.file is not None:
-            from eval.formats.durations import read_qualities
-
-            return dict.fromkeys(systems, read_qualities(self.file))
-        embedded = _embeddings_of(self.embeddings, systems)
-        return {
-            name: dict(zip(of.ids, of.norms.tolist(), strict=True)) for name, of in embedded.items()
-        }
-
-
-def _rated(quality: str | None, embeddings: Sequence[Path], scores: Sequence[Path]) -> Rated | None:
-    """Where the quality that --quality names comes from; None without it.
-
-    Raises:
-        ValueError: It is the norm, and there are no embeddings.
-        FileNotFoundError: There is no such file.
-    """
-    if quality is None:
-        return None
-    if quality != "norm":
-        if not Path(quality).is_file():
-            raise FileNotFoundError(
-                f"--quality {quality}: there is no such file; name a list of lines `id quality`, "
-                "or give `norm`"
-            )
-        return Rated(Path(quality))
-    if not embeddings:
-        raise ValueError(
-            "--quality norm needs the embeddings that were scored; give their file with "
-            "--embeddings"
-        )
-    _check_number(embeddings, scores)
-    return Rated(None, embeddings)
 
 
 def _run_of(scores: Sequence[Path]) -> HeldOutFiles | None:
@@ -558,31 +510,12 @@ def _check(score_files: Sequence[Path], reference: Path | None, page: Page | Non
     is none of them.
     """
     if page is not None:
-        _check_number(page.embeddings, score_files)
+        check_number(page.embeddings, score_files)
     if reference is not None and reference not in score_files:
         raise ValueError(
             f"the reference {reference} is none of the score files; give one of "
             f"{', '.join(map(str, score_files))}"
         )
-
-
-def _check_number(embeddings: Sequence[Path], score_files: Sequence[Path]) -> None:
-    """ValueError for embeddings that do not pair up with the score files."""
-    if len(embeddings) not in (0, 1, len(score_files)):
-        raise ValueError(
-            f"{len(embeddings)} embedding files for {len(score_files)} score files; give one for "
-            "all or one for each, in their order"
-        )
-
-
-def _embeddings_of(files: Sequence[Path], systems: Sequence[str]) -> dict[str, Embeddings]:
-    """System -> its embeddings, read once; one file serves all systems. Empty without files."""
-    from eval.formats import embeddings as embedding_files
-
-    read = {path: embedding_files.read(path) for path in dict.fromkeys(files)}
-    of_each = [read[path] for path in files]
-    of_each *= len(systems) if len(of_each) == 1 else 1
-    return dict(zip(systems, of_each, strict=True)) if of_each else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -608,7 +541,7 @@ class _Shown:
             return cls({}, None, [])
         media = media_of(page.media) if page.media else None
         files = [*page.embeddings, *([page.media] if page.media and page.media.is_file() else [])]
-        return cls(_embeddings_of(page.embeddings, systems), media, files)
+        return cls(embeddings_of(page.embeddings, systems), media, files)
 
     def check(self, system: str, listed: Trials) -> None:
         """Refuses trials of items without an embedding, before the long work."""

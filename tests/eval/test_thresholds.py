@@ -255,6 +255,8 @@ def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) 
         {"allowed": -1},
         {"allowed": 0.5},
         {"pairs": 20},
+        {"pairs": 2**50, "allowed": 2**49},  # nothing of that size is made
+        {"pairs": 2**60},
         {"pairs": True},
         {"pairs": None},
         {"seed": -1},
