@@ -330,14 +330,14 @@ def sides_with(
         if missing and len(missing) < len(of_side):
             raise KeyError(
                 f"{len(missing)} of {len(of_side)} {name} ids of the trials have no {what} "
-                f"({name_first(missing)}); give the file that was scored"
+                f"({name_first(missing)}); give the file that has all of them"
             )
         if not missing:
             sides.append((name, of_side, index))
     if not sides:
         raise KeyError(
             f"none of the ids of the trials has any {what} ({name_first(trials.enrol_ids)}); give "
-            "the file that was scored"
+            "the file that has them"
         )
     return sides
 
