@@ -93,7 +93,9 @@ def metric_label(metric: str) -> str:
         "actual_dcf": f"actual DCF (p = {number})",
         "tar_at_far": f"TAR (%) at FAR {number}",
     }
-    return {**names, "cllr": "Cllr (bits)", "min_cllr": "minCllr (bits)"}.get(kind, metric)
+    names |= {"cllr": "Cllr (bits)", "min_cllr": "minCllr (bits)"}
+    names |= {"quality_auroc": "AUROC of the quality", "aurc": "AURC", "e_aurc": "E-AURC"}
+    return names.get(kind, metric)
 
 
 def metric_text(metric: str, value: float, more_digits: int = 0) -> str:

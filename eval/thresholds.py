@@ -4,6 +4,9 @@ A threshold is a number on the scale of one model's scores, of one way of scorin
 rates are those of one kind of data. `measure` takes thresholds from scores with labels, `save`
 keeps them in a JSON file, and `load` reads and checks that file.
 
+The rate of a threshold is the one that was measured, or one that is guaranteed with a confidence
+over subjects (`eval.guarantee`).
+
 Beside the few thresholds that were asked for stands a curve: up to 100 thresholds with both rates
 at each. It says what any other threshold would mean, as far as the data support it.
 """
@@ -14,7 +17,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date as Date
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +28,7 @@ from numpy.typing import NDArray
 
 from eval.formats.files import bounded
 from eval.formats.writing import atomic_path
+from eval.guarantee import Guarantee, guaranteed_threshold
 from eval.scoring.origin import MAX_TEXT, Origin, origin_from
 from eval.types import Scores
 from eval.verification import AnyFloats, tar_threshold, threshold_at_eer
@@ -48,12 +52,15 @@ class Threshold:
         far: The false-accept rate: the one that was asked for, or the one measured at the EER.
         frr: The share of target trials that it rejects, as measured.
         value: The threshold: accept if score >= value.
+        guarantee: What stands behind a rate that is kept with a confidence over subjects; None for
+            a rate that was measured only.
     """
 
     at: Literal["eer", "far"]
     far: float
     frr: float
     value: float
+    guarantee: Guarantee | None = None
 
     @property
     def name(self) -> str:
@@ -62,9 +69,27 @@ class Threshold:
         Example:
             >>> Threshold("far", 0.01, 0.2, 0.4).name, Threshold("eer", 0.035, 0.035, 0.3).name
             ('FAR 1 %', 'the EER (3.5 %)')
+            >>> Threshold("far", 0.01, 0.2, 0.4, Guarantee(0.95, 299, 0, 0, 0.002)).name
+            'FAR at most 1 % (95 % confidence over subjects)'
         """
         rate = f"{100 * self.far:.3g} %"
+        if self.guarantee is not None:
+            confidence = f"{100 * self.guarantee.confidence:g} % confidence over subjects"
+            return f"FAR at most {rate} ({confidence})"
         return f"FAR {rate}" if self.at == "far" else f"the EER ({rate})"
+
+
+@dataclass(frozen=True, eq=False)
+class OverSubjects:
+    """The wish for false-accept rates that are kept with a confidence over subjects.
+
+    Attributes:
+        confidence: Between 0 and 1, such as 0.95.
+        pairs: (P, 2) integers, the subjects of both sides of each trial.
+    """
+
+    confidence: float
+    pairs: NDArray[np.integer[Any]]
 
 
 class Place(NamedTuple):
@@ -163,10 +188,12 @@ def measure(
     fars: Sequence[float],
     subjects: int | None = None,
     date: str | None = None,
+    guarantee: OverSubjects | None = None,
 ) -> tuple[Thresholds, tuple[float, ...]]:
     """Take the thresholds at the EER and at false-accept rates.
 
-    A FAR below 10 / (number of nontarget trials) is left out: fewer than ten false accepts would
+    With a guarantee each rate is kept with its confidence, of each rate by itself. Without one a
+    FAR below 10 / (number of nontarget trials) is left out: fewer than ten false accepts would
     stand behind its threshold. So is one at which every trial has to be rejected.
 
     Args:
@@ -176,22 +203,37 @@ def measure(
         fars: The false-accept rates.
         subjects: How many subjects the trials are of, where it is known.
         date: The day of the measurement; by default today.
+        guarantee: The confidence with which each rate is to be kept; None for the rates that were
+            measured.
 
     Returns:
         The thresholds, and the rates that were left out.
+
+    Raises:
+        ValueError: There are too few subjects for a guarantee.
     """
     target, nontarget = scores.targets, scores.nontargets
-    resolved = [far for far in fars if far * nontarget.size >= LEAST_ERRORS * (1 - 1e-9)]
     values: list[tuple[Literal["eer", "far"], float, float]] = [
         ("eer", 0.0, threshold_at_eer(target, nontarget))
     ]
-    values += [("far", far, tar_threshold(target, nontarget, far)) for far in resolved]
+    behind: dict[float, Guarantee] = {}
+    if guarantee is not None:
+        for far in fars:
+            value, behind[far] = guaranteed_threshold(
+                scores, guarantee.pairs, far, confidence=guarantee.confidence
+            )
+            values.append(("far", far, value))
+    else:
+        resolved = [far for far in fars if far * nontarget.size >= LEAST_ERRORS * (1 - 1e-9)]
+        values += [("far", far, tar_threshold(target, nontarget, far)) for far in resolved]
     points = []
     for at, far, value in values:
         if math.isfinite(value):
             measured = float(np.mean(nontarget >= value))
             frr = float(np.mean(target < value))
-            points.append(Threshold(at, far if at == "far" else measured, frr, float(value)))
+            rate = far if at == "far" else measured
+            sure = behind.get(far) if at == "far" else None
+            points.append(Threshold(at, rate, frr, float(value), sure))
     kept = [point.far for point in points if point.at == "far"]
     return (
         Thresholds(
@@ -328,7 +370,9 @@ def _to_json(entry: Thresholds) -> dict[str, Any]:
         "nontargets": entry.nontargets,
         "date": entry.date,
         "points": [
-            {"at": p.at, "far": p.far, "frr": p.frr, "threshold": p.value} for p in entry.points
+            {"at": p.at, "far": p.far, "frr": p.frr, "threshold": p.value}
+            | ({} if p.guarantee is None else {"guarantee": asdict(p.guarantee)})
+            for p in entry.points
         ],
         "curve": [list(place) for place in entry.curve],
     }
@@ -403,4 +447,26 @@ def _point_from(value: object) -> Threshold:
         if not _is_finite(number) or (name != "threshold" and not 0 <= number <= 1):
             raise ValueError(f"{name!r} of a threshold is {str(number)[:40]}, which it cannot be")
     far, frr, threshold = (float(number) for number in numbers.values())  # type: ignore[arg-type]
-    return Threshold(value["at"], far, frr, threshold)
+    guarantee = None if value["at"] == "eer" else _guarantee_from(value.get("guarantee"), far)
+    return Threshold(value["at"], far, frr, threshold, guarantee)
+
+
+def _guarantee_from(value: object, far: float) -> Guarantee | None:
+    """What stands behind a rate; None in a point without it, as in files of earlier versions."""
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise ValueError("the 'guarantee' of a threshold is no object")
+    rates = {name: value.get(name) for name in ("confidence", "measured_far")}
+    counts = {name: value.get(name) for name in ("pairs", "allowed", "seed")}
+    for name, number in (rates | counts).items():
+        whole = name in counts and not isinstance(number, int)
+        if not _is_finite(number) or whole or not 0 <= number <= _MAX_COUNT:
+            raise ValueError(f"{name!r} of a guarantee is {str(number)[:40]}, which it cannot be")
+    guarantee = Guarantee(**rates, **counts)  # type: ignore[arg-type]
+    if not 0 < far < 1 or not guarantee.holds_for(far):
+        raise ValueError(
+            f"{guarantee.allowed} false accepts allowed in {guarantee.pairs} pairs guarantee no "
+            f"FAR of {far:g} with a confidence of {guarantee.confidence:g}"
+        )
+    return guarantee

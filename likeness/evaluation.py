@@ -28,6 +28,7 @@ from likeness.files import (
     embeddings_of,
     names_of,
     names_of_files,
+    quality_of,
     settings_of,
     trials_of,
 )
@@ -128,7 +129,9 @@ class Evaluation:
         """
         return self._only.threshold(far=far, p_target=p_target)
 
-    def save_thresholds(self, to: File | Model, *, data: str | None = None) -> Thresholds:
+    def save_thresholds(
+        self, to: File | Model, *, data: str | None = None, guarantee: float | None = None
+    ) -> Thresholds:
         """Keep the thresholds at the EER and at each FAR with the model that gave the scores.
 
         `Model.verify(a, b, far=0.01)`, `likeness verify --far 0.01`, `likeness gallery` and
@@ -138,14 +141,16 @@ class Evaluation:
             to: the model: what `likeness.load` gave, or the folder of a run, an .onnx or a
                 .safetensors file. For all other models a file of any name that ends in .json.
             data: what the trials are called; by default the name of their list.
+            guarantee: a confidence such as 0.95, with which each FAR is then kept over subjects
+                (docs/thresholds.md); None for the FARs that were measured.
 
         Returns:
-            What was stored. A FAR below 10 / (number of nontarget trials) is left out, with a
-            warning.
+            What was stored. Without a guarantee a FAR below 10 / (number of nontarget trials) is
+            left out, with a warning.
 
         Raises:
-            ValueError: the scores do not say their model, are of another one, or several systems
-                were evaluated.
+            ValueError: the scores do not say their model, are of another one, several systems
+                were evaluated, or there are too few subjects for a guarantee.
             FileNotFoundError: `to` does not exist.
 
         Example:
@@ -160,7 +165,7 @@ class Evaluation:
             True
         """
         from likeness.model import Model
-        from likeness.thresholds import keep, place_for
+        from likeness.thresholds import keep, over_subjects, place_for
 
         name = self._only.results[0].system
         place = (to.thresholds_file or to.source) if isinstance(to, Model) else to
@@ -172,6 +177,9 @@ class Evaluation:
             fars=self.settings.fars,
             subjects=self.results[0].counts.get("subjects"),
             data=data,
+            guarantee=over_subjects(
+                guarantee, self.compared.trials.get(name), self.compared.subject_of, name=name
+            ),
         )
         if left_out:
             warnings.warn(left_out, stacklevel=2)
@@ -248,6 +256,7 @@ def evaluate(
     groups: Names | None = None,
     reference: str | None = None,
     score_order: Order | None = None,
+    quality: Embeddings | File | Mapping[str, float] | None = None,
 ) -> Evaluation:
     """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
 
@@ -267,6 +276,9 @@ def evaluate(
             first.
         score_order: "label-score" or "score-label", of score files without ids whose columns can
             both be labels.
+        quality: how far each item is to be trusted: the embeddings that were scored, for their
+            norms, or a number for each id, as an `id quality` list or a mapping. How well it says
+            which trials are decided wrongly is then measured as well.
 
     Returns:
         The results; print them to see the table.
@@ -292,10 +304,10 @@ def evaluate(
     settings = settings_of(settings, VerificationSettings)
     labels = None if trials is None else trials_of(trials)
     if any(isinstance(system, Scores) for system in systems.values()):
-        if labels is not None or subjects is not None or groups is not None:
+        if any(of_ids is not None for of_ids in (labels, subjects, groups, quality)):
             raise ValueError(
-                "Scores have no ids, so trials, subjects and groups tell nothing of them; give "
-                "what likeness.score gives, or a score file"
+                "Scores have no ids, so trials, subjects, groups and quality tell nothing of them; "
+                "give what likeness.score gives, or a score file"
             )
         compared = each_alone(systems, settings)
     else:
@@ -305,8 +317,19 @@ def evaluate(
             reference=reference,
             subject_of=names_of(subjects, "subjects"),
             group_of=names_of(groups, "groups"),
+            quality=None if quality is None else dict.fromkeys(systems, _quality_of(quality)),
         )
     return Evaluation(compared, settings, {name: _origin(of) for name, of in systems.items()})
+
+
+def _quality_of(quality: Embeddings | File | Mapping[str, float]) -> Mapping[str, float]:
+    """Id -> its quality."""
+    if isinstance(quality, Embeddings):
+        return dict(zip(quality.ids, quality.norms.tolist(), strict=True))
+    given = quality_of(quality)
+    if isinstance(given, str):
+        raise ValueError("quality 'norm': give the embeddings that were scored, for their norms")
+    return given
 
 
 def _origin(system: System) -> Origin | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from eval.formats import embeddings as stored
+from eval.formats.durations import read_qualities
 from eval.formats.subjects import read_mapping
 from eval.formats.trials import read_trials
 from eval.scoring.templates import read_enrolment
@@ -42,6 +43,19 @@ def names_of(names: Names | None, what: str) -> Mapping[str, str] | None:
     if names is None or isinstance(names, Mapping):
         return names
     return read_mapping(_path(names, what, "a mapping from ids to names"))
+
+
+def quality_of(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping[str, float]:
+    """The quality of each id, read if it is in a file.
+
+    Args:
+        quality: "norm", which stays as it is; a mapping; or a list `id quality`.
+    """
+    if quality == "norm":
+        return "norm"
+    if isinstance(quality, Mapping):
+        return quality
+    return read_qualities(_path(quality, "quality", '"norm" or a mapping from ids to numbers'))
 
 
 Settings = TypeVar("Settings")

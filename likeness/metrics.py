@@ -15,12 +15,14 @@ from eval.bootstrap import interval, intervals
 from eval.calibration import error_versus_reject, fit_calibration
 from eval.classification import accuracy, auroc, ece, fit_temperature, softmax
 from eval.diversity import cluster_diversity, feature_diversity, spectral_decay
+from eval.guarantee import guaranteed_threshold
 from eval.identification import cmc, rank_k, tpir_at_fpir
 from eval.protocols.lfw import ten_fold_accuracy, val_at_far
 from eval.retrieval import f1, nmi, query_metrics, retrieval_metrics
 from eval.scoring.normalization import as_norm, cohort_mean, s_norm, subtract_mean, t_norm, z_norm
 from eval.scoring.plda import fit_plda
 from eval.similarity import matrix, pairs
+from eval.uncertainty import aurc, e_aurc, quality_auroc, risk_coverage
 from eval.verification import (
     actual_dcf,
     cllr,
@@ -40,12 +42,14 @@ __all__ = [
     "accuracy",
     "actual_dcf",
     "as_norm",
+    "aurc",
     "auroc",
     "cllr",
     "cluster_diversity",
     "cmc",
     "cohort_mean",
     "det",
+    "e_aurc",
     "ece",
     "eer",
     "error_versus_reject",
@@ -54,6 +58,7 @@ __all__ = [
     "fit_calibration",
     "fit_plda",
     "fit_temperature",
+    "guaranteed_threshold",
     "interval",
     "intervals",
     "matrix",
@@ -62,9 +67,11 @@ __all__ = [
     "min_dcf_threshold",
     "nmi",
     "pairs",
+    "quality_auroc",
     "query_metrics",
     "rank_k",
     "retrieval_metrics",
+    "risk_coverage",
     "roc",
     "s_norm",
     "softmax",

@@ -108,7 +108,7 @@ class SearchEvaluation:
         if isinstance(self.measured, Identified):
             search.identification(page, self.results, sides, self.measured.searched)
         else:
-            search.retrieval(page, self.results, sides)
+            search.retrieval(page, self.results, sides, self.measured.answers)
         return page
 
 

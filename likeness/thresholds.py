@@ -9,11 +9,22 @@ from numbers import Real
 from os import PathLike
 from pathlib import Path
 
+import numpy as np
+
 from eval.formats.provenance import digest, sha256
+from eval.guarantee import check_confidence
 from eval.scoring.origin import Origin
 from eval.scoring.score import Scoring
-from eval.thresholds import LEAST_ERRORS, Far, Thresholds, load, measure, save
-from eval.types import Scores
+from eval.thresholds import (
+    LEAST_ERRORS,
+    Far,
+    OverSubjects,
+    Thresholds,
+    load,
+    measure,
+    save,
+)
+from eval.types import Scores, Trials
 from toolkit.gallery.store import contradictions
 
 FILE = "thresholds.json"  # in the folder of a run
@@ -218,6 +229,7 @@ def keep(
     fars: Sequence[float],
     subjects: int | None = None,
     data: str | None = None,
+    guarantee: OverSubjects | None = None,
 ) -> tuple[Thresholds, str]:
     """Measure the thresholds of scores and keep them in a file.
 
@@ -228,13 +240,16 @@ def keep(
         fars: The false-accept rates.
         subjects: How many subjects the trials are of, where it is known.
         data: What the trials are called; by default the name of their list.
+        guarantee: The confidence with which each rate is to be kept, as `over_subjects` gives it;
+            None for the rates that were measured.
 
     Returns:
         The thresholds that the file now has of this scoring, and a sentence on the rates that are
         not stored, or "".
 
     Raises:
-        ValueError: At the EER every trial has to be rejected.
+        ValueError: At the EER every trial has to be rejected, or there are too few subjects for a
+            guarantee. The file stays as it was.
     """
     called = data or origin.trials or "unnamed trials"
     thresholds, left_out = measure(
@@ -243,12 +258,76 @@ def keep(
         data="".join(sign if sign.isprintable() else "?" for sign in called),
         fars=fars,
         subjects=subjects,
+        guarantee=guarantee,
     )
     if not thresholds.points:
         raise ValueError(
             "every trial has to be rejected at the EER, so there is no threshold to keep"
         )
     return save(path, thresholds), _left_out(left_out, thresholds)
+
+
+def over_subjects(
+    confidence: float | None,
+    trials: Trials | None,
+    subject_of: Mapping[str, str],
+    *,
+    name: str = "the scores",
+) -> OverSubjects | None:
+    """What `keep` needs for false-accept rates that are kept with a confidence over subjects.
+
+    Args:
+        confidence: Between 0 and 1; None for no guarantee.
+        trials: P trials; None where they are not known.
+        subject_of: Id -> name of its subject.
+        name: What errors call the scores.
+
+    Raises:
+        ValueError: The confidence is out of range, or the subjects are not known.
+
+    Example:
+        >>> trials = Trials(("b/1",), ("a/1", "b/2"), [0, 0], [0, 1])
+        >>> over_subjects(0.95, trials, {"b/1": "b", "a/1": "a", "b/2": "b"}).pairs.tolist()
+        [[1, 0], [1, 1]]
+    """
+    if confidence is None:
+        return None
+    check_confidence(confidence)
+    ids = () if trials is None else sorted({*trials.enrol_ids, *trials.probe_ids})
+    if trials is None or any(id not in subject_of for id in ids):
+        raise ValueError(
+            f"{name}: the subjects of the trials are not known, and a guarantee is over subjects; "
+            "give an `id subject` list"
+        )
+    # Numbers by the first id of each subject: the draw of pairs is then the same for any order of
+    # rows, and whatever the subjects are called.
+    number: dict[str, int] = {}
+    of_id = {id: number.setdefault(subject_of[id], len(number)) for id in ids}
+    enrol, probe = (
+        np.array([of_id[id] for id in side], dtype=np.int32)
+        for side in (trials.enrol_ids, trials.probe_ids)
+    )
+    return OverSubjects(confidence, np.stack([enrol[trials.enrol], probe[trials.probe]], axis=1))
+
+
+def guarantees(thresholds: Thresholds) -> list[str]:
+    """What stands behind each guaranteed rate, a line each.
+
+    >>> from eval.guarantee import Guarantee
+    >>> from eval.thresholds import Threshold
+    >>> point = Threshold("far", 0.01, 0.125, 0.4, Guarantee(0.95, 299, 0, 0, 0.002))
+    >>> stored = Thresholds(Origin("cosine"), "x", 598, 900, 9000, "2026-11-22", (point,))
+    >>> print("".join(guarantees(stored)))  # doctest: +ELLIPSIS
+    FAR at most 1 % (95 % confidence over subjects): threshold 0.4, measured FAR 0.2 %, ...
+    """
+    return [
+        f"{point.name}: threshold {point.value:.4g}, measured FAR "
+        f"{100 * point.guarantee.measured_far:.3g} %, FRR {100 * point.frr:.3g} %; of "
+        f"{point.guarantee.pairs:,} trials without a common subject {point.guarantee.allowed:,} "
+        "may pass"
+        for point in thresholds.points
+        if point.guarantee is not None
+    ]
 
 
 def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:

@@ -15,6 +15,7 @@ from eval.formats.embeddings import Stored
 from eval.parts import ALONE, Parts
 from eval.progress import step
 from eval.protocols.labels import labels_of
+from eval.protocols.quality import Answers, Quality, check_quality, rate_queries
 from eval.ranks import Counts
 from eval.results import (
     Result,
@@ -59,6 +60,9 @@ class RetrievalSettings:
         num_resamples: Draws of the bootstrap over the classes of the queries; 0 leaves the
             intervals out.
         seed: Of the draws.
+        quality: "norm", or a number for the id of each query, higher for queries to be trusted
+            more. R-AUROC, AURC and E-AURC then measure how well it says which queries are answered
+            wrongly (see `eval.uncertainty`). None leaves them out.
 
     Raises:
         ValueError: A name is unknown, or a number is outside its range.
@@ -75,6 +79,7 @@ class RetrievalSettings:
     level: float = 0.95
     num_resamples: int = 1000
     seed: int = 0
+    quality: Quality | None = None
 
     def __post_init__(self) -> None:
         check_numbers("ks", self.ks)
@@ -85,6 +90,7 @@ class RetrievalSettings:
         if self.similarity is not None:
             check_similarity(self.similarity)
         check_draws(self.level, self.num_resamples, self.seed)
+        check_quality(self.quality)
 
 
 class Search(NamedTuple):
@@ -110,9 +116,11 @@ class Retrieved(NamedTuple):
 
     Attributes:
         results: In the order of the table.
+        answers: The quality and the risk of each query; None where no quality was asked for.
     """
 
     results: list[Result]
+    answers: Answers | None = None
 
     def __repr__(self) -> str:
         return str(self)
@@ -233,7 +241,13 @@ def retrieve(
         mean = float(of_queries.mean())
         result = Result(system, name, mean, None, None, counts, own | common, protocol)
         results.append(with_bounds(result, intervals.get(name)))
-    return Retrieved(results)
+    if settings.quality is None:
+        return Retrieved(results)
+    answers, measured = rate_queries(queries, settings.quality, used, per_query, codes, settings)
+    for name, value, own, interval in measured:
+        result = Result(system, name, value, None, None, counts, own | common, protocol)
+        results.append(with_bounds(result, interval))
+    return Retrieved(results, answers)
 
 
 def class_intervals(
@@ -259,7 +273,14 @@ def class_intervals(
 
 def label(metric: str) -> str:
     """The name of a metric for people: R@1, MAP@R."""
-    names = {"r_precision": "R-precision", "map@r": "MAP@R", "map@1000": "MAP@1000"}
+    names = {
+        "r_precision": "R-precision",
+        "map@r": "MAP@R",
+        "map@1000": "MAP@1000",
+        "r_auroc": "R-AUROC",
+        "aurc": "AURC",
+        "e_aurc": "E-AURC",
+    }
     return names.get(metric, metric.replace("recall@", "R@").replace("precision@", "P@"))
 
 

@@ -14,6 +14,7 @@ from eval import groups
 from eval.bootstrap import Drawn, Resamples, drawn_from
 from eval.formats.subjects import subjects_of
 from eval.progress import step
+from eval.protocols.quality import rate_decisions
 from eval.protocols.verification import VerificationSettings, evaluate
 from eval.results import Result, table
 from eval.types import Bools, Floats, Ints, Scores, Trials
@@ -112,6 +113,7 @@ def evaluate_together(
     reference: str | None = None,
     subject_of: Mapping[str, str] | None = None,
     group_of: Mapping[str, str] | None = None,
+    quality: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Compared:
     """Measures several systems on lists of trials.
 
@@ -122,6 +124,8 @@ def evaluate_together(
             first. Systems on the same trials are compared on the same resamples.
         subject_of: Id -> subject, for intervals over subjects, see `subjects_of`.
         group_of: Id or subject -> group. The error rates are then measured by group as well.
+        quality: System -> id -> its quality, such as the norm. How well it says which trials are
+            decided wrongly is then measured as well, see `eval.uncertainty`.
 
     Raises:
         ValueError: Groups are asked for where no subjects are known; and as `subjects_of`,
@@ -156,6 +160,11 @@ def evaluate_together(
             scores[name], settings, subjects=subjects, subjects_from=source, system=name
         )
         results += evaluated.results
+        if quality is not None:
+            first = evaluated.results[0]
+            results += rate_decisions(
+                first, listed, scores[name], quality[name], settings, subjects
+            )
         drawn[name] = drawn_from(scores[name].target, subjects)
         if evaluated.resamples is not None:
             resamples[name] = evaluated.resamples

@@ -1,5 +1,5 @@
-"""The norm of an embedding as the quality of a trial: which sides have one, and error-versus-reject
-curves, of which eval.reports.drawing.drawn makes a block.
+"""The quality of answers in figures, of which eval.reports.drawing.drawn makes a block:
+error-versus-reject and risk-coverage curves.
 """
 
 from __future__ import annotations
@@ -10,70 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.calibration import Curve, by_side, error_versus_reject
+from eval.calibration import Curve, error_versus_reject
 from eval.reports.drawing import columns, legend, plot, shortened, style_of
-from eval.types import Embeddings, Floats, Ints, Scores, Trials, name_first
+from eval.types import Scores
+from eval.uncertainty import RiskCoverage
 
-
-def embedded_sides(
-    trials: Trials, embeddings: Embeddings
-) -> list[tuple[str, tuple[str, ...], Ints]]:
-    """The sides of the trials whose ids have embeddings.
-
-    These are both sides, or one where no id of the other has an embedding: it may name models of
-    several items.
-
-    Returns:
-        The name, the ids and the (P,) indices of each side.
-
-    Raises:
-        KeyError: only some ids of a side, or none of both sides, have an embedding.
-    """
-    embedded, sides = set(embeddings.ids), []
-    for name, ids, index in (
-        ("enrolment", trials.enrol_ids, trials.enrol),
-        ("probe", trials.probe_ids, trials.probe),
-    ):
-        missing = [id for id in ids if id not in embedded]
-        if missing and len(missing) < len(ids):
-            raise KeyError(
-                f"{len(missing)} of {len(ids)} {name} ids of the trials have no embedding "
-                f"({name_first(missing)}); give the file that was scored"
-            )
-        if not missing:
-            sides.append((name, ids, index))
-    if not sides:
-        raise KeyError(
-            f"none of the ids of the trials has an embedding ({name_first(trials.enrol_ids)}); "
-            "give the file that was scored"
-        )
-    return sides
-
-
-def trial_quality(trials: Trials, embeddings: Embeddings) -> tuple[Floats, str]:
-    """The quality of each trial: the lower norm of its sides that have embeddings.
-
-    Returns:
-        (P,) norms, and in words what they are.
-
-    Raises:
-        KeyError: as embedded_sides.
-
-    >>> e = Embeddings(("a", "b"), np.array([[3.0, 4.0], [0.0, 1.0]]))
-    >>> trial_quality(Trials(("a", "b"), ("b",), [0, 1], [0, 0]), e)
-    (array([1., 1.]), 'the lower norm of the two sides')
-    """
-    sides = [
-        (name, embeddings.norms[embeddings.rows(ids)], index)
-        for name, ids, index in embedded_sides(trials, embeddings)
-    ]
-    if len(sides) == 2:
-        (_, enrol, i), (_, probe, j) = sides
-        return by_side(enrol, probe, i, j)[:, 0], "the lower norm of the two sides"
-    name, norms, index = sides[0]
-    return norms[index].astype(
-        np.float64
-    ), f"the norm of the {name} side, as the other side's ids have no embedding of their own"
+_NUM_POINTS = 200
 
 
 def reject_curves(
@@ -129,6 +71,45 @@ def reject_figure(curves: Mapping[str, Curve]) -> Any:
         figure.add_layout(
             Span(
                 location=100 * float(curve.values[0]),
+                dimension="width",
+                line_color=style["line_color"],
+                line_dash="dotted",
+            )
+        )
+    legend(figure)
+    return figure
+
+
+def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
+    """The risk of the answers that are kept against the share of them.
+
+    The dotted lines stand for leaving answers out by chance.
+
+    Returns:
+        A Bokeh figure.
+    """
+    from bokeh.models import Span
+
+    figure = plot(
+        "Answers kept, highest quality first (%)",
+        "Wrong among the kept (%)",
+        height=300,
+        tips={"of": "$name", "kept (%)": "@x{0.0}", "wrong among the kept (%)": "@y{0.00}"},
+    )
+    figure.y_range.start = 0
+    for i, (name, curve) in enumerate(curves.items()):
+        style = style_of(i)
+        # At low coverage a single answer moves the curve, and a page needs no more points.
+        shown = np.unique(
+            np.searchsorted(curve.coverage, np.linspace(0.01, 1, _NUM_POINTS)).clip(
+                max=curve.coverage.size - 1
+            )
+        )
+        source = columns(x=100 * curve.coverage[shown], y=100 * curve.risk[shown])
+        figure.line("x", "y", source=source, legend_label=shortened(name), name=name, **style)
+        figure.add_layout(
+            Span(
+                location=100 * float(curve.risk[-1]),
                 dimension="width",
                 line_color=style["line_color"],
                 line_dash="dotted",

@@ -19,14 +19,18 @@ from eval.identification import Searched, rank_hits, tpir
 from eval.progress import step
 from eval.protocols import identification as identified
 from eval.protocols import retrieval as retrieved
+from eval.protocols.quality import Answers
 from eval.reports.blocks import EMPTY, block, joined, prose, table
 from eval.reports.drawing import columns, drawn, plot, style_of
 from eval.reports.map import embedding_map
 from eval.reports.media import Media
+from eval.reports.norms import norms_by_correct
 from eval.reports.page import document
+from eval.reports.quality import coverage_figure
 from eval.results import Result, footnotes, interval_notes, interval_text, percent_text
 from eval.similarity import against
 from eval.types import Embeddings, Floats
+from eval.uncertainty import risk_coverage
 
 _NUM_SEARCHED = 2000  # queries of which the neighbours are looked at
 _NUM_NEAREST = 5
@@ -124,19 +128,23 @@ def nearest(sides: Sides, num: int = _NUM_NEAREST, *, num_queries: int = _NUM_SE
 
 
 @step("drawing the page")
-def retrieval(path: str | Path, results: Sequence[Result], sides: Sides) -> None:
+def retrieval(
+    path: str | Path, results: Sequence[Result], sides: Sides, rated: Answers | None = None
+) -> None:
     """Write the page of a retrieval.
 
     Args:
         path: of the page; its folder is made.
         results: of the whole search.
         sides: what was searched.
+        rated: the quality and the risk of the queries, where a quality was measured.
     """
     answers = nearest(sides)
     labels = dict(zip(sides.queries.ids, sides.labels, strict=True))
     sections = {
         "Results": _results(results, retrieved.label, interval_notes),
         "Queries and their nearest items": _examples(sides, answers),
+        "Quality": EMPTY if rated is None else _quality(rated),
         "Classes": _by_class(sides, answers, "Class"),
         "Embedding map": embedding_map(sides.queries, labels),
     }
@@ -191,6 +199,22 @@ def _write(
     page.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(page) as temporary:
         temporary.write_text(document(title, about, {**sections, **last}), encoding="utf-8")
+
+
+def _quality(rated: Answers) -> Markup:
+    """What the quality of the queries is worth: the risk of those that are kept, and right and
+    wrong answers by quality.
+    """
+    text = (
+        f"The {rated.name} of a query as a sign of a wrong answer. The queries of lowest "
+        f"{rated.name} are left out first; the share of wrong ones among the rest falls if it is "
+        "worth its name, and stays at the dotted line if it says nothing."
+    )
+    curve = {rated.name: risk_coverage(rated.quality, rated.risk)}
+    shown = drawn(coverage_figure, curve, alt="Risk and coverage")
+    if rated.name == "norm":
+        shown += norms_by_correct(rated.quality, rated.risk < 0.5)
+    return prose(text) + shown
 
 
 def _results(

@@ -34,12 +34,13 @@ from eval.reports.norms import norm_grid
 from eval.reports.operating import positions, slider
 from eval.reports.page import document
 from eval.reports.plots import histogram_figure, trade_off
-from eval.reports.quality import reject_curves, reject_figure, trial_quality
+from eval.reports.quality import coverage_figure, reject_curves, reject_figure
 from eval.reports.reliability import reliability_figure
 from eval.reports.space import space_3d
 from eval.reports.subjects import who_errs
 from eval.results import Result, by_system, footnotes
 from eval.types import Embeddings, Scores, Trials
+from eval.uncertainty import errors_at, risk_coverage, trial_quality
 from eval.verification import threshold_at_eer
 
 if TYPE_CHECKING:
@@ -307,7 +308,8 @@ def _quality(scores: Mapping[str, Scores], seen: Evidence, media: Media) -> Mark
         return EMPTY
     measures, meanings = {}, []
     for name, embeddings in seen.embeddings.items():
-        measures[name], meaning = trial_quality(seen.trials[name], embeddings)
+        norms = dict(zip(embeddings.ids, embeddings.norms.tolist(), strict=True))
+        measures[name], meaning = trial_quality(seen.trials[name], norms)
         meanings.append(meaning)
     text = (
         "The norm of an embedding as a measure of the quality of its input. Trials are rejected "
@@ -316,6 +318,22 @@ def _quality(scores: Mapping[str, Scores], seen: Evidence, media: Media) -> Mark
         "if it says nothing."
     )
     curve = drawn(reject_figure, reject_curves(scores, measures), alt="Error versus reject")
+    kept = {
+        name: risk_coverage(
+            measure,
+            errors_at(
+                scores[name], threshold_at_eer(scores[name].targets, scores[name].nontargets)
+            ),
+        )
+        for name, measure in measures.items()
+    }
+    coverage = drawn(coverage_figure, kept, alt="Risk and coverage")
+    if coverage:
+        coverage = coverage + prose(
+            "The error rate above sets a new threshold for the trials that remain. This curve "
+            "keeps that of the EER of all trials, and shows how many of the decisions are wrong.",
+            soft=True,
+        )
     grids = {
         ", ".join(names): norm_grid(used.ids, used.norms, media) for names, used in _distinct(seen)
     }
@@ -323,7 +341,7 @@ def _quality(scores: Mapping[str, Scores], seen: Evidence, media: Media) -> Mark
     ends = "Below: the items at both ends, each with its norm" + (
         f"; of recordings the first {SECONDS:g} seconds." if with_sound else "."
     )
-    return prose(text) + curve + prose(ends, soft=True) + folded(grids)
+    return prose(text) + curve + coverage + prose(ends, soft=True) + folded(grids)
 
 
 def _maps(scores: Mapping[str, Scores], seen: Evidence) -> Markup:

@@ -22,12 +22,14 @@ from likeness.commands.options import (
     JsonFile,
     MediaFiles,
     Memory,
+    QualityMeasured,
     ReportFolder,
     is_default,
     refuse_beside_ijb,
     refuse_idle,
     refuse_input_as_output,
 )
+from likeness.commands.rated import Rated, check_number, embeddings_of, rated
 from likeness.held_out import HeldOutFiles, refuse_another_model
 from toolkit.printing import say
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from eval.protocols.side_by_side import Compared
     from eval.protocols.verification import VerificationSettings
     from eval.reports.media import Media
+    from eval.scoring.origin import Origin
     from eval.types import Embeddings, Scores, Trials
 
 app = typer.Typer()
@@ -52,8 +55,10 @@ _NOT_WITH_IJB = (
     "report",
     "embeddings",
     "media",
+    "quality",
     "save_to",
     "data_name",
+    "guarantee",
     "memory",
 )
 
@@ -153,11 +158,13 @@ def evaluate(
         list[Path] | None,
         typer.Option(
             help="The embeddings that were scored, one file for all score files or one for each. "
-            "The report then shows quality by norm and a map.",
+            "The report then shows quality by norm and a map, and --quality norm takes their "
+            "norms.",
             **EMBEDDINGS,
         ),
     ] = None,
     media: MediaFiles = None,
+    quality: QualityMeasured = None,
     save_to: Annotated[
         str | None,
         typer.Option(
@@ -171,6 +178,14 @@ def evaluate(
         str | None,
         typer.Option(
             help="With --save-to: what the trials are called (default: the name of their list)."
+        ),
+    ] = None,
+    guarantee: Annotated[
+        float | None,
+        typer.Option(
+            metavar="CONFIDENCE",
+            help="With --save-to: keep for each --far a threshold whose FAR is at most that with "
+            "this confidence over subjects, such as 0.95. A FAR of 0.01 then needs 598 subjects.",
         ),
     ] = None,
     resamples: Annotated[
@@ -197,7 +212,7 @@ def evaluate(
     run = _run_of(scores)
     refuse_input_as_output(context, "json_file")
     refuse_beside_ijb(context, ijb, _NOT_WITH_IJB)
-    refuse_idle(context, ("data_name",), "--save-to", save_to)
+    refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
     if ijb is not None:
         from likeness.commands import ijb as pack
 
@@ -213,8 +228,9 @@ def evaluate(
         return
     if run is not None:
         scores, subjects = [run.scores], subjects or _existing(run.labels)
-        if report is not None:
+        if report is not None or quality == "norm":
             embeddings = embeddings or [run.embeddings]
+        if report is not None:
             media = media or _existing(run.items)
     from eval.protocols.verification import VerificationSettings
 
@@ -239,9 +255,15 @@ def evaluate(
         subject_list=subjects,
         group_list=groups,
         json_file=json_file,
-        page=page_of(report, embeddings or (), media, str(context.obj)),
+        page=page_of(
+            report,
+            () if report is None and quality == "norm" else embeddings or (),
+            media,
+            str(context.obj),
+        ),
+        quality=rated(quality, embeddings or (), scores),
         score_order=score_order,
-        kept=Kept(save_to, data_name) if save_to is not None else None,
+        kept=Kept(save_to, data_name, guarantee) if save_to is not None else None,
     )
     say(table)
 
@@ -302,10 +324,13 @@ class Kept:
     Attributes:
         to: As for `likeness.thresholds.keep`.
         data: What the trials are called; None for the name of their list.
+        guarantee: The confidence over subjects with which each FAR is kept; None for the FARs that
+            were measured.
     """
 
     to: str
     data: str | None = None
+    guarantee: float | None = None
 
 
 def page_of(
@@ -340,6 +365,7 @@ def evaluate_files(
     page: Page | None = None,
     score_order: Literal["label-score", "score-label"] | None = None,
     kept: Kept | None = None,
+    quality: Rated | None = None,
 ) -> str:
     """Evaluate score files side by side.
 
@@ -356,6 +382,7 @@ def evaluate_files(
         page: The page to write, if any.
         score_order: Which column comes first in score files of two columns, which have no ids.
         kept: Where the thresholds are kept, if anywhere.
+        quality: Where the quality of the items comes from, if it is to be measured.
 
     Returns:
         The table as text.
@@ -398,7 +425,7 @@ def evaluate_files(
 
         place = place_for(kept.to, read_origin(score_files[0]), name=str(score_files[0]))
     if bare:
-        needs_ids = [trial_list, subject_list, group_list, reference, *shown.files]
+        needs_ids = [trial_list, subject_list, group_list, reference, quality, *shown.files]
         compared = _evaluate_bare(path_of, bare, settings, score_order, any(needs_ids))
     else:
         systems: dict[str, tuple[Trials, Scores]] = {}
@@ -411,8 +438,12 @@ def evaluate_files(
             reference=next((name for name, path in path_of.items() if path == reference), None),
             subject_of=subject_of,
             group_of=group_of,
+            quality=None if quality is None else quality.of(list(path_of)),
         )
+    stored = _store(kept, place, compared, settings.fars) if kept and place else []
     lists = [path for path in (trial_list, subject_list, group_list) if path]
+    if quality is not None:
+        lists += [*([quality.file] if quality.file else []), *quality.embeddings]
     inputs = {str(path): sha256(path) for path in [*score_files, *lists, *shown.files]}
     if json_file:
         write_json(json_file, compared.results, inputs, **compared.more_json())
@@ -427,22 +458,30 @@ def evaluate_files(
             embeddings=shown.embeddings,
             media=shown.media,
         )
-    if kept is None or place is None:
-        return compared.table()
-    from likeness.thresholds import keep
+    return "\n".join([compared.table(), *stored])
 
-    file, origin = place
+
+def _store(
+    kept: Kept, place: tuple[Path, Origin], compared: Compared, fars: Sequence[float]
+) -> list[str]:
+    """Keep the thresholds of the only system, and say in lines which and where."""
+    from likeness.thresholds import guarantees, keep, over_subjects
+
+    name, scores = next(iter(compared.scores.items()))
     thresholds, left_out = keep(
-        file,
-        next(iter(compared.scores.values())),
-        origin,
-        fars=settings.fars,
+        place[0],
+        scores,
+        place[1],
+        fars=fars,
         subjects=compared.results[0].counts.get("subjects"),
         data=kept.data,
+        guarantee=over_subjects(
+            kept.guarantee, compared.trials.get(name), compared.subject_of, name=name
+        ),
     )
     names = ", ".join(point.name for point in thresholds.points)
-    stored = f"thresholds at {names} in {file}"
-    return "\n".join(filter(None, [compared.table(), stored, left_out]))
+    lines = [f"thresholds at {names} in {place[0]}", *guarantees(thresholds), left_out]
+    return [line for line in lines if line]
 
 
 def _evaluate_bare(
@@ -459,8 +498,8 @@ def _evaluate_bare(
     if needs_ids or len(bare) < len(path_of):
         raise ValueError(
             f"{bare[0]}: its lines are `label score`, without ids, so that it goes with no trials, "
-            "subjects, groups, reference, embeddings, media or score files with ids; leave these "
-            "out, or give lines `enrol probe score`"
+            "subjects, groups, reference, embeddings, quality, media or score files with ids; "
+            "leave these out, or give lines `enrol probe score`"
         )
     scores = {name: read_bare_scores(path, order) for name, path in path_of.items()}
     return each_alone(scores, settings)
@@ -470,11 +509,8 @@ def _check(score_files: Sequence[Path], reference: Path | None, page: Page | Non
     """ValueError for embeddings that do not pair up with the score files, and for a reference that
     is none of them.
     """
-    if page is not None and len(page.embeddings) not in (0, 1, len(score_files)):
-        raise ValueError(
-            f"{len(page.embeddings)} embedding files for {len(score_files)} score files; give one "
-            "for all or one for each, in their order"
-        )
+    if page is not None:
+        check_number(page.embeddings, score_files)
     if reference is not None and reference not in score_files:
         raise ValueError(
             f"the reference {reference} is none of the score files; give one of "
@@ -499,24 +535,20 @@ class _Shown:
     @classmethod
     def read(cls, page: Page | None, systems: Sequence[str]) -> _Shown:
         """Reads the files of the page. One embedding file serves all systems."""
-        from eval.formats import embeddings as embedding_files
         from likeness.media import media_of
 
         if page is None:
             return cls({}, None, [])
-        read = {path: embedding_files.read(path) for path in dict.fromkeys(page.embeddings)}
-        of_each = [read[path] for path in page.embeddings]
-        of_each *= len(systems) if len(of_each) == 1 else 1
         media = media_of(page.media) if page.media else None
         files = [*page.embeddings, *([page.media] if page.media and page.media.is_file() else [])]
-        return cls(dict(zip(systems, of_each, strict=True)) if of_each else {}, media, files)
+        return cls(embeddings_of(page.embeddings, systems), media, files)
 
     def check(self, system: str, listed: Trials) -> None:
         """Refuses trials of items without an embedding, before the long work."""
         if self.embeddings:
-            from eval.reports.quality import embedded_sides  # slow to import, needed here only
+            from eval.uncertainty import sides_with
 
-            embedded_sides(listed, self.embeddings[system])
+            sides_with(listed, frozenset(self.embeddings[system].ids))
 
 
 def _read_system(

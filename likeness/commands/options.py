@@ -103,6 +103,15 @@ Resamples = Annotated[
     int,
     typer.Option(min=0, help="How often the bootstrap resamples for the intervals; 0 gives none."),
 ]
+QualityMeasured = Annotated[
+    str | None,
+    typer.Option(
+        "--quality",
+        metavar="norm|FILE",
+        help="Measure how well a quality of the items says which answers are wrong: AUROC, AURC "
+        "and E-AURC. It is the norm of their embeddings, or a list of lines `id quality`.",
+    ),
+]
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Write the results into this JSON file.")
 ]

@@ -13,6 +13,7 @@ from likeness.commands.options import (
     JsonFile,
     MediaFiles,
     Memory,
+    QualityMeasured,
     ReportFolder,
     Resamples,
     Similarity,
@@ -74,6 +75,7 @@ def retrieve(
             "a graph. The error is measured on 1,000 queries, and printed."
         ),
     ] = None,
+    quality: QualityMeasured = None,
     resamples: Resamples = 1000,
     memory: Memory = None,
     json_file: JsonFile = None,
@@ -89,10 +91,15 @@ def retrieve(
     their ids; with --memory, large .npz files are read in pieces.
     """
     from eval.protocols.retrieval import RetrievalSettings
+    from likeness.files import quality_of
 
     refuse_input_as_output(context, "json_file")
     settings = RetrievalSettings(
-        similarity=similarity, ks=tuple(k or (1, 2, 4, 8)), lone=lone, num_resamples=resamples
+        similarity=similarity,
+        ks=tuple(k or (1, 2, 4, 8)),
+        lone=lone,
+        num_resamples=resamples,
+        quality=None if quality is None else quality_of(quality),
     )
     table = retrieve_files(
         embeddings,

@@ -31,7 +31,9 @@ def slider(thresholds: Thresholds | None, reason: str) -> dict[str, Any]:
     )
     rows = {place.value: (place.far, place.frr) for place in thresholds.curve}
     for point in thresholds.points:
-        rows.setdefault(point.value, (max(point.far, least_far), max(point.frr, least_frr)))
+        # A guaranteed rate is a bound; beside the curve stands what was measured.
+        far = point.far if point.guarantee is None else point.guarantee.measured_far
+        rows.setdefault(point.value, (max(far, least_far), max(point.frr, least_frr)))
     return {
         "reason": "",
         "data": thresholds.data,

@@ -345,9 +345,9 @@ def test_embeddings_add_quality_grids_and_a_map_and_media_pictures(
         media=faces,
     )
     page = Page(text)
-    # error versus reject; three dimensions, their directions and the map: once, as both systems
-    # share the embeddings
-    assert text.count('class="plot"') == 6 + 4
+    # error versus reject, risk and coverage; three dimensions, their directions and the map: once,
+    # as both systems share the embeddings
+    assert text.count('class="plot"') == 6 + 5
     # of each system 8 target and 10 nontarget pairs; 8 items at each end of the norms
     # once each; the page's script copies what is shown again
     assert page.tags.count("img") == 16

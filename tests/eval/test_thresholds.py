@@ -12,7 +12,7 @@ import pytest
 
 from eval import thresholds
 from eval.scoring.origin import Origin, read_origin, write_origin
-from eval.thresholds import LEAST_ERRORS, Thresholds, load, measure, save
+from eval.thresholds import LEAST_ERRORS, OverSubjects, Thresholds, load, measure, save
 from eval.types import Scores
 
 ORIGIN = Origin("cosine, model ab", {"model": "ab", "similarity": "cosine"}, trials="t.txt")
@@ -209,3 +209,67 @@ def test_a_file_without_a_curve_is_read_and_a_damaged_curve_is_refused(tmp_path:
         path.write_text(json.dumps(document))
         with pytest.raises(ValueError, match="not a file of thresholds"):
             load(path)
+
+
+def of_subjects(num: int) -> tuple[Scores, OverSubjects]:
+    """A target trial of each subject, and a nontarget trial of every two."""
+    own = np.repeat(np.arange(num)[:, None], 2, axis=1)
+    pairs = np.concatenate([own, np.stack(np.triu_indices(num, 1), axis=1)])
+    rng = np.random.default_rng(num)
+    values = rng.standard_normal(len(pairs)) + 3 * (np.arange(len(pairs)) < num)
+    return Scores(values, np.arange(len(pairs)) < num), OverSubjects(0.95, pairs)
+
+
+def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    given, asked = of_subjects(100)
+    plain = save(path, measure(given, ORIGIN, data="x", fars=[0.1, 0.2])[0])
+    sure = measure(given, ORIGIN, data="x", fars=[0.1], subjects=100, guarantee=asked)[0]
+    kept = save(path, sure)
+    assert load(path) == (kept,)
+    # It takes the place of the measured threshold of the same rate; others stay.
+    point = kept.at(0.1)
+    assert kept.at(0.2) == plain.at(0.2)
+    assert point.value > plain.at(0.1).value
+    guarantee = point.guarantee
+    assert guarantee is not None
+    assert (guarantee.confidence, guarantee.pairs, guarantee.allowed) == (0.95, 50, 1)
+    assert guarantee.measured_far == np.mean(given.nontargets >= point.value)
+    assert point.frr == np.mean(given.targets < point.value)
+    assert kept.source(point).startswith(
+        "FAR at most 10 % (95 % confidence over subjects), measured on x: 100 subjects, "
+    )
+    assert kept.at("eer").guarantee is None
+    with pytest.raises(ValueError, match="598 subjects"):
+        measure(given, ORIGIN, data="x", fars=[0.1, 0.01], guarantee=asked)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"confidence": 0.99},  # one false accept in 50 pairs is too many for it
+        {"confidence": 1.0},
+        {"confidence": math.nan},
+        {"allowed": 2},
+        {"allowed": 50},
+        {"allowed": -1},
+        {"allowed": 0.5},
+        {"pairs": 20},
+        {"pairs": 2**50, "allowed": 2**49},  # nothing of that size is made
+        {"pairs": 2**60},
+        {"pairs": True},
+        {"pairs": None},
+        {"seed": -1},
+        {"measured_far": 1.5},
+    ],
+    ids=str,
+)
+def test_an_edited_guarantee_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    given, asked = of_subjects(100)
+    save(path, measure(given, ORIGIN, data="x", fars=[0.1], guarantee=asked)[0])
+    document = json.loads(path.read_text())
+    document["measured"][0]["points"][1]["guarantee"] |= changes
+    path.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="not a file of thresholds"):
+        load(path)

@@ -19,10 +19,11 @@ from PIL import Image
 import likeness as front_door
 from eval.formats import embeddings as files
 from eval.formats.trials import read_scores
-from eval.types import Embeddings
+from eval.guarantee import guaranteed_threshold
+from eval.types import Embeddings, Scores
 from likeness.cli import main
 from likeness.pairs import read_pairs
-from likeness.thresholds import Rule, carry, find, look_up
+from likeness.thresholds import Rule, carry, find, look_up, over_subjects
 
 FARS = ("--far", 0.5, "--far", 0.01, "--resamples", 0)
 
@@ -82,6 +83,52 @@ def test_a_stored_threshold_decides_and_says_where_it_comes_from(
     assert model.verify("a.wav", "b.wav", far=0.5).threshold == stored["threshold"]
     assert model.thresholds is not None
     assert model.thresholds.at("eer").value == model.verify("a.wav", "b.wav", far="eer").threshold
+
+
+def test_a_guaranteed_threshold_decides_and_too_few_subjects_are_refused(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate = ("evaluate", "s", "--resamples", 0, "--guarantee", 0.95)
+    compare = ("verify", "a.wav", "b.wav", "--model", "runs/voices", "--far")
+    # Four speakers make two pairs, and .2 ** 2 < .05.
+    assert likeness(*evaluate, "--far", 0.8, "--save-to", "runs/voices") == 0
+    assert "of 2 trials without a common subject 0 may pass" in capsys.readouterr().out
+    stored = Path("runs/voices/thresholds.json").read_bytes()
+    assert likeness(*compare, 0.8) == 0
+    shown = "FAR at most 80 % (95 % confidence over subjects), measured on trials.txt: 4 subjects"
+    assert shown in capsys.readouterr().out
+    model = front_door.load("runs/voices")
+    scores = front_door.evaluate("s", front_door.VerificationSettings(fars=[0.8], num_resamples=0))
+    assert scores.save_thresholds(model, guarantee=0.95) == model.thresholds
+    # What cannot be kept replaces nothing, and leaves no results behind.
+    for arguments, word in (
+        (("--far", 0.8, "--far", 0.7, "--save-to", "runs/voices"), "at least 6 subjects"),
+        (("--far", 0.8), "--save-to"),
+        (("--far", 0.8, "--save-to", "runs/voices", "--guarantee", 95), "0.95"),
+    ):
+        assert likeness(*evaluate, *arguments, "--json", "r.json") == 2
+        assert word in capsys.readouterr().err
+        assert Path("runs/voices/thresholds.json").read_bytes() == stored
+        assert not Path("r.json").exists()
+
+
+def test_a_guarantee_needs_subjects_and_not_the_order_of_rows(world: Path) -> None:
+    def threshold(lines: list[str]) -> float:
+        Path("again.txt").write_text("".join(lines))
+        shutil.copy("s.origin.json", "again.txt.origin.json")
+        trials, values = read_scores("again.txt")
+        ids = trials.enrol_ids + trials.probe_ids
+        asked = over_subjects(0.95, trials, {id: id.split("/")[0] for id in ids})
+        assert asked is not None
+        assert trials.target is not None
+        return guaranteed_threshold(Scores(values, trials.target), asked.pairs, 0.8)[0]
+
+    lines = Path("s").read_text().splitlines(keepends=True)
+    rng = np.random.default_rng(0)
+    every = {threshold([lines[i] for i in rng.permutation(len(lines))]) for _ in range(5)}
+    assert len(every | {threshold(lines)}) == 1
+    with pytest.raises(ValueError, match="not known"):
+        over_subjects(0.95, None, {})
 
 
 def test_thresholds_of_other_scores_are_not_stored_and_not_used(

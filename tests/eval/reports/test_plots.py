@@ -21,9 +21,9 @@ from eval.reports.plots import (
     roc_points,
     trade_off,
 )
-from eval.reports.quality import reject_curves, reject_figure, trial_quality
+from eval.reports.quality import reject_curves, reject_figure
 from eval.reports.reliability import llr_points, reliability, reliability_figure
-from eval.types import Embeddings, Scores, Trials
+from eval.types import Scores
 from eval.verification import eer, tar_at_far
 
 
@@ -150,22 +150,6 @@ def test_nearly_constant_scores_are_drawn() -> None:
         )
         == 1
     )
-
-
-def test_quality_is_the_lower_norm_of_what_has_an_embedding() -> None:
-    embedded = Embeddings(("a", "b", "c"), np.diag([3.0, 1.0, 2.0]))
-    trials = Trials(("a", "b"), ("c", "a"), [0, 0, 1], [0, 1, 0])
-    values, message = trial_quality(trials, embedded)
-    assert values.tolist() == [2, 3, 1]
-    assert "lower norm" in message
-    models = Trials(("m1", "m2"), ("c", "a"), [0, 1], [0, 1])
-    values, message = trial_quality(models, embedded)
-    assert values.tolist() == [2, 3]
-    assert "probe side" in message
-    with pytest.raises(KeyError, match="1 of 2 enrolment ids"):
-        trial_quality(Trials(("a", "x"), ("c",), [0, 1], [0, 0]), embedded)
-    with pytest.raises(KeyError, match="none of the ids"):
-        trial_quality(Trials(("m",), ("n",), [0], [0]), embedded)
 
 
 def test_rejecting_by_a_telling_quality_lowers_the_error() -> None:

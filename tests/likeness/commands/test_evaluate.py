@@ -5,12 +5,14 @@ before the long work, what the page can be redone from.
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import likeness
 from eval.formats import embeddings as files
 from eval.formats.trials import write_scores
 from eval.protocols.verification import VerificationSettings
@@ -142,3 +144,46 @@ def test_the_file_whose_trials_are_of_one_kind_is_named(tmp_path: Path) -> None:
         (tmp_path / "one.txt").write_text(f"a b 0.5 {label}\na c 0.25 {label}\n")
         with pytest.raises(ValueError, match=rf"one\.txt.*2 .*{kind}"):
             evaluate_files([tmp_path / "good.txt", tmp_path / "one.txt"])
+
+
+def test_a_quality_is_measured_by_norm_or_from_a_list(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+
+    def run(*arguments: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            main(["evaluate", *arguments, "--json", "r.json", "--resamples", "20"])
+        return int(ended.value.code or 0)
+
+    def values() -> dict[tuple[str, str], float]:
+        results = json.loads(Path("r.json").read_text())["results"]
+        return {(result["system"], result["metric"]): result["value"] for result in results}
+
+    assert run("x.txt", "y.txt", "--quality", "norm", "--embeddings", "x.npz") == 0
+    assert "E-AURC" in capsys.readouterr().out
+    by_norm = values()
+    # The list of the same norms gives the same numbers; they are those of Python, too.
+    norms = files.read(Path("x.npz"))
+    lines = [f"{id} {norm!r}\n" for id, norm in zip(norms.ids, norms.norms.tolist(), strict=True)]
+    Path("q.txt").write_text("".join(lines))
+    assert run("x.txt", "y.txt", "--quality", "q.txt") == 0
+    assert values() == by_norm
+    assert "q.txt" in json.loads(Path("r.json").read_text())["inputs"]
+    in_python = likeness.evaluate(["x.txt", "y.txt"], FAST, quality=norms)
+    of = {(result.system, result.metric): result.value for result in in_python.results}
+    assert of == by_norm
+    capsys.readouterr()
+    for arguments, word in (
+        (("x.txt", "--quality", "norm"), "--embeddings"),
+        (("x.txt", "--quality", "no.txt"), "no such file"),
+        (("x.txt", "--embeddings", "x.npz"), "--report"),
+        (("x.txt", "--quality", "norm", "--embeddings", *["x.npz", "--embeddings", "y.npz"]), "2"),
+    ):
+        assert run(*arguments) == 2
+        assert word in capsys.readouterr().err
+    Path("q.txt").write_text("id quality\ns0/0 1.5\ns0/1 nan\n")
+    assert run("x.txt", "--quality", "q.txt") == 2
+    assert "1 of 2 qualities are NaN" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="embeddings that were scored"):
+        likeness.evaluate("x.txt", FAST, quality="norm")

@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 
+import likeness
 from eval.formats import embeddings
 from eval.protocols.retrieval import RetrievalSettings, class_intervals
 from eval.retrieval import retrieval_metrics
 from eval.types import Embeddings
+from likeness.cli import main
 from likeness.commands.retrieve import retrieve_files
 
 
@@ -159,3 +161,22 @@ def test_bad_files(files, tmp_path):
             files["items"], settings=RetrievalSettings(similarity="cosin"), json_file=out
         )
     assert not out.exists()
+
+
+def test_a_quality_of_the_queries(files, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    arguments = ["retrieve", "--embeddings", str(files["items"]), "--json", str(out)]
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--quality", "norm", "--report", str(tmp_path / "page")])
+    assert not ended.value.code
+    assert "R-AUROC" in capsys.readouterr().out
+    by_norm = values(out)
+    assert by_norm["r_auroc"]["conventions"]["quality"] == "norm"
+    assert 0 < by_norm["e_aurc"]["value"] < by_norm["aurc"]["value"] < 1
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert "The norm of a query as a sign of a wrong answer" in page
+    items = embeddings.read(files["items"])
+    norms = dict(zip(items.ids, items.norms.tolist(), strict=True))
+    found = likeness.retrieve(items, settings=RetrievalSettings(quality=norms, num_resamples=0))
+    of = {result.metric: result.value for result in found.results}
+    assert of == {metric: result["value"] for metric, result in by_norm.items()}

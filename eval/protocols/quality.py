@@ -1,0 +1,212 @@
+"""How well a quality says which answers of a retrieval or a verification are wrong, as results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from eval.bootstrap import Bounds
+from eval.formats.embeddings import Stored
+from eval.results import Result, with_bounds
+from eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials, name_first
+from eval.uncertainty import (
+    METRICS,
+    Ranking,
+    bounds_over_groups,
+    bounds_over_subjects,
+    errors_at,
+    trial_quality,
+)
+from eval.verification import threshold_at_eer
+
+if TYPE_CHECKING:
+    from eval.protocols.retrieval import RetrievalSettings
+    from eval.protocols.verification import VerificationSettings
+
+Quality = Literal["norm"] | Mapping[str, float]
+Conventions = dict[str, str | float | int]
+Row = tuple[str, float, Conventions, Bounds | None]  # metric, value, conventions, interval
+
+_ROWS = 1 << 14  # of a stored matrix, in memory at once
+_TIES = "the expected value over their orders"
+_RULES = {
+    "auroc": "of the right above the wrong answers, ties half",
+    "aurc": "the mean over k of the mean risk of the k answers of highest quality",
+    "e_aurc": "the AURC less that of the best possible order",
+}
+
+
+class Answers(NamedTuple):
+    """Answers with what a page shows of their quality.
+
+    Attributes:
+        quality: (N,) higher for answers to be trusted more.
+        risk: (N,) 0 for right, 1 for wrong.
+        name: What the quality is.
+    """
+
+    quality: Floats
+    risk: Floats
+    name: str
+
+
+def check_quality(quality: object) -> None:
+    """Refuses what is neither "norm" nor a mapping from ids to numbers.
+
+    >>> check_quality("length")
+    Traceback (most recent call last):
+    ...
+    ValueError: quality: 'length' is neither 'norm' nor a mapping from ids to numbers; give one
+    """
+    if quality is None or quality == "norm" or isinstance(quality, Mapping):
+        return
+    raise ValueError(
+        f"quality: {quality!r} is neither 'norm' nor a mapping from ids to numbers; give one"
+    )
+
+
+def rate_queries(
+    queries: Embeddings | Stored,
+    quality: Quality,
+    used: Bools,
+    per_query: Mapping[str, Floats],
+    codes: ArrayLike,
+    settings: RetrievalSettings,
+) -> tuple[Answers, list[Row]]:
+    """How well a quality says which queries are answered wrongly.
+
+    Args:
+        queries: N embeddings.
+        quality: Of the queries.
+        used: (N,) the Q queries that count.
+        per_query: Metric -> (Q,) values; "recall@1" or "precision@1" is among them.
+        codes: (Q,) class numbers.
+        settings: The intervals that are asked for.
+
+    Returns:
+        The answers, and R-AUROC, AURC and E-AURC. The R-AUROC is left out where all queries are
+        right, or all are wrong.
+
+    Raises:
+        ValueError: Queries have no quality or none that is finite, or recall@1 was not measured.
+    """
+    recall = per_query.get("precision@1", per_query.get("recall@1"))
+    if recall is None:
+        raise ValueError(
+            "quality: recall@1 says which queries are right, and it is not measured; add 1 to ks"
+        )
+    values = np.array(_of_items(queries, quality))[used]
+    answers = Answers(values, np.clip(1 - recall, 0, 1), "norm" if quality == "norm" else "quality")
+    ranking = Ranking(answers.quality, answers.risk)
+    intervals = (
+        bounds_over_groups(
+            ranking,
+            codes,
+            num_resamples=settings.num_resamples,
+            level=settings.level,
+            seed=settings.seed,
+        )
+        if settings.num_resamples
+        else {}
+    )
+    said: Conventions = {
+        "quality": "norm" if quality == "norm" else "given",
+        "risk": "1 - recall@1",
+    }
+    rows = []
+    for name, value in _values(ranking):
+        own = said | {"rule": _RULES[name], "equal_quality": _TIES}
+        rows.append(("r_auroc" if name == "auroc" else name, value, own, intervals.get(name)))
+    return answers, rows
+
+
+def rate_decisions(
+    of: Result,
+    trials: Trials,
+    scores: Scores,
+    quality: Mapping[str, float],
+    settings: VerificationSettings,
+    subjects: Ints | None,
+) -> list[Result]:
+    """How well a quality says which trials are decided wrongly at the threshold of the EER.
+
+    Args:
+        of: A result of the same system, whose counts and conventions hold here, too.
+        trials: P trials.
+        scores: Their scores.
+        quality: Id -> its quality. That of a trial is the lower one of its two sides.
+        settings: The intervals that are asked for.
+        subjects: (P, 2) the subjects of both sides, None where they are unknown.
+
+    Raises:
+        KeyError: Ids have no quality.
+        ValueError: It is not finite.
+    """
+    values, meaning = trial_quality(trials, quality, "quality")
+    threshold = threshold_at_eer(scores.targets, scores.nontargets)
+    ranking = Ranking(values, errors_at(scores, threshold))
+    intervals = (
+        bounds_over_subjects(
+            ranking,
+            scores.target,
+            subjects,
+            num_resamples=settings.num_resamples,
+            level=settings.level,
+            seed=settings.seed,
+        )
+        if settings.num_resamples
+        else {}
+    )
+    own_of_it = ("method", "interval_note")
+    common = {key: value for key, value in of.conventions.items() if key not in own_of_it}
+    results = []
+    for name, value in _values(ranking):
+        own: Conventions = {
+            "quality": meaning,
+            "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
+            "rule": _RULES[name],
+            "equal_quality": _TIES,
+        }
+        result = Result(
+            of.system,
+            "quality_auroc" if name == "auroc" else name,
+            value,
+            None,
+            threshold if np.isfinite(threshold) else None,
+            of.counts,
+            own | common,
+            of.protocol,
+        )
+        results.append(with_bounds(result, intervals.get(name)))
+    return results
+
+
+def _values(ranking: Ranking) -> Iterator[tuple[str, float]]:
+    """The metrics that have a value."""
+    for name in METRICS:
+        value = ranking.metric(name)
+        if not np.isnan(value):
+            yield name, value
+
+
+def _of_items(items: Embeddings | Stored, quality: Quality) -> ArrayLike:
+    """(N,) the quality of each item."""
+    if isinstance(quality, Mapping):
+        missing = [id for id in items.ids if id not in quality]
+        if missing:
+            raise ValueError(
+                f"quality: {len(missing)} of {len(items.ids)} queries have none "
+                f"({name_first(missing)}); give a number for each"
+            )
+        return [float(quality[id]) for id in items.ids]
+    if isinstance(items, Embeddings):
+        return items.norms
+    return np.concatenate(
+        [
+            np.linalg.norm(items.matrix[start : start + _ROWS].astype(np.float64), axis=1)
+            for start in range(0, len(items.ids), _ROWS)
+        ]
+    )

@@ -1,0 +1,435 @@
+"""Whether a quality, such as the norm of an embedding, says which answers are wrong.
+
+An answer is a query of a retrieval or a decision of a verification. It has a quality and a risk,
+which is 0 for a right and 1 for a wrong answer. The risk may lie between: of a query whose nearest
+items tie it is the expected value, 1 - recall@1.
+
+- The AUROC is the probability that a right answer has a higher quality than a wrong one. With
+  recall@1 it is the R-AUROC of the URL benchmark (Kirchhof et al. 2023).
+- The risk-coverage curve is the mean risk of the answers that are kept when those of low quality
+  are left out. The AURC is its mean over k = 1 to N answers kept, and the E-AURC is what the AURC
+  exceeds that of the best possible order by (Geifman et al. 2019).
+
+Answers of equal quality have no order, so nothing here depends on the order of rows. A point of the
+curve keeps them all or none of them. The AURC is the expected value over all their orders: of a tie
+of m answers with the mean risk r below a answers of the total risk s, the first j are expected to
+have the total risk j r, so that the curve passes (s + j r) / (a + j) there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from eval.bootstrap import Bounds, Drawn, bounds, bounds_of
+from eval.types import Bools, Floats, Ints, Scores, Trials, name_first
+
+METRICS = ("auroc", "aurc", "e_aurc")
+
+_LONGEST = 1 << 20  # answers of which the harmonic numbers are added up one by one
+
+
+class RiskCoverage(NamedTuple):
+    """A risk-coverage curve, a point for each distinct quality, the highest first.
+
+    Attributes:
+        coverage: (K,) shares of the answers that are kept.
+        risk: (K,) mean risks of the kept ones.
+        quality: (K,) an answer is kept if its quality is at least this.
+    """
+
+    coverage: Floats
+    risk: Floats
+    quality: Floats
+
+
+def risk_coverage(quality: ArrayLike, risk: ArrayLike) -> RiskCoverage:
+    """The mean risk of the answers that are kept, as those of low quality are left out.
+
+    Args:
+        quality: (N,) finite numbers, higher for answers to be trusted more.
+        risk: (N,) numbers from 0 for a right to 1 for a wrong answer.
+
+    Returns:
+        The curve. Its last point keeps everything.
+
+    Raises:
+        ValueError: The shapes differ, there are no answers, or numbers are NaN or out of range.
+
+    Example:
+        >>> curve = risk_coverage([3.0, 2.0, 2.0, 1.0], [0, 0, 1, 1])
+        >>> curve.coverage.tolist(), curve.risk.tolist()
+        ([0.25, 0.75, 1.0], [0.0, 0.3333333333333333, 0.5])
+    """
+    ranking = Ranking(quality, risk)
+    size, total = ranking.tied()
+    kept = np.cumsum(size)
+    return RiskCoverage(kept / ranking.size, np.cumsum(total) / kept, ranking.values)
+
+
+def aurc(quality: ArrayLike, risk: ArrayLike) -> float:
+    """The area under the risk-coverage curve; lower is better.
+
+    Args:
+        quality: As of `risk_coverage`, which also has the errors.
+        risk: (N,) numbers from 0 to 1.
+
+    Returns:
+        The mean over k = 1 to N of the mean risk of the k answers of highest quality, expected over
+        the orders of tied ones.
+
+    Example:
+        >>> aurc([2.0, 1.0], [0, 1]), aurc([1.0, 2.0], [0, 1]), aurc([1.0, 1.0], [0, 1])
+        (0.25, 0.75, 0.5)
+    """
+    return Ranking(quality, risk).aurc()
+
+
+def e_aurc(quality: ArrayLike, risk: ArrayLike) -> float:
+    """The AURC less that of the best possible order, which leaves the riskiest answers out first.
+
+    It is 0 if no right answer has a lower quality than a wrong one. The arguments and errors are
+    those of `risk_coverage`.
+
+    Example:
+        >>> e_aurc([2.0, 1.0], [0, 1]), e_aurc([1.0, 2.0], [0, 1])
+        (0.0, 0.5)
+    """
+    return Ranking(quality, risk).e_aurc()
+
+
+def quality_auroc(quality: ArrayLike, risk: ArrayLike) -> float:
+    """The probability that a right answer has a higher quality than a wrong one, ties half.
+
+    An answer of risk p is right with probability 1 - p and wrong with probability p, independently
+    of the others. The result is the expected number of pairs in the right order over the expected
+    number of pairs of a right and a wrong answer. With risks of 0 and 1 it is
+    `eval.classification.auroc`.
+
+    Args:
+        quality: As of `risk_coverage`, which also has the errors.
+        risk: (N,) numbers from 0 to 1; 1 - recall@1 of queries for the R-AUROC.
+
+    Raises:
+        ValueError: There is no pair of a right and a wrong answer.
+
+    Example:
+        >>> quality_auroc([3.0, 1.0, 2.0, 1.0], [0, 0, 1, 1])
+        0.625
+    """
+    value = Ranking(quality, risk).auroc()
+    if np.isnan(value):
+        raise ValueError(
+            "quality: all answers are right, or all are wrong, so no pair can be told apart; "
+            "measure on more answers"
+        )
+    return value
+
+
+def errors_at(scores: Scores, threshold: float) -> Floats:
+    """(P,) the risks of the decisions at a threshold: 1 where a trial is decided wrongly, else 0.
+
+    >>> errors_at(Scores([2.0, 0.0, 1.0], [True, True, False]), 1.0).tolist()
+    [0.0, 1.0, 1.0]
+    """
+    wrong: Floats = ((scores.values >= threshold) != scores.target).astype(np.float64)
+    return wrong
+
+
+class Ranking:
+    """Answers in the order of their quality, sorted once, of which many resamples can be measured.
+
+    Args:
+        quality: (N,) finite numbers.
+        risk: (N,) numbers from 0 to 1.
+
+    Attributes:
+        size: N.
+        values: (K,) the distinct qualities, the highest first.
+
+    Each metric takes the weights (N,) of the answers, whole numbers that say how often each of them
+    is drawn; without weights it is measured on the answers as they are. It is NaN where the
+    weights leave nothing to measure.
+    """
+
+    def __init__(self, quality: ArrayLike, risk: ArrayLike) -> None:
+        given, risks = _checked(quality, risk)
+        # Risks of equal quality are sorted, too, so that their sum does not depend on their order.
+        self._order = np.lexsort((risks, -given))
+        self._risk = risks[self._order]
+        ranked = given[self._order]
+        self._starts = _starts(ranked)
+        self.size = given.size
+        self.values: Floats = ranked[self._starts]
+        self._best_order = np.argsort(risks, kind="stable")
+        self._best_risk = risks[self._best_order]
+        self._best_starts = _starts(self._best_risk)
+
+    def tied(self, weights: ArrayLike | None = None) -> tuple[NDArray[Any], Floats]:
+        """(K,) the weight and the total risk of each distinct quality."""
+        return _sums(self._in(self._order, weights), self._risk, self._starts)
+
+    def aurc(self, weights: ArrayLike | None = None) -> float:
+        """As the function `aurc`."""
+        return _area(*self.tied(weights))
+
+    def e_aurc(self, weights: ArrayLike | None = None) -> float:
+        """As the function `e_aurc`."""
+        drawn = self._in(self._best_order, weights)
+        best = _area(*_sums(drawn, self._best_risk, self._best_starts))
+        # Two sums of the same area may differ in their last digit.
+        return float(np.maximum(0.0, self.aurc(weights) - best))
+
+    def auroc(self, weights: ArrayLike | None = None) -> float:
+        """As the function `quality_auroc`."""
+        drawn = self._in(self._order, weights)
+        size, wrong = _sums(drawn, self._risk, self._starts)
+        right = size - wrong
+        # An answer is no pair with itself, though its risk may make it a bit of both.
+        own = float((drawn * self._risk * (1 - self._risk)).sum())
+        pairs = float(right.sum() * wrong.sum()) - own
+        if not pairs > 0:
+            return float("nan")
+        above = np.cumsum(right) - right
+        return float((wrong * (above + right / 2)).sum() - own / 2) / pairs
+
+    def metric(self, name: str, weights: ArrayLike | None = None) -> float:
+        """One of `METRICS`."""
+        measures = {"auroc": self.auroc, "aurc": self.aurc, "e_aurc": self.e_aurc}
+        return measures[name](weights)
+
+    def _in(self, order: NDArray[np.int64], weights: ArrayLike | None) -> NDArray[np.int64]:
+        if weights is None:
+            return np.ones(self.size, dtype=np.int64)
+        return np.asarray(weights, dtype=np.int64)[order]
+
+
+def draws_over_groups(
+    ranking: Ranking, groups: ArrayLike, *, num_resamples: int = 1000, seed: int = 0
+) -> dict[str, Floats]:
+    """The metrics on resamples of groups, such as the classes of queries.
+
+    A draw takes G of the G groups with replacement, all answers of a group as often as it was
+    drawn. The draws are those of `eval.protocols.retrieval` of equal seeds.
+
+    Args:
+        ranking: The answers.
+        groups: (N,) integers, 0 to G - 1, each in use.
+        num_resamples: Draws.
+        seed: Of the draws.
+
+    Returns:
+        Metric -> its (num_resamples,) values; NaN where a draw has none.
+    """
+    codes = np.asarray(groups)
+    num_groups = int(codes.max()) + 1
+    rng = np.random.default_rng(seed)
+    values = {name: np.empty(num_resamples) for name in METRICS}
+    for number in range(num_resamples):
+        drawn = np.bincount(rng.integers(num_groups, size=num_groups), minlength=num_groups)
+        weights = drawn[codes]
+        for name in METRICS:
+            values[name][number] = ranking.metric(name, weights)
+    return values
+
+
+def bounds_over_groups(
+    ranking: Ranking,
+    groups: ArrayLike,
+    *,
+    num_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Bounds]:
+    """Bootstrap intervals of the metrics over groups: `bounds` of `draws_over_groups`.
+
+    Args:
+        ranking: The answers.
+        groups: (N,) integers, 0 to G - 1, each in use.
+        num_resamples: Draws.
+        level: Share of the resamples that an interval spans.
+        seed: Of the draws.
+
+    Returns:
+        Metric -> its interval, see `eval.bootstrap.bounds`.
+    """
+    drawn = Drawn(int(np.max(groups)) + 1, "classes")
+    made = draws_over_groups(ranking, groups, num_resamples=num_resamples, seed=seed)
+    return {name: bounds(values, level, drawn) for name, values in made.items()}
+
+
+def bounds_over_subjects(
+    ranking: Ranking,
+    target: Bools,
+    subjects: ArrayLike | None,
+    *,
+    num_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Bounds]:
+    """Bootstrap intervals of the metrics of decisions over the subjects of their trials.
+
+    The draws are those of `eval.bootstrap.bounds_of` for the same trials, whose arguments and
+    errors it has. The threshold of the decisions is the same in each.
+
+    Args:
+        ranking: The decisions of P trials.
+        target: (P,) which trials are target trials.
+        subjects: (P, 2) integers, the subjects of both sides; None draws trials.
+        num_resamples: Draws.
+        level: Share of the resamples that an interval spans.
+        seed: Of the draws.
+    """
+
+    def measure(name: str, target_rows: Floats, nontarget_rows: Floats) -> float:
+        rows = np.concatenate([target_rows, nontarget_rows]).astype(np.int64)
+        return ranking.metric(name, np.bincount(rows, minlength=ranking.size))
+
+    # Each trial has its number as its score, by which a resample says how often it was drawn.
+    numbered = Scores(np.arange(ranking.size, dtype=np.float64), target)
+    found, _ = bounds_of(
+        {name: partial(measure, name) for name in METRICS},
+        numbered,
+        subjects,
+        num_resamples=num_resamples,
+        level=level,
+        seed=seed,
+    )
+    return found
+
+
+def sides_with(
+    trials: Trials, ids: Container[str], what: str = "embedding"
+) -> list[tuple[str, tuple[str, ...], Ints]]:
+    """The sides of the trials whose ids have an embedding, or something else.
+
+    These are both sides, or one where no id of the other has any: it may name models of several
+    items.
+
+    Args:
+        trials: The trials.
+        ids: The ids that have it.
+        what: What they have.
+
+    Returns:
+        The name, the ids and the (P,) indices of each side.
+
+    Raises:
+        KeyError: Only some ids of a side, or none of both sides, have it.
+    """
+    sides = []
+    for name, of_side, index in (
+        ("enrolment", trials.enrol_ids, trials.enrol),
+        ("probe", trials.probe_ids, trials.probe),
+    ):
+        missing = [id for id in of_side if id not in ids]
+        if missing and len(missing) < len(of_side):
+            raise KeyError(
+                f"{len(missing)} of {len(of_side)} {name} ids of the trials have no {what} "
+                f"({name_first(missing)}); give the file that has all of them"
+            )
+        if not missing:
+            sides.append((name, of_side, index))
+    if not sides:
+        raise KeyError(
+            f"none of the ids of the trials has any {what} ({name_first(trials.enrol_ids)}); give "
+            "the file that has them"
+        )
+    return sides
+
+
+def trial_quality(
+    trials: Trials, quality: Mapping[str, float], name: str = "norm"
+) -> tuple[Floats, str]:
+    """The quality of each trial: the lower one of its sides that have a quality.
+
+    Args:
+        trials: The trials.
+        quality: Id -> its quality.
+        name: What the quality is, in a word.
+
+    Returns:
+        (P,) qualities, and in words what they are.
+
+    Raises:
+        KeyError: As `sides_with`.
+
+    Example:
+        >>> trials = Trials(("a", "b"), ("b",), [0, 1], [0, 0])
+        >>> trial_quality(trials, {"a": 5.0, "b": 1.0})
+        (array([1., 1.]), 'the lower norm of the two sides')
+    """
+    of_sides = [
+        (side, np.array([quality[id] for id in ids], dtype=np.float64)[index])
+        for side, ids, index in sides_with(trials, quality, name)
+    ]
+    if len(of_sides) == 2:
+        lower: Floats = np.minimum(of_sides[0][1], of_sides[1][1])
+        return lower, f"the lower {name} of the two sides"
+    side, values = of_sides[0]
+    return values, f"the {name} of the {side} side, as the ids of the other side have none"
+
+
+def _checked(quality: ArrayLike, risk: ArrayLike) -> tuple[Floats, Floats]:
+    values, risks = np.asarray(quality, dtype=np.float64), np.asarray(risk, dtype=np.float64)
+    if values.ndim != 1 or not values.size or risks.shape != values.shape:
+        raise ValueError(
+            "quality and risk: expected two arrays (N,) with N >= 1, but got shapes "
+            f"{values.shape} and {risks.shape}"
+        )
+    for name, wrong in (
+        ("quality: {} of {} are NaN or infinite", ~np.isfinite(values)),
+        ("risk: {} of {} do not lie between 0 and 1", ~((risks >= 0) & (risks <= 1))),
+    ):
+        if wrong.any():
+            count = name.format(np.count_nonzero(wrong), wrong.size)
+            raise ValueError(
+                f"{count} (first: answer {int(np.flatnonzero(wrong)[0]) + 1}); correct them"
+            )
+    return values + 0.0, risks  # -0.0 becomes 0.0: they are equal
+
+
+def _starts(ordered: Floats) -> NDArray[np.int64]:
+    """Where each run of equal values begins."""
+    return np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+
+
+def _sums(
+    weights: NDArray[np.int64], risk: Floats, starts: NDArray[np.int64]
+) -> tuple[NDArray[Any], Floats]:
+    """(K,) the weight and the total risk of each run."""
+    return np.add.reduceat(weights, starts), np.add.reduceat(weights * risk, starts)
+
+
+def _area(size: NDArray[Any], total: Floats) -> float:
+    """The AURC of groups of tied answers, from their sizes and total risks in falling quality.
+
+    Of a group between a and b answers, with the total risk s above it and the mean risk r, the sum
+    of the curve over k = a + 1 to b is that of (s + (k - a) r) / k, which is
+    (s - a r) (H(b) - H(a)) + (b - a) r with the harmonic numbers H.
+    """
+    there = size > 0
+    size, total = size[there], total[there]
+    if not size.size:
+        return float("nan")
+    below = np.cumsum(size)
+    above = below - size
+    mean = total / size
+    so_far = np.cumsum(total) - total
+    harmonic = _harmonic(int(below[-1]))
+    sums = (so_far - above * mean) * (harmonic(below) - harmonic(above)) + total
+    return float(sums.sum() / below[-1])
+
+
+def _harmonic(largest: int) -> Any:
+    """The harmonic numbers H(0) to H(largest), as a function of their indices."""
+    if largest <= _LONGEST:
+        table = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, largest + 1))])
+        return table.__getitem__
+    from scipy.special import digamma  # slow to import, needed here only
+
+    return lambda n: digamma(n + 1.0)

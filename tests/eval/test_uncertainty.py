@@ -1,0 +1,302 @@
+"""AUROC, AURC and E-AURC of a quality: against enumeration of orders, closed forms and repeats."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise, permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from eval import bootstrap, classification
+from eval.protocols.retrieval import RetrievalSettings, class_intervals, retrieve
+from eval.protocols.side_by_side import evaluate_together
+from eval.protocols.verification import VerificationSettings
+from eval.types import Embeddings, Scores, Trials
+from eval.uncertainty import (
+    METRICS,
+    Ranking,
+    aurc,
+    bounds_over_groups,
+    bounds_over_subjects,
+    e_aurc,
+    errors_at,
+    quality_auroc,
+    risk_coverage,
+    trial_quality,
+)
+from eval.verification import eer
+
+# Few distinct values make ties; risks between 0 and 1 are those of queries whose neighbours tie.
+answers = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.25, 0.5, 1.0])), min_size=1, max_size=6
+)
+
+
+def area_of(risks: list[float]) -> float:
+    """The AURC of answers in an order, as its definition says."""
+    return float(np.mean([np.mean(risks[:k]) for k in range(1, len(risks) + 1)]))
+
+
+@given(answers)
+def test_aurc_is_the_mean_over_all_orders_that_the_quality_allows(
+    given_answers: list[tuple[int, float]],
+) -> None:
+    quality, risk = zip(*given_answers, strict=True)
+    areas = [
+        area_of([risk[i] for i in order])
+        for order in permutations(range(len(risk)))
+        if all(quality[a] >= quality[b] for a, b in pairwise(order))
+    ]
+    assert aurc(quality, risk) == pytest.approx(np.mean(areas), abs=1e-12)
+    best = min(area_of(list(order)) for order in permutations(risk))
+    assert e_aurc(quality, risk) == pytest.approx(np.mean(areas) - best, abs=1e-12)
+
+
+@given(answers)
+def test_auroc_is_the_expected_share_of_pairs_over_all_outcomes(
+    given_answers: list[tuple[int, float]],
+) -> None:
+    quality, risk = zip(*given_answers, strict=True)
+    ordered = pairs = 0.0
+    for wrong in product((0, 1), repeat=len(risk)):
+        chance = np.prod([p if w else 1 - p for w, p in zip(wrong, risk, strict=True)])
+        for q, w in zip(quality, wrong, strict=True):
+            for other, v in zip(quality, wrong, strict=True):
+                if w == 0 and v == 1:
+                    pairs += chance
+                    ordered += chance * ((q > other) + 0.5 * (q == other))
+    if pairs < 1e-9:
+        with pytest.raises(ValueError, match="no pair"):
+            quality_auroc(quality, risk)
+    else:
+        assert quality_auroc(quality, risk) == pytest.approx(ordered / pairs, abs=1e-12)
+
+
+@given(answers, st.randoms(use_true_random=False))
+def test_the_order_of_rows_changes_no_bit(
+    given_answers: list[tuple[int, float]], random: object
+) -> None:
+    shuffled = list(given_answers)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    for order in (given_answers, shuffled):
+        quality, risk = zip(*order, strict=True)
+        ranking = Ranking(quality, risk)
+        values = [ranking.metric(name) for name in METRICS]
+        curve = risk_coverage(quality, risk)
+        if order is given_answers:
+            expected, expected_curve = values, curve
+    assert np.array_equal(values, expected, equal_nan=True)
+    assert all(map(np.array_equal, curve, expected_curve))
+
+
+@settings(max_examples=50)
+@given(answers, st.data())
+def test_weights_are_answers_that_are_there_several_times(
+    given_answers: list[tuple[int, float]], data: st.DataObject
+) -> None:
+    size = len(given_answers)
+    weights = data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
+    quality, risk = map(np.array, zip(*given_answers, strict=True))
+    ranking = Ranking(quality, risk)
+    if not sum(weights):
+        assert np.isnan([ranking.metric(name, weights) for name in METRICS]).all()
+        return
+    repeated = Ranking(np.repeat(quality, weights), np.repeat(risk, weights))
+    for name in METRICS:
+        expected = repeated.metric(name)
+        assert ranking.metric(name, weights) == pytest.approx(expected, abs=1e-12, nan_ok=True)
+
+
+def test_closed_forms() -> None:
+    rng = np.random.default_rng(0)
+    num, wrong = 4000, 500
+    risk = (np.arange(num) >= num - wrong).astype(float)
+    # Of the best order the curve is 0 up to N - W, and then 1 - (N - W) / k.
+    k = np.arange(num - wrong + 1, num + 1)
+    best = float((1 - (num - wrong) / k).sum() / num)
+    assert aurc(-np.arange(num), risk) == pytest.approx(best, abs=1e-14)
+    rate = wrong / num
+    assert best == pytest.approx(rate + (1 - rate) * np.log(1 - rate), abs=1 / num)  # Geifman 2019
+    assert e_aurc(-np.arange(num), risk) == 0
+    # One quality for all says nothing: every share that is kept has the mean risk.
+    assert aurc(np.zeros(num), risk) == pytest.approx(rate, abs=1e-14)
+    assert quality_auroc(np.zeros(num), risk) == 0.5
+    quality = rng.integers(0, 50, num)
+    assert quality_auroc(quality, risk) == pytest.approx(
+        classification.auroc(quality, risk == 0), abs=1e-14
+    )
+
+
+def test_a_point_of_the_curve_keeps_all_of_a_tie_or_none() -> None:
+    rng = np.random.default_rng(1)
+    quality, risk = rng.integers(0, 9, 300), rng.random(300)
+    curve = risk_coverage(quality, risk)
+    assert curve.quality.tolist() == sorted(set(quality.tolist()), reverse=True)
+    for coverage, mean, least in zip(*curve, strict=True):
+        kept = quality >= least
+        assert coverage == pytest.approx(kept.mean())
+        assert mean == pytest.approx(risk[kept].mean())
+
+
+def test_beyond_the_table_the_harmonic_numbers_are_those_of_digamma(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(2)
+    quality, risk = rng.integers(0, 99, 5000), rng.random(5000)
+    by_table = aurc(quality, risk)
+    monkeypatch.setattr("eval.uncertainty._LONGEST", 10)
+    assert aurc(quality, risk) == pytest.approx(by_table, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("quality", "risk", "named"),
+    [
+        ([1.0, np.nan], [0, 1], "quality: 1 of 2"),
+        ([1.0, np.inf], [0, 1], "quality: 1 of 2"),
+        ([1.0, 2.0], [0, 1.5], "risk: 1 of 2"),
+        ([1.0, 2.0], [0, np.nan], "risk: 1 of 2"),
+        ([1.0], [0, 1], "shapes"),
+        ([], [], "N >= 1"),
+        ([[1.0]], [[0]], "shapes"),
+    ],
+    ids=str,
+)
+def test_what_is_no_quality_or_no_risk_is_refused(
+    quality: object, risk: object, named: str
+) -> None:
+    for function in (quality_auroc, aurc, e_aurc, risk_coverage):
+        with pytest.raises(ValueError, match=named):
+            function(quality, risk)  # type: ignore[operator]
+
+
+def test_intervals_over_classes_are_those_of_the_answers_repeated() -> None:
+    rng = np.random.default_rng(3)
+    groups = np.repeat(np.arange(30), 6)
+    quality, risk = rng.integers(0, 20, 180), (rng.random(180) < 0.3).astype(float)
+    found = bounds_over_groups(Ranking(quality, risk), groups, num_resamples=50, seed=7)
+    draws = np.random.default_rng(7).integers(30, size=(50, 30))
+    rows = [np.concatenate([np.flatnonzero(groups == g) for g in draw]) for draw in draws]
+    for name, function in (("auroc", quality_auroc), ("aurc", aurc), ("e_aurc", e_aurc)):
+        values = [function(quality[row], risk[row]) for row in rows]
+        assert found[name].ends == pytest.approx(np.quantile(values, [0.025, 0.975]))
+    # The draws are those behind the interval of recall@1.
+    recall = class_intervals(
+        {"recall@1": 1 - risk}, groups, RetrievalSettings(num_resamples=50, seed=7)
+    )
+    means = [1 - risk[row].mean() for row in rows]
+    assert recall["recall@1"] == pytest.approx(np.quantile(means, [0.025, 0.975]))
+
+
+def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any() -> None:
+    norms = {"a": 3.0, "b": 1.0, "c": 2.0}
+    trials = Trials(("a", "b"), ("c", "a"), [0, 0, 1], [0, 1, 0])
+    values, message = trial_quality(trials, norms)
+    assert values.tolist() == [2, 3, 1]
+    assert "lower norm" in message
+    models = Trials(("m1", "m2"), ("c", "a"), [0, 1], [0, 1])
+    values, message = trial_quality(models, norms)
+    assert values.tolist() == [2, 3]
+    assert "probe side" in message
+    with pytest.raises(KeyError, match="1 of 2 enrolment ids"):
+        trial_quality(Trials(("a", "x"), ("c",), [0, 1], [0, 0]), norms)
+    with pytest.raises(KeyError, match="none of the ids"):
+        trial_quality(Trials(("m",), ("n",), [0], [0]), norms)
+
+
+def subject_trials(num: int = 12) -> tuple[Trials, Scores, NDArray[np.int64], dict[str, float]]:
+    """All pairs of three items of each subject; bad items have a low quality and noisy scores."""
+    rng = np.random.default_rng(4)
+    ids = tuple(f"s{s:02}/{i}" for s in range(num) for i in range(3))
+    of = np.repeat(np.arange(num), 3)
+    quality = np.round(rng.random(len(ids)), 1)
+    i, j = np.triu_indices(len(ids), 1)
+    target = of[i] == of[j]
+    noise = rng.standard_normal(i.size) * (1.5 - np.minimum(quality[i], quality[j]))
+    scores = Scores(2.0 * target + noise, target)
+    trials = Trials(ids, ids, i, j, target)
+    pairs = np.stack([of[i], of[j]], axis=1)
+    return trials, scores, pairs, dict(zip(ids, quality.tolist(), strict=True))
+
+
+def test_intervals_over_subjects_share_the_draws_of_the_eer() -> None:
+    trials, scores, pairs, by_id = subject_trials()
+    quality = np.array([by_id[name] for name in trials.enrol_ids])
+    of_trials = np.minimum(quality[trials.enrol], quality[trials.probe])
+    ranking = Ranking(of_trials, errors_at(scores, 1.0))
+    found = bounds_over_subjects(ranking, scores.target, pairs, num_resamples=40, seed=5)
+    # A metric that gets the trials repeated by their weights finds them by their distinct scores.
+    place = {score: row for row, score in enumerate(scores.values.tolist())}
+    assert len(place) == len(scores)
+
+    def repeated(function: object, target: object, nontarget: object) -> float:
+        rows = [place[score] for score in [*target, *nontarget]]  # type: ignore[misc]
+        return function(of_trials[rows], errors_at(scores, 1.0)[rows])  # type: ignore[operator]
+
+    expected = bootstrap.intervals(
+        {"auroc": partial(repeated, quality_auroc), "aurc": partial(repeated, aurc), "eer": eer},
+        scores,
+        pairs,
+        num_resamples=40,
+        seed=5,
+    )
+    for name in ("auroc", "aurc"):
+        assert found[name].ends == pytest.approx(expected[name])
+
+
+def test_a_verification_is_rated_beside_its_error_rates() -> None:
+    trials, scores, _, by_id = subject_trials()
+    settings_ = VerificationSettings(num_resamples=30)
+    plain = evaluate_together({"a": (trials, scores)}, settings_)
+    rated = evaluate_together(
+        {"a": (trials, scores), "b": (trials, scores)},
+        settings_,
+        quality={"a": by_id, "b": dict.fromkeys(by_id, 1.0)},
+    )
+    of = {(result.system, result.metric): result for result in rated.results}
+    assert [of["a", result.metric] for result in plain.results] == plain.results
+    threshold = of["a", "eer"].threshold
+    assert threshold is not None
+    quality = [
+        min(by_id[trials.enrol_ids[i]], by_id[trials.probe_ids[j]])
+        for i, j in zip(trials.enrol, trials.probe, strict=True)
+    ]
+    wrong = (scores.values >= threshold) != scores.target
+    assert of["a", "quality_auroc"].value == pytest.approx(quality_auroc(quality, wrong))
+    assert of["a", "quality_auroc"].value > 0.6  # the quality of these items is worth its name
+    assert of["a", "aurc"].value == pytest.approx(aurc(quality, wrong))
+    assert of["a", "aurc"].interval is not None
+    assert of["b", "quality_auroc"].value == 0.5
+    assert of["b", "aurc"].value == pytest.approx(wrong.mean())
+    assert "AUROC of the quality" in rated.table()
+
+
+def test_a_retrieval_is_rated_by_norm_or_by_any_number() -> None:
+    rng = np.random.default_rng(6)
+    labels = np.repeat(np.arange(25), 4)
+    matrix = np.eye(25)[labels] + 0.5 * rng.standard_normal((100, 25))
+    matrix *= rng.random((100, 1)) + 0.5
+    ids = tuple(f"c{c:02}/{i}" for i, c in enumerate(labels))
+    items = Embeddings((*ids, "alone/1"), np.concatenate([matrix, np.ones((1, 25))]))
+    by_norm = retrieve(items, settings=RetrievalSettings(quality="norm", num_resamples=30))
+    values = {result.metric: result for result in by_norm.results}
+    unit = items.matrix / items.norms[:, None]
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, -2)
+    wrong = np.append(labels, -1)[cosines.argmax(axis=1)[:-1]] != labels
+    assert values["r_auroc"].value == pytest.approx(quality_auroc(items.norms[:-1], wrong))
+    assert values["aurc"].value == pytest.approx(aurc(items.norms[:-1], wrong))
+    assert values["e_aurc"].value == pytest.approx(e_aurc(items.norms[:-1], wrong))
+    low, high = values["r_auroc"].interval or (1, 0)
+    assert low < values["r_auroc"].value < high
+    assert "R-AUROC" in by_norm.table()
+    given_risk = {name: 1.0 - risk for name, risk in zip(ids, wrong, strict=True)} | {"alone/1": 0}
+    perfect = retrieve(items, settings=RetrievalSettings(quality=given_risk, num_resamples=0))
+    assert {r.metric: r.value for r in perfect.results}["r_auroc"] == 1
+    with pytest.raises(ValueError, match="1 of 101 queries have none"):
+        retrieve(items, settings=RetrievalSettings(quality=dict.fromkeys(ids, 1.0)))
+    with pytest.raises(ValueError, match="neither 'norm'"):
+        RetrievalSettings(quality="length")  # type: ignore[arg-type]
