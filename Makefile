@@ -64,15 +64,13 @@ lint: $(READY)
 
 check: lint test
 
-# Hours, not minutes: what docs/results.md reports (more commands are there). DATA is the folder
-# that holds an4/, orl/, mnist/ and omniglot/.
+# A night of two cores, in the background: everything that docs/results.md reports. It can be run
+# again: what is done is not done again. DATA is the folder that holds an4/, orl/ and the others.
+# ARGUMENTS="--status" says how the jobs stand, and ARGUMENTS="--stop" ends them.
 DATA ?= ../shared/data
+ARGUMENTS ?=
 results: $(READY)
-	$(BIN)/python benchmarks/an4.py --data $(DATA) --out runs/an4-results
-	$(BIN)/python recipes/face/orl.py --data $(DATA) --out runs/orl-results \
-		--variants estimated,arcface,simple
-	$(BIN)/likeness compare image/vmf:mnist --seeds 3 --data $(DATA) --out runs/mnist-results
-	$(BIN)/likeness compare image/omniglot --seeds 3 --data $(DATA) --out runs/omniglot-results
+	$(BIN)/python benchmarks/results.py --data $(DATA) --out runs/results $(ARGUMENTS)
 
 # Half an hour of one core: the ratios of docs/performance.md, against peers and bare limits.
 # pytorch-metric-learning is installed for it.

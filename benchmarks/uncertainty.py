@@ -1,20 +1,21 @@
 """Measures how well a quality of an image says that its retrieval goes wrong, on Omniglot.
 
-    python benchmarks/uncertainty.py --data ../shared/data --out runs/omniglot-compare
+    python benchmarks/uncertainty.py --data ../shared/data --out runs/omniglot-losses
         trains what is missing, then prints the table
     python benchmarks/uncertainty.py --data ../shared/data --out runs/try --variants arcface,vmf
         --seeds 1 --set schedule.steps=200
         a try of a minute
 
-Measures: every variant and seed of recipes/image/omniglot.py. Each image of the unseen alphabets
+Measures: every variant and seed of recipes/image/omniglot_losses.py. Each image of the unseen alphabets
     is a query among all others. R-AUROC is the probability that a right query has a higher quality
     than a wrong one. AURC is the mean error of the queries that are kept, over all shares that are
     kept, and E-AURC what it exceeds that of the best order by (eval/uncertainty.py). Each is the
     mean over seeds with its standard error, and the 95 % interval of that mean over characters.
     The qualities are the norm of the embedding and, where the loss has class vectors, the highest
     probability that it gives to a training class.
-    OUT is the folder of `likeness compare image/omniglot --out OUT`, or a new one. A run that is
-    complete there is not trained again; what is measured of it stays beside it.
+    OUT is the folder of `likeness compare image/omniglot_losses --tune 5 --out OUT`, or a new one.
+    A run that is complete there is not trained again, and what is measured of it stays beside it.
+    The settings that were picked there count for the probability, too.
 Peers: none. The numbers of Kirchhof et al. 2023 (URL) are of other data and networks.
 Limit: 0.5 is the R-AUROC of a quality that says nothing. E-AURC 0 is the best order.
 Needs: omniglot/ in the folder of --data.
@@ -45,7 +46,7 @@ from toolkit.training.measure import TEST, load_model, run_test
 from toolkit.training.recipe import Recipe, Retrieval, load, override, read
 from toolkit.training.train import fit
 
-RECIPE = ROOT / "recipes" / "image" / "omniglot.py"
+RECIPE = ROOT / "recipes" / "image" / "omniglot_losses.py"
 MEASURED = "uncertainty.npz"  # in the folder of a run
 QUALITIES = {"norm": "norm", "probability": "class probability"}
 _ROWS = 256  # images whose class probabilities are computed at once

@@ -1,0 +1,225 @@
+"""Measures everything that docs/results.md reports, in the background, two jobs at a time.
+
+    python benchmarks/results.py --data ../shared/data --out runs/results
+        (`make results`) starts what is missing in the background and returns
+    python benchmarks/results.py --out runs/results --status
+        says what is done, what runs and what failed
+    python benchmarks/results.py --out runs/results --stop
+        ends it; the next start goes on where it was
+    python benchmarks/results.py --data ../shared/data --out runs/results --only an4,orl --wait
+        two of the jobs, and returns when they are done
+
+Measures: nothing itself. Every job is one command of docs/results.md. What it prints is
+    OUT/NAME.md when it has succeeded, and what it says on the way is OUT/NAME.log. A job whose
+    NAME.md is there is not run again; delete the file to repeat it. A job that was interrupted goes
+    on where it was, because every script leaves its runs in a folder and trains what is missing.
+Peers, limit: those of the scripts.
+Needs: what the scripts need, and the data sets in the folder of --data. A job whose data or package
+    is missing fails, and the others go on.
+Takes: a night of two cores.
+Gives: docs/results.md, whose sections were written from these files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from performance import ROOT, environment_of_one_thread, parser_of
+
+from toolkit.training.lock import Busy, only_writer
+
+# Name: the arguments of Python. DATA and OUT stand for the folders; OUT is the job's own.
+JOBS: dict[str, list[str]] = {
+    "an4": ["benchmarks/an4.py", "--data", "DATA", "--out", "OUT", "--jobs", "1"],
+    "speechocean": ["benchmarks/speechocean.py", "--data", "DATA", "--out", "OUT", "--jobs", "1"],
+    "orl": [
+        *("recipes/face/orl.py", "--data", "DATA", "--out", "OUT"),
+        *("--variants", "estimated,arcface,simple"),
+    ],
+    "fsdd": ["recipes/speaker/fsdd.py", "DATA", "OUT"],
+    "scorers": ["benchmarks/scorers.py", "--data", "DATA", "--out", "OUT"],
+    "mnist": [
+        *("-m", "likeness", "compare", "image/vmf:mnist", "--seeds", "3"),
+        *("--data", "DATA", "--out", "OUT"),
+    ],
+    "omniglot": [
+        *("-m", "likeness", "compare", "image/omniglot", "--seeds", "3"),
+        *("--reference", "softmax", "--data", "DATA", "--out", "OUT"),
+    ],
+    "omniglot-losses": [
+        *("-m", "likeness", "compare", "image/omniglot_losses", "--seeds", "3", "--tune", "5"),
+        *("--reference", "softmax", "--data", "DATA", "--out", "OUT"),
+    ],
+    "omniglot-classes": ["benchmarks/classes.py", "--data", "DATA", "--out", "OUT"],
+    "uncertainty": ["benchmarks/uncertainty.py", "--data", "DATA", "--out", "OUT"],
+    "speechocean-search": ["benchmarks/speechocean_search.py", "--data", "DATA", "--out", "OUT"],
+    "an4-losses": [
+        *("-m", "likeness", "compare", "speaker/an4", "--seeds", "3", "--tune", "5"),
+        *("--variants", "softmax,arcface,cosface,simple,vmf,multi_similarity,el_nivmf"),
+        *("schedule.steps=400", "schedule.eval_every=100", "items.num_folds=3"),
+        *("measure.trials.num_folds=3", "--data", "DATA", "--out", "OUT"),
+    ],
+    "fine-tuning": ["benchmarks/tuning.py", "--data", "DATA", "--out", "OUT"],
+}
+AT_A_TIME = 2
+
+
+def main() -> None:
+    """Start the jobs, or say how they stand."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--data", type=Path, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, required=True, help="folder of runs and results")
+    parser.add_argument("--only", default="", help="names of jobs, separated by commas")
+    parser.add_argument("--wait", action="store_true", help="do not go into the background")
+    parser.add_argument("--status", action="store_true", help="say how the jobs stand")
+    parser.add_argument("--stop", action="store_true", help="end the jobs that run")
+    arguments = parser.parse_args()
+    names = [name for name in arguments.only.split(",") if name] or list(JOBS)
+    if unknown := [name for name in names if name not in JOBS]:
+        parser.error(f"there is no job {unknown[0]!r}; the jobs are {', '.join(JOBS)}")
+    out: Path = arguments.out.resolve()
+    if arguments.status or arguments.stop:
+        if arguments.stop:
+            stop(out)
+        print_status(names, out)
+        return
+    if arguments.data is None:
+        parser.error("--data is missing: the folder that holds an4/, omniglot/ and the others")
+    if not arguments.wait:
+        start_in_background(arguments, names, out)
+        return
+    try:
+        with only_writer(out):
+            (out / "pid").write_text(str(os.getpid()), encoding="utf-8")
+            try:
+                failed = Jobs(arguments.data.resolve(), out).run_all(names)
+            finally:
+                (out / "pid").unlink(missing_ok=True)
+    except Busy:
+        sys.exit(f"{out}: another process measures there; see --status, or end it by --stop")
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+
+
+def start_in_background(arguments: argparse.Namespace, names: Sequence[str], out: Path) -> None:
+    """Start this script once more, in a session of its own, and return."""
+    if running(out):
+        print(f"{out}: it runs already")
+        print_status(names, out)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, str(Path(__file__).resolve()), "--wait", "--only", ",".join(names)]
+    command += ["--data", str(arguments.data.resolve()), "--out", str(out)]
+    with (out / "all.log").open("ab") as log:
+        subprocess.Popen(  # with a session of its own, it outlives the terminal
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    print(
+        f"{len(names)} jobs run in the background, {AT_A_TIME} at a time; what they print goes to "
+        f"{out}\nHow they stand: python benchmarks/results.py --out {out} --status"
+    )
+
+
+class Jobs:
+    """The jobs of a folder, of which some run.
+
+    Attributes:
+        data: The folder of the data sets.
+        out: The folder of runs and results.
+        active: The processes that run, each the leader of a process group of its own.
+        stopping: Whether no other job may begin.
+    """
+
+    def __init__(self, data: Path, out: Path):
+        self.data, self.out = data, out
+        self.active: set[subprocess.Popen[bytes]] = set()
+        self.stopping = False
+
+    def run_all(self, names: Sequence[str]) -> list[str]:
+        """Run the jobs that are not done; returns the names of those that failed."""
+        missing = [name for name in names if not (self.out / f"{name}.md").exists()]
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            try:
+                codes = list(pool.map(self.run, missing))
+            except (KeyboardInterrupt, SystemExit):
+                self.stopping = True
+                for process in list(self.active):
+                    with suppress(OSError):
+                        os.killpg(process.pid, signal.SIGTERM)
+                raise
+        return [name for name, code in zip(missing, codes, strict=True) if code]
+
+    def run(self, name: str) -> int:
+        """Run one job; returns its exit status."""
+        if self.stopping:
+            return 1
+        folders = {"DATA": str(self.data), "OUT": str(self.out / name)}
+        command = [sys.executable, *(folders.get(word, word) for word in JOBS[name])]
+        unfinished = self.out / f"{name}.md.part"
+        started = time.monotonic()
+        with unfinished.open("wb") as page, (self.out / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment_of_one_thread(),
+                stdin=subprocess.DEVNULL,
+                stdout=page,
+                stderr=log,
+                start_new_session=True,
+            )
+            self.active.add(process)
+            code = process.wait()
+            self.active.discard(process)
+        if code == 0:
+            unfinished.replace(self.out / f"{name}.md")
+        minutes = (time.monotonic() - started) / 60
+        print(f"{name}: exit status {code} after {minutes:.0f} minutes", flush=True)
+        return code
+
+
+def running(out: Path) -> bool:
+    """Whether a process measures in the folder."""
+    if not out.is_dir():
+        return False
+    try:
+        with only_writer(out):
+            return False
+    except Busy:
+        return True
+
+
+def stop(out: Path) -> None:
+    """End the process that measures in the folder, with all jobs that it runs."""
+    if not running(out):
+        return
+    with suppress(OSError, ValueError):
+        os.kill(int((out / "pid").read_text(encoding="utf-8")), signal.SIGTERM)
+    while running(out):
+        time.sleep(0.2)
+
+
+def print_status(names: Sequence[str], out: Path) -> None:
+    """Print a line for each job."""
+    active = running(out)
+    for name in names:
+        if (out / f"{name}.md").exists():
+            state = f"done: {out / f'{name}.md'}"
+        elif (out / f"{name}.md.part").exists():
+            log = out / f"{name}.log"
+            state = f"running, or waiting to go on: {log}" if active else f"not finished: {log}"
+        else:
+            state = "waiting" if active else "not begun"
+        print(f"{name:20s} {state}")
+
+
+if __name__ == "__main__":
+    main()
