@@ -214,7 +214,9 @@ def rate(found: list[tuple[str, int]]) -> str:
     """The share that was found in percent, with an interval over subjects."""
     names = np.array([name for name, _ in found])
     hits = np.array([hit for _, hit in found], np.float64)
-    means = np.array([[hits[names == name].sum(), (names == name).sum()] for name in set(names)])
+    means = np.array(
+        [[hits[names == name].sum(), (names == name).sum()] for name in sorted(set(names))]
+    )
     draws = np.random.default_rng(0).integers(len(means), size=(NUM_DRAWS, len(means)))
     sums = means[draws].sum(axis=1)
     low, high = percentile_interval(sums[:, 0] / sums[:, 1], 0.95)
