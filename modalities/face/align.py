@@ -52,6 +52,7 @@ ARCFACE_POINTS = (
     (70.7299, 92.2041),
 )
 Floats = NDArray[np.float64]
+_CANVAS_SIDE = 1024  # pixels of the longer side of an image that gets a margin
 
 
 class Faces(NamedTuple):
@@ -240,7 +241,9 @@ def load_detector(path: str | Path, *, min_score: float | None = None) -> Any:
 def detect(detector: Any, pixels: Pixels) -> Faces:
     """Find every face of an image.
 
-    Detectors get the image in the order of colours of InsightFace and OpenCV, which is BGR.
+    Detectors get the image in the order of colours of InsightFace and OpenCV, which is BGR. They do
+    not know faces that fill the image. So where none is found, the image is looked at once more in
+    the middle of a black canvas of twice its height and width.
 
     Args:
         detector: What load_detector() gives.
@@ -252,6 +255,12 @@ def detect(detector: Any, pixels: Pixels) -> Faces:
     Raises:
         ValueError: The image is too narrow for the detector.
     """
+    faces = _detect_once(detector, pixels)
+    return faces if len(faces.boxes) else _detect_on_canvas(detector, pixels)
+
+
+def _detect_once(detector: Any, pixels: Pixels) -> Faces:
+    """Find the faces that the detector finds in the image as it is."""
     # A box that overflows is that of no face; insightface does not mind.
     with np.errstate(over="ignore", invalid="ignore"):
         try:
@@ -265,6 +274,24 @@ def detect(detector: Any, pixels: Pixels) -> Faces:
     points = np.asarray(landmarks, dtype=np.float64).reshape(-1, 5, 2)
     finite = np.isfinite(table).all(axis=1) & np.isfinite(points).all(axis=(1, 2))
     return Faces(table[finite, :4], table[finite, 4], points[finite])
+
+
+def _detect_on_canvas(detector: Any, pixels: Pixels) -> Faces:
+    """Find faces in an image that lies in the middle of a canvas of twice its height and width."""
+    height, width = pixels.shape[:2]
+    # Detectors shrink what they get. A canvas for all pixels of a large image would only cost
+    # memory.
+    factor = min(1.0, _CANVAS_SIDE / max(height, width))
+    size = max(1, round(width * factor)), max(1, round(height * factor))
+    if factor < 1:
+        pixels = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+    left, top = size[0] // 2, size[1] // 2
+    canvas = np.zeros((2 * size[1], 2 * size[0], 3), np.uint8)
+    canvas[top : top + size[1], left : left + size[0]] = pixels
+    faces = _detect_once(detector, canvas)
+    scale = np.array((width / size[0], height / size[1]))
+    boxes = (faces.boxes.reshape(-1, 2, 2) - (left, top)) * scale
+    return Faces(boxes.reshape(-1, 4), faces.scores, (faces.landmarks - (left, top)) * scale)
 
 
 def choose_face(faces: Faces, height: int, width: int, choose: Choose = "largest") -> int:

@@ -34,8 +34,13 @@ SIDE = 64
 
 @pytest.fixture(scope="module")
 def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An SCRFD-like network of 64 x 64 that takes every bright red cell of 8 x 8 pixels for a face:
-    nine outputs, of which strides 16 and 32 never find any.
+    """An SCRFD-like network that takes every bright red cell of 8 x 8 pixels for a face."""
+    return tiny_detector(tmp_path_factory.mktemp("model") / "tiny_kps.onnx")
+
+
+def tiny_detector(path: Path, only: tuple[int, int] | None = None) -> Path:
+    """Write an SCRFD-like network of 64 x 64 that takes every bright red cell for a face, or only
+    the cell (column, row): nine outputs, of which strides 16 and 32 never find any.
     """
     nodes, outputs, constants = (
         [
@@ -51,8 +56,13 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
         constants.append(numpy_helper.from_array(values, name))
         return name
 
+    seen = np.ones((8, 8), np.float32)
+    if only is not None:
+        seen[:] = 0
+        seen[only[1], only[0]] = 1
     nodes += [
-        helper.make_node("Gather", ["cells", constant("first", np.array(0))], ["red"], axis=1),
+        helper.make_node("Mul", ["cells", constant("seen", seen)], ["looked_at"]),
+        helper.make_node("Gather", ["looked_at", constant("first", np.array(0))], ["red"], axis=1),
         helper.make_node("Reshape", ["red", constant("column", np.array([-1, 1]))], ["one"]),
         # two anchors in each cell
         helper.make_node(
@@ -82,7 +92,6 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
         opset_imports=[helper.make_opsetid("", 18)],
         ir_version=9,
     )
-    path = tmp_path_factory.mktemp("model") / "tiny_kps.onnx"
     onnx.save(model, str(path))
     return path
 
@@ -230,6 +239,28 @@ def test_detector_finds_and_crops(detector: Path) -> None:
     assert np.array_equal(aligned, align.crop(pixels, faces.landmarks[0]))
     with pytest.raises(ValueError, match="no face"):
         align.align_one(model, scene())
+
+
+@pytest.mark.parametrize("factor", [1, 40], ids=["small", "large"])
+def test_a_photograph_without_a_face_is_looked_at_again_with_a_margin(
+    tmp_path: Path, factor: int
+) -> None:
+    """A face at the edge, for a detector that finds none there: with a margin of half the size on
+    every side, a red square of 16 x 16 pixels at (16, 0) is the cell at (24, 16) of the network.
+    """
+    model = align.load_detector(tiny_detector(tmp_path / "one_cell.onnx", only=(3, 2)))
+    pixels = np.zeros((SIDE, SIDE, 3), np.uint8)
+    pixels[:16, 16:32] = (250, 40, 30)
+    pixels = pixels.repeat(factor, axis=0).repeat(factor, axis=1)
+    faces = align.detect(model, pixels)
+    assert len(faces.scores) == 1
+    assert np.allclose(faces.boxes, np.array([[-16, -32, 48, 32]]) * factor, atol=0.1 * factor)
+    expected = (np.array([16, 0]) + 16 * OFFSETS) * factor
+    assert np.allclose(faces.landmarks, expected, atol=0.1 * factor)
+    # What the first look finds stays as it was: no second one adds to it.
+    moved = np.roll(pixels, 16 * factor, axis=0)
+    assert np.allclose(align.detect(model, moved).boxes, np.array([8, 0, 40, 32]) * factor)
+    assert not len(align.detect(model, np.zeros_like(pixels)).boxes)
 
 
 def test_which_face_is_taken() -> None:
