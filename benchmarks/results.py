@@ -9,10 +9,11 @@
     python benchmarks/results.py --data ../shared/data --out runs/results --only an4,orl --wait
         two of the jobs, and returns when they are done
 
-Measures: nothing itself. Every job is one command of docs/results.md. What it prints is
-    OUT/NAME.md when it has succeeded, and what it says on the way is OUT/NAME.log. A job whose
-    NAME.md is there is not run again; delete the file to repeat it. A job that was interrupted goes
-    on where it was, because every script leaves its runs in a folder and trains what is missing.
+Measures: nothing itself. Every job has the commands of a section of docs/results.md. What they
+    print is OUT/NAME.md when they have succeeded, and what they say on the way is OUT/NAME.log. A
+    job whose NAME.md is there is not run again; delete the file to repeat it. A job that was
+    interrupted goes on where it was, because every script leaves its runs in a folder and trains
+    what is missing.
 Peers, limit: those of the scripts.
 Needs: what the scripts need, and the data sets in the folder of --data. A job whose data or package
     is missing fails, and the others go on.
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,43 +34,61 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from performance import ROOT, environment_of_one_thread, parser_of
 
 from toolkit.training.lock import Busy, only_writer
 
-# Name: the arguments of Python. DATA and OUT stand for the folders; OUT is the job's own.
+# Name: commands, one after the other, without the interpreter. {data} is the folder of the data
+# sets, {out} the job's own folder.
 JOBS: dict[str, list[str]] = {
-    "an4": ["benchmarks/an4.py", "--data", "DATA", "--out", "OUT", "--jobs", "1"],
-    "speechocean": ["benchmarks/speechocean.py", "--data", "DATA", "--out", "OUT", "--jobs", "1"],
-    "orl": [
-        *("recipes/face/orl.py", "--data", "DATA", "--out", "OUT"),
-        *("--variants", "estimated,arcface,simple"),
+    "an4": ["benchmarks/an4.py --data {data} --out {out} --jobs 1"],
+    "speechocean": [
+        "benchmarks/speechocean.py --data {data} --out {out} --jobs 1",
+        "benchmarks/fusion.py --data {data} --scores {out}",
     ],
-    "fsdd": ["recipes/speaker/fsdd.py", "DATA", "OUT"],
-    "scorers": ["benchmarks/scorers.py", "--data", "DATA", "--out", "OUT"],
+    "corpora": ["benchmarks/corpora.py --data {data} --out {out}"],
+    "orl": [
+        "recipes/face/orl.py --data {data} --out {out} --variants estimated,arcface,simple",
+    ],
+    "fsdd": [
+        "recipes/speaker/fsdd.py {data} {out}",
+        "benchmarks/voice_peers.py speechbrain --dataset fsdd --seconds .4 --steps 300 "
+        "--data {data} --out {out}/speechbrain",
+    ],
+    "voxsrc": [
+        "-m likeness evaluate {data}/protocols/voxsrc23_val/scores.txt.gz "
+        "--trials {data}/protocols/voxsrc23_val/trials.txt.gz --p-target 0.05 --p-target 0.01",
+        "benchmarks/scorers.py --data {data} --out {out}",
+    ],
+    "demo": ["-m likeness demo --out {out}"],
     "mnist": [
-        *("-m", "likeness", "compare", "image/vmf:mnist", "--seeds", "3"),
-        *("--data", "DATA", "--out", "OUT"),
+        "-m likeness compare image/vmf:mnist --seeds 3 --reference standard "
+        "--data {data} --out {out}",
     ],
     "omniglot": [
-        *("-m", "likeness", "compare", "image/omniglot", "--seeds", "3"),
-        *("--reference", "softmax", "--data", "DATA", "--out", "OUT"),
+        "-m likeness compare image/omniglot --seeds 3 --reference softmax "
+        "--data {data} --out {out}",
     ],
     "omniglot-losses": [
-        *("-m", "likeness", "compare", "image/omniglot_losses", "--seeds", "3", "--tune", "5"),
-        *("--reference", "softmax", "--data", "DATA", "--out", "OUT"),
+        "-m likeness compare image/omniglot_losses --seeds 3 --tune 5 --reference softmax "
+        "--data {data} --out {out}",
+        "benchmarks/uncertainty.py --data {data} --out {out}",
     ],
-    "omniglot-classes": ["benchmarks/classes.py", "--data", "DATA", "--out", "OUT"],
-    "uncertainty": ["benchmarks/uncertainty.py", "--data", "DATA", "--out", "OUT"],
-    "speechocean-search": ["benchmarks/speechocean_search.py", "--data", "DATA", "--out", "OUT"],
+    "omniglot-classes": ["benchmarks/classes.py --data {data} --out {out}"],
+    "speechocean-search": ["benchmarks/speechocean_search.py --data {data} --out {out}"],
+    "corpora-search": ["benchmarks/corpora.py --choose --data {data} --out {out}"],
     "an4-losses": [
-        *("-m", "likeness", "compare", "speaker/an4", "--seeds", "3", "--tune", "5"),
-        *("--variants", "softmax,arcface,cosface,simple,vmf,multi_similarity,el_nivmf"),
-        *("schedule.steps=400", "schedule.eval_every=100", "items.num_folds=3"),
-        *("measure.trials.num_folds=3", "--data", "DATA", "--out", "OUT"),
+        "-m likeness compare speaker/an4 --seeds 3 --tune 5 "
+        "--variants softmax,arcface,cosface,simple,vmf,multi_similarity,el_nivmf "
+        "schedule.steps=400 schedule.eval_every=100 items.num_folds=3 measure.trials.num_folds=3 "
+        "--data {data} --out {out}",
     ],
-    "fine-tuning": ["benchmarks/tuning.py", "--data", "DATA", "--out", "OUT"],
+    "fine-tuning": ["benchmarks/tuning.py --data {data} --out {out}"],
+    "pytorch-metric-learning": [
+        "benchmarks/omniglot_peers.py --data {data} --seeds 3 --out {out}",
+    ],
 }
 AT_A_TIME = 2
 
@@ -162,28 +182,33 @@ class Jobs:
         """Run one job; returns its exit status."""
         if self.stopping:
             return 1
-        folders = {"DATA": str(self.data), "OUT": str(self.out / name)}
-        command = [sys.executable, *(folders.get(word, word) for word in JOBS[name])]
         unfinished = self.out / f"{name}.md.part"
-        started = time.monotonic()
+        started, code = time.monotonic(), 0
         with unfinished.open("wb") as page, (self.out / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment_of_one_thread(),
-                stdin=subprocess.DEVNULL,
-                stdout=page,
-                stderr=log,
-                start_new_session=True,
-            )
-            self.active.add(process)
-            code = process.wait()
-            self.active.discard(process)
+            for command in JOBS[name]:
+                code = code or self.run_command(command, self.out / name, page, log)
         if code == 0:
             unfinished.replace(self.out / f"{name}.md")
         minutes = (time.monotonic() - started) / 60
         print(f"{name}: exit status {code} after {minutes:.0f} minutes", flush=True)
         return code
+
+    def run_command(self, command: str, folder: Path, page: BinaryIO, log: BinaryIO) -> int:
+        """Run one command of a job; returns its exit status."""
+        words = [word.format(data=self.data, out=folder) for word in shlex.split(command)]
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env=environment_of_one_thread(),
+            stdin=subprocess.DEVNULL,
+            stdout=page,
+            stderr=log,
+            start_new_session=True,
+        )
+        self.active.add(process)
+        code = process.wait()
+        self.active.discard(process)
+        return 1 if self.stopping else code
 
 
 def running(out: Path) -> bool:

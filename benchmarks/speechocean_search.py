@@ -1,7 +1,7 @@
 """Compares settings of the recipe speaker/speechocean on its training speakers only.
 
     python benchmarks/speechocean_search.py --data ../shared/data --out runs/speechocean-search
-        [arcface rich_shrinkage.3 ...]
+        ['as it is' 'shrinkage .1' ...]
 
 Measures: EER and minDCF(.01) of every candidate, by its own similarity and by cosine with AS-norm
     (as benchmarks/speechocean.py does it). The speakers are those that fold 0 of the recipe trains
@@ -62,10 +62,13 @@ CANDIDATES: dict[str, tuple[str, tuple[Change, ...]]] = {
     "as it is": ("arcface", ()),
     "statistics of AN4": (
         "arcface",
-        (backbone(differences=(), num_correlated=0, shrinkage=0.3),),
+        (backbone(differences=(), num_correlated=0),),
     ),
-    "shrinkage .3": ("arcface", (backbone(shrinkage=0.3),)),
-    "shrinkage .03": ("arcface", (backbone(shrinkage=0.03),)),
+    "shrinkage .1": ("arcface", (backbone(shrinkage=0.1),)),
+    "shrinkage .5": ("arcface", (backbone(shrinkage=0.5),)),
+    "no differences": ("arcface", (backbone(differences=()),)),
+    "no correlations": ("arcface", (backbone(num_correlated=0),)),
+    "correlations of 40 groups": ("arcface", (backbone(num_correlated=40),)),
     "256 dimensions": ("arcface", (backbone(dim=256, num_directions=256),)),
     "crops of 1.5 to 4 s": ("arcface", (crops(1.5, 4.0),)),
     "500 steps": ("arcface", (steps(500),)),

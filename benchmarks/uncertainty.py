@@ -6,11 +6,11 @@
         --seeds 1 --set schedule.steps=200
         a try of a minute
 
-Measures: every variant and seed of recipes/image/omniglot_losses.py. Each image of the unseen alphabets
-    is a query among all others. R-AUROC is the probability that a right query has a higher quality
-    than a wrong one. AURC is the mean error of the queries that are kept, over all shares that are
-    kept, and E-AURC what it exceeds that of the best order by (eval/uncertainty.py). Each is the
-    mean over seeds with its standard error, and the 95 % interval of that mean over characters.
+Measures: every variant and seed of recipes/image/omniglot_losses.py. Each image of the unseen
+    alphabets is a query among all others. R-AUROC is the probability that a right query has a
+    higher quality than a wrong one. AURC is the mean error of the queries that are kept, over all
+    shares that are kept, and E-AURC what it exceeds that of the best order by. Each is the mean
+    over seeds with its standard error, and the 95 % interval of that mean over characters.
     The qualities are the norm of the embedding and, where the loss has class vectors, the highest
     probability that it gives to a training class.
     OUT is the folder of `likeness compare image/omniglot_losses --tune 5 --out OUT`, or a new one.
@@ -25,6 +25,7 @@ Gives: the rows of a table of docs/results.md.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,10 +53,22 @@ QUALITIES = {"norm": "norm", "probability": "class probability"}
 _ROWS = 256  # images whose class probabilities are computed at once
 
 
-def recipe_of(variant: str, seed: int, assignments: Sequence[str]) -> Recipe:
-    """The variant of the recipe with a seed and changed settings."""
+def recipe_of(variant: str, seed: int, assignments: Sequence[str], folder: Path) -> Recipe:
+    """The variant of the recipe with a seed and changed settings.
+
+    Where the folder holds a run, the settings that a search may pick are those of the run.
+    """
     recipe, _ = load(f"{RECIPE}:{variant}")
-    return replace(override(recipe, list(assignments)), seed=seed)
+    stored = folder / "recipe.json"
+    picked = []
+    if stored.is_file():
+        description = json.loads(stored.read_text(encoding="utf-8"))
+        for field in read(str(RECIPE))["RANGES"].get(variant, {}):
+            part, _, name = field.partition(".")
+            values = description[part].get("args", description[part])
+            if name in values:
+                picked.append(f"{field}={values[name]}")
+    return replace(override(recipe, [*picked, *assignments]), seed=seed)
 
 
 @torch.no_grad()
@@ -90,12 +103,12 @@ def measured_of(
     folder = out / variant / f"seed-{seed}"
     if (folder / MEASURED).is_file():
         return per_item.read(folder / MEASURED)
-    recipe = recipe_of(variant, seed, assignments)
+    recipe = recipe_of(variant, seed, assignments, folder)
     if not (folder / TEST).is_file():
         fit(recipe, data=data, out=folder, resume=True)
         run_test(recipe, folder, data)
     tested = per_item.read(folder / TEST)
-    columns = {name: tested.columns[name] for name in ("recall@1", "norm")}
+    columns = {name: tested.columns[name] for name in ("recall@1", "map@r", "norm")}
     found = probabilities(recipe, folder, data)
     if found is not None:
         columns["probability"] = found

@@ -34,14 +34,7 @@ from toolkit.losses.softmax import Softmax
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 
-STATISTICS = partial(
-    OrderStatistics,
-    dim=128,
-    dropout=0.5,
-    differences=(2, 8),
-    num_correlated=20,
-    shrinkage=0.1,
-)
+STATISTICS = partial(OrderStatistics, dim=128, dropout=0.5, differences=(2, 8), num_correlated=20)
 
 ARCFACE = Recipe(
     modality="speaker",

@@ -1,0 +1,220 @@
+"""Measures speaker verification across corpora: trained on two, tested on a third.
+
+    python benchmarks/corpora.py --data ../shared/data --out runs/corpora
+    python benchmarks/corpora.py --data ../shared/data --out runs/corpora --choose
+        trains on one corpus and tests on another, which is what systems are chosen by
+
+Measures: EER and minDCF(.01) with 95 % intervals over the tested speakers. The corpora are
+    speechocean (149 speakers, read English, half children), AN4 (54 speakers) and LibriSpeech (251
+    speakers, one recording each, which is cut into three equal stretches). Models of all three
+    are tested on FSDD (six speakers, digits of .4 s at 8 kHz) as well. All pairs of the tested
+    corpus are trials. Ours are scored by their own similarity, and by cosine with AS-norm whose
+    cohort is the training speakers. What is in OUT is not run again.
+    The choice: for the test on a corpus, a system may be picked by what the two others say alone,
+    each trained on one of them and tested on the other. --choose measures these six transfers. No
+    row of the matrix was used for a choice that concerns its own column.
+    What it does not show: each speaker has one session in each corpus, so that the microphone and
+    the room are a cue in the tests as well.
+Peers: LDA on filterbank statistics and SpeechBrain's ECAPA-TDNN without mean normalisation
+    (voice_peers.py), trained on the same recordings.
+Limit: none.
+Needs: speechbrain and scikit-learn, which come with Likeness, and speechocean/, an4/, librispeech/
+    and fsdd/ in the folder of --data.
+Takes: 2 CPU minutes a model of statistics; SpeechBrain's what --steps gives it.
+Gives: section "Across corpora" of docs/results.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import permutations
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import soundfile
+import torch
+import voice_peers
+from folds import errors_of, train_and_score
+from performance import ROOT, parser_of, row, table
+
+from eval.formats.trials import read_scores, write_scores
+from eval.similarity import score_trials
+from eval.types import Trials
+from modalities.speaker import an4, fsdd, speechocean
+from modalities.speaker.audio import speed_copies
+from modalities.speaker.augment import train_view
+from modalities.speaker.features import KaldiFbank
+from toolkit.data.items import Item, Items
+from toolkit.data.pairs import all_pairs
+from toolkit.training import recipe as recipes
+from toolkit.training.recipe import Recipe
+
+RECIPE = ROOT / "recipes" / "speaker" / "speechocean.py"
+CORPORA = ("speechocean", "an4", "librispeech")
+NUM_STRETCHES, LEAST_SECONDS = 3, 3.0
+Change = Callable[[Recipe], Recipe]
+
+
+def same(recipe: Recipe) -> Recipe:
+    """The recipe as it is."""
+    return recipe
+
+
+def mean_normalised(recipe: Recipe) -> Recipe:
+    """With the mean of each recording subtracted."""
+    return replace(recipe, frontend=partial(KaldiFbank, num_mels=80, cmn=True))
+
+
+def noisy(recipe: Recipe) -> Recipe:
+    """With noise on half of the views, and a codec on a quarter."""
+    view = partial(
+        train_view, seconds=(0.8, 2.5), noise_prob=0.5, snr_db=(0.0, 20.0), codec_prob=0.25
+    )
+    return replace(recipe, augment=view)
+
+
+# Our systems: the variant of the recipe speaker/speechocean, and what is changed.
+SYSTEMS: dict[str, tuple[str, Change]] = {
+    "statistics": ("arcface", same),
+    "statistics, mean normalised": ("arcface", mean_normalised),
+    "statistics, noise and codecs": ("arcface", noisy),
+    "ecapa": ("ecapa", same),
+}
+PEERS = ("lda", "speechbrain")
+
+
+class Cell(NamedTuple):
+    """What is trained on and what is tested."""
+
+    sources: tuple[str, ...]
+    target: str
+
+    @property
+    def name(self) -> str:
+        """Such as "an4+librispeech-to-speechocean"."""
+        return "+".join(self.sources) + "-to-" + self.target
+
+
+def matrix() -> list[Cell]:
+    """Two corpora to the third, and all three to FSDD."""
+    two = [Cell(tuple(name for name in CORPORA if name != target), target) for target in CORPORA]
+    return [*two, Cell(CORPORA, "fsdd")]
+
+
+def transfers() -> list[Cell]:
+    """One corpus to one other."""
+    return [Cell((source,), target) for source, target in permutations(CORPORA, 2)]
+
+
+def items_of(data: Path, corpus: str) -> Items:
+    """All recordings of a corpus; labels begin with its name.
+
+    Those of LibriSpeech are stretches, and recordings below 3 s are left out.
+    """
+    if corpus == "librispeech":
+        whole = [
+            item
+            for item in an4.items(data, split="all", librispeech=True)
+            if item.id.startswith("libri-")
+        ]
+        seconds = [soundfile.info(item.path).duration for item in whole]
+        return Items.of(
+            item._replace(
+                id=f"{item.id}-{number}",
+                stretch=(length * number / NUM_STRETCHES, length * (number + 1) / NUM_STRETCHES),
+            )
+            for item, length in zip(whole, seconds, strict=True)
+            if length >= LEAST_SECONDS
+            for number in range(NUM_STRETCHES)
+        )
+    dataset = {"speechocean": speechocean, "an4": an4, "fsdd": fsdd}[corpus]
+    return Items.of(
+        item._replace(id=f"{corpus}-{item.id}", label=f"{corpus}-{item.label}")
+        for item in dataset.items(data, split="all")
+    )
+
+
+def run_cell(system: str, cell: Cell, data: Path, out: Path, steps: int) -> str:
+    """Train and score a cell; a line that says what it took, or "" where it is there already."""
+    folder = out / system.replace(" ", "_").replace(",", "")
+    file = folder / f"{cell.name}.txt"
+    if file.exists():
+        return ""
+    tested = items_of(data, cell.target)
+    trials = all_pairs(tested)
+    training: Sequence[Item] = [item for name in cell.sources for item in items_of(data, name)]
+    if system in SYSTEMS:
+        variant, change = SYSTEMS[system]
+        recipe, _ = recipes.load(f"{RECIPE}:{variant}")
+        # Speeds are new classes, as in the recipe.
+        training = speed_copies(training, (0.9, 1.1))
+        return train_and_score(
+            change(recipe), training, tested, trials, data=data, folder=folder, name=cell.name
+        )
+    torch.set_num_threads(1)
+    embedded = (
+        voice_peers.lda(training, tested)
+        if system == "lda"
+        else voice_peers.speechbrain(training, tested, voice_peers.Settings(steps))
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_scores(file, trials, score_trials(trials, embedded))
+    return str(file)
+
+
+def cell_text(trials: Trials, values: np.ndarray) -> str:
+    """EER and minDCF with their intervals."""
+    errors = errors_of(trials, values)
+    (low, high), (least, most) = errors.interval("eer"), errors.interval("min_dcf")
+    return (
+        f"{100 * errors.eer:.1f} [{100 * low:.1f}, {100 * high:.1f}], "
+        f"{errors.min_dcf:.2f} [{least:.2f}, {most:.2f}]"
+    )
+
+
+def main() -> None:
+    """Train what is missing, then print the matrix."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and scores")
+    parser.add_argument("--choose", action="store_true", help="one corpus to one other")
+    parser.add_argument(
+        "--systems",
+        default=";".join([*PEERS, *SYSTEMS]),
+        help="names, separated by semicolons (default: all)",
+    )
+    parser.add_argument("--steps", type=int, default=1000, help="of SpeechBrain's ECAPA")
+    parser.add_argument("--jobs", type=int, default=1, help="models trained at a time")
+    arguments = parser.parse_args()
+    systems = arguments.systems.split(";")
+    if unknown := sorted(set(systems) - {*PEERS, *SYSTEMS}):
+        parser.error(f"no system is named {unknown[0]!r}: {'; '.join([*PEERS, *SYSTEMS])}")
+    cells = transfers() if arguments.choose else matrix()
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+        waiting = [
+            pool.submit(run_cell, system, cell, arguments.data, arguments.out, arguments.steps)
+            for system in systems
+            for cell in cells
+        ]
+        for future in waiting:
+            if future.result():
+                print(future.result(), file=sys.stderr, flush=True)
+    table(
+        "EER % and minDCF(.01)", *(f"{'+'.join(cell.sources)} to {cell.target}" for cell in cells)
+    )
+    for system in systems:
+        folder = arguments.out / system.replace(" ", "_").replace(",", "")
+        for ending, said in ((".txt", ""), (".as_norm.txt", ", AS-norm")):
+            files = [folder / f"{cell.name}{ending}" for cell in cells]
+            if all(file.exists() for file in files):
+                row(system + said, *(cell_text(*read_scores(file)) for file in files))
+
+
+if __name__ == "__main__":
+    main()
