@@ -6,8 +6,10 @@ Measures: EER and minDCF(.01) of variants and seeds of recipes/speaker/speechoce
     similarity and by cosine with AS-norm. A model is trained on four fifths of the speakers and
     scores all pairs of the rest; the trials of the five folds are pooled. Intervals are a bootstrap
     over speakers. "vs LDA" is paired: the difference on the same draws of speakers. Then error
-    rates by age and by sex, at the threshold of all trials and at the group's own. What is in OUT
-    is not run again, so the command can be stopped and repeated.
+    rates by age and by sex, at the threshold of all trials and at the group's own; and the misses
+    at the threshold of the EER by age and by how much speech the shorter recording of a trial has:
+    frames of 10 ms within 35 dB of the loudest. What is in OUT is not run again, so the command can
+    be stopped and repeated.
 Peers: LDA and SpeechBrain's ECAPA-TDNN on the same folds; voice_peers.py trains them.
 Limit: none; this is about errors, not about time.
 Needs: speechbrain and scikit-learn, which come with Likeness, and speechocean/ in the folder of
@@ -33,10 +35,12 @@ from eval.bootstrap import percentile_interval
 from eval.formats.subjects import subjects_of
 from eval.protocols.verification import VerificationSettings
 from eval.types import Scores
-from modalities.speaker import speechocean
+from eval.verification import verification_metrics
+from modalities.speaker import audio, speechocean
 
 NUM_FOLDS = 5
 RECIPE = ROOT / "recipes" / "speaker" / "speechocean.py"
+FRAME, LOUD_DB = 160, 35.0  # samples of a frame, and dB below the loudest frame
 SEEDED = ("arcface",)  # the variants that get all seeds
 
 
@@ -99,7 +103,7 @@ def print_groups(name: str, files: list[Path], data: Path) -> None:
     pairs = np.stack([numbers[0][trials.enrol], numbers[1][trials.probe]], axis=1)
     known = speechocean.speakers(data)
     speaker_of = {item: item.partition("/")[0] for item in {*trials.enrol_ids, *trials.probe_ids}}
-    settings = VerificationSettings(fars=(0.01,), resamples=1000)
+    settings = VerificationSettings(fars=(0.01,), num_resamples=1000)
     for group_of in (
         {who: speaker.band for who, speaker in known.items()},
         {who: speaker.sex for who, speaker in known.items()},
@@ -113,6 +117,50 @@ def print_groups(name: str, files: list[Path], data: Path) -> None:
             table(*head)
             for cells in body:
                 row(*(cell.strip() for cell in cells))
+
+
+def speech_seconds(data: Path) -> dict[str, float]:
+    """How much speech each recording has, in seconds."""
+    seconds = {}
+    for item in speechocean.items(data, split="all"):
+        wave = audio.read(item)
+        frames = wave[: len(wave) // FRAME * FRAME].reshape(-1, FRAME)
+        levels = 10 * np.log10(np.square(frames).mean(axis=1) + 1e-10)
+        seconds[item.id] = 0.01 * np.count_nonzero(levels > levels.max() - LOUD_DB)
+    return seconds
+
+
+def print_misses(name: str, files: list[Path], data: Path) -> None:
+    """Print the misses at the threshold of the EER, by band of age and by amount of speech."""
+    trials, values = pooled(files)
+    assert trials.target is not None
+    target = trials.target
+    measured = verification_metrics(values[target], values[~target], p_targets=(), fars=())
+    threshold = float(measured["eer"].threshold)
+    known, seconds = speechocean.speakers(data), speech_seconds(data)
+    bands = np.array([known[item.partition("/")[0]].band for item in trials.enrol_ids])
+    shorter = np.minimum(
+        np.array([seconds[item] for item in trials.enrol_ids])[trials.enrol],
+        np.array([seconds[item] for item in trials.probe_ids])[trials.probe],
+    )
+    low, high = np.quantile(shorter[target], (1 / 3, 2 / 3))
+    print(f"\n{name}: misses at the threshold of the EER, {threshold:.3g}\n", flush=True)
+    table(
+        "target trials of",
+        "mean score",
+        "deviation",
+        f"below {low:.1f} s of speech",
+        f"{low:.1f} to {high:.1f} s",
+        f"from {high:.1f} s",
+    )
+    for band in ("child", "teenager", "adult"):
+        own = target & (bands[trials.enrol] == band)
+        cells = []
+        for third in (shorter < low, (shorter >= low) & (shorter < high), shorter >= high):
+            number = np.count_nonzero(own & third)
+            missed = np.count_nonzero(own & third & (values < threshold))
+            cells.append(f"{100 * missed / number:.1f} % of {number}")
+        row(band, f"{values[own].mean():.2f}", f"{values[own].std():.2f}", *cells)
 
 
 def main() -> None:
@@ -154,6 +202,7 @@ def main() -> None:
         for ending, said in ((".txt", ""), (".as_norm.txt", " with AS-norm")):
             files = [folder / f"fold{k}{ending}" for k in range(NUM_FOLDS)]
             print_groups(f"{variant}{said}", files, data)
+            print_misses(f"{variant}{said}", files, data)
 
 
 if __name__ == "__main__":
