@@ -106,7 +106,8 @@ def write_files(folder: Path, num_trials: int, data: Path) -> Mapping[str, Path]
 def write_page(folder: Path, paths: Mapping[str, Path]) -> tuple[Path, float]:
     """Write the page; returns its path and the seconds that it took."""
     from eval.protocols.verification import VerificationSettings
-    from likeness.commands.evaluate import Page, evaluate_files
+    from likeness.evaluation_page import Page
+    from likeness.score_files import evaluate_files
 
     begin = time.perf_counter()
     page = Page(folder / "report", [paths["embeddings.npz"]], paths["media.txt"], "benchmark")

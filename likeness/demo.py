@@ -16,8 +16,9 @@ from eval import similarity
 from eval.formats import embeddings
 from eval.formats import trials as trial_lists
 from eval.types import Embeddings, Trials
-from likeness.commands.evaluate import Page, evaluate_files
+from likeness.evaluation_page import Page
 from likeness.models.run import load_model
+from likeness.score_files import evaluate_files
 from toolkit.data.item_lists import read_items, write_items
 from toolkit.data.items import Item
 from toolkit.models.embed import embed

@@ -5,39 +5,40 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from eval.bootstrap import Ends
-from eval.formats.bare_scores import Order, is_bare, read_bare_scores
-from eval.formats.trials import read_scores
-from eval.protocols.side_by_side import Compared, evaluate_together, labelled, refuse_one_kind
+from eval.formats.bare_scores import Order
+from eval.protocols.side_by_side import Compared
 from eval.protocols.verification import Evaluated, VerificationSettings
-from eval.protocols.verification import evaluate as evaluate_values
 from eval.results import Result, as_html, write_json
 from eval.scoring.origin import Origin, read_origin
 from eval.scoring.score import Scored
 from eval.thresholds import Thresholds
-from eval.types import Embeddings, Scores, Trials, name_first
+from eval.types import Embeddings, Scores, Trials
 from likeness.files import (
     File,
     Names,
     embeddings_of,
     names_of,
-    names_of_files,
     quality_of,
     settings_of,
     trials_of,
 )
 from likeness.frames import data_frame
+from likeness.systems import (
+    AboutSystems,
+    System,
+    labelled_systems,
+    measure,
+    systems_of,
+    with_bare,
+)
 
 if TYPE_CHECKING:
+    from eval.reports.media import Media
     from likeness.model import Model
-
-System = File | Scored | Scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,22 +166,12 @@ class Evaluation:
             True
         """
         from likeness.model import Model
-        from likeness.thresholds import keep, over_subjects, place_for
+        from likeness.thresholds import place_for
 
         name = self._only.results[0].system
-        place = (to.thresholds_file or to.source) if isinstance(to, Model) else to
-        path, origin = place_for(place, self.origins.get(name), name=name)
-        thresholds, left_out = keep(
-            path,
-            self.compared.scores[name],
-            origin,
-            fars=self.settings.fars,
-            subjects=self.results[0].counts.get("subjects"),
-            data=data,
-            guarantee=over_subjects(
-                guarantee, self.compared.trials.get(name), self.compared.subject_of, name=name
-            ),
-        )
+        model = (to.thresholds_file or to.source) if isinstance(to, Model) else to
+        place = place_for(model, self.origins.get(name), name=name)
+        thresholds, left_out = keep_thresholds(self, place, data=data, guarantee=guarantee)
         if left_out:
             warnings.warn(left_out, stacklevel=2)
         return thresholds
@@ -214,7 +205,9 @@ class Evaluation:
         folder: File,
         *,
         embeddings: File | Embeddings | Mapping[str, File | Embeddings] | None = None,
-        media: File | None = None,
+        media: File | Media | None = None,
+        command: str = "likeness.evaluate(...) in Python",
+        inputs: Mapping[str, str] | None = None,
     ) -> Path:
         """Write a self-contained page with the results, plots and the hardest trials.
 
@@ -223,12 +216,15 @@ class Evaluation:
             embeddings: what was scored, or its file, for all systems or by system. The page then
                 has quality by norm and a map.
             media: folder of the recordings or images that the ids name, a list `id path`, or a
-                table, Kaldi folder or .rttm file. The page then shows those of the
-                hardest trials.
+                table, Kaldi folder or .rttm file, or what `likeness.media.media_of` read of these.
+                The page then shows those of the hardest trials.
+            command: makes the page again.
+            inputs: file -> its SHA-256, for the record.
 
         Returns:
             The path of the page.
         """
+        from eval.reports.media import Media
         from eval.reports.verification import write_page
         from likeness.media import media_of
 
@@ -241,10 +237,49 @@ class Evaluation:
         return write_page(
             Path(folder),
             self.compared,
-            command="likeness.evaluate(...) in Python",
+            command=command,
+            inputs=inputs,
             embeddings=embedded,
-            media=None if media is None else media_of(Path(media)),
+            media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
         )
+
+
+def keep_thresholds(
+    evaluation: Evaluation,
+    place: tuple[Path, Origin],
+    *,
+    data: str | None = None,
+    guarantee: float | None = None,
+) -> tuple[Thresholds, str]:
+    """Keep the thresholds of the only system of an evaluation, at the EER and at each FAR.
+
+    Args:
+        evaluation: what was measured, of one system.
+        place: the file and what gave the scores, from `likeness.thresholds.place_for`.
+        data: as in `Evaluation.save_thresholds`; so is `guarantee`.
+
+    Returns:
+        What was stored, and a sentence on the rates that were not, or "".
+
+    Raises:
+        ValueError: as `likeness.thresholds.keep` and `over_subjects`.
+    """
+    from likeness.thresholds import keep, over_subjects
+
+    compared = evaluation.compared
+    (name,) = compared.scores
+    path, origin = place
+    return keep(
+        path,
+        compared.scores[name],
+        origin,
+        fars=evaluation.settings.fars,
+        subjects=compared.results[0].counts.get("subjects"),
+        data=data,
+        guarantee=over_subjects(
+            guarantee, compared.trials.get(name), compared.subject_of, name=name
+        ),
+    )
 
 
 def evaluate(
@@ -295,7 +330,7 @@ def evaluate(
         >>> 0 <= result.eer <= 1, result.threshold(far=0.1) <= 1
         (True, True)
     """
-    systems = _with_bare(_systems_of(scores), score_order)
+    systems = with_bare(systems_of(scores), score_order)
     if reference is not None and reference not in systems:
         raise ValueError(
             f"the reference {reference!r} is none of the systems; there is "
@@ -303,22 +338,21 @@ def evaluate(
         )
     settings = settings_of(settings, VerificationSettings)
     labels = None if trials is None else trials_of(trials)
-    if any(isinstance(system, Scores) for system in systems.values()):
-        if any(of_ids is not None for of_ids in (labels, subjects, groups, quality)):
-            raise ValueError(
-                "Scores have no ids, so trials, subjects, groups and quality tell nothing of them; "
-                "give what likeness.score gives, or a score file"
-            )
-        compared = each_alone(systems, settings)
-    else:
-        compared = evaluate_together(
-            {name: _labelled(name, system, labels) for name, system in systems.items()},
-            settings,
-            reference=reference,
-            subject_of=names_of(subjects, "subjects"),
-            group_of=names_of(groups, "groups"),
-            quality=None if quality is None else dict.fromkeys(systems, _quality_of(quality)),
+    if any(isinstance(system, Scores) for system in systems.values()) and any(
+        of_ids is not None for of_ids in (labels, subjects, groups, quality)
+    ):
+        raise ValueError(
+            "Scores have no ids, so trials, subjects, groups and quality tell nothing of them; "
+            "give what likeness.score gives, or a score file"
         )
+    labelled = labelled_systems(systems, labels)
+    about = AboutSystems(
+        reference,
+        subject_of=names_of(subjects, "subjects"),
+        group_of=names_of(groups, "groups"),
+        quality=None if quality is None else dict.fromkeys(systems, _quality_of(quality)),
+    )
+    compared = measure(labelled, settings, about)
     return Evaluation(compared, settings, {name: _origin(of) for name, of in systems.items()})
 
 
@@ -337,126 +371,3 @@ def _origin(system: System) -> Origin | None:
     if isinstance(system, Scores):
         return None
     return system.origin if isinstance(system, Scored) else read_origin(Path(system))
-
-
-def _systems_of(scores: Any) -> dict[str, System]:
-    """Name -> scores of each system.
-
-    Raises:
-        ValueError: There are none, their types are not known, or two have one name.
-    """
-    if isinstance(scores, Mapping):
-        systems = {str(name): system for name, system in scores.items()}
-        if len(systems) < len(scores):
-            raise ValueError(
-                f"{len(scores)} systems have {len(systems)} names ({name_first(systems)}); give "
-                "each a name of its own"
-            )
-    elif isinstance(scores, Scored | Scores):
-        systems = {"scores": scores}
-    else:
-        listed = [scores] if isinstance(scores, str | PathLike) else _listed(scores)
-        systems = dict(zip(_names_in(listed), listed, strict=True))
-    if not systems:
-        raise ValueError("there are no scores to evaluate; give at least one system")
-    for system in systems.values():
-        if not isinstance(system, Scored | Scores | str | PathLike):
-            raise _unknown(system)
-    return systems
-
-
-def _listed(scores: Any) -> list[Any]:
-    if isinstance(scores, bytes) or not isinstance(scores, Sequence):
-        raise _unknown(scores)
-    return list(scores)
-
-
-def _names_in(listed: Sequence[Any]) -> list[str]:
-    """A distinct name for each system of a sequence."""
-    for system in listed:
-        if not isinstance(system, Scored | str | PathLike):
-            raise _unknown(system)
-    files = [Path(system) for system in listed if not isinstance(system, Scored)]
-    of_files = iter(names_of_files(files, "score"))
-    names = [system.system if isinstance(system, Scored) else next(of_files) for system in listed]
-    if len(set(names)) < len(names):
-        twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
-        raise ValueError(
-            f"several scores are called {twice}; give a mapping from names of your own to scores"
-        )
-    return names
-
-
-def _unknown(scores: Any) -> ValueError:
-    return ValueError(
-        f"scores of type {type(scores).__name__} cannot be evaluated; give what likeness.score "
-        "gives, a score file, a mapping from names to these, or likeness.Scores(values, target)"
-    )
-
-
-def _with_bare(systems: dict[str, System], order: Order | None) -> dict[str, System]:
-    """The systems, with the Scores of files that have no ids."""
-    read: dict[str, System] = {}
-    for name, system in systems.items():
-        is_file = isinstance(system, str | PathLike)
-        is_bare_file = is_file and is_bare(Path(system))  # type: ignore[arg-type]
-        read[name] = read_bare_scores(Path(system), order) if is_bare_file else system  # type: ignore[arg-type]
-    if order is not None and read == systems:
-        raise ValueError(
-            f"score_order={order!r} is for score files of lines `label score`, and none is one; "
-            "leave it out"
-        )
-    return read
-
-
-def each_alone(systems: Mapping[str, System], settings: VerificationSettings) -> Compared:
-    """Measure Scores, which have no ids: neither subjects nor differences are known.
-
-    Raises:
-        ValueError: Some systems have ids and others have not.
-    """
-    bare = {name: system for name, system in systems.items() if isinstance(system, Scores)}
-    if len(bare) < len(systems):
-        raise ValueError(
-            f"{len(bare)} of {len(systems)} systems are Scores, which have no ids "
-            f"({name_first(bare)}), and cannot be set beside the others; give all with ids, or none"
-        )
-    results: list[Result] = []
-    for name, scores in bare.items():
-        refuse_one_kind(name, scores.target)
-        results += evaluate_values(
-            scores, settings, system=name, subjects_from="unknown: bare scores have no ids"
-        ).results
-    return Compared(results, bare, {})
-
-
-def _with_labels(trials: Trials, labels: Trials | None) -> Trials:
-    """The trials with the labels of the same list, where they have none of their own."""
-    if trials.target is not None or labels is None:
-        return trials
-    same = (
-        trials.enrol_ids == labels.enrol_ids
-        and trials.probe_ids == labels.probe_ids
-        and np.array_equal(trials.enrol, labels.enrol)
-        and np.array_equal(trials.probe, labels.probe)
-    )
-    if not same:
-        raise ValueError(
-            "the scores are those of another list than `trials`; score the list with the labels"
-        )
-    return labels
-
-
-def _labelled(name: str, system: System, labels: Trials | None) -> tuple[Trials, Scores]:
-    """The trials and scores of one system.
-
-    Raises:
-        ValueError: the trials have no labels, or labels of one kind only.
-    """
-    assert not isinstance(system, Scores)  # which have no trials
-    if isinstance(system, Scored):
-        trials, values = _with_labels(system.trials, labels), system.values
-    else:
-        trials, values = read_scores(Path(system), labels)
-    remedy = "give a trial list that has them as `trials`"
-    return labelled(name, trials, values, unlabelled=f"{name}: its trials have no labels; {remedy}")

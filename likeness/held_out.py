@@ -6,6 +6,7 @@ without another list.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -175,6 +176,36 @@ def write_held_out(run: Path, held_out: HeldOut) -> None:
     else:
         remove(files.items)
     held_out.scored.save(files.scores)
+
+
+def run_of_scores(scores: Sequence[Path]) -> HeldOutFiles | None:
+    """The files of the run whose folder stands in place of a score file, if one does.
+
+    Raises:
+        ValueError: The folder holds no scores, or those of another model than its own, or stands
+            beside other scores.
+    """
+    folders = [path for path in scores if path.is_dir()]
+    if not folders:
+        return None
+    files = HeldOutFiles(folders[0])
+    if len(scores) > 1:
+        raise ValueError(
+            f"{files.run} is a folder, which stands for one run alone; beside others name the "
+            f"score file, as in {files.scores}"
+        )
+    if not files.scores.is_file():
+        raise ValueError(
+            f"{files.run} is a folder without {files.scores.relative_to(files.run)}, which "
+            "`likeness train` leaves there for recipes that hold subjects out; name a score file"
+        )
+    refuse_another_model(files)
+    return files
+
+
+def existing(path: Path) -> Path | None:
+    """The path of a file that a run may have left, or None where it has not."""
+    return path if path.is_file() else None
 
 
 def refuse_another_model(files: HeldOutFiles) -> None:

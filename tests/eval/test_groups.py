@@ -19,7 +19,7 @@ from eval.protocols.verification import VerificationSettings
 from eval.types import Scores, Trials
 from eval.verification import eer, tar_at_far
 from likeness.cli import main
-from likeness.commands.evaluate import evaluate_files
+from likeness.score_files import AboutScores, evaluate_files
 
 FARS = (0.1, 0.01)
 
@@ -268,6 +268,8 @@ def test_groups_need_subjects_for_their_intervals(tmp_path: Path) -> None:
     (tmp_path / "groups.txt").write_text("a x\nb x\nc y\n")
     with pytest.raises(ValueError, match="--subjects"):
         evaluate_files(
-            [tmp_path / "x.txt"], group_list=tmp_path / "groups.txt", json_file=tmp_path / "x.json"
+            [tmp_path / "x.txt"],
+            about=AboutScores(groups=tmp_path / "groups.txt"),
+            json_file=tmp_path / "x.json",
         )
     assert not (tmp_path / "x.json").exists()

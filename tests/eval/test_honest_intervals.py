@@ -31,8 +31,9 @@ from eval.results import ends_text
 from eval.results import table as result_table
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer
-from likeness.commands.evaluate import Page, evaluate_files
 from likeness.commands.retrieve import retrieve_files
+from likeness.evaluation_page import Page
+from likeness.score_files import evaluate_files
 
 FAST = VerificationSettings(num_resamples=60)
 BRACKET = re.compile(r"\[ *[+-]?[\d.]+, ")  # of an interval, and not of a note

@@ -17,7 +17,8 @@ from eval.protocols.verification import VerificationSettings
 from eval.types import Scores, Trials
 from eval.verification import eer
 from likeness.cli import main
-from likeness.commands.evaluate import Page, evaluate_files
+from likeness.evaluation_page import Page
+from likeness.score_files import evaluate_files
 
 FAST = VerificationSettings(num_resamples=200, p_targets=(0.05,), fars=(0.1,))
 

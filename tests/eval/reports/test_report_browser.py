@@ -18,7 +18,8 @@ from eval.formats import embeddings as files
 from eval.formats.trials import read_scores, write_scores
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Trials
-from likeness.commands.evaluate import Page, evaluate_files
+from likeness.evaluation_page import Page
+from likeness.score_files import evaluate_files
 
 
 @pytest.fixture(scope="module")

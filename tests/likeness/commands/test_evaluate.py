@@ -18,7 +18,8 @@ from eval.formats.trials import write_scores
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Trials
 from likeness.cli import main
-from likeness.commands.evaluate import Page, evaluate_files, page_of
+from likeness.evaluation_page import Page, page_of
+from likeness.score_files import AboutScores, evaluate_files
 
 FAST = VerificationSettings(num_resamples=0)
 
@@ -89,7 +90,7 @@ def test_a_list_without_labels_is_not_asked_for_again(folder: Path) -> None:
         ValueError,
         match=r"^neither \S*bare.txt nor \S*blind.txt",
     ):
-        evaluate_files([folder / "bare.txt"], FAST, trial_list=folder / "blind.txt")
+        evaluate_files([folder / "bare.txt"], FAST, AboutScores(trials=folder / "blind.txt"))
 
 
 def test_groups_of_two_lists_do_not_share_a_name(

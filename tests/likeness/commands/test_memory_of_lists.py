@@ -10,9 +10,9 @@ from eval.formats.trials import write_trials
 from eval.progress import Report, reported_to
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Trials
-from likeness.commands.evaluate import evaluate_files
 from likeness.commands.memory_of_lists import refuse_beyond
 from likeness.commands.score import score_files
+from likeness.score_files import evaluate_files
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".npz"])

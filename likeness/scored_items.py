@@ -1,18 +1,22 @@
-"""The embeddings that belong to score files, and the quality of items that `--quality` names."""
+"""What is known of the items whose trials were scored: their embeddings, and a quality of each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from eval.types import Embeddings
+from eval.formats import embeddings as embedding_files
+from eval.formats.durations import read_qualities
+from eval.types import Embeddings
 
 
-def check_number(embeddings: Sequence[Path], score_files: Sequence[Path]) -> None:
-    """ValueError for embeddings that do not pair up with the score files."""
+def refuse_unmatched(embeddings: Sequence[Path], score_files: Sequence[Path]) -> None:
+    """Refuse embeddings that do not pair up with the score files.
+
+    Raises:
+        ValueError: There is neither one file for all score files nor one for each.
+    """
     if len(embeddings) not in (0, 1, len(score_files)):
         raise ValueError(
             f"{len(embeddings)} embedding files for {len(score_files)} score files; give one for "
@@ -20,10 +24,8 @@ def check_number(embeddings: Sequence[Path], score_files: Sequence[Path]) -> Non
         )
 
 
-def embeddings_of(files: Sequence[Path], systems: Sequence[str]) -> dict[str, Embeddings]:
+def embeddings_by_system(files: Sequence[Path], systems: Sequence[str]) -> dict[str, Embeddings]:
     """System -> its embeddings, read once; one file serves all systems. Empty without files."""
-    from eval.formats import embeddings as embedding_files
-
     read = {path: embedding_files.read(path) for path in dict.fromkeys(files)}
     of_each = [read[path] for path in files]
     of_each *= len(systems) if len(of_each) == 1 else 1
@@ -31,34 +33,45 @@ def embeddings_of(files: Sequence[Path], systems: Sequence[str]) -> dict[str, Em
 
 
 @dataclass(frozen=True)
-class Rated:
-    """Where the quality of the items comes from.
+class QualityFiles:
+    """The files that the quality of the items comes from.
 
     Attributes:
         file: Lines `id quality`; None for the norms of the embeddings.
-        embeddings: What was scored, one file for all score files or one for each.
+        embeddings: What was scored, one file for all score files or one for each; empty with
+            `file`.
     """
 
     file: Path | None
     embeddings: Sequence[Path] = ()
 
-    def of(self, systems: Sequence[str]) -> dict[str, Mapping[str, float]]:
+    @property
+    def files(self) -> list[Path]:
+        """All of them."""
+        return [*([self.file] if self.file else []), *self.embeddings]
+
+    def read(self, systems: Sequence[str]) -> dict[str, Mapping[str, float]]:
         """System -> id -> its quality."""
         if self.file is not None:
-            from eval.formats.durations import read_qualities
-
             return dict.fromkeys(systems, read_qualities(self.file))
-        embedded = embeddings_of(self.embeddings, systems)
+        embedded = embeddings_by_system(self.embeddings, systems)
         return {
             name: dict(zip(of.ids, of.norms.tolist(), strict=True)) for name, of in embedded.items()
         }
 
 
-def rated(quality: str | None, embeddings: Sequence[Path], scores: Sequence[Path]) -> Rated | None:
-    """Where the quality that --quality names comes from; None without it.
+def quality_files(
+    quality: str | None, embeddings: Sequence[Path], score_files: Sequence[Path]
+) -> QualityFiles | None:
+    """The files of the quality that `--quality` names; None without it.
+
+    Args:
+        quality: "norm", or a list of lines `id quality`.
+        embeddings: What was scored, for its norms.
+        score_files: The score files that the embeddings belong to.
 
     Raises:
-        ValueError: It is the norm, and there are no embeddings.
+        ValueError: It is the norm, and there are no embeddings, or not one for each score file.
         FileNotFoundError: There is no such file.
     """
     if quality is None:
@@ -69,11 +82,11 @@ def rated(quality: str | None, embeddings: Sequence[Path], scores: Sequence[Path
                 f"--quality {quality}: there is no such file; name a list of lines `id quality`, "
                 "or give `norm`"
             )
-        return Rated(Path(quality))
+        return QualityFiles(Path(quality))
     if not embeddings:
         raise ValueError(
             "--quality norm needs the embeddings that were scored; give their file with "
             "--embeddings"
         )
-    check_number(embeddings, scores)
-    return Rated(None, embeddings)
+    refuse_unmatched(embeddings, score_files)
+    return QualityFiles(None, embeddings)

@@ -1,0 +1,212 @@
+"""The systems that an evaluation sets side by side: their names, their scores and their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval.formats.bare_scores import Order, is_bare, read_bare_scores
+from eval.formats.trials import read_scores
+from eval.protocols.side_by_side import Compared, evaluate_together, labelled, refuse_one_kind
+from eval.protocols.verification import VerificationSettings
+from eval.protocols.verification import evaluate as evaluate_values
+from eval.results import Result
+from eval.scoring.score import Scored
+from eval.types import Scores, Trials, name_first
+from likeness.files import File, names_of_files
+
+System = File | Scored | Scores
+Labelled = Scores | tuple[Trials, Scores]
+"""Scores with labels, and the trials that they are of where these have ids."""
+
+
+@dataclass(frozen=True, eq=False)
+class AboutSystems:
+    """What is known of systems beside their scores. Scores without ids have nothing of it.
+
+    Attributes:
+        reference: The system to which the differences of the others are taken; None for the first.
+        subject_of: Id -> its subject; None where the ids or the target trials say it.
+        group_of: Id or subject -> its group; None for no error rates by group.
+        quality: System -> id -> its quality; None where it is not measured.
+    """
+
+    reference: str | None = None
+    subject_of: Mapping[str, str] | None = None
+    group_of: Mapping[str, str] | None = None
+    quality: Mapping[str, Mapping[str, float]] | None = None
+
+
+def measure(
+    systems: Mapping[str, Labelled], settings: VerificationSettings, about: AboutSystems
+) -> Compared:
+    """Measure systems side by side, or each alone where their scores have no ids.
+
+    Args:
+        systems: Name -> its scores with labels. All have ids, or none has.
+        settings: What is measured and by which rule.
+        about: What is known of the systems beside their scores.
+
+    Raises:
+        ValueError: As `eval.protocols.side_by_side.evaluate_together`, and for scores without ids
+            whose trials are all of one kind.
+
+    Example:
+        >>> scores = Scores([3, 2, 1, 0], [True, True, False, False])
+        >>> settings = VerificationSettings(num_resamples=0)
+        >>> measure({"good": scores}, settings, AboutSystems()).results[0].value
+        0.0
+    """
+    bare = {name: system for name, system in systems.items() if isinstance(system, Scores)}
+    if bare:
+        assert len(bare) == len(systems)
+        return _each_alone(bare, settings)
+    return evaluate_together(
+        {name: system for name, system in systems.items() if not isinstance(system, Scores)},
+        settings,
+        reference=about.reference,
+        subject_of=about.subject_of,
+        group_of=about.group_of,
+        quality=about.quality,
+    )
+
+
+def _each_alone(systems: Mapping[str, Scores], settings: VerificationSettings) -> Compared:
+    """Measure scores that have no ids: neither subjects nor differences are known."""
+    results: list[Result] = []
+    for name, scores in systems.items():
+        refuse_one_kind(name, scores.target)
+        results += evaluate_values(
+            scores, settings, system=name, subjects_from="unknown: bare scores have no ids"
+        ).results
+    return Compared(results, systems, {})
+
+
+def systems_of(scores: Any) -> dict[str, System]:
+    """Name -> scores of each system.
+
+    Raises:
+        ValueError: There are none, their types are not known, or two have one name.
+    """
+    if isinstance(scores, Mapping):
+        systems = {str(name): system for name, system in scores.items()}
+        if len(systems) < len(scores):
+            raise ValueError(
+                f"{len(scores)} systems have {len(systems)} names ({name_first(systems)}); give "
+                "each a name of its own"
+            )
+    elif isinstance(scores, Scored | Scores):
+        systems = {"scores": scores}
+    else:
+        listed = [scores] if isinstance(scores, str | PathLike) else _listed(scores)
+        systems = dict(zip(_names_in(listed), listed, strict=True))
+    if not systems:
+        raise ValueError("there are no scores to evaluate; give at least one system")
+    for system in systems.values():
+        if not isinstance(system, Scored | Scores | str | PathLike):
+            raise _unknown(system)
+    return systems
+
+
+def _listed(scores: Any) -> list[Any]:
+    if isinstance(scores, bytes) or not isinstance(scores, Sequence):
+        raise _unknown(scores)
+    return list(scores)
+
+
+def _names_in(listed: Sequence[Any]) -> list[str]:
+    """A distinct name for each system of a sequence."""
+    for system in listed:
+        if not isinstance(system, Scored | str | PathLike):
+            raise _unknown(system)
+    files = [Path(system) for system in listed if not isinstance(system, Scored)]
+    of_files = iter(names_of_files(files, "score"))
+    names = [system.system if isinstance(system, Scored) else next(of_files) for system in listed]
+    if len(set(names)) < len(names):
+        twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
+        raise ValueError(
+            f"several scores are called {twice}; give a mapping from names of your own to scores"
+        )
+    return names
+
+
+def _unknown(scores: Any) -> ValueError:
+    return ValueError(
+        f"scores of type {type(scores).__name__} cannot be evaluated; give what likeness.score "
+        "gives, a score file, a mapping from names to these, or likeness.Scores(values, target)"
+    )
+
+
+def with_bare(systems: Mapping[str, System], order: Order | None) -> dict[str, System]:
+    """The systems, with the Scores of files that have no ids.
+
+    Raises:
+        ValueError: An order of columns is named, and no file has lines `label score`.
+    """
+    read: dict[str, System] = {}
+    for name, system in systems.items():
+        if not isinstance(system, Scored | Scores) and is_bare(Path(system)):
+            read[name] = read_bare_scores(Path(system), order)
+        else:
+            read[name] = system
+    if order is not None and read == systems:
+        raise ValueError(
+            f"score_order={order!r} is for score files of lines `label score`, and none is one; "
+            "leave it out"
+        )
+    return read
+
+
+def _with_labels(trials: Trials, labels: Trials | None) -> Trials:
+    """The trials with the labels of the same list, where they have none of their own."""
+    if trials.target is not None or labels is None:
+        return trials
+    same = (
+        trials.enrol_ids == labels.enrol_ids
+        and trials.probe_ids == labels.probe_ids
+        and np.array_equal(trials.enrol, labels.enrol)
+        and np.array_equal(trials.probe, labels.probe)
+    )
+    if not same:
+        raise ValueError(
+            "the scores are those of another list than `trials`; score the list with the labels"
+        )
+    return labels
+
+
+def labelled_systems(systems: Mapping[str, System], labels: Trials | None) -> dict[str, Labelled]:
+    """The systems with the labels of their trials.
+
+    Args:
+        systems: Name -> what `with_bare` gives.
+        labels: The trials with labels, for scores that have none.
+
+    Raises:
+        ValueError: Some systems have ids and others have not, or the trials of one have no labels,
+            or labels of one kind only.
+    """
+    bare = [name for name, system in systems.items() if isinstance(system, Scores)]
+    if bare and len(bare) < len(systems):
+        raise ValueError(
+            f"{len(bare)} of {len(systems)} systems are Scores, which have no ids "
+            f"({name_first(bare)}), and cannot be set beside the others; give all with ids, or none"
+        )
+    return {
+        name: system if isinstance(system, Scores) else _labelled(name, system, labels)
+        for name, system in systems.items()
+    }
+
+
+def _labelled(name: str, system: File | Scored, labels: Trials | None) -> tuple[Trials, Scores]:
+    """The trials and scores of one system."""
+    if isinstance(system, Scored):
+        trials, values = _with_labels(system.trials, labels), system.values
+    else:
+        trials, values = read_scores(Path(system), labels)
+    remedy = "give a trial list that has them as `trials`"
+    return labelled(name, trials, values, unlabelled=f"{name}: its trials have no labels; {remedy}")
