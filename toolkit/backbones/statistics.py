@@ -98,7 +98,7 @@ def movement_statistics(
                 f"OrderStatistics: num_correlated={num_correlated} does not divide the {num_bands} "
                 "bands of the features"
             )
-        groups = x.unflatten(2, (num_correlated, -1)).mean(dim=3)
+        groups = x.reshape(*x.shape[:2], num_correlated, -1).mean(dim=3)
         groups = (groups - _mean(groups, mask)[:, None]) * mask[..., None]
         covariance = groups.transpose(1, 2) @ groups
         size = covariance.diagonal(dim1=1, dim2=2).clamp(min=1e-10).sqrt()
