@@ -84,6 +84,9 @@ SYSTEMS: dict[str, tuple[str, Change]] = {
     "statistics": ("arcface", same),
     "statistics, mean normalised": ("arcface", mean_normalised),
     "statistics, noise and codecs": ("arcface", noisy),
+    "estimated": ("estimated", same),
+    "estimated, mean normalised": ("estimated", mean_normalised),
+    "estimated, noise and codecs": ("estimated", noisy),
     "ecapa": ("ecapa", same),
 }
 PEERS = ("lda", "speechbrain")

@@ -72,6 +72,13 @@ RECIPES = {
         loss=partial(SimPLE, r=1.0, alpha=0.1, b_theta=0.3, b=0.0),
         memory=Memory(2048, 0.99),
     ),
+    # Whitened, and nothing trained. It takes seconds; score it with AS-norm.
+    "estimated": replace(
+        ARCFACE,
+        backbone=partial(STATISTICS, start="rotation"),
+        optim=replace(ARCFACE.optim, lr=0.0),
+        schedule=Schedule(steps=1),
+    ),
     "arcface_cmn": replace(ARCFACE, frontend=partial(KaldiFbank, num_mels=80, cmn=True)),
     "ecapa": replace(DEEP, backbone=partial(ECAPA, dim=128, channels=128)),
     "resnet": replace(DEEP, backbone=partial(ResNet, dim=128, depth=18, width=16)),

@@ -6,6 +6,7 @@ It is for data sets of a few dozen classes, where deep networks overfit.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -151,6 +152,9 @@ class OrderStatistics(nn.Module):
         shrinkage: See within_class_whitening.
         norm: The root mean square of the output's norm, on which losses on raw embeddings (SimPLE)
             depend.
+        start: What the linear layer is before training. "rotation" (or a projection, where dim is
+            below num_directions) keeps the angles that the whitening gives, so that the network
+            starts as linear discriminant analysis; "random" is PyTorch's start.
     """
 
     pads_exactly = True
@@ -170,6 +174,7 @@ class OrderStatistics(nn.Module):
         num_correlated: int = 0,
         shrinkage: float = 0.3,
         norm: float = 1.0,
+        start: Literal["random", "rotation"] = "random",
     ):
         super().__init__()
         self.in_dim, self.dim, self.quantiles = in_dim, dim, tuple(quantiles)
@@ -182,6 +187,8 @@ class OrderStatistics(nn.Module):
         self.gain = norm * dim**-0.5
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(num_directions, dim, bias=False)
+        if start == "rotation":
+            nn.init.orthogonal_(self.linear.weight)
         self.normalise = nn.BatchNorm1d(dim, affine=False)
 
     def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
