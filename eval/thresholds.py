@@ -213,6 +213,7 @@ def measure(
         ValueError: There are too few subjects for a guarantee.
     """
     target, nontarget = scores.targets, scores.nontargets
+    fars = list(dict.fromkeys(fars))
     values: list[tuple[Literal["eer", "far"], float, float]] = [
         ("eer", 0.0, threshold_at_eer(target, nontarget))
     ]
@@ -403,7 +404,7 @@ def _thresholds_from(value: object) -> Thresholds:
     if not isinstance(date, str) or not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
         raise ValueError("'date' is no day such as 2026-11-22")
     subjects = value.get("subjects")
-    return Thresholds(
+    entry = Thresholds(
         origin_from(value.get("origin")),
         data,
         None if subjects is None else _count(subjects, "subjects"),
@@ -413,6 +414,22 @@ def _thresholds_from(value: object) -> Thresholds:
         tuple(map(_point_from, points)),
         _curve_from(value.get("curve", [])),
     )
+    _check_pairs(entry)
+    return entry
+
+
+def _check_pairs(entry: Thresholds) -> None:
+    """Refuses guarantees by more pairs than there are trials and subjects for."""
+    most = entry.nontargets
+    if entry.subjects is not None:
+        most = min(most, entry.subjects // 2)
+    for point in entry.points:
+        if point.guarantee is not None and point.guarantee.pairs > most:
+            raise ValueError(
+                f"a guarantee has {point.guarantee.pairs} pairs of subjects, of which "
+                f"{entry.nontargets} nontarget trials of {entry.subjects or 'unknown'} subjects "
+                f"give {most} at most"
+            )
 
 
 def _curve_from(value: object) -> tuple[Place, ...]:

@@ -178,7 +178,11 @@ class Evaluation:
             subjects=self.results[0].counts.get("subjects"),
             data=data,
             guarantee=over_subjects(
-                guarantee, self.compared.trials.get(name), self.compared.subject_of, name=name
+                guarantee,
+                self.compared.trials.get(name),
+                self.compared.subject_of,
+                source=self.results[0].conventions.get("subjects_from"),
+                name=name,
             ),
         )
         if left_out:

@@ -12,6 +12,8 @@ from eval.formats.files import Column, at_lines, read_table, refuse_empty
 from eval.formats.trials import pair_text
 from eval.types import Bools, Ints, Trials, name_first, nfc_mapping
 
+CONNECTED = "groups connected by target trials"  # the source of subjects that are only supposed
+
 
 def read_mapping(path: str | Path) -> dict[str, str]:
     """Reads lines `id subject` (Kaldi's utt2spk) into a dictionary from id to subject.
@@ -103,7 +105,7 @@ def subjects_of(
             "unknown: the ids do not name subjects, and nontarget trials lie inside the groups "
             "that target trials connect",
         )
-    return subjects, "groups connected by target trials"
+    return subjects, CONNECTED
 
 
 def _from_mapping(trials: Trials, mapping: Mapping[str, str]) -> tuple[Ints, Ints]:

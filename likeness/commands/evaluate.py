@@ -31,7 +31,7 @@ from likeness.commands.options import (
 )
 from likeness.commands.rated import Rated, check_number, embeddings_of, rated
 from likeness.held_out import HeldOutFiles, refuse_another_model
-from toolkit.printing import say
+from toolkit.printing import say, warn
 
 if TYPE_CHECKING:
     from eval.protocols.side_by_side import Compared
@@ -227,6 +227,11 @@ def evaluate(
         )
         return
     if run is not None:
+        if guarantee is not None:
+            warn(
+                "the held-out subjects of a run choose its best checkpoint, so that a guarantee "
+                "over them promises too much; score trials of other subjects"
+            )
         scores, subjects = [run.scores], subjects or _existing(run.labels)
         if report is not None or quality == "norm":
             embeddings = embeddings or [run.embeddings]
@@ -326,11 +331,20 @@ class Kept:
         data: What the trials are called; None for the name of their list.
         guarantee: The confidence over subjects with which each FAR is kept; None for the FARs that
             were measured.
+
+    Raises:
+        ValueError: The confidence is none.
     """
 
     to: str
     data: str | None = None
     guarantee: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.guarantee is not None:
+            from eval.guarantee import check_confidence
+
+            check_confidence(self.guarantee)
 
 
 def page_of(
@@ -476,7 +490,11 @@ def _store(
         subjects=compared.results[0].counts.get("subjects"),
         data=kept.data,
         guarantee=over_subjects(
-            kept.guarantee, compared.trials.get(name), compared.subject_of, name=name
+            kept.guarantee,
+            compared.trials.get(name),
+            compared.subject_of,
+            source=compared.results[0].conventions.get("subjects_from"),
+            name=name,
         ),
     )
     names = ", ".join(point.name for point in thresholds.points)

@@ -18,7 +18,7 @@ from eval.formats.trials import write_scores
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Trials
 from likeness.cli import main
-from likeness.commands.evaluate import Page, evaluate_files, page_of
+from likeness.commands.evaluate import Kept, Page, evaluate_files, page_of
 
 FAST = VerificationSettings(num_resamples=0)
 
@@ -144,6 +144,11 @@ def test_the_file_whose_trials_are_of_one_kind_is_named(tmp_path: Path) -> None:
         (tmp_path / "one.txt").write_text(f"a b 0.5 {label}\na c 0.25 {label}\n")
         with pytest.raises(ValueError, match=rf"one\.txt.*2 .*{kind}"):
             evaluate_files([tmp_path / "good.txt", tmp_path / "one.txt"])
+
+
+def test_a_confidence_in_percent_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(ValueError, match=r"95.*0\.95"):
+        Kept("runs/none", guarantee=95)
 
 
 def test_a_quality_is_measured_by_norm_or_from_a_list(
