@@ -238,12 +238,12 @@ def running(out: Path) -> bool:
 
 def stop(out: Path) -> None:
     """End the process that measures in the folder, with all jobs that it runs."""
-    told = False
+    ended = False
     while running(out):
         with suppress(OSError, ValueError):  # one that has just begun has not said its number yet
-            if not told:
+            if not ended:
                 os.kill(int((out / "pid").read_text(encoding="utf-8")), signal.SIGTERM)
-                told = True
+                ended = True
         time.sleep(0.2)
 
 

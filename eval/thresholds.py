@@ -307,7 +307,8 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
     """Keep thresholds in a file, whole or not at all.
 
     Those of other ways of scoring with the same model stay in the file. Those of the same scoring
-    are replaced; if they were measured on the same scores, their false-accept rates stay, too.
+    are replaced; if they were measured on the same scores, their false-accept rates stay, too. Of
+    these a guaranteed one stays only if the number of subjects is the same.
 
     Args:
         path: The file, which is made if it does not exist.
@@ -332,7 +333,10 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
             earlier = [
                 point
                 for point in entry.points
-                if point.at == "far" and not any(_is_rate(other, point.far) for other in new)
+                if point.at == "far"
+                and not any(_is_rate(other, point.far) for other in new)
+                # A guarantee is over the subjects that it was measured on.
+                and (point.guarantee is None or entry.subjects == thresholds.subjects)
             ]
             thresholds = replace(thresholds, points=(*new, *earlier)[:_MAX_POINTS])
     document = {"format": FORMAT, "measured": [_to_json(e) for e in (thresholds, *others)]}

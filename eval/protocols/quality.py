@@ -66,9 +66,9 @@ def check_quality(quality: object) -> None:
         return
     if isinstance(quality, str) and quality == "norm":
         return
-    given = repr(quality) if isinstance(quality, str | int | float) else type(quality).__name__
+    shown = repr(quality) if isinstance(quality, str | int | float) else type(quality).__name__
     raise ValueError(
-        f"quality: {given} is neither 'norm' nor a mapping from ids to numbers; give one"
+        f"quality: {shown} is neither 'norm' nor a mapping from ids to numbers; give one"
     )
 
 

@@ -248,6 +248,10 @@ def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) 
         "FAR at most 10 % (95 % confidence over subjects), measured on x: 100 subjects, "
     )
     assert kept.at("eer").guarantee is None
+    # Other rates stay beside it, and it beside them, as long as the subjects are the same.
+    for number, stays in ((100, True), (30, False)):
+        later = measure(given, ORIGIN, data="x", fars=[0.3], subjects=number)[0]
+        assert (point in save(path, later).points) is stays
     with pytest.raises(ValueError, match="598 subjects"):
         measure(given, ORIGIN, data="x", fars=[0.1, 0.01], guarantee=asked)
 

@@ -267,6 +267,7 @@ def test_real_omniglot(shared: Path) -> None:
 
 
 def test_drawn_characters_of_omniglot_are_whole_and_nested(shared: Path) -> None:
+    shared = shared / "data"
     every = omniglot.items(shared)
     few, more = (omniglot.items(shared, num_classes=number) for number in (50, 100))
     labels = {item.label for item in few}
