@@ -68,11 +68,21 @@ class Fold(NamedTuple):
     length: NDArray[Any]
 
 
+def pairs_of(trials: Trials) -> list[tuple[str, str]]:
+    """The ids of both sides of each trial."""
+    return [
+        (trials.enrol_ids[i], trials.probe_ids[j])
+        for i, j in zip(trials.enrol.tolist(), trials.probe.tolist(), strict=True)
+    ]
+
+
 def read_fold(number: int, folder: Path, seconds: dict[str, float]) -> Fold:
     """The trials of a fold with the scores of all systems, which have them in one order."""
-    scores = {}
+    scores, lists = {}, []
     for name, (where, ending) in SYSTEMS.items():
         trials, scores[name] = read_scores(folder / where / f"fold{number}{ending}")
+        lists.append(pairs_of(trials))
+    assert all(pairs == lists[0] for pairs in lists), f"fold {number}: trials in another order"
     lengths = [
         np.log([seconds[item] for item in ids])[side]
         for ids, side in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))

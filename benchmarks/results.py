@@ -5,7 +5,8 @@
     python benchmarks/results.py --out runs/results --status
         says what is done, what runs and what failed
     python benchmarks/results.py --out runs/results --stop
-        ends it; the next start goes on where it was
+        ends it with all jobs that run; the next start goes on where it was (kill -9 leaves the
+        jobs that run behind, and a job whose folder is still written by one fails)
     python benchmarks/results.py --data ../shared/data --out runs/results --only an4,orl --wait
         two of the jobs, and returns when they are done
 
@@ -29,6 +30,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -103,7 +105,7 @@ def main() -> None:
     parser.add_argument("--status", action="store_true", help="say how the jobs stand")
     parser.add_argument("--stop", action="store_true", help="end the jobs that run")
     arguments = parser.parse_args()
-    names = [name for name in arguments.only.split(",") if name] or list(JOBS)
+    names = list(dict.fromkeys(name for name in arguments.only.split(",") if name)) or list(JOBS)
     if unknown := [name for name in names if name not in JOBS]:
         parser.error(f"there is no job {unknown[0]!r}; the jobs are {', '.join(JOBS)}")
     out: Path = arguments.out.resolve()
@@ -155,26 +157,32 @@ class Jobs:
         data: The folder of the data sets.
         out: The folder of runs and results.
         active: The processes that run, each the leader of a process group of its own.
-        stopping: Whether no other job may begin.
+        stopping: Whether no other command may begin.
+        changing: Held by whoever begins a command or stops all of them.
     """
 
     def __init__(self, data: Path, out: Path):
         self.data, self.out = data, out
         self.active: set[subprocess.Popen[bytes]] = set()
         self.stopping = False
+        self.changing = threading.Lock()
 
     def run_all(self, names: Sequence[str]) -> list[str]:
         """Run the jobs that are not done; returns the names of those that failed."""
         missing = [name for name in names if not (self.out / f"{name}.md").exists()]
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        # The jobs are in sessions of their own, so that the end of this process is not theirs.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks
+                signal.signal(number, lambda number, _: sys.exit(128 + number))
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             try:
                 codes = list(pool.map(self.run, missing))
             except (KeyboardInterrupt, SystemExit):
-                self.stopping = True
-                for process in list(self.active):
-                    with suppress(OSError):
-                        os.killpg(process.pid, signal.SIGTERM)
+                with self.changing:
+                    self.stopping = True
+                    for process in self.active:
+                        with suppress(OSError):
+                            os.killpg(process.pid, signal.SIGTERM)
                 raise
         return [name for name, code in zip(missing, codes, strict=True) if code]
 
@@ -184,6 +192,8 @@ class Jobs:
             return 1
         unfinished = self.out / f"{name}.md.part"
         started, code = time.monotonic(), 0
+        # A new file: a job that outlived a killed start may still write into the old one.
+        unfinished.unlink(missing_ok=True)
         with unfinished.open("wb") as page, (self.out / f"{name}.log").open("ab") as log:
             for command in JOBS[name]:
                 code = code or self.run_command(command, self.out / name, page, log)
@@ -196,18 +206,22 @@ class Jobs:
     def run_command(self, command: str, folder: Path, page: BinaryIO, log: BinaryIO) -> int:
         """Run one command of a job; returns its exit status."""
         words = [word.format(data=self.data, out=folder) for word in shlex.split(command)]
-        process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=ROOT,
-            env=environment_of_one_thread(),
-            stdin=subprocess.DEVNULL,
-            stdout=page,
-            stderr=log,
-            start_new_session=True,
-        )
-        self.active.add(process)
+        with self.changing:
+            if self.stopping:
+                return 1
+            process = subprocess.Popen(
+                [sys.executable, *words],
+                cwd=ROOT,
+                env=environment_of_one_thread(),
+                stdin=subprocess.DEVNULL,
+                stdout=page,
+                stderr=log,
+                start_new_session=True,
+            )
+            self.active.add(process)
         code = process.wait()
-        self.active.discard(process)
+        with self.changing:
+            self.active.discard(process)
         return 1 if self.stopping else code
 
 
@@ -224,11 +238,12 @@ def running(out: Path) -> bool:
 
 def stop(out: Path) -> None:
     """End the process that measures in the folder, with all jobs that it runs."""
-    if not running(out):
-        return
-    with suppress(OSError, ValueError):
-        os.kill(int((out / "pid").read_text(encoding="utf-8")), signal.SIGTERM)
+    ended = False
     while running(out):
+        with suppress(OSError, ValueError):  # one that has just begun has not said its number yet
+            if not ended:
+                os.kill(int((out / "pid").read_text(encoding="utf-8")), signal.SIGTERM)
+                ended = True
         time.sleep(0.2)
 
 

@@ -36,6 +36,7 @@ from numpy.typing import ArrayLike, NDArray
 from eval.types import Floats, Scores
 
 SEED = 0  # of all stored thresholds
+_LEAST_FAR = 1e-12  # more pairs than people can form would be needed for a lower one
 
 Pairs = NDArray[np.int64]
 
@@ -94,7 +95,7 @@ def num_allowed(far: float, confidence: float, num_pairs: int) -> int:
         num_pairs: n.
 
     Returns:
-        The largest number; -1 if n is too small for any.
+        The largest number below n; -1 if n is too small for any.
 
     Example:
         >>> num_allowed(0.01, 0.95, 298), num_allowed(0.01, 0.95, 299), num_allowed(0.01, 0.95, 473)
@@ -104,8 +105,7 @@ def num_allowed(far: float, confidence: float, num_pairs: int) -> int:
 
     if num_pairs < 1:
         return -1
-    counts = np.arange(math.ceil(far * num_pairs) + 1)
-    tails = bdtr(counts.astype(np.float64), num_pairs, far)
+    tails = bdtr(np.arange(num_pairs, dtype=np.float64), num_pairs, far)
     return int(np.count_nonzero(tails <= _tail(confidence))) - 1
 
 
@@ -218,7 +218,7 @@ def guaranteed_threshold(
     Args:
         scores: P trials with labels.
         subjects: (P, 2) integers, the subjects of both sides of each trial.
-        far: The false-accept rate, between 0 and 1.
+        far: The false-accept rate, from 1e-12 to below 1.
         confidence: Between 0 and 1.
         seed: Of the draw of pairs. Thresholds that are stored have the default.
 
@@ -237,8 +237,10 @@ def guaranteed_threshold(
         >>> guarantee.pairs, guarantee.allowed, threshold <= 1.0
         (30, 0, True)
     """
-    if not 0 < far < 1:
-        raise ValueError(f"far {far}: a guaranteed false-accept rate lies between 0 and 1")
+    if not _LEAST_FAR <= far < 1:
+        raise ValueError(
+            f"far {far}: a guaranteed false-accept rate lies between {_LEAST_FAR:g} and 1"
+        )
     check_confidence(confidence)
     pairs = np.asarray(subjects)[~scores.target]
     drawn = np.sort(independent_scores(scores.nontargets, pairs, seed=seed))
@@ -265,9 +267,9 @@ def _too_few(far: float, confidence: float, num_pairs: int, num_subjects: int) -
         f"{needed:,} nontarget trials of which no two share a subject, so at least {2 * needed:,} "
         f"subjects, but there are {num_pairs:,} such trials of {num_subjects:,} subjects"
     )
-    if not num_pairs:
-        return f"{text}; measure on more subjects"
-    least = 100 * least_far(num_pairs, confidence)
+    least = 100 * least_far(num_pairs, confidence) if num_pairs else 100.0
     digits = 1 - math.floor(math.log10(least))  # two digits, rounded up
     least = math.ceil(least * 10**digits) / 10**digits
+    if least >= 100:
+        return f"{text}; measure on more subjects"
     return f"{text}; measure on more subjects, or ask for a FAR of {least:.3g} % or more"

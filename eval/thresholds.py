@@ -213,6 +213,7 @@ def measure(
         ValueError: There are too few subjects for a guarantee.
     """
     target, nontarget = scores.targets, scores.nontargets
+    fars = list(dict.fromkeys(fars))
     values: list[tuple[Literal["eer", "far"], float, float]] = [
         ("eer", 0.0, threshold_at_eer(target, nontarget))
     ]
@@ -306,7 +307,8 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
     """Keep thresholds in a file, whole or not at all.
 
     Those of other ways of scoring with the same model stay in the file. Those of the same scoring
-    are replaced; if they were measured on the same scores, their false-accept rates stay, too.
+    are replaced; if they were measured on the same scores, their false-accept rates stay, too. Of
+    these a guaranteed one stays only if the number of subjects is the same.
 
     Args:
         path: The file, which is made if it does not exist.
@@ -331,7 +333,10 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
             earlier = [
                 point
                 for point in entry.points
-                if point.at == "far" and not any(_is_rate(other, point.far) for other in new)
+                if point.at == "far"
+                and not any(_is_rate(other, point.far) for other in new)
+                # A guarantee is over the subjects that it was measured on.
+                and (point.guarantee is None or entry.subjects == thresholds.subjects)
             ]
             thresholds = replace(thresholds, points=(*new, *earlier)[:_MAX_POINTS])
     document = {"format": FORMAT, "measured": [_to_json(e) for e in (thresholds, *others)]}
@@ -403,7 +408,7 @@ def _thresholds_from(value: object) -> Thresholds:
     if not isinstance(date, str) or not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
         raise ValueError("'date' is no day such as 2026-11-22")
     subjects = value.get("subjects")
-    return Thresholds(
+    entry = Thresholds(
         origin_from(value.get("origin")),
         data,
         None if subjects is None else _count(subjects, "subjects"),
@@ -413,6 +418,22 @@ def _thresholds_from(value: object) -> Thresholds:
         tuple(map(_point_from, points)),
         _curve_from(value.get("curve", [])),
     )
+    _check_pairs(entry)
+    return entry
+
+
+def _check_pairs(entry: Thresholds) -> None:
+    """Refuses guarantees by more pairs than there are trials and subjects for."""
+    most = entry.nontargets
+    if entry.subjects is not None:
+        most = min(most, entry.subjects // 2)
+    for point in entry.points:
+        if point.guarantee is not None and point.guarantee.pairs > most:
+            raise ValueError(
+                f"a guarantee has {point.guarantee.pairs} pairs of subjects, of which "
+                f"{entry.nontargets} nontarget trials of {entry.subjects or 'unknown'} subjects "
+                f"give {most} at most"
+            )
 
 
 def _curve_from(value: object) -> tuple[Place, ...]:

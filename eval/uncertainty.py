@@ -18,8 +18,10 @@ have the total risk j r, so that the curve passes (s + j r) / (a + j) there.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+import math
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -342,6 +344,31 @@ def sides_with(
     return sides
 
 
+def numbers_of(quality: Sequence[tuple[str, object]]) -> Floats:
+    """The qualities of ids as an array.
+
+    Raises:
+        ValueError: They are no finite numbers; the first ids are named.
+
+    Example:
+        >>> numbers_of([("a", 2), ("b", None)])
+        Traceback (most recent call last):
+        ...
+        ValueError: quality: 1 of 2 are no finite numbers ('b None'); correct them
+    """
+    wrong = [
+        f"{id} {value}"
+        for id, value in quality
+        if not isinstance(value, Real) or not math.isfinite(value)
+    ]
+    if wrong:
+        raise ValueError(
+            f"quality: {len(wrong)} of {len(quality)} are no finite numbers ({name_first(wrong)}); "
+            "correct them"
+        )
+    return np.array([value for _, value in quality], dtype=np.float64)
+
+
 def trial_quality(
     trials: Trials, quality: Mapping[str, float], name: str = "norm"
 ) -> tuple[Floats, str]:
@@ -357,6 +384,7 @@ def trial_quality(
 
     Raises:
         KeyError: As `sides_with`.
+        ValueError: As `numbers_of`.
 
     Example:
         >>> trials = Trials(("a", "b"), ("b",), [0, 1], [0, 0])
@@ -364,7 +392,7 @@ def trial_quality(
         (array([1., 1.]), 'the lower norm of the two sides')
     """
     of_sides = [
-        (side, np.array([quality[id] for id in ids], dtype=np.float64)[index])
+        (side, numbers_of([(id, quality[id]) for id in ids])[index])
         for side, ids, index in sides_with(trials, quality, name)
     ]
     if len(of_sides) == 2:

@@ -277,7 +277,11 @@ def keep_thresholds(
         subjects=compared.results[0].counts.get("subjects"),
         data=data,
         guarantee=over_subjects(
-            guarantee, compared.trials.get(name), compared.subject_of, name=name
+            guarantee,
+            compared.trials.get(name),
+            compared.subject_of,
+            source=compared.results[0].conventions.get("subjects_from"),
+            name=name,
         ),
     )
 

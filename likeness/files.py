@@ -51,10 +51,10 @@ def quality_of(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping
     Args:
         quality: "norm", which stays as it is; a mapping; or a list `id quality`.
     """
-    if quality == "norm":
-        return "norm"
     if isinstance(quality, Mapping):
         return quality
+    if isinstance(quality, str) and quality == "norm":
+        return "norm"
     return read_qualities(_path(quality, "quality", '"norm" or a mapping from ids to numbers'))
 
 

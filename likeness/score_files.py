@@ -14,6 +14,7 @@ from eval.formats.bare_scores import Order, is_bare, read_bare_scores
 from eval.formats.provenance import sha256
 from eval.formats.subjects import read_mapping
 from eval.formats.trials import read_scores, read_trials
+from eval.guarantee import check_confidence
 from eval.protocols.side_by_side import labelled
 from eval.protocols.verification import VerificationSettings
 from eval.results import write_json
@@ -64,11 +65,18 @@ class Kept:
         data: What the trials are called; None for the name of their list.
         guarantee: The confidence over subjects with which each FAR is kept; None for the FARs that
             were measured.
+
+    Raises:
+        ValueError: The confidence is none.
     """
 
     to: str
     data: str | None = None
     guarantee: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.guarantee is not None:
+            check_confidence(self.guarantee)
 
 
 def evaluate_files(

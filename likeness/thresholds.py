@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from eval.formats.provenance import digest, sha256
+from eval.formats.subjects import CONNECTED
 from eval.guarantee import check_confidence
 from eval.scoring.origin import Origin
 from eval.scoring.score import Scoring
@@ -272,6 +273,7 @@ def over_subjects(
     trials: Trials | None,
     subject_of: Mapping[str, str],
     *,
+    source: object = "",
     name: str = "the scores",
 ) -> OverSubjects | None:
     """What `keep` needs for false-accept rates that are kept with a confidence over subjects.
@@ -280,10 +282,13 @@ def over_subjects(
         confidence: Between 0 and 1; None for no guarantee.
         trials: P trials; None where they are not known.
         subject_of: Id -> name of its subject.
+        source: Where the subjects come from, as `subjects_of` and results say it.
         name: What errors call the scores.
 
     Raises:
-        ValueError: The confidence is out of range, or the subjects are not known.
+        ValueError: The confidence is out of range, or the subjects are not known. They are only
+            supposed where they are the ids that target trials connect: one subject may be several
+            such groups, and the trials of different groups are then not independent.
 
     Example:
         >>> trials = Trials(("b/1",), ("a/1", "b/2"), [0, 0], [0, 1])
@@ -298,6 +303,12 @@ def over_subjects(
         raise ValueError(
             f"{name}: the subjects of the trials are not known, and a guarantee is over subjects; "
             "give an `id subject` list"
+        )
+    if source == CONNECTED:
+        raise ValueError(
+            f"{name}: the ids do not name their subjects, and one subject may be several of the "
+            "groups that target trials connect, so nothing can be guaranteed over subjects; give "
+            "an `id subject` list"
         )
     # Numbers by the first id of each subject: the draw of pairs is then the same for any order of
     # rows, and whatever the subjects are called.

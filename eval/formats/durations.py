@@ -55,7 +55,7 @@ def read_qualities(path: str | Path) -> dict[str, float]:
 
 
 def _read_numbers(path: str | Path, what: str, column: str) -> dict[str, float]:
-    listed = read_mapping(path)
+    listed = read_mapping(path, column=column)
     wrong = [name for name, text in listed.items() if not _is_number(text)]
     if wrong == list(listed)[:1] and len(listed) > 1:
         del listed[wrong.pop()]  # the header, which the reader of any list cannot know

@@ -12,12 +12,15 @@ from eval.formats.files import Column, at_lines, read_table, refuse_empty
 from eval.formats.trials import pair_text
 from eval.types import Bools, Ints, Trials, name_first, nfc_mapping
 
+CONNECTED = "groups connected by target trials"  # the source of subjects that are only supposed
 
-def read_mapping(path: str | Path) -> dict[str, str]:
+
+def read_mapping(path: str | Path, *, column: str = "subject") -> dict[str, str]:
     """Reads lines `id subject` (Kaldi's utt2spk) into a dictionary from id to subject.
 
     Args:
         path: The list, in the syntax of trial lists (eval.formats.trials), but with two columns.
+        column: What errors call the second one.
 
     Returns:
         The subject of each id.
@@ -36,7 +39,7 @@ def read_mapping(path: str | Path) -> dict[str, str]:
     table = read_table(path, lambda fields: len(fields) == 2 and all(fields), lambda fields: None)
     if len(table.columns) != 2:
         raise ValueError(
-            f"{path}: {len(table.columns)} fields in each line; expected two: id and subject"
+            f"{path}: {len(table.columns)} fields in each line; expected two: id and {column}"
         )
     ids, subjects = (cast(Column, column) for column in table.columns)
     refuse_empty(table)
@@ -48,7 +51,7 @@ def read_mapping(path: str | Path) -> dict[str, str]:
     if bad.size:
         first = name_first(names[i] for i in ids.codes[bad])
         raise ValueError(
-            f"{path}: {bad.size} lines give an id another subject than a later line ({first}; "
+            f"{path}: {bad.size} lines give an id another {column} than a later line ({first}; "
             f"{at_lines(table.lines[bad])})"
         )
     subject_names = subjects.texts(table.path)
@@ -103,7 +106,7 @@ def subjects_of(
             "unknown: the ids do not name subjects, and nontarget trials lie inside the groups "
             "that target trials connect",
         )
-    return subjects, "groups connected by target trials"
+    return subjects, CONNECTED
 
 
 def _from_mapping(trials: Trials, mapping: Mapping[str, str]) -> tuple[Ints, Ints]:

@@ -18,6 +18,7 @@ from eval.uncertainty import (
     bounds_over_groups,
     bounds_over_subjects,
     errors_at,
+    numbers_of,
     trial_quality,
 )
 from eval.verification import threshold_at_eer
@@ -61,16 +62,51 @@ def check_quality(quality: object) -> None:
     ...
     ValueError: quality: 'length' is neither 'norm' nor a mapping from ids to numbers; give one
     """
-    if quality is None or quality == "norm" or isinstance(quality, Mapping):
+    if quality is None or isinstance(quality, Mapping):
         return
+    if isinstance(quality, str) and quality == "norm":
+        return
+    shown = repr(quality) if isinstance(quality, str | int | float) else type(quality).__name__
     raise ValueError(
-        f"quality: {quality!r} is neither 'norm' nor a mapping from ids to numbers; give one"
+        f"quality: {shown} is neither 'norm' nor a mapping from ids to numbers; give one"
+    )
+
+
+def quality_of_queries(queries: Embeddings | Stored, quality: Quality) -> Floats:
+    """(N,) the quality of each query, which is known before the search.
+
+    Args:
+        queries: N embeddings.
+        quality: "norm", or a number for each id.
+
+    Raises:
+        ValueError: Queries have no quality, or one that is no finite number.
+
+    Example:
+        >>> queries = Embeddings(("a", "b"), [[3, 4], [0, 1]])
+        >>> quality_of_queries(queries, "norm"), quality_of_queries(queries, {"b": 1, "a": 2})
+        (array([5., 1.]), array([2., 1.]))
+    """
+    if isinstance(quality, Mapping):
+        missing = [id for id in queries.ids if id not in quality]
+        if missing:
+            raise ValueError(
+                f"quality: {len(missing)} of {len(queries.ids)} queries have none "
+                f"({name_first(missing)}); give a number for each"
+            )
+        return numbers_of([(id, quality[id]) for id in queries.ids])
+    if isinstance(queries, Embeddings):
+        return queries.norms.astype(np.float64)
+    return np.concatenate(
+        [
+            np.linalg.norm(queries.matrix[start : start + _ROWS].astype(np.float64), axis=1)
+            for start in range(0, len(queries.ids), _ROWS)
+        ]
     )
 
 
 def rate_queries(
-    queries: Embeddings | Stored,
-    quality: Quality,
+    quality: Floats,
     used: Bools,
     per_query: Mapping[str, Floats],
     codes: ArrayLike,
@@ -79,8 +115,7 @@ def rate_queries(
     """How well a quality says which queries are answered wrongly.
 
     Args:
-        queries: N embeddings.
-        quality: Of the queries.
+        quality: (N,), as `quality_of_queries` gives it.
         used: (N,) the Q queries that count.
         per_query: Metric -> (Q,) values; "recall@1" or "precision@1" is among them.
         codes: (Q,) class numbers.
@@ -91,15 +126,16 @@ def rate_queries(
         right, or all are wrong.
 
     Raises:
-        ValueError: Queries have no quality or none that is finite, or recall@1 was not measured.
+        ValueError: recall@1 was not measured.
     """
     recall = per_query.get("precision@1", per_query.get("recall@1"))
     if recall is None:
         raise ValueError(
             "quality: recall@1 says which queries are right, and it is not measured; add 1 to ks"
         )
-    values = np.array(_of_items(queries, quality))[used]
-    answers = Answers(values, np.clip(1 - recall, 0, 1), "norm" if quality == "norm" else "quality")
+    is_norm = settings.quality == "norm"
+    risk = np.clip(1 - recall, 0, 1)
+    answers = Answers(quality[used], risk, "norm" if is_norm else "quality")
     ranking = Ranking(answers.quality, answers.risk)
     intervals = (
         bounds_over_groups(
@@ -113,7 +149,7 @@ def rate_queries(
         else {}
     )
     said: Conventions = {
-        "quality": "norm" if quality == "norm" else "given",
+        "quality": "norm" if is_norm else "given",
         "risk": "1 - recall@1",
     }
     rows = []
@@ -190,23 +226,3 @@ def _values(ranking: Ranking) -> Iterator[tuple[str, float]]:
         value = ranking.metric(name)
         if not np.isnan(value):
             yield name, value
-
-
-def _of_items(items: Embeddings | Stored, quality: Quality) -> ArrayLike:
-    """(N,) the quality of each item."""
-    if isinstance(quality, Mapping):
-        missing = [id for id in items.ids if id not in quality]
-        if missing:
-            raise ValueError(
-                f"quality: {len(missing)} of {len(items.ids)} queries have none "
-                f"({name_first(missing)}); give a number for each"
-            )
-        return [float(quality[id]) for id in items.ids]
-    if isinstance(items, Embeddings):
-        return items.norms
-    return np.concatenate(
-        [
-            np.linalg.norm(items.matrix[start : start + _ROWS].astype(np.float64), axis=1)
-            for start in range(0, len(items.ids), _ROWS)
-        ]
-    )

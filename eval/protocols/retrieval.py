@@ -15,7 +15,13 @@ from eval.formats.embeddings import Stored
 from eval.parts import ALONE, Parts
 from eval.progress import step
 from eval.protocols.labels import labels_of
-from eval.protocols.quality import Answers, Quality, check_quality, rate_queries
+from eval.protocols.quality import (
+    Answers,
+    Quality,
+    check_quality,
+    quality_of_queries,
+    rate_queries,
+)
 from eval.ranks import Counts
 from eval.results import (
     Result,
@@ -165,6 +171,7 @@ class Retrieved(NamedTuple):
                     f"{label(result.metric)} {100 * float(result.conventions['on_sample']):.2f} "
                     f"approximate, {100 * float(result.conventions['exact_on_sample']):.2f} exact."
                     for result in self.results
+                    if "on_sample" in result.conventions  # a quality has no exact counterpart
                 ),
             ]
         return "\n".join(lines) + "\n"
@@ -207,6 +214,7 @@ def retrieve(
     similarity = settings.similarity or queries.meta.get("similarity") or "cosine"
     of_gallery = _gallery_classes(queries, gallery, gallery_labels, labels)
     sides = (queries.matrix, classes, None if gallery is None else gallery.matrix, of_gallery)
+    quality = None if settings.quality is None else quality_of_queries(queries, settings.quality)
     if search.approximate is None:
         added: Conventions = {}
         of_metric: dict[str, Conventions] = {}
@@ -241,9 +249,9 @@ def retrieve(
         mean = float(of_queries.mean())
         result = Result(system, name, mean, None, None, counts, own | common, protocol)
         results.append(with_bounds(result, intervals.get(name)))
-    if settings.quality is None:
+    if quality is None:
         return Retrieved(results)
-    answers, measured = rate_queries(queries, settings.quality, used, per_query, codes, settings)
+    answers, measured = rate_queries(quality, used, per_query, codes, settings)
     for name, value, own, interval in measured:
         result = Result(system, name, value, None, None, counts, own | common, protocol)
         results.append(with_bounds(result, interval))

@@ -28,7 +28,7 @@ from likeness.commands.options import (
     refuse_input_as_output,
 )
 from likeness.held_out import existing, run_of_scores
-from toolkit.printing import say
+from toolkit.printing import say, warn
 
 app = typer.Typer()
 _NOT_WITH_IJB = (
@@ -216,6 +216,11 @@ def evaluate(
         say(table)
         return
     if run is not None:
+        if guarantee is not None:
+            warn(
+                "the held-out subjects of a run choose its best checkpoint, so that a guarantee "
+                "over them promises too much; score trials of other subjects"
+            )
         scores, subjects = [run.scores], subjects or existing(run.labels)
         if report is not None or quality == "norm":
             embeddings = embeddings or [run.embeddings]

@@ -108,7 +108,7 @@ def _drawn(chosen: list[Item], num_classes: int) -> list[Item]:
     if num_classes == 0:
         return chosen
     names = sorted({str(item.label) for item in chosen})
-    if not 2 <= num_classes <= len(names):
+    if not isinstance(num_classes, int) or not 2 <= num_classes <= len(names):
         raise ValueError(
             f"omniglot: num_classes is {num_classes}; 2 to {len(names)} are allowed, or 0 for all"
         )

@@ -161,25 +161,31 @@ def _folder(data: Path) -> Path:
 def _lines(path: Path) -> list[str]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; {FETCH}")
-    return path.read_text(encoding="utf-8").split("\n")
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text in UTF-8 ({error}); {FETCH}") from None
 
 
 def _checked(where: Path, rows: Sequence[Sequence[str]]) -> dict[str, Speaker]:
     """Sex and age by speaker; empty rows are left out."""
     stated = [row for row in rows if any(row)]
     wrong = [
-        row
-        for row in stated
-        if len(row) != 3
-        or row[1] not in ("f", "m")
-        or not (row[2].isascii() and row[2].isdecimal())
+        row for row in stated if len(row) != 3 or row[1] not in ("f", "m") or not _is_age(row[2])
     ]
-    if wrong or not stated:
+    if not stated:
+        raise ValueError(f"{where}: it names no speakers; {FETCH}")
+    if wrong:
         raise ValueError(
             f"{where}: {len(wrong)} of {len(stated)} speakers have no sex f or m and no age in "
             f"years ({name_first([row[0] for row in wrong])}); {FETCH}"
         )
-    return {name: Speaker(sex, int(age)) for name, sex, age in sorted(map(tuple, stated))}
+    rows_of = {name: (sex, age) for name, sex, age in stated}
+    if twice := [name for name, sex, age in stated if rows_of[name] != (sex, age)]:
+        raise ValueError(
+            f"{where}: {len(twice)} speakers have two sexes or ages ({name_first(twice)}); {FETCH}"
+        )
+    return {name: Speaker(sex, int(age)) for name, (sex, age) in sorted(rows_of.items())}
 
 
 def _is_age(text: str) -> bool:

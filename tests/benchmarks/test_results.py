@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,41 @@ def test_wrong_input_is_refused(tmp_path: Path, arguments: list[str], said: str)
     done = run("--out", str(tmp_path), *arguments)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+LOCKED = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests ignore it
+sys.path.insert(0, sys.argv.pop(1))
+import results
+held = (
+    "import fcntl, pathlib, sys, time; file = open(sys.argv[1], 'w'); "
+    "fcntl.flock(file, fcntl.LOCK_EX); pathlib.Path(sys.argv[1] + '.held').touch(); time.sleep(600)"
+)
+results.JOBS = {name: ['-c "' + held + '" {out}'] for name in ("a", "b")}
+results.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
+def test_no_job_outlives_the_process_that_began_it(tmp_path: Path, number: signal.Signals) -> None:
+    """Each job holds a lock for as long as it lives."""
+    command = [sys.executable, "-c", LOCKED, str(SCRIPT.parent), "--out", str(tmp_path)]
+    measuring = subprocess.Popen([*command, "--data", str(tmp_path), "--wait"], cwd=ROOT)
+    while not all((tmp_path / f"{name}.held").exists() for name in ("a", "b")):
+        assert measuring.poll() is None
+        time.sleep(0.05)
+    measuring.send_signal(number)
+    assert measuring.wait() != 0
+    for name in ("a", "b"):
+        with (tmp_path / name).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError where it lives on
+
+
+def test_a_job_that_is_named_twice_runs_once(tmp_path: Path) -> None:
+    done = run("--data", str(tmp_path), "--out", str(tmp_path), "--wait", "--only", "well,well")
+    assert done.returncode == 0
+    assert done.stdout.count("well: exit status 0") == 1
 
 
 def test_a_stop_ends_what_runs_and_begins_nothing_else(tmp_path: Path) -> None:

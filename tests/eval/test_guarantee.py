@@ -27,7 +27,7 @@ FAR, CONFIDENCE = 0.1, 0.95
 
 
 @pytest.mark.parametrize("far", [0.001, 0.01, 0.1, 0.5])
-@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99])
+@pytest.mark.parametrize("confidence", [0.05, 0.5, 0.95, 0.99])
 def test_the_count_is_the_largest_whose_clopper_pearson_bound_is_the_rate(
     far: float, confidence: float
 ) -> None:
@@ -163,10 +163,14 @@ def test_too_few_subjects_are_told_how_many_would_do() -> None:
     values = Scores(np.arange(200.0)[::-1], np.arange(200) < 1)
     with pytest.raises(ValueError, match="1 such trials of 200 subjects"):
         guaranteed_threshold(values, star, FAR)
-    for far in (0.0, 1.0, 1.5):
-        with pytest.raises(ValueError, match="between 0 and 1"):
+    for far in (0.0, 1e-320, 1.0, 1.5):
+        with pytest.raises(ValueError, match="between 1e-12 and 1"):
             guaranteed_threshold(scores, subjects, far)
     with pytest.raises(ValueError, match=r"0\.95"):
         guaranteed_threshold(scores, subjects, FAR, confidence=95)
+    with pytest.raises(ValueError, match=r"of 2 subjects; measure on more subjects$"):
+        guaranteed_threshold(
+            Scores([1.0, 0.0], [True, False]), [[0, 0], [0, 1]], 0.9, confidence=0.999
+        )
     with pytest.raises(ValueError, match="cannot be"):
         Guarantee(0.95, 10, 10, 0, 0.1)

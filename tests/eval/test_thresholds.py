@@ -220,6 +220,14 @@ def of_subjects(num: int) -> tuple[Scores, OverSubjects]:
     return Scores(values, np.arange(len(pairs)) < num), OverSubjects(0.95, pairs)
 
 
+def test_a_rate_that_is_asked_for_twice_is_stored_once() -> None:
+    given, asked = of_subjects(100)
+    for guarantee in (None, asked):
+        found, left_out = measure(given, ORIGIN, data="x", fars=[0.1, 0.1], guarantee=guarantee)
+        assert [point.at for point in found.points] == ["eer", "far"]
+        assert not left_out
+
+
 def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     given, asked = of_subjects(100)
@@ -240,6 +248,10 @@ def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) 
         "FAR at most 10 % (95 % confidence over subjects), measured on x: 100 subjects, "
     )
     assert kept.at("eer").guarantee is None
+    # Other rates stay beside it, and it beside them, as long as the subjects are the same.
+    for number, stays in ((100, True), (30, False)):
+        later = measure(given, ORIGIN, data="x", fars=[0.3], subjects=number)[0]
+        assert (point in save(path, later).points) is stays
     with pytest.raises(ValueError, match="598 subjects"):
         measure(given, ORIGIN, data="x", fars=[0.1, 0.01], guarantee=asked)
 
@@ -261,13 +273,14 @@ def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) 
         {"pairs": None},
         {"seed": -1},
         {"measured_far": 1.5},
+        {"pairs": 51},  # of 100 subjects
     ],
     ids=str,
 )
 def test_an_edited_guarantee_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     given, asked = of_subjects(100)
-    save(path, measure(given, ORIGIN, data="x", fars=[0.1], guarantee=asked)[0])
+    save(path, measure(given, ORIGIN, data="x", fars=[0.1], subjects=100, guarantee=asked)[0])
     document = json.loads(path.read_text())
     document["measured"][0]["points"][1]["guarantee"] |= changes
     path.write_text(json.dumps(document))

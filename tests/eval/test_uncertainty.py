@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise, permutations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from eval import bootstrap, classification
-from eval.protocols.retrieval import RetrievalSettings, class_intervals, retrieve
+from eval.protocols.retrieval import RetrievalSettings, Search, class_intervals, retrieve
 from eval.protocols.side_by_side import evaluate_together
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Scores, Trials
@@ -272,6 +273,29 @@ def test_a_verification_is_rated_beside_its_error_rates() -> None:
     assert of["b", "quality_auroc"].value == 0.5
     assert of["b", "aurc"].value == pytest.approx(wrong.mean())
     assert "AUROC of the quality" in rated.table()
+
+
+@pytest.mark.parametrize(
+    ("quality", "word"),
+    [
+        ({"a/1": 1.0}, "3 of 4 queries have none"),
+        ({"a/1": None, "a/2": 1, "b/1": "2", "b/2": 3.0}, r"2 of 4 .*'a/1 None', 'b/1 2'"),
+        ({"a/1": 1, "a/2": 1, "b/1": float("inf"), "b/2": 3.0}, "1 of 4 .*'b/1 inf'"),
+        (np.ones(4), "ndarray"),
+        ("other", "'other'"),
+    ],
+    ids=["missing", "no numbers", "infinite", "array", "name"],
+)
+def test_a_quality_that_is_none_is_refused_before_the_search(quality: Any, word: str) -> None:
+    items = Embeddings(("a/1", "a/2", "b/1", "b/2"), [[1, 0], [2, 1], [0, 1], [1, 3]])
+
+    def searched(*_: object) -> Any:
+        raise AssertionError("the search had begun")
+
+    with pytest.raises(ValueError, match=word):
+        retrieve(
+            items, settings=RetrievalSettings(quality=quality), search=Search(approximate=searched)
+        )
 
 
 def test_a_retrieval_is_rated_by_norm_or_by_any_number() -> None:

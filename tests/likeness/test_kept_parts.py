@@ -249,6 +249,11 @@ def test_approximate_recall_says_how_far_it_is_off(folder: Path, tmp_path: Path,
         )
         assert abs(said["on_sample"] - said["exact_on_sample"]) < 0.2
         assert f"{100 * said['exact_on_sample']:.2f} exact" in text
+    rated = retrieve_files(
+        probes, settings=RetrievalSettings(quality="norm", num_resamples=0), approximate=kind
+    )
+    assert "R-AUROC" in rated
+    assert rated.count(" exact.") == 4  # of recall@K; a quality is measured once
 
 
 def test_approximate_self_retrieval_leaves_the_query_out(folder: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import csv
 import json
 import math
 import shutil
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,9 @@ import likeness as front_door
 from eval.formats import embeddings as files
 from eval.formats.trials import read_scores
 from eval.guarantee import guaranteed_threshold
-from eval.types import Embeddings, Scores
+from eval.protocols.side_by_side import evaluate_together
+from eval.scoring.origin import read_origin, write_origin
+from eval.types import Embeddings, Scores, Trials
 from likeness.cli import main
 from likeness.pairs import read_pairs
 from likeness.thresholds import Rule, carry, find, look_up, over_subjects
@@ -129,6 +132,52 @@ def test_a_guarantee_needs_subjects_and_not_the_order_of_rows(world: Path) -> No
     assert len(every | {threshold(lines)}) == 1
     with pytest.raises(ValueError, match="not known"):
         over_subjects(0.95, None, {})
+
+
+def test_subjects_that_are_only_supposed_guarantee_nothing(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ids without folders: items that no target trial connects would count as subjects."""
+    Path("flat").write_text(Path("s").read_text().replace("/", "-"))
+    origin = read_origin("s")
+    assert origin is not None
+    write_origin("flat", origin)
+    trials, _ = read_scores("flat")
+    ids = dict.fromkeys(trials.enrol_ids + trials.probe_ids)
+    Path("who").write_text("".join(f"{id} {id.partition('-')[0]}\n" for id in ids))
+    evaluate = ("evaluate", "flat", "--resamples", 0, "--guarantee", 0.95, "--far", 0.8)
+    assert likeness(*evaluate, "--save-to", "t.json") == 2
+    assert "`id subject` list" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="`id subject` list"):
+        front_door.evaluate("flat").save_thresholds("t.json", guarantee=0.95)
+    assert not Path("t.json").exists()
+    assert likeness(*evaluate, "--save-to", "t.json", "--subjects", "who") == 0
+
+
+def test_subjects_are_known_in_any_form_of_unicode() -> None:
+    ids = tuple(
+        f"{name}-{number}" for name in ("h\u00e9l\u00e8ne", "zo\u00eb") for number in (1, 2)
+    )
+    trials = Trials(ids, ids, [0, 2, 0, 1], [1, 3, 2, 3], np.array([True, True, False, False]))
+    scores = Scores([1.0, 0.9, 0.1, 0.2], trials.target)
+    listed = {unicodedata.normalize("NFD", id): id.partition("-")[0] for id in ids}
+    settings = front_door.VerificationSettings(num_resamples=0)
+    compared = evaluate_together({"x": (trials, scores)}, settings, subject_of=listed)
+    asked = over_subjects(0.95, compared.trials["x"], compared.subject_of)
+    assert asked is not None
+    assert asked.pairs.tolist() == [[0, 0], [1, 1], [0, 1], [0, 1]]
+
+
+def test_a_guarantee_on_the_subjects_that_chose_the_checkpoint_is_warned_of(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held_out = Path("runs/voices/held-out")
+    held_out.mkdir(exist_ok=True)
+    for name in ("s", "s.origin.json"):
+        shutil.copy(name, held_out / name.replace("s", "scores.txt", 1))
+    arguments = ("--resamples", 0, "--guarantee", 0.95, "--far", 0.8, "--save-to", "runs/voices")
+    assert likeness("evaluate", "runs/voices", *arguments) == 0
+    assert "warning: the held-out subjects" in capsys.readouterr().err
 
 
 def test_thresholds_of_other_scores_are_not_stored_and_not_used(

@@ -79,34 +79,41 @@ def movement_statistics(
         (B, F * len(differences) + num_correlated * (num_correlated - 1) / 2).
 
     Raises:
-        ValueError: num_correlated does not divide F.
+        ValueError: A difference is below 1, or num_correlated does not divide F.
 
     Example:
         >>> features, mask = torch.rand(2, 50, 8), torch.ones(2, 50, dtype=torch.bool)
         >>> movement_statistics(features, mask, differences=(2, 8), num_correlated=4).shape
         torch.Size([2, 22])
     """
-    x, num_bands = features.float(), features.shape[2]
-    parts = []
+    _check_movement(features.shape[2], differences, num_correlated)
+    x, parts = features.float(), []
     for apart in differences:
         # Padding in front and cutting works for recordings of any length, in ONNX as well.
         earlier = pad(x, (0, 0, apart, 0))[:, : x.shape[1]]
         both = mask & pad(mask, (apart, 0))[:, : x.shape[1]]
         parts.append(_deviation(x - earlier, both))
     if num_correlated:
-        if num_bands % num_correlated:
-            raise ValueError(
-                f"OrderStatistics: num_correlated={num_correlated} does not divide the {num_bands} "
-                "bands of the features"
-            )
         groups = x.reshape(*x.shape[:2], num_correlated, -1).mean(dim=3)
         groups = (groups - _mean(groups, mask)[:, None]) * mask[..., None]
         covariance = groups.transpose(1, 2) @ groups
-        size = covariance.diagonal(dim1=1, dim2=2).clamp(min=1e-10).sqrt()
+        # Of frames that are all alike, rounding is what is left: it would correlate perfectly.
+        least = 1e-8 * mask.sum(dim=1).clamp(min=1)[:, None].to(covariance.dtype)
+        size = covariance.diagonal(dim1=1, dim2=2).maximum(least).sqrt()
         correlation = covariance / size[:, :, None] / size[:, None]
         rows, columns = torch.triu_indices(num_correlated, num_correlated, 1, device=x.device)
         parts.append(correlation[:, rows, columns])
     return torch.cat(parts, dim=1) if parts else x.new_zeros(len(x), 0)
+
+
+def _check_movement(num_bands: int, differences: tuple[int, ...], num_correlated: int) -> None:
+    if any(apart < 1 for apart in differences):
+        raise ValueError(f"OrderStatistics: differences={differences}; frames lie 1 or more apart")
+    if num_correlated < 0 or (num_correlated and num_bands % num_correlated):
+        raise ValueError(
+            f"OrderStatistics: num_correlated={num_correlated} does not divide the {num_bands} "
+            "bands of the features; 0 leaves correlations out"
+        )
 
 
 def _mean(x: Tensor, mask: Tensor) -> Tensor:
@@ -148,7 +155,7 @@ class OrderStatistics(nn.Module):
         quantiles: See order_statistics.
         num_bins: See order_statistics.
         differences: See movement_statistics, whose values follow those of order_statistics.
-        num_correlated: See movement_statistics.
+        num_correlated: See movement_statistics; a divisor of in_dim.
         shrinkage: See within_class_whitening.
         norm: The root mean square of the output's norm, on which losses on raw embeddings (SimPLE)
             depend.
@@ -180,6 +187,7 @@ class OrderStatistics(nn.Module):
         self.in_dim, self.dim, self.quantiles = in_dim, dim, tuple(quantiles)
         self.num_bins, self.shrinkage = num_bins, shrinkage
         self.differences, self.num_correlated = tuple(differences), num_correlated
+        _check_movement(in_dim, self.differences, num_correlated)
         size = in_dim * (num_bins + len(self.quantiles) + 1 + len(self.differences))
         size += num_correlated * (num_correlated - 1) // 2
         self.register_buffer("mean", torch.zeros(size))

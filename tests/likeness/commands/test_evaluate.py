@@ -19,7 +19,7 @@ from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Trials
 from likeness.cli import main
 from likeness.evaluation_page import Page, page_of
-from likeness.score_files import AboutScores, evaluate_files
+from likeness.score_files import AboutScores, Kept, evaluate_files
 
 FAST = VerificationSettings(num_resamples=0)
 
@@ -147,6 +147,11 @@ def test_the_file_whose_trials_are_of_one_kind_is_named(tmp_path: Path) -> None:
             evaluate_files([tmp_path / "good.txt", tmp_path / "one.txt"])
 
 
+def test_a_confidence_in_percent_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(ValueError, match=r"95.*0\.95"):
+        Kept("runs/none", guarantee=95)
+
+
 def test_a_quality_is_measured_by_norm_or_from_a_list(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,5 +191,8 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
     Path("q.txt").write_text("id quality\ns0/0 1.5\ns0/1 nan\n")
     assert run("x.txt", "--quality", "q.txt") == 2
     assert "1 of 2 qualities are NaN" in capsys.readouterr().err
+    Path("q.txt").write_text("s0/0 1.5\ns0/0 2\n")
+    assert run("x.txt", "--quality", "q.txt") == 2
+    assert "another quality" in capsys.readouterr().err
     with pytest.raises(ValueError, match="embeddings that were scored"):
         likeness.evaluate("x.txt", FAST, quality="norm")

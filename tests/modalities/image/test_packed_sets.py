@@ -266,6 +266,22 @@ def test_real_omniglot(shared: Path) -> None:
         omniglot.read(item._replace(id=f"{item.id}#turn=45"))
 
 
+def test_drawn_characters_of_omniglot_are_whole_and_nested(shared: Path) -> None:
+    shared = shared / "data"
+    every = omniglot.items(shared)
+    few, more = (omniglot.items(shared, num_classes=number) for number in (50, 100))
+    labels = {item.label for item in few}
+    assert len(labels) == 50
+    assert labels < {item.label for item in more}
+    # Of a drawn character all drawings are there, in the order of all.
+    assert few == [item for item in every if item.label in labels]
+    assert len({item.label for item in omniglot.items(shared, num_classes=50, turns=(90,))}) == 100
+    assert omniglot.items(shared, num_classes=633) == every
+    for wrong in (1, -1, 634, 2.5):
+        with pytest.raises(ValueError, match="2 to 633 are allowed, or 0 for all"):
+            omniglot.items(shared, num_classes=wrong)  # type: ignore[arg-type]
+
+
 def test_digits_are_scikit_learns(tmp_path: Path) -> None:
     from sklearn.datasets import load_digits
 

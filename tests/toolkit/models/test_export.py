@@ -138,7 +138,10 @@ def test_a_checkpoint_s_export_embeds_as_it_does(
     ("frontend", "network"),
     [
         (SpeechBrainFbank(20), XVECTOR),
-        (MFCC(num_ceps=12, cmn_variance=True, cmn_window=30), partial(OrderStatistics, dim=16)),
+        (
+            MFCC(num_ceps=12, cmn_variance=True, cmn_window=30),
+            partial(OrderStatistics, dim=16, differences=(2, 8), num_correlated=4),
+        ),
     ],
     ids=["speechbrain", "mfcc"],
 )

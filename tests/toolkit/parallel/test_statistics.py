@@ -65,6 +65,23 @@ def test_groups_of_bands_divide_the_bands() -> None:
     x, mask = torch.randn(1, 5, 8), torch.ones(1, 5, dtype=torch.bool)
     with pytest.raises(ValueError, match="num_correlated=3 does not divide the 8 bands"):
         movement_statistics(x, mask, differences=(), num_correlated=3)
+    # A network that could not run is refused when it is made.
+    for number in (3, -1):
+        with pytest.raises(ValueError, match=f"num_correlated={number} "):
+            OrderStatistics(8, dim=4, num_correlated=number)
+    for apart in (0, -2):
+        with pytest.raises(ValueError, match="differences"):
+            OrderStatistics(8, dim=4, differences=(apart,))
+
+
+@pytest.mark.parametrize("frames", [1, 100, 997, 3000])
+def test_frames_that_are_all_alike_do_not_correlate(frames: int) -> None:
+    """The mean of equal numbers is not always that number, and all groups are then off at once."""
+    x = torch.linspace(-15.94, 11.77, 8).expand(1, frames, 8)
+    mask = torch.ones(1, frames, dtype=torch.bool)
+    found = movement_statistics(x, mask, differences=(), num_correlated=8)
+    assert found.shape == (1, 28)
+    assert found.abs().max() < 0.02
 
 
 def test_estimated_directions_are_fisher_s() -> None:
