@@ -9,9 +9,20 @@ import numpy as np
 import pytest
 import soundfile
 
+from modalities import synthetic
 from modalities.speaker import speechocean
 
 AGES = {f"{i:04d}": ("fm"[i % 2], (6, 12, 25)[i // 2 % 3]) for i in range(24)}
+
+
+def miniature(folder: Path) -> None:
+    """Ten synthetic speakers, all adults, for tests/test_recipes.py."""
+    recordings = folder / "speechocean" / "flac"
+    synthetic.write_voices(recordings, num_speakers=10, num_utterances=3, seconds=(0.8, 1.2))
+    names = sorted(place.name for place in recordings.iterdir())
+    lines = [f"{name}\t{'fm'[number % 2]}\t25" for number, name in enumerate(names)]
+    table = "\n".join(["speaker\tsex\tage", *lines, ""])
+    (folder / "speechocean" / "speakers.tsv").write_text(table)
 
 
 def write_recordings(folder: Path, name: str, suffix: str) -> None:
