@@ -21,68 +21,33 @@ Gives: the first table of docs/results.md, of section AN4.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-from folds import Draws, errors_of, normalised, pooled
-from performance import ROOT, environment, parser_of, row, table
+from folds import (
+    NUM_FOLDS,
+    Draws,
+    difference,
+    errors_of,
+    pooled,
+    score_files,
+    train_missing,
+    train_peers,
+    with_interval,
+)
+from performance import parser_of, row, table
 
-from eval.bootstrap import percentile_interval
 from eval.formats import embeddings
 from eval.formats.trials import write_scores
 from eval.similarity import score_trials
 from eval.types import Trials
 from eval.verification import eer
 
-NUM_FOLDS = 5
-RECIPE = ROOT / "recipes" / "speaker" / "an4.py"
 PEERS = {
     "lda": ["lda"],
     "speechbrain": ["speechbrain"],
     "speechbrain_cmn": ["speechbrain", "--cmn"],
 }
-
-
-def run_fold(variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
-    """Train one fold and write its embeddings and scores.
-
-    Returns:
-        A line that says what it took; "" where the fold is there already.
-    """
-    from likeness.models.run import load_model
-    from modalities.speaker import an4
-    from toolkit.models.embed import embed
-    from toolkit.training import recipe as recipes
-    from toolkit.training.train import fit
-
-    folder = out / variant / f"seed{seed}"
-    if (folder / f"fold{fold}.txt").exists():
-        return ""
-    started, cpu = time.perf_counter(), time.process_time()
-    recipe, _ = recipes.load(f"{RECIPE}:{variant}")
-    recipe = recipes.override(recipe, [f"items.fold={fold}", f"trials.fold={fold}", f"seed={seed}"])
-    folder.mkdir(parents=True, exist_ok=True)
-    loaded = load_model(fit(recipe, data=data, out=folder / f"run{fold}", resume=True))
-    items, trials = an4.trials(data, fold=fold)
-    embedded, _ = embed(loaded.embedder, items, loaded.read, meta=loaded.meta)
-    embeddings.write(folder / f"fold{fold}.npz", embedded)
-    took = {
-        "wall_seconds": round(time.perf_counter() - started, 1),
-        "cpu_seconds": round(time.process_time() - cpu, 1),
-    }
-    (folder / f"fold{fold}.json").write_text(json.dumps(took), encoding="utf-8")
-    write_scores(
-        folder / f"fold{fold}.txt",
-        trials,
-        score_trials(trials, embedded, similarity=loaded.similarity),
-    )
-    return f"{folder / f'fold{fold}.txt'} {took}"
 
 
 def by_cosine(folder: Path, data: Path) -> list[Path]:
@@ -96,27 +61,6 @@ def by_cosine(folder: Path, data: Path) -> list[Path]:
         write_scores(
             files[-1], trials, score_trials(trials, embeddings.read(folder / f"fold{fold}.npz"))
         )
-    return files
-
-
-def with_as_norm(folder: Path, data: Path) -> list[Path]:
-    """Score files by cosine and AS-norm."""
-    from likeness.models.run import load_model
-    from modalities.speaker import an4
-    from toolkit.models.embed import embed
-
-    files = []
-    for fold in range(NUM_FOLDS):
-        files.append(folder / f"as_norm{fold}.txt")
-        if files[-1].exists():
-            continue
-        loaded = load_model(folder / f"run{fold}")
-        training = an4.items(data, split="train", fold=fold)
-        known, _ = embed(loaded.embedder, training, loaded.read)
-        tested = embeddings.read(folder / f"fold{fold}.npz")
-        _, trials = an4.trials(data, fold=fold)
-        labels = np.array([str(item.label) for item in training])
-        write_scores(files[-1], trials, normalised(trials, tested, known, labels))
     return files
 
 
@@ -143,55 +87,18 @@ def print_row(
     """
     trials, values = pooled(files)
     errors = errors_of(trials, values)
-    (low, high), (least, most) = errors.interval("eer"), errors.interval("min_dcf")
-    compared = ""
-    if lda is not None:
-        less, more = percentile_interval(errors.draws["eer"] - lda["eer"], 0.95)
-        compared = f"[{100 * less:+.1f}, {100 * more:+.1f}]"
+    compared = "" if lda is None else difference(errors.draws, lda, "eer")
     if without is not None:
-        eers, costs = (
-            percentile_interval(errors.draws[metric] - without[metric], 0.95)
-            for metric in ("eer", "min_dcf")
-        )
-        compared += (
-            f"; vs without: EER [{100 * eers[0]:+.2f}, {100 * eers[1]:+.2f}], "
-            f"minDCF [{costs[0]:+.3f}, {costs[1]:+.3f}]"
-        )
+        eers, costs = (difference(errors.draws, without, metric) for metric in ("eer", "min_dcf"))
+        compared += f"; vs without: EER {eers}, minDCF {costs}"
     row(
         name,
-        f"{100 * errors.eer:.2f} [{100 * low:.1f}, {100 * high:.1f}]",
+        with_interval(errors, "eer"),
         f"{100 * same_sex_eer(trials, values):.2f}",
-        f"{errors.min_dcf:.3f} [{least:.2f}, {most:.2f}]",
+        with_interval(errors, "min_dcf"),
         compared,
     )
     return errors.draws
-
-
-def score_files(folder: Path) -> list[Path]:
-    """The five score files of a system."""
-    return [folder / f"fold{fold}.txt" for fold in range(NUM_FOLDS)]
-
-
-def train_peers(names: list[str], data: Path, out: Path) -> None:
-    """Let voice_peers.py write the score files that are missing."""
-    script = str(Path(__file__).with_name("voice_peers.py"))
-    for name in names:
-        arguments = [*PEERS[name], "--threads", "1", "--data", str(data), "--out", str(out / name)]
-        subprocess.run([sys.executable, script, *arguments], check=True, env=environment())
-
-
-def train_ours(seeds: dict[str, int], data: Path, out: Path, jobs: int) -> None:
-    """Train the folds that are missing, several at a time."""
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = [
-            pool.submit(run_fold, name, seed, fold, data, out)
-            for name, count in seeds.items()
-            for seed in range(count)
-            for fold in range(NUM_FOLDS)
-        ]
-        for future in futures:
-            if future.result():
-                print(future.result(), file=sys.stderr, flush=True)
 
 
 def print_table(peers: list[str], seeds: dict[str, int], data: Path, out: Path) -> None:
@@ -210,7 +117,8 @@ def print_table(peers: list[str], seeds: dict[str, int], data: Path, out: Path) 
         for seed in range(count):
             folder = out / name / f"seed{seed}"
             own = print_row(f"{name}, seed {seed}", score_files(folder), lda)
-            print_row(f"{name}, seed {seed}, AS-norm", with_as_norm(folder, data), lda, own)
+            normalised = score_files(folder, ".as_norm.txt")
+            print_row(f"{name}, seed {seed}, AS-norm", normalised, lda, own)
             if name == "simple":
                 print_row(f"{name} by cosine, seed {seed}", by_cosine(folder, data), lda)
 
@@ -243,8 +151,9 @@ def main() -> None:
     peers = ["lda", *(name for name in arguments.peers.split(",") if name != "lda")]
     if unknown := sorted(set(peers) - set(PEERS)):
         parser.error(f"--peers has {', '.join(unknown)}; the peers are {', '.join(PEERS)}")
-    train_peers(peers, arguments.data, arguments.out)
-    train_ours(seeds, arguments.data, arguments.out, arguments.jobs)
+    train_peers({name: PEERS[name] for name in peers}, arguments.data, arguments.out)
+    runs = [(name, seed) for name, count in seeds.items() for seed in range(count)]
+    train_missing("an4", runs, arguments.data, arguments.out, arguments.jobs)
     print_table(peers, seeds, arguments.data, arguments.out)
 
 

@@ -40,7 +40,7 @@ import numpy as np
 import soundfile
 import torch
 import voice_peers
-from folds import errors_of, train_and_score
+from folds import errors_of, train_and_score, with_interval
 from performance import ROOT, parser_of, row, table
 
 from eval.formats.trials import read_scores, write_scores
@@ -174,11 +174,7 @@ def run_cell(system: str, cell: Cell, data: Path, out: Path, steps: int) -> str:
 def cell_text(trials: Trials, values: np.ndarray) -> str:
     """EER and minDCF with their intervals."""
     errors = errors_of(trials, values)
-    (low, high), (least, most) = errors.interval("eer"), errors.interval("min_dcf")
-    return (
-        f"{100 * errors.eer:.1f} [{100 * low:.1f}, {100 * high:.1f}], "
-        f"{errors.min_dcf:.2f} [{least:.2f}, {most:.2f}]"
-    )
+    return f"{with_interval(errors, 'eer')}; {with_interval(errors, 'min_dcf')}"
 
 
 def main() -> None:

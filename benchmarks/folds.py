@@ -1,23 +1,29 @@
-"""What the benchmarks of speaker verification over folds share: runs, AS-norm, pooled errors.
+"""What the benchmarks of speaker verification over folds share: runs, AS-norm, rows of errors.
 
 A data set is a module such as modalities.speaker.an4: items(data, split=, fold=) lists recordings
-and trials(data, fold=) the pairs of the fold's test speakers.
+and trials(data, fold=) the pairs of the fold's test speakers. Its recipe has the same name.
 
-Measures: nothing itself. an4.py, speechocean.py, speechocean_search.py and corpora.py import it.
+Measures: nothing itself. an4.py, speechocean.py, speechocean_search.py, corpora.py and fusion.py
+    import it.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from performance import ROOT, environment
 
 from eval.bootstrap import percentile_interval, resample
 from eval.formats import embeddings
@@ -27,9 +33,12 @@ from eval.scoring.normalization import as_norm
 from eval.similarity import score_trials
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer, min_dcf
+from modalities.speaker import an4, speechocean
 from toolkit.data.items import Item
 from toolkit.training.recipe import Recipe
 
+NUM_FOLDS = 5
+DATASETS: dict[str, Any] = {"an4": an4, "speechocean": speechocean}
 METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
 RESAMPLES = 1000
 
@@ -118,6 +127,59 @@ def normalised(
     return np.asarray(scored, dtype=np.float64)
 
 
+def run_fold(dataset: str, variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
+    """Train one fold of a data set into OUT/VARIANT/seedN; returns what train_and_score says."""
+    from toolkit.training import recipe as recipes
+
+    recipe, _ = recipes.load(f"{ROOT / 'recipes' / 'speaker' / dataset}.py:{variant}")
+    recipe = recipes.override(recipe, [f"items.fold={fold}", f"seed={seed}"])
+    tested, trials = DATASETS[dataset].trials(data, fold=fold)
+    return train_and_score(
+        recipe,
+        recipe.items(data),
+        tested,
+        trials,
+        data=data,
+        folder=out / variant / f"seed{seed}",
+        name=f"fold{fold}",
+    )
+
+
+def train_missing(
+    dataset: str, runs: Sequence[tuple[str, int]], data: Path, out: Path, jobs: int
+) -> None:
+    """Train the folds of (variant, seed) that are missing, several at a time."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = [
+            pool.submit(run_fold, dataset, variant, seed, fold, data, out)
+            for variant, seed in runs
+            for fold in range(NUM_FOLDS)
+        ]
+        for future in waiting:
+            if future.result():
+                print(future.result(), file=sys.stderr, flush=True)
+
+
+def train_peers(peers: Mapping[str, Sequence[str]], data: Path, out: Path) -> None:
+    """Let voice_peers.py write the score files OUT/NAME/fold0.txt and so on that are missing.
+
+    Args:
+        peers: The name of each peer, and the arguments of voice_peers.py that it needs.
+        data: The folder of the data sets.
+        out: The folder of the score files.
+    """
+    script = str(Path(__file__).with_name("voice_peers.py"))
+    for name, needed in peers.items():
+        command = [sys.executable, script, *needed, "--threads", "1", "--data", str(data)]
+        command += ["--out", str(out / name)]
+        subprocess.run(command, check=True, env=environment(), stdout=sys.stderr)
+
+
+def score_files(folder: Path, ending: str = ".txt") -> list[Path]:
+    """The score files of the folds of a system; ".as_norm.txt" are those with AS-norm."""
+    return [folder / f"fold{fold}{ending}" for fold in range(NUM_FOLDS)]
+
+
 # ---------------------------------------------------------------- errors of pooled folds
 
 
@@ -157,15 +219,35 @@ class Errors(NamedTuple):
         return percentile_interval(self.draws[metric], 0.95)
 
 
-def errors_of(trials: Trials, values: NDArray[Any]) -> Errors:
-    """The errors of scores; subjects are what comes before the "/" of ids."""
+def subject_pairs(trials: Trials) -> NDArray[Any]:
+    """(P, 2) the numbers of the subjects of each trial; they are what precedes the "/" of ids."""
     subjects, _ = subjects_of(trials)
     assert subjects is not None
-    pairs = np.stack([subjects[0][trials.enrol], subjects[1][trials.probe]], axis=1)
+    return np.stack([subjects[0][trials.enrol], subjects[1][trials.probe]], axis=1)
+
+
+def errors_of(trials: Trials, values: NDArray[Any]) -> Errors:
+    """The errors of scores."""
     scores = Scores(values, trials.target)
+    pairs = subject_pairs(trials)
     draws = resample(METRICS, scores, pairs, num_resamples=RESAMPLES, seed=0).values
     return Errors(
         eer(scores.targets, scores.nontargets),
         METRICS["min_dcf"](scores.targets, scores.nontargets),
         draws,
     )
+
+
+def with_interval(errors: Errors, metric: str) -> str:
+    """ "3.53 [2.60, 4.38]": the EER in percent, or minDCF, with its interval over speakers."""
+    factor, digits = (100, 2) if metric == "eer" else (1, 3)
+    value = errors.eer if metric == "eer" else errors.min_dcf
+    low, high = errors.interval(metric)
+    return f"{factor * value:.{digits}f} [{factor * low:.{digits}f}, {factor * high:.{digits}f}]"
+
+
+def difference(draws: Draws, other: Draws, metric: str) -> str:
+    """ "[-4.25, -1.62]": the interval of a paired difference, in the units of with_interval."""
+    factor, digits = (100, 2) if metric == "eer" else (1, 3)
+    low, high = percentile_interval(factor * (draws[metric] - other[metric]), 0.95)
+    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"

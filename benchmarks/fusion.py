@@ -9,7 +9,7 @@ Measures: EER, minDCF(.01) and Cllr of each system, and of their logistic fusion
     calibrated in the same way. "with length" has a further column: the lower logarithm of the
     lengths of both recordings. A gain is the difference to the best system alone, on the same draws
     of speakers. The best is the one with the lowest EER in the table, which makes gains look
-    smaller, not larger.
+    smaller, not larger. A system whose scores are not there is left out.
 Peers: none. The fit is compared with scikit-learn's in tests/eval.
 Limit: none.
 Needs: the scores that benchmarks/speechocean.py left, and speechocean/ in the folder of --data.
@@ -25,30 +25,37 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import soundfile
-from folds import METRICS, RESAMPLES, Draws
+from folds import (
+    NUM_FOLDS,
+    Errors,
+    difference,
+    errors_of,
+    pooled,
+    score_files,
+    with_interval,
+)
 from numpy.typing import NDArray
 from performance import parser_of, row, table
 
-from eval.bootstrap import percentile_interval, resample
 from eval.calibration import fit_calibration
-from eval.formats.subjects import subjects_of
 from eval.formats.trials import read_scores
 from eval.fusion import fit_fusion
-from eval.types import Scores, Trials
+from eval.types import Trials
 from eval.verification import cllr
 from modalities.speaker import speechocean
 
-NUM_FOLDS = 5
 # Name in the table: the folder of the scores, and how its files end.
 SYSTEMS = {
     "LDA": ("lda", ".txt"),
     "ECAPA (SpeechBrain)": ("speechbrain", ".txt"),
     "arcface": ("arcface/seed0", ".txt"),
     "arcface, AS-norm": ("arcface/seed0", ".as_norm.txt"),
+    "estimated, AS-norm": ("estimated/seed0", ".as_norm.txt"),
 }
 COMBINED = (
     ("arcface", "LDA"),
-    ("arcface", "ECAPA (SpeechBrain)"),
+    ("arcface", "arcface, AS-norm"),
+    ("arcface, AS-norm", "estimated, AS-norm"),
     ("arcface, AS-norm", "ECAPA (SpeechBrain)"),
     tuple(SYSTEMS),
 )
@@ -76,10 +83,20 @@ def pairs_of(trials: Trials) -> list[tuple[str, str]]:
     ]
 
 
+def present(folder: Path) -> list[str]:
+    """The systems whose scores of all folds are in a folder."""
+    return [
+        name
+        for name, (where, ending) in SYSTEMS.items()
+        if all(file.exists() for file in score_files(folder / where, ending))
+    ]
+
+
 def read_fold(number: int, folder: Path, seconds: dict[str, float]) -> Fold:
     """The trials of a fold with the scores of all systems, which have them in one order."""
     scores, lists = {}, []
-    for name, (where, ending) in SYSTEMS.items():
+    for name in present(folder):
+        where, ending = SYSTEMS[name]
         trials, scores[name] = read_scores(folder / where / f"fold{number}{ending}")
         lists.append(pairs_of(trials))
     assert all(pairs == lists[0] for pairs in lists), f"fold {number}: trials in another order"
@@ -118,42 +135,28 @@ def calibrated(folds: Sequence[Fold], systems: Sequence[str], *, with_length: bo
 class Measured(NamedTuple):
     """What a row of the table has."""
 
-    values: dict[str, float]
-    draws: Draws
+    errors: Errors
+    cllr: float
 
 
-def measured(folds: Sequence[Fold], scores: NDArray[Any]) -> Measured:
-    """The errors of pooled scores, and their draws over speakers."""
-    target = np.concatenate([fold.trials.target for fold in folds])
-    pairs, before = [], 0
-    for fold in folds:
-        numbers, _ = subjects_of(fold.trials)
-        assert numbers is not None
-        own = np.stack([numbers[0][fold.trials.enrol], numbers[1][fold.trials.probe]], axis=1)
-        pairs.append(own + before)
-        before += int(own.max()) + 1
-    every = Scores(scores, target)
-    draws = resample(METRICS, every, np.concatenate(pairs), num_resamples=RESAMPLES, seed=0).values
-    values = {name: float(of(every.targets, every.nontargets)) for name, of in METRICS.items()}
-    return Measured(values | {"cllr": cllr(every.targets, every.nontargets)}, draws)
+def measured(trials: Trials, values: NDArray[Any]) -> Measured:
+    """The errors of calibrated scores."""
+    assert trials.target is not None
+    return Measured(errors_of(trials, values), cllr(values[trials.target], values[~trials.target]))
 
 
 def print_row(name: str, own: Measured, best: Measured | None) -> None:
     """Print the row of a system or a fusion; best is what it is compared with."""
-    cells = []
-    for metric, factor, digits in (("eer", 100, 2), ("min_dcf", 1, 3)):
-        low, high = percentile_interval(factor * own.draws[metric], 0.95)
-        value = factor * own.values[metric]
-        cells.append(f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]")
-    cells.append(f"{own.values['cllr']:.3f}")
-    for metric, factor, digits in (("eer", 100, 2), ("min_dcf", 1, 3)):
-        if best is None:
-            cells.append("")
-            continue
-        low, high = percentile_interval(factor * (own.draws[metric] - best.draws[metric]), 0.95)
-        value = factor * (own.values[metric] - best.values[metric])
-        cells.append(f"{value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]")
-    row(name, *cells)
+    gains = ["", ""]
+    if best is not None:
+        ours, theirs = own.errors, best.errors
+        gains = [
+            f"{100 * (ours.eer - theirs.eer):+.2f} {difference(ours.draws, theirs.draws, 'eer')}",
+            f"{ours.min_dcf - theirs.min_dcf:+.3f} "
+            f"{difference(ours.draws, theirs.draws, 'min_dcf')}",
+        ]
+    errors = [with_interval(own.errors, metric) for metric in ("eer", "min_dcf")]
+    row(name, *errors, f"{own.cllr:.3f}", *gains)
 
 
 def main() -> None:
@@ -169,18 +172,20 @@ def main() -> None:
         for item in speechocean.items(arguments.data, split="all")
     }
     folds = [read_fold(number, arguments.scores, seconds) for number in range(NUM_FOLDS)]
+    names = present(arguments.scores)
+    where, ending = SYSTEMS[names[0]]
+    trials, _ = pooled(score_files(arguments.scores / where, ending))
     table("system", "EER %", "minDCF(.01)", "Cllr", "gain in EER", "gain in minDCF")
-    alone = {
-        name: measured(folds, calibrated(folds, [name], with_length=False)) for name in SYSTEMS
-    }
-    best = min(alone, key=lambda name: alone[name].values["eer"])
+    alone = {name: measured(trials, calibrated(folds, [name], with_length=False)) for name in names}
+    best = min(alone, key=lambda name: alone[name].errors.eer)
     for name, own in alone.items():
         print_row(name, own, None)
-    for systems in COMBINED:
+    combined = [tuple(name for name in systems if name in names) for systems in COMBINED]
+    for systems in dict.fromkeys(chosen for chosen in combined if len(chosen) > 1):
         for with_length in (False, True):
             said = " + ".join(systems) + (", with length" if with_length else "")
             scores = calibrated(folds, systems, with_length=with_length)
-            print_row(said, measured(folds, scores), alone[best])
+            print_row(said, measured(trials, scores), alone[best])
 
 
 if __name__ == "__main__":

@@ -20,87 +20,46 @@ Gives: section "speechocean, five folds" of docs/results.md.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-from folds import Draws, Errors, errors_of, pooled, train_and_score
-from performance import ROOT, environment, parser_of, row, table
+from folds import (
+    Draws,
+    Errors,
+    difference,
+    errors_of,
+    pooled,
+    score_files,
+    subject_pairs,
+    train_missing,
+    train_peers,
+    with_interval,
+)
+from performance import parser_of, row, table
 
 from eval import groups
-from eval.bootstrap import percentile_interval
-from eval.formats.subjects import subjects_of
 from eval.protocols.verification import VerificationSettings
 from eval.types import Scores
 from eval.verification import verification_metrics
 from modalities.speaker import audio, speechocean
 
-NUM_FOLDS = 5
-RECIPE = ROOT / "recipes" / "speaker" / "speechocean.py"
+ENDINGS = ((".txt", ""), (".as_norm.txt", ", AS-norm"))  # of score files, and how a row says it
 FRAME, LOUD_DB = 160, 35.0  # samples of a frame, and dB below the loudest frame
 SEEDED = ("arcface",)  # the variants that get all seeds
-
-
-def run_fold(variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
-    """Train one fold; a line that says what it took, or "" where it is there already."""
-    from toolkit.training import recipe as recipes
-
-    recipe, _ = recipes.load(f"{RECIPE}:{variant}")
-    recipe = recipes.override(recipe, [f"items.fold={fold}", f"seed={seed}"])
-    tested, trials = speechocean.trials(data, fold=fold)
-    training = recipe.items(data)
-    folder = out / variant / f"seed{seed}"
-    name = f"fold{fold}"
-    return train_and_score(recipe, training, tested, trials, data=data, folder=folder, name=name)
-
-
-def train_missing(
-    peers: list[str], runs: list[tuple[str, int]], data: Path, out: Path, steps: int, jobs: int
-) -> None:
-    """Train what is missing, of the peers one after the other, of ours several at a time."""
-    script = str(Path(__file__).with_name("voice_peers.py"))
-    for name in peers:
-        arguments = ["--dataset", "speechocean", "--threads", "1", "--steps", str(steps)]
-        arguments += ["--data", str(data), "--out", str(out / name)]
-        command = [sys.executable, script, name, *arguments]
-        subprocess.run(command, check=True, env=environment(), stdout=sys.stderr)
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        waiting = [
-            pool.submit(run_fold, variant, seed, fold, data, out)
-            for variant, seed in runs
-            for fold in range(NUM_FOLDS)
-        ]
-        for future in waiting:
-            if future.result():
-                print(future.result(), file=sys.stderr, flush=True)
 
 
 def print_row(name: str, files: list[Path], lda: Draws | None) -> Errors:
     """Print the row of a system; lda are the draws to which its EER is compared."""
     errors = errors_of(*pooled(files))
-    (low, high), (least, most) = errors.interval("eer"), errors.interval("min_dcf")
-    compared = ""
-    if lda is not None:
-        less, more = percentile_interval(errors.draws["eer"] - lda["eer"], 0.95)
-        compared = f"[{100 * less:+.2f}, {100 * more:+.2f}]"
-    row(
-        name,
-        f"{100 * errors.eer:.2f} [{100 * low:.2f}, {100 * high:.2f}]",
-        f"{errors.min_dcf:.3f} [{least:.3f}, {most:.3f}]",
-        compared,
-    )
+    compared = "" if lda is None else difference(errors.draws, lda, "eer")
+    row(name, with_interval(errors, "eer"), with_interval(errors, "min_dcf"), compared)
     return errors
 
 
 def print_groups(name: str, files: list[Path], data: Path) -> None:
     """Print error rates within and across bands of age, and the same for sexes."""
     trials, values = pooled(files)
-    numbers, _ = subjects_of(trials)
-    assert numbers is not None
-    pairs = np.stack([numbers[0][trials.enrol], numbers[1][trials.probe]], axis=1)
+    pairs = subject_pairs(trials)
     known = speechocean.speakers(data)
     speaker_of = {item: item.partition("/")[0] for item in {*trials.enrol_ids, *trials.probe_ids}}
     settings = VerificationSettings(fars=(0.01,), num_resamples=1000)
@@ -187,22 +146,22 @@ def main() -> None:
         for variant in arguments.variants.split(",")
         for seed in range(arguments.seeds if variant in SEEDED else 1)
     ]
-    train_missing(peers, runs, data, out, arguments.steps, arguments.jobs)
+    common = ["--dataset", "speechocean", "--steps", str(arguments.steps)]
+    train_peers({name: [name, *common] for name in peers}, data, out)
+    train_missing("speechocean", runs, data, out, arguments.jobs)
     table("system", "EER %", "minDCF(.01)", "EER vs LDA, paired")
-    lda = print_row("LDA", [out / "lda" / f"fold{k}.txt" for k in range(NUM_FOLDS)], None).draws
+    lda = print_row("LDA", score_files(out / "lda"), None).draws
     for name in peers[1:]:
-        print_row(name, [out / name / f"fold{k}.txt" for k in range(NUM_FOLDS)], lda)
+        print_row(name, score_files(out / name), lda)
     for variant, seed in runs:
         folder = out / variant / f"seed{seed}"
-        for ending, said in ((".txt", ""), (".as_norm.txt", ", AS-norm")):
-            files = [folder / f"fold{k}{ending}" for k in range(NUM_FOLDS)]
-            print_row(f"{variant}, seed {seed}{said}", files, lda)
+        for ending, said in ENDINGS:
+            print_row(f"{variant}, seed {seed}{said}", score_files(folder, ending), lda)
     for variant in SEEDED:
         folder = out / variant / "seed0"
-        for ending, said in ((".txt", ""), (".as_norm.txt", " with AS-norm")):
-            files = [folder / f"fold{k}{ending}" for k in range(NUM_FOLDS)]
-            print_groups(f"{variant}{said}", files, data)
-            print_misses(f"{variant}{said}", files, data)
+        for ending, said in ENDINGS:
+            print_groups(f"{variant}{said}", score_files(folder, ending), data)
+            print_misses(f"{variant}{said}", score_files(folder, ending), data)
 
 
 if __name__ == "__main__":
