@@ -121,6 +121,7 @@ def main() -> None:
         return
     try:
         with only_writer(out):
+            (out / "asked").write_text("\n".join(names), encoding="utf-8")
             (out / "pid").write_text(str(os.getpid()), encoding="utf-8")
             try:
                 failed = Jobs(arguments.data.resolve(), out).run_all(names)
@@ -250,15 +251,18 @@ def stop(out: Path) -> None:
 def print_status(names: Sequence[str], out: Path) -> None:
     """Print a line for each job."""
     active = running(out)
+    asked = (out / "asked").read_text(encoding="utf-8").split() if active else []
     for name in names:
         if (out / f"{name}.md").exists():
             state = f"done: {out / f'{name}.md'}"
         elif (out / f"{name}.md.part").exists():
             log = out / f"{name}.log"
-            state = f"running, or waiting to go on: {log}" if active else f"not finished: {log}"
+            state = (
+                f"running, or waiting to go on: {log}" if name in asked else f"not finished: {log}"
+            )
         else:
-            state = "waiting" if active else "not begun"
-        print(f"{name:20s} {state}")
+            state = "waiting" if name in asked else "not begun"
+        print(f"{name:24s} {state}")
 
 
 if __name__ == "__main__":

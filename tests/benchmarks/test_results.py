@@ -102,10 +102,11 @@ def test_a_stop_ends_what_runs_and_begins_nothing_else(tmp_path: Path) -> None:
     starter = STARTER.replace("results.main()", "") + (
         "results.JOBS = {name: ['-c \"import pathlib, sys, time; "
         "pathlib.Path(sys.argv[1]).write_text(str(1)); time.sleep(600)\" {out}.began']"
-        " for name in ('a', 'b', 'c')}\nresults.main()\n"
+        " for name in ('a', 'b', 'c', 'd')}\nresults.main()\n"
     )
     command = [sys.executable, "-c", starter, str(SCRIPT.parent), "--out", str(tmp_path)]
-    measuring = subprocess.Popen([*command, "--data", str(tmp_path), "--wait"], cwd=ROOT)
+    asked = [*command, "--data", str(tmp_path), "--only", "a,b,c", "--wait"]
+    measuring = subprocess.Popen(asked, cwd=ROOT)
     while not all((tmp_path / f"{name}.began").exists() for name in ("a", "b")):
         assert measuring.poll() is None
     status = subprocess.run([*command, "--status"], capture_output=True, text=True, cwd=ROOT)
@@ -113,6 +114,7 @@ def test_a_stop_ends_what_runs_and_begins_nothing_else(tmp_path: Path) -> None:
         "running,",
         "running,",
         "waiting",
+        "not",
     ]
     subprocess.run([*command, "--stop"], check=True, capture_output=True, cwd=ROOT)
     assert measuring.wait() == 143
