@@ -251,7 +251,9 @@ def stop(out: Path) -> None:
 def print_status(names: Sequence[str], out: Path) -> None:
     """Print a line for each job."""
     active = running(out)
-    asked = (out / "asked").read_text(encoding="utf-8").split() if active else []
+    asked: list[str] = []
+    if active and (out / "asked").exists():  # it has not said so yet where it has just begun
+        asked = (out / "asked").read_text(encoding="utf-8").split()
     for name in names:
         if (out / f"{name}.md").exists():
             state = f"done: {out / f'{name}.md'}"
