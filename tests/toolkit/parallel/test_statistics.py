@@ -61,6 +61,25 @@ def test_movement_statistics_do_not_see_the_microphone() -> None:
     torch.testing.assert_close(plain, shifted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dim", [9, 4])
+def test_a_start_as_a_rotation_keeps_the_angles_of_the_whitening(dim: int) -> None:
+    """With as many dimensions as directions; fewer are a projection, which is orthogonal."""
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.arange(10).repeat_interleave(6)
+    features = torch.randn(60, 12, 4, generator=generator)
+    net = OrderStatistics(4, dim=dim, num_directions=9, start="rotation").eval()
+    net.estimate([(features, None, labels)])
+    whitened = (net.statistics(features) - net.mean) @ net.directions
+    with torch.no_grad():
+        ours = net(features)
+    products = net.linear.weight @ net.linear.weight.T
+    torch.testing.assert_close(products, torch.eye(dim), atol=1e-5, rtol=0)
+    if dim == 9:
+        expected = torch.nn.functional.cosine_similarity(whitened[:1], whitened)
+        found = torch.nn.functional.cosine_similarity(ours[:1], ours)
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
 def test_groups_of_bands_divide_the_bands() -> None:
     x, mask = torch.randn(1, 5, 8), torch.ones(1, 5, dtype=torch.bool)
     with pytest.raises(ValueError, match="num_correlated=3 does not divide the 8 bands"):
