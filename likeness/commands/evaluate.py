@@ -46,6 +46,7 @@ _NOT_WITH_IJB = (
     "embeddings",
     "media",
     "quality",
+    "score_order",
     "save_to",
     "data_name",
     "guarantee",

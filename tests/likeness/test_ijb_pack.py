@@ -397,6 +397,10 @@ def test_intervals_switches_and_wrong_options(
             "--tar-rule and --llr do not go with --ijb",
         ),
         (
+            ["evaluate", str(features), *rest, "--score-order", "label-score"],
+            "--score-order does not go with --ijb",
+        ),
+        (
             ["evaluate", str(features), "--preset", "adaface"],
             "--preset without --ijb would change nothing; give that too, or leave it out",
         ),
