@@ -48,10 +48,17 @@ FRAME, LOUD_DB = 160, 35.0  # samples of a frame, and dB below the loudest frame
 SEEDED = ("arcface",)  # the variants that get all seeds
 
 
-def print_row(name: str, files: list[Path], lda: Draws | None) -> Errors:
-    """Print the row of a system; lda are the draws to which its EER is compared."""
+def print_row(
+    name: str, files: list[Path], lda: Draws | None, without: Draws | None = None
+) -> Errors:
+    """Print the row of a system; lda are the draws to which its EER is compared.
+
+    The draws of the same system without AS-norm are `without`.
+    """
     errors = errors_of(*pooled(files))
     compared = "" if lda is None else difference(errors.draws, lda, "eer")
+    if without is not None:
+        compared += f"; vs without AS-norm: {difference(errors.draws, without, 'eer')}"
     row(name, with_interval(errors, "eer"), with_interval(errors, "min_dcf"), compared)
     return errors
 
@@ -155,8 +162,10 @@ def main() -> None:
         print_row(name, score_files(out / name), lda)
     for variant, seed in runs:
         folder = out / variant / f"seed{seed}"
+        without: Draws | None = None
         for ending, said in ENDINGS:
-            print_row(f"{variant}, seed {seed}{said}", score_files(folder, ending), lda)
+            files = score_files(folder, ending)
+            without = print_row(f"{variant}, seed {seed}{said}", files, lda, without).draws
     for variant in SEEDED:
         folder = out / variant / "seed0"
         for ending, said in ENDINGS:
