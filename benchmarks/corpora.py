@@ -143,9 +143,14 @@ def items_of(data: Path, corpus: str) -> Items:
     )
 
 
+def folder_of(system: str, out: Path) -> Path:
+    """The folder of a system's runs and scores."""
+    return out / system.replace(" ", "_").replace(",", "")
+
+
 def run_cell(system: str, cell: Cell, data: Path, out: Path, steps: int) -> str:
     """Train and score a cell; a line that says what it took, or "" where it is there already."""
-    folder = out / system.replace(" ", "_").replace(",", "")
+    folder = folder_of(system, out)
     file = folder / f"{cell.name}.txt"
     if file.exists():
         return ""
@@ -208,7 +213,7 @@ def main() -> None:
         "EER % and minDCF(.01)", *(f"{'+'.join(cell.sources)} to {cell.target}" for cell in cells)
     )
     for system in systems:
-        folder = arguments.out / system.replace(" ", "_").replace(",", "")
+        folder = folder_of(system, arguments.out)
         for ending, said in ((".txt", ""), (".as_norm.txt", ", AS-norm")):
             files = [folder / f"{cell.name}{ending}" for cell in cells]
             if all(file.exists() for file in files):

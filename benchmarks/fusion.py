@@ -92,10 +92,10 @@ def present(folder: Path) -> list[str]:
     ]
 
 
-def read_fold(number: int, folder: Path, seconds: dict[str, float]) -> Fold:
-    """The trials of a fold with the scores of all systems, which have them in one order."""
+def read_fold(number: int, names: Sequence[str], folder: Path, seconds: dict[str, float]) -> Fold:
+    """The trials of a fold with the scores of the systems, which have them in one order."""
     scores, lists = {}, []
-    for name in present(folder):
+    for name in names:
         where, ending = SYSTEMS[name]
         trials, scores[name] = read_scores(folder / where / f"fold{number}{ending}")
         lists.append(pairs_of(trials))
@@ -171,8 +171,8 @@ def main() -> None:
         item.id: soundfile.info(item.path).duration
         for item in speechocean.items(arguments.data, split="all")
     }
-    folds = [read_fold(number, arguments.scores, seconds) for number in range(NUM_FOLDS)]
     names = present(arguments.scores)
+    folds = [read_fold(number, names, arguments.scores, seconds) for number in range(NUM_FOLDS)]
     where, ending = SYSTEMS[names[0]]
     trials, _ = pooled(score_files(arguments.scores / where, ending))
     table("system", "EER %", "minDCF(.01)", "Cllr", "gain in EER", "gain in minDCF")

@@ -93,10 +93,8 @@ def divided(data: Path, number: int) -> tuple[Items, Items]:
     """The recordings of the speakers to train on and to measure on, of one inner fold."""
     known = speechocean.speakers(data)
     every = speechocean.items(data, split="train", fold=0)
-    groups: dict[tuple[str, str], list[str]] = {}
-    for name in sorted({str(item.label) for item in every}):
-        groups.setdefault((known[name].sex, known[name].band), []).append(name)
-    inner = stratified_folds([groups[key] for key in sorted(groups)], NUM_INNER, seed=1)
+    groups = speechocean.groups_of(sorted({str(item.label) for item in every}), known)
+    inner = stratified_folds(groups, NUM_INNER, seed=1)
     held_out = inner[number]
     training = [item for item in every if item.label not in held_out]
     tested = [item for item in every if item.label in held_out]

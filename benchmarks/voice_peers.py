@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import folds
 import numpy as np
 import torch
 from performance import parser_of
@@ -38,15 +39,14 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from eval.formats.trials import write_scores
 from eval.similarity import score_trials
 from eval.types import Embeddings
-from modalities.speaker import an4, audio, fsdd, speechocean
+from modalities.speaker import audio, fsdd
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.pooling import statistics
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 from toolkit.data.item_checks import label_numbers
 from toolkit.data.items import Item
 
-NUM_FOLDS = 5
-DATASETS = {"an4": an4, "fsdd": fsdd, "speechocean": speechocean}
+DATASETS = folds.DATASETS | {"fsdd": fsdd}
 
 
 def lda(training: Sequence[Item], tested: Sequence[Item]) -> Embeddings:
@@ -212,7 +212,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     arguments.out.mkdir(parents=True, exist_ok=True)
     dataset: Any = DATASETS[arguments.dataset]
-    num_folds = fsdd.num_folds(arguments.data) if dataset is fsdd else NUM_FOLDS
+    num_folds = fsdd.num_folds(arguments.data) if dataset is fsdd else folds.NUM_FOLDS
     settings = Settings(arguments.steps, arguments.seconds, arguments.cmn, arguments.seed)
     for fold in range(num_folds):
         file = arguments.out / f"fold{fold}.txt"

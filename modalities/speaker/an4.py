@@ -15,7 +15,7 @@ from pathlib import Path
 
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
-from modalities.speaker.folders import Split, check_fold, check_split, scan, stratified_folds
+from modalities.speaker.folders import Split, check_split, of_fold, scan
 from toolkit.data.items import Item, Items
 from toolkit.data.pairs import all_pairs
 
@@ -69,12 +69,8 @@ def items(
             f"{data / 'an4' / 'wav'}: {len(strange)} of {len(speakers)} folders do not start with "
             f"f or m ({name_first(strange)}); {FETCH}"
         )
-    check_fold(fold, num_folds, "an4")
     groups = [[speaker for speaker in speakers if speaker[0] == sex] for sex in "fm"]
-    held_out = stratified_folds(groups, num_folds)[fold]
-    chosen = every
-    if split != "all":
-        chosen = [item for item in every if (item.label in held_out) == (split == "test")]
+    chosen = of_fold(every, groups, split, fold=fold, num_folds=num_folds, data_set="an4")
     if librispeech and split != "test":
         chosen = chosen + _scan(data / "librispeech" / "flac", FETCH_LIBRISPEECH, prefix="libri-")
     return speed_copies(chosen, speeds)

@@ -17,7 +17,7 @@ from eval.types import Trials, name_first
 from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from toolkit.data import shards, tree
 from toolkit.data.item_checks import label_numbers
-from toolkit.data.items import Items
+from toolkit.data.items import Item, Items
 from toolkit.data.listing import list_items
 from toolkit.data.pairs import draw_pairs, hold_out
 
@@ -222,10 +222,34 @@ def check_split(split: str) -> None:
         raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
 
 
-def check_fold(fold: int, num_folds: int, data_set: str) -> None:
-    """Raise ValueError for a number of a fold that does not exist."""
+def of_fold(
+    every: Sequence[Item],
+    groups: Sequence[Sequence[str]],
+    split: Split,
+    *,
+    fold: int,
+    num_folds: int,
+    data_set: str,
+) -> list[Item]:
+    """Take the items of a split, where the labels of each group are divided over folds (seed 0).
+
+    Args:
+        every: The items of all splits.
+        groups: The labels of each group, see stratified_folds.
+        split: "test" is fold number `fold`, "train" the rest, "all" everything.
+        fold: The number of the fold, from 0.
+        num_folds: How many folds there are.
+        data_set: The name of the data set, for the message.
+
+    Raises:
+        ValueError: There is no such fold.
+    """
     if not 0 <= fold < num_folds:
         raise ValueError(
             f"{data_set}: fold is {fold}; 0 to {num_folds - 1} are allowed with num_folds "
             f"{num_folds}"
         )
+    if split == "all":
+        return list(every)
+    held_out = stratified_folds(groups, num_folds)[fold]
+    return [item for item in every if (item.label in held_out) == (split == "test")]

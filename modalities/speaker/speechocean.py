@@ -11,13 +11,13 @@ likely one session per speaker; an4.py says what that means for the channel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
-from modalities.speaker.folders import Split, check_fold, check_split, scan, stratified_folds
+from modalities.speaker.folders import Split, check_split, of_fold, scan
 from toolkit.data.items import Items
 from toolkit.data.pairs import all_pairs
 
@@ -118,15 +118,33 @@ def items(
             f"{folder}: {len(unknown)} of {len(present)} speakers have no sex and age "
             f"({name_first(unknown)}); {FETCH}"
         )
-    check_fold(fold, num_folds, "speechocean")
-    if split == "all":
-        return speed_copies(every, speeds)
-    groups: dict[tuple[str, str], list[str]] = {}
-    for name in present:
-        groups.setdefault((known[name].sex, known[name].band), []).append(name)
-    held_out = stratified_folds([groups[key] for key in sorted(groups)], num_folds)[fold]
-    chosen = [item for item in every if (item.label in held_out) == (split == "test")]
+    chosen = of_fold(
+        every,
+        groups_of(present, known),
+        split,
+        fold=fold,
+        num_folds=num_folds,
+        data_set="speechocean",
+    )
     return speed_copies(chosen, speeds)
+
+
+def groups_of(names: Iterable[str], known: Mapping[str, Speaker]) -> list[list[str]]:
+    """Group speakers by sex and band of age, which stratified_folds divides evenly.
+
+    Args:
+        names: The speakers.
+        known: The sex and age of each, as speakers() reads them.
+
+    Example:
+        >>> groups_of(["a", "b", "c"], {"a": Speaker("f", 9), "b": Speaker("m", 9),
+        ...     "c": Speaker("f", 8)})
+        [['a', 'c'], ['b']]
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        groups.setdefault((known[name].sex, known[name].band), []).append(name)
+    return [groups[key] for key in sorted(groups)]
 
 
 def trials(
