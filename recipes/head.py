@@ -8,6 +8,9 @@ faces or products of one domain:
         one linear layer, which starts as the identity
     likeness train head:residual --data embeddings.npz --out runs/head
         one hidden layer beside the identity (supcon: the linear layer, by pairs of a batch)
+    likeness train head:score_norm --data embeddings.npz --out runs/head
+        score normalisation by the subjects of the embeddings, in closed form: its dot products are
+        scores that need no cohort
     likeness join MODEL runs/head --out runs/adapted
         one model of both, for `embed`, `export`, `serve` and `init=`
 
@@ -30,6 +33,7 @@ from functools import partial
 from eval.verification import eer, min_dcf
 from modalities.embedding import rows
 from toolkit.backbones.head import Head
+from toolkit.backbones.score_norm import ScoreNorm
 from toolkit.data.sampling import Sampling
 from toolkit.losses.contrast import SupCon
 from toolkit.losses.margin import ArcFace
@@ -58,5 +62,14 @@ RECIPES = {
         LINEAR,
         loss=partial(SupCon, temperature=0.1),
         sampling=Sampling(batch_size=64, items_per_class=4),
+    ),
+    # Nothing is trained: its constants are estimated before the first step.
+    "score_norm": replace(
+        LINEAR,
+        backbone=ScoreNorm,
+        similarity="dot",
+        estimate_views=1,
+        optim=replace(LINEAR.optim, lr=0.0),
+        schedule=Schedule(steps=1),
     ),
 }

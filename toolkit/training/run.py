@@ -10,6 +10,7 @@ import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,8 @@ class Run:
     @property
     def device(self) -> torch.device:
         """Where the network and the loss are."""
-        return next(iter(self.embedder.parameters())).device
+        # A network in closed form has buffers only.
+        return next(chain(self.embedder.parameters(), self.embedder.buffers())).device
 
     @property
     def model(self) -> tuple[TorchEmbedder, nn.Module]:

@@ -343,7 +343,7 @@ def test_a_checkpoint_states_the_model_of_its_embeddings(file: Path, tmp_path: P
         likeness.train("head:residual", file, tmp_path / "head", settings=FEW, resume=True)
 
 
-@pytest.mark.parametrize("variant", ["linear", "residual", "supcon"])
+@pytest.mark.parametrize("variant", ["linear", "residual", "supcon", "score_norm"])
 def test_the_joined_model_gives_the_heads_embeddings(
     voices: Path, tmp_path: Path, variant: str
 ) -> None:
