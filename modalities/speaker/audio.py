@@ -13,6 +13,7 @@ from typing import Literal, Protocol, overload
 import numpy as np
 import soxr
 
+from modalities.speaker.bandwidth import refuse_narrow
 from modalities.speaker.decoding import (
     AV_SUFFIXES,
     MAX_SECONDS,
@@ -48,6 +49,7 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
+    wideband: bool = False,
     decoded: Literal[True] = True,
 ) -> Wave: ...
 
@@ -60,6 +62,7 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
+    wideband: bool = False,
     decoded: bool,
 ) -> Wave | Sliceable: ...
 
@@ -71,6 +74,7 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
+    wideband: bool = False,
     decoded: bool = True,
 ) -> Wave | Sliceable:
     """Read one item as a mono wave at the wanted rate.
@@ -88,6 +92,8 @@ def read(
         min_seconds: The shortest duration that is accepted, before the change of speed.
         max_seconds: The longest duration that is accepted, before the change of speed.
         max_values: The most samples x channels that are decoded, which bounds the work.
+        wideband: Whether recordings without anything above 4.3 kHz are refused (bandwidth.py), such
+            as those of telephones.
         decoded: False leaves the decoding of a long WAV or FLAC file to crop(), which then decodes
             only what it cuts out (recording.py), to the same numbers. Damage of the file is found
             where a crop meets it.
@@ -101,10 +107,10 @@ def read(
             or longer than max_seconds. It holds NaN or infinity. It is silent: its peak is below
             -90 dBFS after the channels are averaged. It is absurdly loud: its peak is above 2^31,
             where full scale is 1, which only files of floats can hold. Its header claims an absurd
-            rate or size.
+            rate or size. It is narrow, and wideband is asked for.
         ValueError: The speed in the id is no number within 0.5 to 2.
     """
-    if not decoded:
+    if not decoded and not wideband:
         read_whole = partial(
             read,
             item,
@@ -147,7 +153,10 @@ def read(
     refuse_level(name, peak)
     if to_rate is not None:
         resampled.append(to_rate.resample_chunk(np.empty(0, np.float32), last=True))
-    return resampled[0] if len(resampled) == 1 else np.concatenate(resampled)
+    wave = resampled[0] if len(resampled) == 1 else np.concatenate(resampled)
+    if wideband:
+        refuse_narrow(name, wave, rate_hz)
+    return wave
 
 
 def _refuse_short(name: str, samples: int, file_hz: int, min_seconds: float) -> None:

@@ -15,6 +15,7 @@ import soundfile
 import soxr
 
 from modalities.speaker import audio, decoding, vad
+from modalities.speaker.bandwidth import refuse_narrow
 from modalities.speaker.decoding import AV_SUFFIXES, SILENCE_DBFS, BadAudio, Wave
 from toolkit.data.items import Item
 
@@ -37,6 +38,7 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = 0.0,
     max_values: int = 0,
+    wideband: bool = False,
 ) -> Iterator[Wave]:
     """Read a recording as waves whose embeddings are to be averaged, weighted by length.
 
@@ -60,6 +62,7 @@ def read(
             chunks.
         max_values: The most samples x channels, as for audio.read. 0 means its default, and 2^34 in
             chunks.
+        wideband: As for audio.read; each chunk of a file is judged by itself.
 
     Yields:
         Waves (samples,) float32 at rate_hz.
@@ -77,6 +80,8 @@ def read(
     else:
         limits = max_seconds or decoding.MAX_SECONDS, max_values or decoding.MAX_VALUES
         parts = _whole(item, rate_hz, min_seconds, *limits)
+    if wideband:
+        parts = (_wide(item.name, part, rate_hz) for part in parts)
     if only_speech:
         parts = (vad.trim(part, rate_hz) for part in parts)
     shortest = math.ceil(min_seconds * rate_hz)
@@ -117,6 +122,12 @@ def _whole(
         max_seconds=max_seconds,
         max_values=max_values,
     )
+
+
+def _wide(name: str, wave: Wave, rate_hz: int) -> Wave:
+    """Return the wave; refuse one that is narrow."""
+    refuse_narrow(name, wave, rate_hz)
+    return wave
 
 
 def _nothing_left(only_speech: bool, min_seconds: float) -> str:
