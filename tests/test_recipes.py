@@ -57,6 +57,7 @@ SMALL = {
     ],
     "OrderStatistics": [],
     "Head": [],
+    "ScoreNorm": [],
     "GradientHistograms": [],
     "SFNet": ["backbone.depth=4", "backbone.width=8", "backbone.dim=8"],
     "IResNet": ["backbone.depth=18", "backbone.width=8", "backbone.dim=8"],

@@ -7,6 +7,9 @@ put linear layers on foundation models in this way.
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor, nn
 
 
@@ -24,9 +27,10 @@ class Head(nn.Module):
         in_dim: The size of the embeddings that it takes.
         dim: The size of those that it gives; 0 for the same.
         hidden: The size of the hidden layer; 0 for none.
+        gain: By what the embeddings are multiplied at the start, for losses that see their norms.
 
     Raises:
-        ValueError: A size is negative.
+        ValueError: A size is negative, or gain is not above 0.
 
     Example:
         >>> import torch
@@ -38,22 +42,24 @@ class Head(nn.Module):
     takes = "embeddings"
     pads_exactly = False
 
-    def __init__(self, in_dim: int, *, dim: int = 0, hidden: int = 0):
+    def __init__(self, in_dim: int, *, dim: int = 0, hidden: int = 0, gain: float = 1.0):
         super().__init__()
-        if in_dim < 1 or dim < 0 or hidden < 0:
+        if in_dim < 1 or dim < 0 or hidden < 0 or not 0 < gain < math.inf:
             raise ValueError(
-                f"Head: in_dim {in_dim}, dim {dim}, hidden {hidden}; in_dim of at least 1, and dim "
-                "and hidden of at least 0, are allowed"
+                f"Head: in_dim {in_dim}, dim {dim}, hidden {hidden}, gain {gain}; in_dim of at "
+                "least 1, dim and hidden of at least 0, and a gain above 0 are allowed"
             )
         self.in_dim, self.dim = in_dim, dim or in_dim
         same = self.dim == in_dim
         self.linear: nn.Module = nn.Identity()
-        if not (hidden and same):
+        if not (hidden and same and gain == 1):
             linear = nn.Linear(in_dim, self.dim, bias=not hidden)
             if same:
                 nn.init.eye_(linear.weight)
             else:
                 nn.init.orthogonal_(linear.weight)
+            with torch.no_grad():
+                linear.weight.mul_(gain)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
             self.linear = linear

@@ -1,0 +1,135 @@
+"""Twenty losses for a head on embeddings, under equal terms.
+
+    likeness compare head_losses --seeds 3 --tune 5 --reference softmax
+        --data embeddings.npz --out runs/head-losses
+        the same linear layer, batches and steps for all; two settings of each loss are tuned in
+        five trials on a quarter of the training subjects
+
+The data are those of the recipe head: the embeddings of any model, with their subjects. A fifth of
+the subjects is tested. Every loss ranks by its own geometry. Measured: docs/results.md, on voices.
+
+Losses: docs/losses.md has the paper of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from eval.verification import eer, min_dcf
+from modalities.embedding import rows
+from toolkit.backbones.head import Head
+from toolkit.data.sampling import Sampling
+from toolkit.losses.adaptive import AdaFace, MagFace
+from toolkit.losses.contrast import SupCon
+from toolkit.losses.hyperbolic import Hyperbolic
+from toolkit.losses.margin import ArcFace, CosFace
+from toolkit.losses.pair import Contrastive
+from toolkit.losses.probabilistic import ProbabilisticNCA
+from toolkit.losses.proxy import ProxyAnchor, ProxyNCAPlusPlus, SoftTriple
+from toolkit.losses.rank import SmoothAP
+from toolkit.losses.simple import SimPLE
+from toolkit.losses.softmax import Cosine, Softmax
+from toolkit.losses.sphereface import SphereFace2, SphereFaceR
+from toolkit.losses.triplet import Triplet
+from toolkit.losses.vmf import VMF
+from toolkit.losses.weighted import MultiSimilarity
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from toolkit.training.tune import Range
+
+SOFTMAX = Recipe(
+    modality="embedding",
+    frontend=rows.Vectors,
+    backbone=Head,
+    loss=Softmax,
+    items=partial(rows.items, split="train", test_share=0.2),
+    measure=Verification(
+        trials=partial(rows.trials, split="test", test_share=0.2),
+        metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
+    ),
+    read=rows.read,
+    sampling=Sampling(batch_size=128, items_per_class=4),
+    optim=Optim(name="adamw", lr=1e-3, weight_decay=1e-2),
+    schedule=Schedule(steps=300, warmup_steps=30, save_every=300),
+    compute=Compute(threads=1),
+)
+
+
+def with_loss(loss: Any, *, gain: float = 1.0, proxy_lr_scale: float = 10.0) -> Recipe:
+    """The common recipe with another loss.
+
+    Args:
+        loss: The loss with its settings.
+        gain: By what the embeddings of the start are multiplied, for losses that see their norms.
+        proxy_lr_scale: By what the learning rate of the class vectors is multiplied.
+    """
+    return replace(
+        SOFTMAX,
+        loss=loss,
+        backbone=partial(Head, gain=gain),
+        optim=replace(SOFTMAX.optim, proxy_lr_scale=proxy_lr_scale),
+    )
+
+
+SIMPLE = replace(
+    with_loss(partial(SimPLE, r=1.0, alpha=0.5, b_theta=0.3, b=0.0)),
+    memory=Memory(512, 0.9),
+)
+
+RECIPES = {
+    "softmax": with_loss(Softmax),
+    "cosine": with_loss(partial(Cosine, tau=2.773)),
+    "arcface": with_loss(partial(ArcFace, margin=0.2, scale=30.0)),
+    "cosface": with_loss(partial(CosFace, margin=0.2, scale=30.0)),
+    "spherefacer": with_loss(partial(SphereFaceR, scale=30.0)),
+    "sphereface2": with_loss(partial(SphereFace2, scale=30.0, margin=0.2)),
+    "adaface": with_loss(partial(AdaFace, margin=0.2, scale=30.0)),
+    "magface": with_loss(partial(MagFace, margin_low=0.1, margin_high=0.4, scale=30.0), gain=20.0),
+    "vmf": with_loss(partial(VMF, resultant=0.7)),
+    "el_nivmf": with_loss(partial(ProbabilisticNCA, distance="el_nivmf"), gain=10.0),
+    "hyperbolic": with_loss(partial(Hyperbolic, c=1e-5)),
+    "simple": SIMPLE,
+    "simple_cosine": replace(SIMPLE, similarity="cosine"),
+    "simple_no_bank": replace(SIMPLE, memory=None),
+    "proxy_anchor": with_loss(partial(ProxyAnchor, margin=0.1, scale=32.0)),
+    "proxy_nca_pp": with_loss(ProxyNCAPlusPlus),
+    "soft_triple": with_loss(partial(SoftTriple, num_centres=2)),
+    "multi_similarity": with_loss(MultiSimilarity),
+    "supcon": with_loss(SupCon),
+    "triplet": with_loss(Triplet),
+    "contrastive": with_loss(Contrastive),
+    "smooth_ap": with_loss(SmoothAP),
+}
+
+_RATE = {"optim.lr": Range(1e-4, 1e-2, log=True)}
+_SCALE = {"loss.scale": Range(10.0, 64.0, log=True)}
+_GAIN = {"backbone.gain": Range(0.3, 30.0, log=True)}
+
+# What `likeness compare --tune` searches on validation subjects: the learning rate of each loss,
+# and the setting that matters most beside it.
+RANGES = {
+    "softmax": _RATE | _GAIN,
+    "cosine": _RATE | {"loss.tau": Range(1.5, 4.0)},
+    "arcface": _RATE | _SCALE,
+    "cosface": _RATE | _SCALE,
+    "spherefacer": _RATE | _SCALE,
+    "sphereface2": _RATE | _SCALE,
+    "adaface": _RATE | _SCALE,
+    "magface": _RATE | _SCALE,
+    "vmf": _RATE | {"loss.resultant": Range(0.3, 0.9)},
+    "el_nivmf": _RATE | _GAIN,
+    "hyperbolic": _RATE | _GAIN,
+    "simple": _RATE | _GAIN,
+    "simple_cosine": _RATE | _GAIN,
+    "simple_no_bank": _RATE | _GAIN,
+    "proxy_anchor": _RATE | _SCALE,
+    "proxy_nca_pp": _RATE | {"loss.temperature": Range(0.03, 0.3, log=True)},
+    "soft_triple": _RATE | _SCALE,
+    "multi_similarity": _RATE | {"loss.beta": Range(10.0, 60.0, log=True)},
+    "supcon": _RATE | {"loss.temperature": Range(0.03, 0.3, log=True)},
+    "triplet": _RATE | {"loss.margin": Range(0.05, 0.5)},
+    "contrastive": _RATE | {"loss.negative_margin": Range(0.4, 1.4)},
+    "smooth_ap": _RATE | {"loss.temperature": Range(0.005, 0.1, log=True)},
+}

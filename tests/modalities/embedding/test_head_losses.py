@@ -1,0 +1,67 @@
+"""The recipe of twenty losses on embeddings: equal terms for all, and ranges that hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.modalities.embedding import test_head
+from toolkit.backbones.head import Head
+from toolkit.models.parts import describe
+from toolkit.training import recipe as recipes
+
+RECIPE = Path(__file__).parents[3] / "recipes" / "head_losses.py"
+OF_THE_LOSS = {"loss", "backbone", "optim", "similarity", "memory"}
+
+
+def miniature(folder: Path) -> None:
+    """What tests/test_recipes.py trains the recipe on."""
+    test_head.miniature(folder)
+
+
+@pytest.fixture(scope="module")
+def content() -> dict[str, object]:
+    return recipes.read(str(RECIPE))
+
+
+def test_the_variants_differ_in_their_loss_and_what_it_needs(content: dict[str, object]) -> None:
+    every = content["RECIPES"]
+    assert isinstance(every, dict)
+    assert len(every) >= 20
+    common = every["softmax"]
+    for name, recipe in every.items():
+        for field in dataclasses.fields(recipe):
+            if field.name not in OF_THE_LOSS:
+                own, shared = getattr(recipe, field.name), getattr(common, field.name)
+                assert describe(own) == describe(shared), (name, field.name)
+        assert dataclasses.replace(
+            recipe.optim, proxy_lr_scale=common.optim.proxy_lr_scale
+        ) == dataclasses.replace(common.optim), name
+
+
+def test_two_settings_of_every_loss_are_tuned(content: dict[str, object]) -> None:
+    every, ranges = content["RECIPES"], content["RANGES"]
+    assert isinstance(every, dict)
+    assert isinstance(ranges, dict)
+    assert list(every) == list(ranges)
+    for name, settings in ranges.items():
+        assert len(settings) == 2, name
+        for path, span in settings.items():
+            for end in (span.low, span.high):
+                recipes.override(every[name], [f"{path}={end}"])
+
+
+@pytest.mark.parametrize(("dim", "hidden"), [(0, 0), (3, 0), (0, 4)])
+def test_a_gain_multiplies_what_the_head_gives_at_the_start(dim: int, hidden: int) -> None:
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 5))).float()
+    torch.manual_seed(0)
+    plain = Head(5, dim=dim, hidden=hidden)(x)
+    torch.manual_seed(0)
+    louder = Head(5, dim=dim, hidden=hidden, gain=4.0)(x)
+    torch.testing.assert_close(louder, 4 * plain)
+    with pytest.raises(ValueError, match="gain 0"):
+        Head(5, gain=0.0)
