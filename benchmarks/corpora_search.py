@@ -6,6 +6,9 @@
     python benchmarks/corpora_search.py --data ../shared/data --out runs/corpora-search --matrix
         ['chosen' ...]
         two corpora to the third, for candidates that were chosen by the transfers
+    python benchmarks/corpora_search.py --data ../shared/data --out runs/corpora-search
+        --runs runs/corpora
+        AS-norm without a cohort at use, beside AS-norm, on the models of corpora.py
 
 Measures: EER and minDCF(.01) of every candidate on the tests of corpora.py, all pairs of the tested
     corpus. What a front-end says of each recording is computed once: statistics of the whole
@@ -31,20 +34,25 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
 from corpora import CORPORA, Cell, cell_text, items_of, matrix, transfers
-from folds import METRICS, normalised
+from folds import normalised
 from numpy.typing import NDArray
 from performance import parser_of, row, table
 from scipy.fft import dct
 from scipy.signal import lfilter
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch.nn.functional import dropout, pad
 
+from eval.formats import embeddings
 from eval.similarity import score_trials
-from eval.types import Embeddings, Trials
+from eval.types import Embeddings, Scores, Trials
+from eval.verification import eer, min_dcf
+from likeness.models.run import load_model
 from modalities.speaker import audio
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.cmn import normalise
@@ -53,6 +61,7 @@ from toolkit.backbones.statistics import movement_statistics, order_statistics
 from toolkit.data.items import Item
 from toolkit.data.pairs import all_pairs
 from toolkit.losses.margin import ArcFace
+from toolkit.models.embed import embed
 
 SPEEDS = (1.0, 0.9, 1.1)
 NUM_CROPS, CROP_FRAMES, BANDS = 4, (80, 250), 80
@@ -77,7 +86,7 @@ def autocorrelation(wave: torch.Tensor) -> torch.Tensor:
     lags = torch.from_numpy(np.geomspace(32, 256, 48, dtype=np.float32))
     below = lags.long()
     part = lags - below
-    return found[:, below] * (1 - part) + found[:, below + 1] * part
+    return torch.as_tensor(found[:, below] * (1 - part) + found[:, below + 1] * part)
 
 
 def filterbank(wave: torch.Tensor, **settings: Any) -> torch.Tensor:
@@ -156,7 +165,8 @@ def noise(view: Array, rng: np.random.Generator) -> Array:
     slope = np.exp(-rng.uniform(0, 3) * np.linspace(0, 1, view.shape[1]))
     mean = np.exp(view).mean()
     level = mean * 10 ** (-rng.uniform(15, 30) / 10) * slope / slope.mean()
-    return np.logaddexp(view, np.log(level * rng.gamma(4, 0.25, view.shape))).astype(np.float32)
+    noisy: Array = np.logaddexp(view, np.log(level * rng.gamma(4, 0.25, view.shape)))
+    return noisy.astype(np.float32)
 
 
 def room(view: Array, rng: np.random.Generator) -> Array:
@@ -170,8 +180,9 @@ def room(view: Array, rng: np.random.Generator) -> Array:
 def equaliser(view: Array, rng: np.random.Generator) -> Array:
     """A smooth equalisation with a standard deviation of 3 dB."""
     where = (np.arange(view.shape[1]) + 0.5) / view.shape[1]
-    curve = sum(rng.normal() * 0.7 ** (k - 1) * np.cos(np.pi * k * where) for k in (1, 2, 3, 4))
-    return (view + curve * 3 * np.log(10) / 10).astype(np.float32)
+    number = np.arange(1, 5)
+    curve = (rng.normal(size=4) * 0.7 ** (number - 1)) @ np.cos(np.pi * number[:, None] * where)
+    return np.asarray(view + curve * 3 * np.log(10) / 10, dtype=np.float32)
 
 
 CORRUPTIONS = {"noise": noise, "room": room, "equaliser": equaliser}
@@ -266,7 +277,10 @@ class Mixture:
             reg_covar=1e-2,
             init_params="k-means++",
             random_state=0,
-        ).fit(x)
+        )
+        with catch_warnings():  # 15 steps are enough here
+            simplefilter("ignore", ConvergenceWarning)
+            model.fit(x)
         share = model.predict_proba(x).astype(np.float32)
         centres = share.T @ np.concatenate(values) / share.sum(0)[:, None]
         return Fitted(model.weights_, model.means_, model.covariances_, centres)
@@ -478,6 +492,11 @@ class System:
         said = [f"{key}={value}" for key, value in vars(self).items() if value != vars(usual)[key]]
         return re.sub(r"[^\w.=+-]+", "_", ";".join(said) or "default")
 
+    @property
+    def whitening(self) -> System:
+        """Less what comes after the directions, so that they are estimated once."""
+        return replace(self, steps=0, rotation=False, seed=0, norm="as_norm")
+
 
 def channel_curves(system: System) -> Array:
     """(K, S) by how much each curve of a channel moves the statistics."""
@@ -532,7 +551,7 @@ def estimate(system: System, sources: tuple[str, ...], store: Store) -> tuple[Ar
 @lru_cache(maxsize=8)
 def trained(system: System, sources: tuple[str, ...], store: Store) -> Callable[[Array], Array]:
     """A linear layer and batch norm after the directions, trained on the crops with ArcFace."""
-    mean, directions = estimate(replace(system, steps=0), sources, store)
+    mean, directions = estimate(system.whitening, sources, store)
     rows, labels = [], []
     for corpus in sources:
         for speed in system.speeds:
@@ -645,8 +664,8 @@ def cohort_free(
     j = tested.rows(trials.probe_ids)[trials.probe]
     plain = np.asarray(score_trials(trials, Embeddings(tested.ids, unit.astype(np.float32))))
     if product:
-        return plain / np.sqrt(deviation[i] * deviation[j])
-    return plain * (1 / deviation[i] + 1 / deviation[j]) / 2
+        return np.asarray(plain / np.sqrt(deviation[i] * deviation[j]))
+    return np.asarray(plain * (1 / deviation[i] + 1 / deviation[j]) / 2)
 
 
 NORMS: dict[str, Scored] = {
@@ -664,28 +683,25 @@ def scores_of(system: System, cell: Cell, store: Store) -> Array:
     file = store.out / "scores" / system.name / f"{cell.name}.npy"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        tested, *known = (
-            store.whole(system.fronts, corpus, cell.sources)
-            for corpus in (cell.target, *cell.sources)
-        )
-        own = replace(system, norm="as_norm")  # one estimate for all norms
         if system.steps:
-            apply = trained(own, cell.sources, store)
+            apply = trained(system, cell.sources, store)
         else:
-            mean, directions = estimate(own, cell.sources, store)
+            mean, directions = estimate(system.whitening, cell.sources, store)
 
             def apply(statistics: Array) -> Array:
                 return np.asarray((statistics - mean) @ directions)
 
-        sides = [
-            Embeddings(
-                tuple(item.id for corpus in corpora for item in store.items[corpus]),
-                apply(rows).astype(np.float32),
-            )
-            for corpora, rows in (((cell.target,), tested), (cell.sources, np.concatenate(known)))
-        ]
-        labels = np.concatenate([store.labels(corpus) for corpus in cell.sources])
-        values = NORMS[system.norm](store.trials[cell.target], *sides, labels)
+        def embedded(corpora: Sequence[str]) -> Embeddings:
+            rows = [store.whole(system.fronts, corpus, cell.sources) for corpus in corpora]
+            ids = tuple(item.id for corpus in corpora for item in store.items[corpus])
+            return Embeddings(ids, apply(np.concatenate(rows)).astype(np.float32))
+
+        values = NORMS[system.norm](
+            store.trials[cell.target],
+            embedded([cell.target]),
+            embedded(cell.sources),
+            np.concatenate([store.labels(corpus) for corpus in cell.sources]),
+        )
         np.save(file, values.astype(np.float32))
     return np.asarray(np.load(file), dtype=np.float64)
 
@@ -761,6 +777,26 @@ CANDIDATES: dict[str, tuple[System, ...]] = {
 }
 
 
+def print_norms(runs: Path, store: Store) -> None:
+    """Print the kinds of AS-norm for the models that corpora.py trained on two corpora."""
+    cells = [cell for cell in matrix() if cell.target in CORPORA]
+    table("system", *("+".join(cell.sources) + " to " + cell.target for cell in cells))
+    for system in ("statistics", "estimated"):
+        sides = []
+        for cell in cells:
+            loaded = load_model(runs / system / f"run-{cell.name}")
+            items = [item for corpus in cell.sources for item in store.items[corpus]]
+            known, _ = embed(loaded.embedder, items, loaded.read, meta=loaded.meta)
+            labels = np.array([str(item.label) for item in items])
+            sides.append((embeddings.read(runs / system / f"{cell.name}.npz"), known, labels))
+        for norm in ("as_norm", "median", "product"):
+            found = [
+                cell_text(store.trials[cell.target], NORMS[norm](store.trials[cell.target], *side))
+                for cell, side in zip(cells, sides, strict=True)
+            ]
+            row(f"{system}, {norm}", *found)
+
+
 def main() -> None:
     """Measure what is missing, and print a row for each candidate."""
     parser = parser_of(__doc__)
@@ -768,34 +804,46 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--out", type=Path, required=True, help="folder of what is computed")
     parser.add_argument("--matrix", action="store_true", help="two corpora to the third")
+    parser.add_argument(
+        "--runs", type=Path, help="what corpora.py trained: compare kinds of AS-norm on it instead"
+    )
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(CANDIDATES)):
         parser.error(f"no candidate is named {unknown[0]!r}; they are: {', '.join(CANDIDATES)}")
     torch.set_num_threads(1)
     store = Store(arguments.data, arguments.out)
+    if arguments.runs is not None:
+        print_norms(arguments.runs, store)
+        return
     cells = [cell for cell in matrix() if cell.target in CORPORA]
     if not arguments.matrix:
         cells = transfers()
     means = [] if arguments.matrix else ["mean", *(f"for {corpus}" for corpus in CORPORA)]
     table("candidate", *("+".join(cell.sources) + " to " + cell.target for cell in cells), *means)
     for name in arguments.names or CANDIDATES:
-        found = [sum(scores_of(each, cell, store) for each in CANDIDATES[name]) for cell in cells]
+        found = [
+            np.sum([scores_of(each, cell, store) for each in CANDIDATES[name]], axis=0)
+            for cell in cells
+        ]
         trials = [store.trials[cell.target] for cell in cells]
         if arguments.matrix:
             row(name, *(cell_text(*each) for each in zip(trials, found, strict=True)))
             continue
-        errors = [
-            [metric(values[t.target], values[~t.target]) for metric in METRICS.values()]
-            for t, values in zip(trials, found, strict=True)
+        lists = [
+            Scores(values, np.asarray(t.target)) for t, values in zip(trials, found, strict=True)
         ]
-        shares = {cell: 100 * eer for cell, (eer, _) in zip(cells, errors, strict=True)}
+        errors = [
+            (eer(x.targets, x.nontargets), min_dcf(x.targets, x.nontargets, p_target=0.01))
+            for x in lists
+        ]
+        shares = {cell: 100 * share for cell, (share, _) in zip(cells, errors, strict=True)}
         choosing = [
-            [eer for cell, eer in shares.items() if corpus not in (*cell.sources, cell.target)]
+            [share for cell, share in shares.items() if corpus not in (*cell.sources, cell.target)]
             for corpus in ("", *CORPORA)
         ]
         row(
             name,
-            *(f"{100 * eer:.2f}; {cost:.3f}" for eer, cost in errors),
+            *(f"{100 * share:.2f}; {cost:.3f}" for share, cost in errors),
             *(f"{np.mean(each):.2f}" for each in choosing),
         )
 
