@@ -22,7 +22,8 @@ Measures: EER and minDCF(.01) of every candidate on the tests of corpora.py, all
     shows how much of the errors comes from the shift between corpora.
 Peers: none here; corpora.py has them. Limit: none.
 Needs: speechocean/, an4/ and librispeech/ in the folder of --data, 4 GB in OUT, 3 GB of memory.
-Takes: about a minute a front-end and corpus pair, then seconds a candidate.
+Takes: about a minute a front-end, and for mixtures a minute for each set of training corpora. A
+    candidate then takes seconds, and with trained layers half a minute each.
 Gives: the candidates in section "Across corpora" of docs/results.md.
 """
 
