@@ -87,6 +87,8 @@ SYSTEMS: dict[str, tuple[str, Change]] = {
     "estimated": ("estimated", same),
     "estimated, mean normalised": ("estimated", mean_normalised),
     "estimated, noise and codecs": ("estimated", noisy),
+    "mixture": ("mixture", same),
+    "mixture, trained": ("mixture_arcface", same),
     "ecapa": ("ecapa", same),
 }
 PEERS = ("lda", "speechbrain")

@@ -26,6 +26,7 @@ from toolkit.backbones.hub.speech import HubSpeech
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.kprpe import KPRPEViT
+from toolkit.backbones.mixture import MixtureStatistics
 from toolkit.backbones.mobileface import MobileFaceNet
 from toolkit.backbones.redimnet import ReDimNet
 from toolkit.backbones.redimnet2 import ReDimNet2
@@ -430,6 +431,7 @@ SPEECH = (
         "the same, trained on VoxBlink2 and VoxCeleb2",
     ),
     Row("OrderStatistics", OrderStatistics, "-", "-", "this project, for a few dozen classes"),
+    Row("MixtureStatistics", MixtureStatistics, "-", "-", "this project, across data sets"),
 )
 _V2 = partial(ViT, patch=14, image_size=518, layer_scale=True)
 IMAGES = (

@@ -20,6 +20,7 @@ from toolkit.backbones.hub.speech import HubSpeech
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.kprpe import KPRPEViT
+from toolkit.backbones.mixture import MixtureStatistics
 from toolkit.backbones.mobileface import MobileFaceNet
 from toolkit.backbones.redimnet import ReDimNet
 from toolkit.backbones.redimnet2 import ReDimNet2
@@ -47,6 +48,7 @@ __all__ = [
     "IResNet",
     "ImageResNet",
     "KPRPEViT",
+    "MixtureStatistics",
     "MobileFaceNet",
     "OrderStatistics",
     "ReDimNet",

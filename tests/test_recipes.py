@@ -55,6 +55,7 @@ SMALL = {
         "backbone.attention_channels=8",
         "backbone.se_channels=8",
     ],
+    "MixtureStatistics": [],
     "OrderStatistics": [],
     "Head": [],
     "ScoreNorm": [],

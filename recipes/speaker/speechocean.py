@@ -25,6 +25,7 @@ from modalities.speaker import audio, speechocean
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA
+from toolkit.backbones.mixture import MixtureStatistics
 from toolkit.backbones.resnet import ResNet
 from toolkit.backbones.statistics import OrderStatistics
 from toolkit.data.sampling import Sampling
@@ -79,6 +80,14 @@ RECIPES = {
         optim=replace(ARCFACE.optim, lr=0.0),
         schedule=Schedule(steps=1),
     ),
+    # The same from means within kinds of sounds, which carries over to other corpora better.
+    "mixture": replace(
+        ARCFACE,
+        backbone=partial(MixtureStatistics, start="rotation"),
+        optim=replace(ARCFACE.optim, lr=0.0),
+        schedule=Schedule(steps=1),
+    ),
+    "mixture_arcface": replace(ARCFACE, backbone=MixtureStatistics),
     "arcface_cmn": replace(ARCFACE, frontend=partial(KaldiFbank, num_mels=80, cmn=True)),
     "ecapa": replace(DEEP, backbone=partial(ECAPA, dim=128, channels=128)),
     "resnet": replace(DEEP, backbone=partial(ResNet, dim=128, depth=18, width=16)),

@@ -139,6 +139,44 @@ def _sort_frames(x: Tensor) -> Tensor:
     return x
 
 
+def discriminant_directions(
+    x: Tensor, y: Tensor, *, shrinkage: float, num_directions: int
+) -> tuple[Tensor, Tensor]:
+    """Return the mean of rows and Fisher's linear discriminant directions.
+
+    The directions are whitened within class, the best one first, and together scaled so that what
+    they project has unit mean square.
+
+    Args:
+        x: (N, S) float64 rows.
+        y: (N,) their labels.
+        shrinkage: See within_class_whitening.
+        num_directions: K. With fewer classes than K + 1, the directions left over are zero.
+
+    Returns:
+        The mean (S,), and the directions (S, K).
+
+    Example:
+        >>> x, y = torch.randn(40, 5).double(), torch.arange(40) % 4
+        >>> mean, directions = discriminant_directions(x, y, shrinkage=0.1, num_directions=6)
+        >>> directions.shape, int((directions != 0).any(dim=0).sum())
+        (torch.Size([5, 6]), 3)
+    """
+    y = torch.unique(y, return_inverse=True)[1]
+    count = torch.bincount(y).double()
+    sums = torch.zeros(len(count), x.shape[1], dtype=x.dtype, device=x.device)
+    centres = sums.index_add_(0, y, x) / count[:, None]
+    mean = x.mean(dim=0)
+    whiten = within_class_whitening(x, y, shrinkage)
+    between = ((centres - mean) @ whiten) * count.sqrt()[:, None]
+    _, vectors = torch.linalg.eigh(between.T @ between)
+    num = min(num_directions, len(count) - 1)
+    best = whiten @ vectors.flip(1)[:, :num]
+    directions = x.new_zeros(x.shape[1], num_directions)
+    directions[:, :num] = best / ((x - mean) @ best).square().mean().sqrt()
+    return mean, directions
+
+
 class OrderStatistics(nn.Module):
     """Order statistics, within-class whitening, dropout, linear and batch norm, to (B, dim).
 
@@ -229,16 +267,11 @@ class OrderStatistics(nn.Module):
             *((self.statistics(features, lengths), y) for features, lengths, y in batches),
             strict=True,
         )
-        x, y = torch.cat(rows).double(), torch.unique(torch.cat(labels), return_inverse=True)[1]
-        count = torch.bincount(y).double()
-        sums = torch.zeros(len(count), x.shape[1], dtype=x.dtype, device=x.device)
-        centres = sums.index_add_(0, y, x) / count[:, None]
-        whiten = within_class_whitening(x, y, self.shrinkage)
-        between = ((centres - x.mean(dim=0)) @ whiten) * count.sqrt()[:, None]
-        _, vectors = torch.linalg.eigh(between.T @ between)
-        num = min(self.directions.shape[1], len(count) - 1)
-        directions = whiten @ vectors.flip(1)[:, :num]
-        projected = (x - x.mean(dim=0)) @ directions
-        self.mean.copy_(x.mean(dim=0))
-        self.directions.zero_()
-        self.directions[:, :num] = directions / projected.square().mean().sqrt()
+        mean, directions = discriminant_directions(
+            torch.cat(rows).double(),
+            torch.cat(labels),
+            shrinkage=self.shrinkage,
+            num_directions=self.directions.shape[1],
+        )
+        self.mean.copy_(mean)
+        self.directions.copy_(directions)

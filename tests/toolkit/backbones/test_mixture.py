@@ -1,0 +1,131 @@
+"""MixtureStatistics: against scikit-learn's mixture, and loops over frames."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.fft import dct
+from scipy.stats import multivariate_normal
+from sklearn.mixture import GaussianMixture
+from torch.nn.functional import normalize as unit
+
+from toolkit.backbones.mixture import (
+    MixtureStatistics,
+    cosine_transform,
+    fit_mixture,
+    log_densities,
+)
+
+
+def clouds(num: int) -> torch.Tensor:
+    """Three clouds of points in the plane."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.tensor([[0.0, 0.0], [6.0, 1.0], [-1.0, 7.0]], dtype=torch.float64)
+    spread = torch.tensor([[1.0, 0.8], [0.7, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    noise = torch.randn(num, 2, generator=generator, dtype=torch.float64)
+    return centres[torch.arange(num) % 3] + noise * spread[torch.arange(num) % 3]
+
+
+def test_cosines_are_scipy_s() -> None:
+    theirs = dct(np.eye(20), norm="ortho")[:, :7]
+    np.testing.assert_allclose(cosine_transform(20, 7).numpy(), theirs, atol=1e-6)
+
+
+def test_densities_are_scipy_s() -> None:
+    x, weights = clouds(5), torch.tensor([0.3, 0.7], dtype=torch.float64)
+    means, variances = torch.randn(2, 2).double(), torch.rand(2, 2).double() + 0.5
+    theirs = [
+        np.log(w) + multivariate_normal(m, np.diag(v)).logpdf(x.numpy())
+        for w, m, v in zip(weights.numpy(), means.numpy(), variances.numpy(), strict=True)
+    ]
+    ours = log_densities(x, weights, means, variances)
+    np.testing.assert_allclose(ours.numpy(), np.stack(theirs, axis=1), rtol=1e-10)
+
+
+def test_mixture_is_scikit_learn_s() -> None:
+    x = clouds(600)
+    weights, means, variances = fit_mixture(x, 3, steps=100)
+    theirs = GaussianMixture(
+        3, covariance_type="diag", tol=1e-10, max_iter=500, reg_covar=0.0, random_state=0
+    ).fit(x.numpy())
+    for value, other in (
+        (weights, theirs.weights_),
+        (means, theirs.means_),
+        (variances, theirs.covariances_),
+    ):
+        ours, known = value[means[:, 0].argsort()], other[theirs.means_[:, 0].argsort()]
+        np.testing.assert_allclose(ours.numpy(), known, rtol=1e-4, atol=1e-5)
+
+
+def test_components_keep_variance_where_all_frames_are_alike() -> None:
+    found = fit_mixture(torch.ones(10, 3, dtype=torch.float64), 4)
+    assert all(bool(value.isfinite().all()) for value in found)
+
+
+def test_too_few_frames_are_refused() -> None:
+    with pytest.raises(ValueError, match="32 components"):
+        fit_mixture(torch.zeros(31, 2), 32)
+
+
+def test_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="num_deltas=9"):
+        MixtureStatistics(20, num_cepstra=8, num_deltas=9)
+    with pytest.raises(ValueError, match="num_components=1"):
+        MixtureStatistics(20, num_components=1)
+
+
+def test_statistics_are_those_of_a_loop_over_frames() -> None:
+    torch.manual_seed(0)
+    net = MixtureStatistics(
+        6, num_components=3, num_cosines=5, num_cepstra=4, num_deltas=2, relevance=3.0
+    )
+    features, labels = torch.randn(8, 20, 6), torch.arange(8) % 4
+    net.estimate([(features, None, labels)])
+    view = features[0].double().numpy()
+    coefficients = dct(view, norm="ortho", axis=1)
+    ceps = coefficients[:, :4] - coefficients[:, :4].mean(axis=0)
+    moved, count, overall = np.zeros((3, 5)), np.zeros(3), np.zeros(5)
+    for t in range(20):
+        delta = ceps[min(t + 1, 19), :2] - ceps[max(t - 1, 0), :2]
+        key = np.concatenate([ceps[t], delta])
+        density = [
+            w * multivariate_normal(m, np.diag(v)).pdf(key)
+            for w, m, v in zip(
+                net.weights.double().numpy(),
+                net.means.double().numpy(),
+                net.variances.double().numpy(),
+                strict=True,
+            )
+        ]
+        for k in range(3):
+            share = density[k] / sum(density)
+            apart = coefficients[t, :5] - net.centres[k].double().numpy()
+            moved[k] += share * apart
+            count[k] += share
+            overall += share * apart / 20
+    expected = (moved + 3 * overall) / (count[:, None] + 3)
+    np.testing.assert_allclose(net.statistics(features)[0], expected.ravel(), atol=1e-4)
+
+
+def test_other_words_move_an_embedding_less_than_another_speaker() -> None:
+    """Speakers are offsets of the bands; words are how often each of four sounds occurs."""
+    generator = torch.Generator().manual_seed(0)
+    sounds = 3 * torch.randn(4, 12, generator=generator)
+    speakers = 0.5 * torch.randn(30, 12, generator=generator)
+
+    def views(speaker: torch.Tensor) -> torch.Tensor:
+        said = torch.rand(len(speaker), 4, generator=generator).pow(3)
+        order = torch.multinomial(said, 60, replacement=True, generator=generator)
+        noise = 0.3 * torch.randn(len(speaker), 60, 12, generator=generator)
+        return sounds[order] + speakers[speaker][:, None] + noise
+
+    known, other = torch.arange(20).repeat(12), torch.arange(20, 30)
+    net = MixtureStatistics(12, dim=16, num_components=4, num_directions=16, start="rotation")
+    net.estimate([(views(known), None, known)])
+    first, second = views(other), views(other)
+    with torch.no_grad():
+        ours, plain = (
+            (unit(of(first)) @ unit(of(second)).T).argmax(dim=1) == torch.arange(10)
+            for of in (net.eval(), lambda x: x.mean(dim=1) - views(known).mean(dim=(0, 1)))
+        )
+    assert ours.sum() >= 9
+    assert plain.sum() <= 7
