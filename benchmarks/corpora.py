@@ -71,6 +71,11 @@ def mean_normalised(recipe: Recipe) -> Recipe:
     return replace(recipe, frontend=partial(KaldiFbank, num_mels=80, cmn=True))
 
 
+def limited(recipe: Recipe, high_hz: float) -> Recipe:
+    """With filterbanks that end at a frequency, so that what is above it does not matter."""
+    return replace(recipe, frontend=partial(KaldiFbank, num_mels=80, cmn=False, high_hz=high_hz))
+
+
 def noisy(recipe: Recipe) -> Recipe:
     """With noise on half of the views, and a codec on a quarter."""
     view = partial(
@@ -84,11 +89,14 @@ SYSTEMS: dict[str, tuple[str, Change]] = {
     "statistics": ("arcface", same),
     "statistics, mean normalised": ("arcface", mean_normalised),
     "statistics, noise and codecs": ("arcface", noisy),
+    "statistics, to 7 kHz": ("arcface", partial(limited, high_hz=7000.0)),
     "estimated": ("estimated", same),
     "estimated, mean normalised": ("estimated", mean_normalised),
     "estimated, noise and codecs": ("estimated", noisy),
+    "estimated, to 7 kHz": ("estimated", partial(limited, high_hz=7000.0)),
     "mixture": ("mixture", same),
     "mixture, trained": ("mixture_arcface", same),
+    "mixture, trained, to 7 kHz": ("mixture_arcface", partial(limited, high_hz=7000.0)),
     "ecapa": ("ecapa", same),
 }
 PEERS = ("lda", "speechbrain")

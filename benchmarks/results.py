@@ -50,7 +50,13 @@ JOBS: dict[str, list[str]] = {
         "benchmarks/speechocean.py --data {data} --out {out} --jobs 1",
         "benchmarks/fusion.py --data {data} --scores {out}",
     ],
-    "corpora": ["benchmarks/corpora.py --data {data} --out {out}"],
+    "corpora": [
+        "benchmarks/corpora.py --data {data} --out {out}",
+        "benchmarks/small_voice.py --data {data} --out {out}",
+        "benchmarks/corpora_search.py --data {data} --out {out}/search --runs {out}",
+        "-m likeness compare head_losses --seeds 3 --tune 5 --reference softmax "
+        "--data {out}/estimated/an4+librispeech-to-speechocean.npz --out {out}/head-losses",
+    ],
     "orl": [
         "recipes/face/orl.py --data {data} --out {out} --variants estimated,arcface,simple",
     ],
@@ -80,7 +86,11 @@ JOBS: dict[str, list[str]] = {
     ],
     "omniglot-classes": ["benchmarks/classes.py --data {data} --out {out}"],
     "speechocean-search": ["benchmarks/speechocean_search.py --data {data} --out {out}"],
-    "corpora-search": ["benchmarks/corpora.py --choose --data {data} --out {out}"],
+    "corpora-search": [
+        "benchmarks/corpora.py --choose --data {data} --out {out}",
+        "benchmarks/corpora_search.py --data {data} --out {out}/search",
+        "benchmarks/corpora_search.py --data {data} --out {out}/search --matrix",
+    ],
     "an4-losses": [
         "-m likeness compare speaker/an4 --seeds 3 --tune 5 "
         "--variants softmax,arcface,cosface,simple,vmf,multi_similarity,el_nivmf "

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from likeness.included import resolved
+
 SERVICE_PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
@@ -67,6 +69,7 @@ def refuse_missing_model(model: str) -> None:
 
     Raises:
         FileNotFoundError: There is no such file or folder.
+        ValueError: No model of this name comes with Likeness.
 
     Example:
         >>> refuse_missing_model("runs/nothing")  # doctest: +ELLIPSIS
@@ -74,10 +77,12 @@ def refuse_missing_model(model: str) -> None:
             ...
         FileNotFoundError: model 'runs/nothing' does not exist; give the folder of a run, ...
     """
+    resolved(model)
     path, colon, _ = model.rpartition(":")
     path = path if colon and path.endswith(".py") else model  # own.py:NAME
     if not model or ((":" not in model or path != model) and not Path(path).exists()):
         raise FileNotFoundError(
             f"model {model!r} does not exist; give the folder of a run, a .safetensors, .onnx or "
-            ".py file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID or insightface:PATH"
+            ".py file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH "
+            "or likeness:voice"
         )

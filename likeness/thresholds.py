@@ -26,6 +26,7 @@ from eval.thresholds import (
     save,
 )
 from eval.types import Scores, Trials
+from likeness.included import resolved
 from toolkit.gallery.store import contradictions
 
 FILE = "thresholds.json"  # in the folder of a run
@@ -63,7 +64,7 @@ def find(model: str, file: str | PathLike[str] | None = None) -> tuple[Threshold
     """
     if file is not None:
         return load(Path(file))
-    place = place_of(model)
+    place = place_of(resolved(model))
     return load(place) if place is not None and place.is_file() else ()
 
 

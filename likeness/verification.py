@@ -17,6 +17,7 @@ from eval.results import as_html
 from eval.scoring.score import Scoring
 from eval.similarity import pairs
 from eval.types import Embeddings
+from likeness.included import resolved
 from likeness.missing import refuse_missing_files
 from likeness.models.load import Frontend, load_to_embed
 from likeness.thresholds import Rule
@@ -259,7 +260,7 @@ def find_calibration(model: str, path: Path | None) -> Calibration | None:
     """Read the calibration in `path`, else that of the run directory MODEL; None without either."""
     if path:
         return load_calibration(path)
-    beside = Path(model) / CALIBRATION
+    beside = Path(resolved(model)) / CALIBRATION
     return load_calibration(beside) if beside.is_file() else None
 
 

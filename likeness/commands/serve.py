@@ -20,6 +20,7 @@ from likeness.commands.options import (
     Trust,
     rule_of,
 )
+from likeness.included import VOICE, told
 from likeness.missing import SERVICE_PACKAGES, are_installed, refuse_missing_model
 from toolkit.printing import say, warn
 from toolkit.showing import hidden
@@ -29,7 +30,13 @@ app = typer.Typer()
 
 @app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --far 0.01")
 def serve(
-    model: Annotated[str, typer.Option(help="The model, as for `likeness verify`.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="The model, as for `likeness verify`; by default the voice model that comes with "
+            "Likeness."
+        ),
+    ] = VOICE,
     gallery: Annotated[
         Path | None,
         typer.Option(
@@ -132,6 +139,8 @@ def serve(
     from likeness.thresholds import look_up
     from likeness.verification import load_to_compare
 
+    if about := told(model):
+        say(about)
     max_bytes = round(max_megabytes * 2**20)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     comparer = load_to_compare(
@@ -162,7 +171,7 @@ def serve(
                 rate=rate,
                 workers=workers or min(4, os.cpu_count() or 1),
             ),
-            extras=Extras(measured, reason, to_try, keep_media),
+            extras=Extras(measured, reason, to_try, keep_media, about),
             say=say,
         )
 

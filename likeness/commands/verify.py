@@ -21,6 +21,7 @@ from likeness.commands.options import (
     refuse_input_as_output,
     rule_of,
 )
+from likeness.included import model_for, told
 from likeness.missing import refuse_missing_files, refuse_missing_model
 from toolkit.printing import say, warn
 
@@ -35,26 +36,28 @@ app = typer.Typer()
 
 
 @app.command(
-    epilog="Examples: likeness verify a.wav b.wav --model runs/an4 --far 0.01; likeness "
+    epilog="Examples: likeness verify a.wav b.wav; likeness verify a.wav b.wav --model runs/an4 "
+    "--far 0.01; likeness "
     "verify a.jpg b.jpg --model insightface:buffalo_l; "
     "likeness verify --pairs pairs.csv --model runs/an4 --far 0.01 --out verdicts.csv"
 )
 def verify(
     context: typer.Context,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, hub:FOLDER_OR_ID, an .onnx file, own.py[:NAME], or "
-            "insightface:PATH, which is a recognition .onnx file or the folder of a pack such as "
-            "buffalo_l. InsightFace's own weights are for non-commercial research only."
-        ),
-    ],
     first: Annotated[
         Path | None,
         typer.Argument(metavar="A", help="A recording or image, as the model takes them."),
     ] = None,
     second: Annotated[Path | None, typer.Argument(metavar="B", help="The other one.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
+            "wespeaker:FILE.pt, hub:FOLDER_OR_ID, an .onnx file, own.py[:NAME], or "
+            "insightface:PATH, which is a recognition .onnx file or the folder of a pack such as "
+            "buffalo_l. InsightFace's own weights are for non-commercial research only. (Default "
+            "for recordings: likeness:voice, the small model that comes with Likeness.)"
+        ),
+    ] = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
@@ -111,7 +114,8 @@ def verify(
     refuse_missing_files(files)
     if len(files) == 2 and files[0].samefile(files[1]):
         warn(f"A and B are the same file ({files[0]})")
-    refuse_missing_model(model)
+    if model is not None:
+        refuse_missing_model(model)
     rule = rule_of(threshold, far, thresholds)
     listed = None
     if pairs is not None:
@@ -120,12 +124,14 @@ def verify(
         if out is not None:
             check_written(out)
         listed = read_pairs(pairs)
+    compared = files if listed is None else [path for pair in listed for path in pair[:2]]
+    chosen = model_for(model, compared)
 
     # These are slow to import, so that what is missing has to be reported before.
     from likeness import verification
 
     comparer = verification.load_to_compare(
-        model,
+        chosen,
         detector=detector,
         frontend=frontend,
         calibration=calibration,
@@ -133,6 +139,8 @@ def verify(
         warn=warn,
         trust=trust or (),
     )
+    if model is None:
+        say(told(chosen), error=True)
     if listed is not None:
         _verify_pairs(comparer, listed, out, root, workers)
         return

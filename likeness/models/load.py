@@ -2,6 +2,8 @@
 
     load("runs/an4")
         a run directory or a .safetensors checkpoint of Likeness
+    load("likeness:voice")
+        a model that comes with Likeness (likeness/included.py)
     load("speechbrain:FOLDER")
         a local folder of a SpeechBrain speaker model (hyperparams.yaml, embedding_model.ckpt)
     load("speechbrain:speechbrain/spkrec-ecapa-voxceleb")
@@ -47,6 +49,7 @@ from torch import Tensor, nn
 from eval.formats.provenance import digest, sha256
 from eval.progress import step
 from eval.types import check_counts
+from likeness.included import resolved
 from likeness.models import arcface_torch, hub, insightface, model_file, speechbrain, wespeaker
 from likeness.models import onnx as exported
 from likeness.models.run import load_model
@@ -62,6 +65,8 @@ from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import TorchEmbedder
 from toolkit.models.parts import describe
 
+# What a reading in parts takes over from the model's own.
+_OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz")
 Frontend = Literal["wespeaker", "3dspeaker"]
 # These are WESPEAKER_FBANK and THREED_SPEAKER_FBANK of modalities/speaker/features.py without
 # dither, which is for training only.
@@ -92,6 +97,7 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
     """
     if frontend not in get_args(Frontend):
         raise ValueError(f"front-end {frontend!r}: must be one of {', '.join(get_args(Frontend))}")
+    model = resolved(model)
     if named := model_file.named(model):
         return model_file.load(*named)
     kind, colon, source = model.partition(":")
@@ -199,7 +205,7 @@ def in_parts(
             f"chunk_seconds {chunk_seconds:g}: chunks of at least 1 s are allowed, or 0 for none"
         )
     bound = model.read.keywords if isinstance(model.read, partial) else {}
-    kept = {key: value for key, value in bound.items() if key in ("rate_hz", "min_seconds")}
+    kept = {key: value for key, value in bound.items() if key in _OF_EVERY_READING}
     read = partial(
         long.read,
         crops=crops,

@@ -168,6 +168,7 @@ def _add_state(app: FastAPI, service: Service, metrics: Metrics, local: bool) ->
             "token_for_reading": not local,
             "takes": service.takes._asdict(),
             "keeps_media": service.extras.keeps_media,
+            "about": service.extras.about,
             "examples": len(service.extras.examples),
         }
 

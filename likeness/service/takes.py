@@ -51,8 +51,8 @@ def takes(model: Loaded, limits: Limits) -> Takes:
             f"Recordings of {least:g} to {most:g} s, at any sampling rate and with any number of "
             "channels."
         )
-        if bound.get("wideband"):
-            text += " Telephone recordings are refused."
+        if needed := bound.get("needs_hz"):
+            text += f" Those with nothing above {needed / 1000:g} kHz are refused."
         return Takes("recordings", None, None, formats, text)
     most_pixels = f"up to {limits.max_pixels / 1e6:.0f} megapixels"
     if function is align.read:

@@ -49,12 +49,14 @@ class Extras:
         no_thresholds: why there are none, as a sentence.
         examples: files to try.
         keeps_media: whether a small picture or sound of each enrolment is kept beside the gallery.
+        about: what people should know of the model; "" for nothing.
     """
 
     thresholds: Thresholds | None = None
     no_thresholds: str = ""
     examples: Sequence[Example] = ()
     keeps_media: bool = False
+    about: str = ""
 
 
 NO_EXTRAS = Extras()

@@ -49,7 +49,7 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
-    wideband: bool = False,
+    needs_hz: float = 0.0,
     decoded: Literal[True] = True,
 ) -> Wave: ...
 
@@ -62,7 +62,7 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
-    wideband: bool = False,
+    needs_hz: float = 0.0,
     decoded: bool,
 ) -> Wave | Sliceable: ...
 
@@ -74,7 +74,7 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
-    wideband: bool = False,
+    needs_hz: float = 0.0,
     decoded: bool = True,
 ) -> Wave | Sliceable:
     """Read one item as a mono wave at the wanted rate.
@@ -92,8 +92,8 @@ def read(
         min_seconds: The shortest duration that is accepted, before the change of speed.
         max_seconds: The longest duration that is accepted, before the change of speed.
         max_values: The most samples x channels that are decoded, which bounds the work.
-        wideband: Whether recordings without anything above 4.3 kHz are refused (bandwidth.py), such
-            as those of telephones.
+        needs_hz: A recording that has nothing above this frequency is refused (bandwidth.py), such
+            as one of a telephone; 0 refuses none.
         decoded: False leaves the decoding of a long WAV or FLAC file to crop(), which then decodes
             only what it cuts out (recording.py), to the same numbers. Damage of the file is found
             where a crop meets it.
@@ -107,10 +107,10 @@ def read(
             or longer than max_seconds. It holds NaN or infinity. It is silent: its peak is below
             -90 dBFS after the channels are averaged. It is absurdly loud: its peak is above 2^31,
             where full scale is 1, which only files of floats can hold. Its header claims an absurd
-            rate or size. It is narrow, and wideband is asked for.
+            rate or size. It has nothing above needs_hz.
         ValueError: The speed in the id is no number within 0.5 to 2.
     """
-    if not decoded and not wideband:
+    if not decoded and not needs_hz:
         read_whole = partial(
             read,
             item,
@@ -154,8 +154,7 @@ def read(
     if to_rate is not None:
         resampled.append(to_rate.resample_chunk(np.empty(0, np.float32), last=True))
     wave = resampled[0] if len(resampled) == 1 else np.concatenate(resampled)
-    if wideband:
-        refuse_narrow(name, wave, rate_hz)
+    refuse_narrow(name, wave, rate_hz, needs_hz)
     return wave
 
 

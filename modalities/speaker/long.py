@@ -38,7 +38,7 @@ def read(
     min_seconds: float = 0.1,
     max_seconds: float = 0.0,
     max_values: int = 0,
-    wideband: bool = False,
+    needs_hz: float = 0.0,
 ) -> Iterator[Wave]:
     """Read a recording as waves whose embeddings are to be averaged, weighted by length.
 
@@ -62,7 +62,7 @@ def read(
             chunks.
         max_values: The most samples x channels, as for audio.read. 0 means its default, and 2^34 in
             chunks.
-        wideband: As for audio.read; each chunk of a file is judged by itself.
+        needs_hz: As for audio.read; each chunk of a file is judged by itself.
 
     Yields:
         Waves (samples,) float32 at rate_hz.
@@ -80,8 +80,8 @@ def read(
     else:
         limits = max_seconds or decoding.MAX_SECONDS, max_values or decoding.MAX_VALUES
         parts = _whole(item, rate_hz, min_seconds, *limits)
-    if wideband:
-        parts = (_wide(item.name, part, rate_hz) for part in parts)
+    if needs_hz:
+        parts = (_wide(item.name, part, rate_hz, needs_hz) for part in parts)
     if only_speech:
         parts = (vad.trim(part, rate_hz) for part in parts)
     shortest = math.ceil(min_seconds * rate_hz)
@@ -124,9 +124,9 @@ def _whole(
     )
 
 
-def _wide(name: str, wave: Wave, rate_hz: int) -> Wave:
+def _wide(name: str, wave: Wave, rate_hz: int, needs_hz: float) -> Wave:
     """Return the wave; refuse one that is narrow."""
-    refuse_narrow(name, wave, rate_hz)
+    refuse_narrow(name, wave, rate_hz, needs_hz)
     return wave
 
 

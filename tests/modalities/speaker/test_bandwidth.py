@@ -29,8 +29,8 @@ def test_the_share_is_that_of_a_fourier_transform() -> None:
     wave = noise(16_000) + np.sin(2 * np.pi * 1000 * np.arange(48_000) / 16_000).astype(np.float32)
     power = np.abs(np.fft.rfft(wave.astype(np.float64))) ** 2
     expected = power[np.fft.rfftfreq(len(wave), 1 / 16_000) > 4300].sum() / power.sum()
-    assert share_above(wave, 16_000) == pytest.approx(expected, rel=0.05)
-    assert share_above(np.zeros(1000, np.float32), 16_000) == 0
+    assert share_above(wave, 16_000, 4300.0) == pytest.approx(expected, rel=0.05)
+    assert share_above(np.zeros(1000, np.float32), 16_000, 4300.0) == 0
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000])
@@ -40,16 +40,18 @@ def test_telephone_band_is_refused_at_any_rate(tmp_path: Path, rate_hz: int) -> 
     assert len(audio.read(item)) == 48_000  # other models take it
     for decoded in (True, False):
         with pytest.raises(BadAudio, match=r"a\.wav: the recording has nothing above 4\.3 kHz"):
-            audio.read(item, wideband=True, decoded=decoded)
+            audio.read(item, needs_hz=4300.0, decoded=decoded)
     for reading in ({}, {"chunk_seconds": 1.0}, {"crops": 2}, {"only_speech": True}):
         with pytest.raises(BadAudio, match="nothing above"):
-            list(long.read(item, wideband=True, **reading))
+            list(long.read(item, needs_hz=4300.0, **reading))
 
 
 def test_wide_band_is_read_as_ever(tmp_path: Path) -> None:
     item = written(tmp_path, noise(16_000), 16_000)
-    np.testing.assert_array_equal(audio.read(item, wideband=True), audio.read(item))
-    parts = list(long.read(item, wideband=True, chunk_seconds=1.0))
+    np.testing.assert_array_equal(audio.read(item, needs_hz=4300.0), audio.read(item))
+    with pytest.raises(ValueError, match="below half of that"):
+        audio.read(item, needs_hz=8000.0)
+    parts = list(long.read(item, needs_hz=4300.0, chunk_seconds=1.0))
     assert [len(part) for part in parts] == [16_000] * 3
 
 
@@ -57,6 +59,6 @@ def test_the_limit_lies_between_rounding_and_a_quiet_room() -> None:
     """-70 dB of noise in all bands beside speech is a room; rounding to 16 bits is far below."""
     low = audio.resample(noise(8_000), 8_000, 16_000)
     rounded = np.round(low * 2**15).astype(np.float32) / 2**15
-    assert share_above(rounded, 16_000) < LEAST_SHARE
+    assert share_above(rounded, 16_000, 4300.0) < LEAST_SHARE
     room = low + 10 ** (-60 / 20) * noise(16_000)[: len(low)]
-    assert share_above(room, 16_000) > LEAST_SHARE
+    assert share_above(room, 16_000, 4300.0) > LEAST_SHARE

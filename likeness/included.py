@@ -1,0 +1,85 @@
+"""The models that come with Likeness, and where they are taken unless another one is named.
+
+`likeness:voice` is a small model of voices. It lies in likeness/voice/, in the layout of a run,
+beside its card, its thresholds and its calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+VOICE = "likeness:voice"
+_FOLDERS = {VOICE: Path(__file__).parent / "voice"}
+_OWN = "likeness:"
+# The formats of modalities/speaker/decoding.py, which would import the decoders.
+_SOUNDS = frozenset(
+    (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph", ".m4a", ".aac", ".mp4")
+)
+
+
+def resolved(model: str) -> str:
+    """The folder of a model that comes with Likeness; every other MODEL stays as it is.
+
+    Args:
+        model: A MODEL, as `likeness.load` takes it.
+
+    Raises:
+        ValueError: No such model comes with Likeness.
+
+    Example:
+        >>> resolved("runs/an4"), Path(resolved("likeness:voice")).name
+        ('runs/an4', 'voice')
+    """
+    if not model.startswith(_OWN):
+        return model
+    if model not in _FOLDERS:
+        raise ValueError(f"model {model!r} does not come with Likeness; {', '.join(_FOLDERS)} does")
+    return str(_FOLDERS[model])
+
+
+def is_included(model: str) -> bool:
+    """Whether a MODEL is one of those that come with Likeness."""
+    return model in _FOLDERS
+
+
+def card(model: str = VOICE) -> str:
+    """The card of an included model, in Markdown: data, numbers, thresholds, limits."""
+    return (Path(resolved(model)) / "CARD.md").read_text(encoding="utf-8")
+
+
+def model_for(model: str | None, files: Iterable[str | Path]) -> str:
+    """The model that somebody named, else the included one for voices.
+
+    Args:
+        model: A MODEL, or None.
+        files: What is to be compared.
+
+    Raises:
+        ValueError: Nobody named a model, and none of the files is a recording by its name.
+
+    Example:
+        >>> model_for(None, ["a.wav", "b.FLAC"]), model_for("runs/an4", ["a.jpg"])
+        ('likeness:voice', 'runs/an4')
+    """
+    if model is not None:
+        return model
+    paths = [Path(file) for file in files]
+    if paths and not any(path.suffix.lower() in _SOUNDS for path in paths):
+        raise ValueError(
+            f"{paths[0]} is no recording by its name, and the model that comes with Likeness takes "
+            "recordings; name a model that takes such files: --model MODEL"
+        )
+    return VOICE
+
+
+def told(model: str) -> str:
+    """What somebody who did not choose the model has to know of it; "" for other models."""
+    if not is_included(model):
+        return ""
+    return (
+        f"{model} is the small voice model that comes with Likeness. It was trained on a few "
+        "hundred speakers, and is for trying things out, not for decisions about people. Name a "
+        "stronger one with --model, such as speechbrain:speechbrain/spkrec-ecapa-voxceleb. How well "
+        f"it works is in its card, {Path(resolved(model)) / 'CARD.md'}."
+    )

@@ -1,0 +1,168 @@
+"""The voice model that comes with Likeness: its files, its card, and the commands that take it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import likeness
+from eval.thresholds import load as load_thresholds
+from eval.verification import eer
+from likeness import included
+from likeness.cli import main
+from likeness.models.load import load
+from modalities import synthetic
+from toolkit.data.images import encode
+from toolkit.training.start import Initial
+
+VOICE = Path(included.resolved(included.VOICE))
+
+
+def command(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    return int(stopped.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two synthetic speakers with two recordings each."""
+    folder = tmp_path_factory.mktemp("spoken")
+    synthetic.write_voices(folder, num_speakers=2, num_utterances=2, seconds=(2.0, 2.5))
+    return folder
+
+
+def test_the_folder_holds_one_model_with_its_numbers_and_nothing_else() -> None:
+    files = {path.name for path in VOICE.iterdir()}
+    assert files == {"CARD.md", "calibration.json", "last.safetensors", "thresholds.json"}
+    assert sum(path.stat().st_size for path in VOICE.iterdir()) < 3_000_000
+    model = likeness.load(included.VOICE)
+    assert (model.modality, model.similarity) == ("speaker", "dot")
+    assert model.calibration is not None
+    assert model.calibration.system == f"dot, model {model.meta['model'][:16]}"
+    # `thresholds` gives only those that hold for the digest of the network.
+    assert model.thresholds is not None
+    assert model.thresholds.at("eer").value < model.thresholds.at(0.01).value
+
+
+def test_the_card_states_what_the_files_hold() -> None:
+    card = " ".join(included.card().split())
+    (stored,) = load_thresholds(VOICE / "thresholds.json")
+    model = load(included.VOICE)
+    assert f"`{model.digest[:16]}`" in card
+    assert f"{stored.subjects} speakers" in card
+    for point in stored.points:
+        assert f"| {point.value:.2f} |" in card, point.name
+    number = sum(value.numel() for value in model.embedder.state_dict().values())
+    assert f"{number:,} numbers" in card
+
+
+def test_two_recordings_are_compared_without_naming_a_model(
+    spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ann = sorted((spoken / "spk000").iterdir())
+    bob = sorted((spoken / "spk001").iterdir())
+    assert command("verify", ann[0], bob[0], "--json", tmp_path / "v.json") == 0
+    printed = capsys.readouterr()
+    assert "of the same subject, if 0.5 of all pairs are" in printed.out
+    assert "likeness:voice is the small voice model" in printed.err
+    assert "not for decisions about people" in printed.err
+    assert "--model" in printed.err
+    verdict = json.loads((tmp_path / "v.json").read_text())
+    assert 0 < verdict["probability"] < 1
+
+    assert command("verify", ann[0], ann[1], "--model", included.VOICE, "--far", "0.01") == 0
+    printed = capsys.readouterr()
+    assert "at FAR 1 %, measured on speechocean, AN4 and LibriSpeech" in printed.out
+    assert "small voice model" not in printed.err  # whoever names it knows it
+
+    listed = tmp_path / "pairs.csv"
+    listed.write_text(f"first,second\n{ann[0]},{ann[1]}\n{ann[0]},{listed}\n")
+    assert command("verify", "--pairs", listed) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 3
+    assert ",true," in rows[1] or ",false," in rows[1]
+
+
+def test_recordings_of_one_synthetic_speaker_are_closer(tmp_path: Path) -> None:
+    """Nothing like these was trained on, so that only an order well above chance is asked for."""
+    synthetic.write_voices(tmp_path, num_speakers=6, num_utterances=3, seconds=(2.0, 2.5))
+    table = likeness.load(included.VOICE).embed(tmp_path)
+    scores = table.matrix @ table.matrix.T
+    speakers = np.array([name.partition("/")[0] for name in table.ids])
+    same = speakers[:, None] == speakers[None]
+    above = np.triu(np.ones_like(same), 1)
+    assert eer(scores[same & above], scores[~same & above]) < 0.3
+
+
+def test_images_need_a_model_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.png").write_bytes(encode(np.zeros((8, 8, 3), np.uint8)))
+    assert command("verify", tmp_path / "a.png", tmp_path / "b.png") == 2
+    assert "takes recordings; name a model" in capsys.readouterr().err
+
+
+def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path) -> None:
+    wave, rate_hz = soundfile.read(next((spoken / "spk000").iterdir()))
+    soundfile.write(tmp_path / "short.wav", wave[: rate_hz // 2], rate_hz)
+    soundfile.write(tmp_path / "telephone.wav", wave[::2], rate_hz // 2)
+    model = likeness.load(included.VOICE)
+    whole = next((spoken / "spk001").iterdir())
+    with pytest.raises(ValueError, match=r"short\.wav: the audio is too short, 0\.500 s"):
+        model.verify(whole, tmp_path / "short.wav")
+    with pytest.raises(ValueError, match=r"telephone\.wav: the recording has nothing above"):
+        model.verify(whole, tmp_path / "telephone.wav")
+    with pytest.raises(ValueError, match="nothing above"):  # in parts as well
+        model.embed([tmp_path / "telephone.wav"], chunk_seconds=2.0)
+
+
+def test_the_package_is_never_written_to(
+    spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.read_bytes() for path in VOICE.iterdir()}
+    model = likeness.load(included.VOICE)
+    table = model.embed(spoken)
+    table.save(tmp_path / "e.npz")
+    trials = [f"{a} {b} {int(a[:6] == b[:6])}\n" for a in table.ids for b in table.ids if a < b]
+    (tmp_path / "trials.txt").write_text("".join(trials))
+    scores = tmp_path / "scores.txt"
+    given = ("--trials", tmp_path / "trials.txt", "--embeddings", tmp_path / "e.npz")
+    assert command("score", *given, "--out", scores) == 0
+    capsys.readouterr()
+    assert command("evaluate", scores, "--far", ".5", "--save-to", included.VOICE) == 2
+    assert "name a file, such as thresholds.json" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in VOICE.iterdir()}
+
+
+def test_other_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="'likeness:face' does not come with Likeness"):
+        likeness.load("likeness:face")
+    with pytest.raises(ValueError, match="'likeness:face' does not come with Likeness"):
+        included.card("likeness:face")
+    assert included.told("runs/mine") == ""
+
+
+def test_training_starts_from_it() -> None:
+    from likeness.models.initial import read_initial
+
+    initial = read_initial(included.VOICE)
+    assert isinstance(initial, Initial)
+    assert initial.source.startswith("likeness:voice (")
+
+
+@pytest.mark.slow  # an export
+def test_it_is_exported_with_its_thresholds(spoken: Path, tmp_path: Path) -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    assert command("export", included.VOICE, "--onnx", tmp_path / "voice.onnx") == 0
+    exported, model = likeness.load(tmp_path / "voice.onnx"), likeness.load(included.VOICE)
+    assert exported.thresholds is not None
+    np.testing.assert_allclose(
+        exported.embed(spoken).matrix, model.embed(spoken).matrix, rtol=1e-3, atol=1e-3
+    )
