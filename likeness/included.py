@@ -80,6 +80,6 @@ def told(model: str) -> str:
     return (
         f"{model} is the small voice model that comes with Likeness. It was trained on a few "
         "hundred speakers, and is for trying things out, not for decisions about people. Name a "
-        "stronger one with --model, such as speechbrain:speechbrain/spkrec-ecapa-voxceleb. How well "
+        "stronger one by --model, such as speechbrain:speechbrain/spkrec-ecapa-voxceleb. How well "
         f"it works is in its card, {Path(resolved(model)) / 'CARD.md'}."
     )
