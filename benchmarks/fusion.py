@@ -51,11 +51,15 @@ SYSTEMS = {
     "arcface": ("arcface/seed0", ".txt"),
     "arcface, AS-norm": ("arcface/seed0", ".as_norm.txt"),
     "estimated, AS-norm": ("estimated/seed0", ".as_norm.txt"),
+    "mixture_arcface, AS-norm": ("mixture_arcface/seed0", ".as_norm.txt"),
+    "mixture, AS-norm": ("mixture/seed0", ".as_norm.txt"),
 }
 COMBINED = (
     ("arcface", "LDA"),
     ("arcface", "arcface, AS-norm"),
     ("arcface, AS-norm", "estimated, AS-norm"),
+    ("arcface, AS-norm", "mixture_arcface, AS-norm"),
+    ("estimated, AS-norm", "mixture, AS-norm"),
     ("arcface, AS-norm", "ECAPA (SpeechBrain)"),
     tuple(SYSTEMS),
 )
