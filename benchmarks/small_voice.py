@@ -10,7 +10,8 @@ Measures: the systems of corpora.py that --systems names, each with the head `he
     tested on the third; the model of all three is tested on FSDD. EER, minDCF(.01); FAR and FRR at
     the threshold that had a FAR of 1 % or .1 % on the two other tests, which is what a threshold
     means on a corpus that nobody measured; Cllr with a calibration fitted on the two other tests,
-    and the least Cllr that any calibration reaches. Then error rates by age and sex at the
+    and the least Cllr that any calibration reaches; what the probability says of the packaged model
+    and what was found. Then error rates by age and sex at the
     threshold of FAR 1 %, and for recordings that are cut, band-limited, noisy, filtered, quiet or
     beside digital silence; and how many recordings the packaged model refuses.
     Intervals are a bootstrap over speakers. What is in OUT is not run again. The thresholds and the
@@ -28,6 +29,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -207,6 +209,34 @@ def print_cells(cells: Sequence[Cell], parts: Sequence[Tested]) -> None:
             *(rates_with_intervals(part, threshold_at(others, far)) for far in FARS),
             f"{cllr(llrs[target], llrs[~target]):.3f}; "
             f"{min_cllr(part.scores.targets, part.scores.nontargets):.3f}",
+        )
+
+
+def print_probabilities(parts: Sequence[Tested]) -> None:
+    """Print what the package's calibration says and what was found, at equal shares of all kinds.
+
+    Its calibration is of these trials too, so that this is its best case.
+    """
+    table("probability", "mean of what it says", "share of one speaker", "share of all pairs")
+    calibration = calibrated(parts)
+    said, found, weights = [], [], []
+    for part in parts:
+        target = part.trials.target
+        assert target is not None
+        said.append(1 / (1 + np.exp(-calibration.apply(part.values))))
+        found.append(target)
+        weights.append(np.where(target, 1 / target.sum(), 1 / (~target).sum()))
+    probability, is_target = np.concatenate(said), np.concatenate(found)
+    weight = np.concatenate(weights) / (2 * len(parts))
+    edges = (0.0, 0.01, 0.1, 0.3, 0.7, 0.9, 0.99, 1.0)
+    for low, high in pairwise(edges):
+        inside = (probability >= low) & ((probability < high) | (high == 1.0))
+        mass = weight[inside].sum()
+        row(
+            f"{low:g} to {high:g}",
+            f"{np.sum((weight * probability)[inside]) / mass:.3f}",
+            f"{weight[inside & is_target].sum() / mass:.3f}",
+            f"{mass:.3f}",
         )
 
 
@@ -427,6 +457,7 @@ def main() -> None:
     cells = corpora.matrix()
     parts = [tested(systems, cell, arguments.data, arguments.out) for cell in cells]
     print_cells(cells, parts)
+    print_probabilities(parts[:3])
     print_groups(parts[0], parts[1:3], arguments.data)
     print_changes(systems, cells[:3], parts[:3], arguments.data, arguments.out)
     print_refused(cells[:3], arguments.data)

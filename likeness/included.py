@@ -43,6 +43,21 @@ def is_included(model: str) -> bool:
     return model in _FOLDERS
 
 
+def is_within(path: str | Path) -> bool:
+    """Whether a path lies in the package of an included model, which is never written to.
+
+    Example:
+        >>> is_within("likeness:voice"), is_within(Path(resolved("likeness:voice")) / "a.json")
+        (True, True)
+        >>> is_within("runs/an4")
+        False
+    """
+    place = Path(path).resolve()
+    return is_included(str(path)) or any(
+        place.is_relative_to(folder.resolve()) for folder in _FOLDERS.values()
+    )
+
+
 def card(model: str = VOICE) -> str:
     """The card of an included model, in Markdown: data, numbers, thresholds, limits."""
     return (Path(resolved(model)) / "CARD.md").read_text(encoding="utf-8")

@@ -157,8 +157,12 @@ def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path
 
 
 def test_the_package_is_never_written_to(
-    spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spoken: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Not by its name, not by its path, and not through a link; a folder of its name is another."""
     before = {path: path.read_bytes() for path in VOICE.iterdir()}
     model = likeness.load(included.VOICE)
     table = model.embed(spoken)
@@ -169,8 +173,13 @@ def test_the_package_is_never_written_to(
     given = ("--trials", tmp_path / "trials.txt", "--embeddings", tmp_path / "e.npz")
     assert command("score", *given, "--out", scores) == 0
     capsys.readouterr()
-    assert command("evaluate", scores, "--far", ".5", "--save-to", included.VOICE) == 2
-    assert "name a file, such as thresholds.json" in capsys.readouterr().err
+    (tmp_path / "link").symlink_to(VOICE)
+    (tmp_path / included.VOICE).mkdir()
+    monkeypatch.chdir(tmp_path)
+    for place in (included.VOICE, VOICE, VOICE / "thresholds.json", VOICE / "new.json", "link"):
+        assert command("evaluate", scores, "--far", ".5", "--save-to", place) == 2, place
+        assert "name a file, such as thresholds.json" in capsys.readouterr().err
+    assert not any((tmp_path / included.VOICE).iterdir())
     assert before == {path: path.read_bytes() for path in VOICE.iterdir()}
 
 
