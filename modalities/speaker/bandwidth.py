@@ -119,8 +119,8 @@ def refuse_narrow(name: str, wave: Wave, rate_hz: int, needs_hz: float) -> None:
         raise BadAudio(
             f"{name}: the recording has nothing above {needs_hz / 1000:g} kHz, as after a "
             "telephone or strong compression, or is so quiet that rounding hides it, and this "
-            "model might take all such recordings for one voice; give the original at 16 kHz or "
-            "more, or take another model"
+            "model might take all such recordings for one voice; give the original, at 16 kHz "
+            "or more and not so quiet, or take another model"
         )
     if (share := silent_share(wave)) > MOST_SILENCE:
         raise BadAudio(
