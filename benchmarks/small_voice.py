@@ -10,8 +10,10 @@ Measures: the systems of corpora.py that --systems names, each with the head `he
     tested on the third; the model of all three is tested on FSDD. EER, minDCF(.01); FAR and FRR at
     the threshold that had a FAR of 1 % or .1 % on the two other tests, which is what a threshold
     means on a corpus that nobody measured; Cllr with a calibration fitted on the two other tests,
-    and the least Cllr that any calibration reaches. Then error rates by age and sex at the
-    threshold of FAR 1 %, and for recordings that are cut, band-limited, noisy or filtered.
+    and the least Cllr that any calibration reaches; what the probability says of the packaged model
+    and what was found. Then error rates by age and sex at the
+    threshold of FAR 1 %, and for recordings that are cut, band-limited, noisy, filtered, quiet or
+    beside digital silence; and how many recordings the packaged model refuses.
     Intervals are a bootstrap over speakers. What is in OUT is not run again. The thresholds and the
     calibration of the package are of the three tests together, so of models of two corpora each:
     the model of all three has heard everybody there is.
@@ -27,6 +29,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +53,8 @@ from eval.similarity import pairs, score_trials
 from eval.types import Scores, Trials
 from eval.verification import cllr, eer, min_cllr, tar_threshold
 from modalities.speaker import audio, speechocean
-from modalities.speaker.decoding import Wave
+from modalities.speaker.bandwidth import refuse_narrow
+from modalities.speaker.decoding import BadAudio, Wave
 from toolkit.backbones.beside import Beside
 from toolkit.data.items import Item
 from toolkit.data.pairs import all_pairs
@@ -208,6 +212,34 @@ def print_cells(cells: Sequence[Cell], parts: Sequence[Tested]) -> None:
         )
 
 
+def print_probabilities(parts: Sequence[Tested]) -> None:
+    """Print what the package's calibration says and what was found, at equal shares of all kinds.
+
+    Its calibration is of these trials too, so that this is its best case.
+    """
+    table("probability", "mean of what it says", "share of one speaker", "share of all pairs")
+    calibration = calibrated(parts)
+    said, found, weights = [], [], []
+    for part in parts:
+        target = part.trials.target
+        assert target is not None
+        said.append(1 / (1 + np.exp(-calibration.apply(part.values))))
+        found.append(target)
+        weights.append(np.where(target, 1 / target.sum(), 1 / (~target).sum()))
+    probability, is_target = np.concatenate(said), np.concatenate(found)
+    weight = np.concatenate(weights) / (2 * len(parts))
+    edges = (0.0, 0.01, 0.1, 0.3, 0.7, 0.9, 0.99, 1.0)
+    for low, high in pairwise(edges):
+        inside = (probability >= low) & ((probability < high) | (high == 1.0))
+        mass = weight[inside].sum()
+        row(
+            f"{low:g} to {high:g}",
+            f"{np.sum((weight * probability)[inside]) / mass:.3f}",
+            f"{weight[inside & is_target].sum() / mass:.3f}",
+            f"{mass:.3f}",
+        )
+
+
 def only(trials: Trials, chosen: NDArray[np.bool_]) -> Trials:
     """The chosen ones of some trials."""
     assert trials.target is not None
@@ -261,6 +293,21 @@ def noisy(wave: Wave, snr_db: float) -> Wave:
     return (wave + added).astype(np.float32)
 
 
+def gained(wave: Wave, decibels: float) -> Wave:
+    """A louder or quieter wave."""
+    return wave * np.float32(10 ** (decibels / 20))
+
+
+def padded(wave: Wave, share: float) -> Wave:
+    """A wave with digital silence after it, as a share of its length."""
+    return np.concatenate([wave, np.zeros(round(share * len(wave)), np.float32)])
+
+
+def stored(wave: Wave) -> Wave:
+    """A wave as a file of 16 bits holds it."""
+    return np.asarray(np.round(np.clip(wave, -1, 1 - 2**-15) * 2**15) / 2**15, dtype=np.float32)
+
+
 def filtered(wave: Wave, hertz: float, kind: str) -> Wave:
     """A wave after a filter of first order, "low" or "high" passing: a duller or thinner one."""
     sections = butter(1, hertz, kind, fs=RATE_HZ, output="sos")
@@ -287,6 +334,29 @@ CHANGES: dict[str, tuple[Callable[[Wave], Wave], bool]] = {
     "one side thinner (high pass, 6 dB an octave from 300 Hz)": (
         partial(filtered, hertz=300, kind="high"),
         False,
+    ),
+    **{
+        f"{sides} {decibels:g} dB quieter": (partial(gained, decibels=-decibels), sides == "both")
+        for decibels in (10, 20)
+        for sides in ("one side", "both")
+    },
+    **{
+        f"both with {share:.0%} of digital silence": (partial(padded, share=share), True)
+        for share in (0.01, 0.05)
+    },
+}
+# What is done to recordings before it is counted how many of them the packaged model refuses.
+STORED: dict[str, Callable[[Wave], Wave]] = {
+    "as they are": lambda wave: wave,
+    "20 dB quieter": lambda wave: stored(gained(wave, -20)),
+    "without all above 7 kHz": lambda wave: stored(band(wave, 7000)),
+    "without all above 4 kHz": lambda wave: stored(band(wave, 4000)),
+    "without all above 4 kHz, 20 dB quieter": lambda wave: stored(gained(band(wave, 4000), -20)),
+    "without all above 4 kHz, stored, then as loud as may be": lambda wave: (
+        stored(band(wave, 4000)) / np.abs(wave).max()
+    ),
+    "without all above 4 kHz, 12 dB too loud and clipped": lambda wave: stored(
+        band(wave, 4000) * 4 / np.abs(wave).max()
     ),
 }
 
@@ -324,6 +394,24 @@ def print_changes(
             )
     for name, said in rows.items():
         row(name, *said)
+
+
+def print_refused(cells: Sequence[Cell], data: Path) -> None:
+    """Print how many recordings the packaged model refuses for what they lack."""
+    table("recordings, stored with 16 bits", *(f"{cell.target}: refused" for cell in cells))
+    counts = {name: [0] * len(cells) for name in STORED}
+    totals = [0] * len(cells)
+    for place, cell in enumerate(cells):
+        for item in corpora.items_of(data, cell.target):
+            wave = audio.read(item)
+            totals[place] += 1
+            for name, change in STORED.items():
+                try:
+                    refuse_narrow(item.id, change(wave), RATE_HZ, NEEDS_HZ)
+                except BadAudio:
+                    counts[name][place] += 1
+    for name, refused in counts.items():
+        row(name, *(f"{n} of {total}" for n, total in zip(refused, totals, strict=True)))
 
 
 def package(folder: Path, model: Path, parts: Sequence[Tested]) -> None:
@@ -369,8 +457,10 @@ def main() -> None:
     cells = corpora.matrix()
     parts = [tested(systems, cell, arguments.data, arguments.out) for cell in cells]
     print_cells(cells, parts)
+    print_probabilities(parts[:3])
     print_groups(parts[0], parts[1:3], arguments.data)
     print_changes(systems, cells[:3], parts[:3], arguments.data, arguments.out)
+    print_refused(cells[:3], arguments.data)
     if arguments.package:
         model = beside(systems, cells[3], arguments.data, arguments.out)
         package(arguments.package, model, parts[:3])

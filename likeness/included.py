@@ -43,6 +43,21 @@ def is_included(model: str) -> bool:
     return model in _FOLDERS
 
 
+def is_within(path: str | Path) -> bool:
+    """Whether a path lies in the package of an included model, which is never written to.
+
+    Example:
+        >>> is_within("likeness:voice"), is_within(Path(resolved("likeness:voice")) / "a.json")
+        (True, True)
+        >>> is_within("runs/an4")
+        False
+    """
+    place = Path(path).resolve()
+    return is_included(str(path)) or any(
+        place.is_relative_to(folder.resolve()) for folder in _FOLDERS.values()
+    )
+
+
 def card(model: str = VOICE) -> str:
     """The card of an included model, in Markdown: data, numbers, thresholds, limits."""
     return (Path(resolved(model)) / "CARD.md").read_text(encoding="utf-8")
@@ -68,18 +83,30 @@ def model_for(model: str | None, files: Iterable[str | Path]) -> str:
     if paths and not any(path.suffix.lower() in _SOUNDS for path in paths):
         raise ValueError(
             f"{paths[0]} is no recording by its name, and the model that comes with Likeness takes "
-            "recordings; name a model that takes such files: --model MODEL"
+            "recordings (.wav, .flac, .mp3, .ogg, .m4a and others); name a model that takes such "
+            "files by --model, or --model likeness:voice if they are recordings"
         )
     return VOICE
 
 
-def told(model: str) -> str:
-    """What somebody who did not choose the model has to know of it; "" for other models."""
+def about(model: str) -> str:
+    """What everybody who uses an included model has to know of it; "" for other models."""
     if not is_included(model):
         return ""
     return (
         f"{model} is the small voice model that comes with Likeness. It was trained on a few "
-        "hundred speakers, and is for trying things out, not for decisions about people. Name a "
-        "stronger one by --model, such as speechbrain:speechbrain/spkrec-ecapa-voxceleb. How well "
-        f"it works is in its card, {Path(resolved(model)) / 'CARD.md'}."
+        "hundred speakers, and is for trying things out, not for decisions about people."
+    )
+
+
+def told(model: str) -> str:
+    """What somebody at the command line who did not choose the model has to know of it; "" for
+    other models.
+    """
+    if not is_included(model):
+        return ""
+    return (
+        f"{about(model)} Name a stronger one by --model, such as "
+        "speechbrain:speechbrain/spkrec-ecapa-voxceleb. How well it works is in its card, "
+        f"{Path(resolved(model)) / 'CARD.md'}."
     )

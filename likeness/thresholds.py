@@ -26,7 +26,7 @@ from eval.thresholds import (
     save,
 )
 from eval.types import Scores, Trials
-from likeness.included import resolved
+from likeness.included import is_within, resolved
 from toolkit.gallery.store import contradictions
 
 FILE = "thresholds.json"  # in the folder of a run
@@ -399,6 +399,11 @@ def place_for(
         )
     to = str(to)
     path = Path(to)
+    if is_within(to):
+        raise ValueError(
+            f"{to} belongs to Likeness and stays as it is; name a file, such as thresholds.json, "
+            "and give it to verify, gallery and serve as --thresholds"
+        )
     if path.suffix.lower() == ".json":
         if path.exists() and (other := {e.origin.model for e in load(path)} - {origin.model}):
             raise ValueError(

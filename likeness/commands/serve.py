@@ -20,7 +20,7 @@ from likeness.commands.options import (
     Trust,
     rule_of,
 )
-from likeness.included import VOICE, told
+from likeness.included import VOICE, about, told
 from likeness.missing import SERVICE_PACKAGES, are_installed, refuse_missing_model
 from toolkit.printing import say, warn
 from toolkit.showing import hidden
@@ -139,8 +139,8 @@ def serve(
     from likeness.thresholds import look_up
     from likeness.verification import load_to_compare
 
-    if about := told(model):
-        say(about)
+    if introduction := told(model):
+        say(introduction)
     max_bytes = round(max_megabytes * 2**20)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     comparer = load_to_compare(
@@ -171,7 +171,7 @@ def serve(
                 rate=rate,
                 workers=workers or min(4, os.cpu_count() or 1),
             ),
-            extras=Extras(measured, reason, to_try, keep_media, about),
+            extras=Extras(measured, reason, to_try, keep_media, about(model)),
             say=say,
         )
 

@@ -139,10 +139,10 @@ def verify(
         warn=warn,
         trust=trust or (),
     )
-    if model is None:
-        say(told(chosen), error=True)
+    # Said with the result, so that an error stands alone.
+    about = told(chosen) if model is None else ""
     if listed is not None:
-        _verify_pairs(comparer, listed, out, root, workers)
+        _verify_pairs(comparer, listed, out, root, workers, about)
         return
     verified = verification.verify(
         comparer.model,
@@ -153,16 +153,28 @@ def verify(
     )
     if json_file:
         _write(json_file, files, comparer.model, verified)
+    if about:
+        say(about, error=True)
     say(verified.text())
 
 
 def _verify_pairs(
-    comparer: Comparer, pairs: Sequence[Pair], out: Path | None, root: Path | None, workers: int
+    comparer: Comparer,
+    pairs: Sequence[Pair],
+    out: Path | None,
+    root: Path | None,
+    workers: int,
+    about: str,
 ) -> None:
-    """Compare many pairs, write or print their rows, and say what was done."""
+    """Compare many pairs, write or print their rows, and say what was done.
+
+    What people have to know of the model, `about`, is said before.
+    """
     from likeness.pairs import verify_pairs
 
     verified = verify_pairs(comparer, pairs, root=root, workers=workers)
+    if about:
+        say(about, error=True)
     if out is None:
         say(verified.text().rstrip("\n"))
         say(verified.summary(), error=True)

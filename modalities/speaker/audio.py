@@ -92,8 +92,8 @@ def read(
         min_seconds: The shortest duration that is accepted, before the change of speed.
         max_seconds: The longest duration that is accepted, before the change of speed.
         max_values: The most samples x channels that are decoded, which bounds the work.
-        needs_hz: A recording that has nothing above this frequency is refused (bandwidth.py), such
-            as one of a telephone; 0 refuses none.
+        needs_hz: A recording that has nothing above this frequency is refused, such as one of a
+            telephone, and one with over 1 % of digital silence (bandwidth.py); 0 refuses none.
         decoded: False leaves the decoding of a long WAV or FLAC file to crop(), which then decodes
             only what it cuts out (recording.py), to the same numbers. Damage of the file is found
             where a crop meets it.
@@ -107,7 +107,8 @@ def read(
             or longer than max_seconds. It holds NaN or infinity. It is silent: its peak is below
             -90 dBFS after the channels are averaged. It is absurdly loud: its peak is above 2^31,
             where full scale is 1, which only files of floats can hold. Its header claims an absurd
-            rate or size. It has nothing above needs_hz.
+            rate or size. It has nothing above needs_hz, or
+            digital silence, where needs_hz is given.
         ValueError: The speed in the id is no number within 0.5 to 2.
     """
     if not decoded and not needs_hz:
@@ -168,7 +169,7 @@ def _refuse_short(name: str, samples: int, file_hz: int, min_seconds: float) -> 
     if samples < min_seconds * file_hz:
         raise BadAudio(
             f"{name}: the audio is too short, {samples / file_hz:.3f} s; at least {min_seconds} s "
-            "are needed; remove the file or lower min_seconds"
+            "are needed; give a longer recording, or leave this one out"
         )
 
 

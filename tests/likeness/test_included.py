@@ -70,7 +70,7 @@ def test_two_recordings_are_compared_without_naming_a_model(
     printed = capsys.readouterr()
     assert "of the same subject, if 0.5 of all pairs are" in printed.out
     assert "likeness:voice is the small voice model" in printed.err
-    assert "not for decisions about people" in printed.err
+    assert printed.err.count("not for decisions about people") == 1
     assert "--model" in printed.err
     verdict = json.loads((tmp_path / "v.json").read_text())
     assert 0 < verdict["probability"] < 1
@@ -105,7 +105,38 @@ def test_images_need_a_model_of_their_own(
     for name in "ab":
         (tmp_path / f"{name}.png").write_bytes(encode(np.zeros((8, 8, 3), np.uint8)))
     assert command("verify", tmp_path / "a.png", tmp_path / "b.png") == 2
-    assert "takes recordings; name a model" in capsys.readouterr().err
+    assert "name a model that takes such files" in capsys.readouterr().err
+
+
+def test_an_error_stands_alone(
+    spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.wav").write_text("no recording")
+    assert command("verify", next((spoken / "spk000").iterdir()), tmp_path / "text.wav") == 2
+    printed = capsys.readouterr()
+    assert "text.wav: unreadable" in printed.err
+    assert "small voice model" not in printed.err
+    assert printed.out == ""
+
+
+def test_files_without_a_known_ending_may_be_recordings(
+    spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, speaker in (("a", "spk000"), ("b", "spk001")):
+        (tmp_path / name).write_bytes(next((spoken / speaker).iterdir()).read_bytes())
+    given = ("verify", tmp_path / "a", tmp_path / "b")
+    assert command(*given) == 2
+    assert "--model likeness:voice if they are recordings" in capsys.readouterr().err
+    assert command(*given, "--model", included.VOICE) == 0
+
+
+def test_the_page_says_what_the_model_is_without_paths_of_the_server() -> None:
+    said = included.about(included.VOICE)
+    assert "not for decisions about people" in said
+    assert included.told(included.VOICE).startswith(said)
+    assert str(VOICE.parent) not in said
+    assert "--model" not in said
+    assert included.about("runs/mine") == ""
 
 
 def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path) -> None:
@@ -118,13 +149,20 @@ def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path
         model.verify(whole, tmp_path / "short.wav")
     with pytest.raises(ValueError, match=r"telephone\.wav: the recording has nothing above"):
         model.verify(whole, tmp_path / "telephone.wav")
+    soundfile.write(tmp_path / "padded.wav", np.concatenate([wave, np.zeros(rate_hz)]), rate_hz)
+    with pytest.raises(ValueError, match=r"padded\.wav: \d+ % of the recording are digital"):
+        model.verify(whole, tmp_path / "padded.wav")
     with pytest.raises(ValueError, match="nothing above"):  # in parts as well
         model.embed([tmp_path / "telephone.wav"], chunk_seconds=2.0)
 
 
 def test_the_package_is_never_written_to(
-    spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spoken: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Not by its name, not by its path, and not through a link; a folder of its name is another."""
     before = {path: path.read_bytes() for path in VOICE.iterdir()}
     model = likeness.load(included.VOICE)
     table = model.embed(spoken)
@@ -135,8 +173,13 @@ def test_the_package_is_never_written_to(
     given = ("--trials", tmp_path / "trials.txt", "--embeddings", tmp_path / "e.npz")
     assert command("score", *given, "--out", scores) == 0
     capsys.readouterr()
-    assert command("evaluate", scores, "--far", ".5", "--save-to", included.VOICE) == 2
-    assert "name a file, such as thresholds.json" in capsys.readouterr().err
+    (tmp_path / "link").symlink_to(VOICE)
+    (tmp_path / included.VOICE).mkdir()
+    monkeypatch.chdir(tmp_path)
+    for place in (included.VOICE, VOICE, VOICE / "thresholds.json", VOICE / "new.json", "link"):
+        assert command("evaluate", scores, "--far", ".5", "--save-to", place) == 2, place
+        assert "name a file, such as thresholds.json" in capsys.readouterr().err
+    assert not any((tmp_path / included.VOICE).iterdir())
     assert before == {path: path.read_bytes() for path in VOICE.iterdir()}
 
 

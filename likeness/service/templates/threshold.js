@@ -117,7 +117,7 @@ function describeSlider() {
     slider.value = Math.floor((places.length - 1) / 2);
     slider.setAttribute("aria-valuetext", "no threshold is chosen");
     $("rule-at").textContent = "not chosen";
-    $("meaning").textContent = "Move the slider, and the answer gets a verdict.";
+    $("meaning").textContent = "Move the slider, and the threshold decides.";
     return;
   }
   slider.value = places.findIndex((place) => place[0] === threshold);

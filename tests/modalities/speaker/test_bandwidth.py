@@ -9,7 +9,7 @@ import pytest
 import soundfile
 
 from modalities.speaker import audio, long
-from modalities.speaker.bandwidth import LEAST_SHARE, share_above
+from modalities.speaker.bandwidth import is_narrow, powers
 from modalities.speaker.decoding import BadAudio
 from toolkit.data.items import Item
 
@@ -24,13 +24,16 @@ def written(folder: Path, wave: np.ndarray, rate_hz: int) -> Item:
     return Item("a", path)
 
 
-def test_the_share_is_that_of_a_fourier_transform() -> None:
+def test_the_powers_are_those_of_a_fourier_transform() -> None:
     """White noise plus a loud tone below the edge, by one transform of the whole wave."""
     wave = noise(16_000) + np.sin(2 * np.pi * 1000 * np.arange(48_000) / 16_000).astype(np.float32)
-    power = np.abs(np.fft.rfft(wave.astype(np.float64))) ** 2
-    expected = power[np.fft.rfftfreq(len(wave), 1 / 16_000) > 4300].sum() / power.sum()
-    assert share_above(wave, 16_000, 4300.0) == pytest.approx(expected, rel=0.05)
-    assert share_above(np.zeros(1000, np.float32), 16_000, 4300.0) == 0
+    power = np.abs(np.fft.rfft(wave.astype(np.float64))) ** 2 * 2 / len(wave) ** 2
+    above = power[np.fft.rfftfreq(len(wave), 1 / 16_000) > 4300].sum()
+    expected = [power.sum(), above]
+    assert powers(wave, 16_000, 4300.0).mean(axis=0) == pytest.approx(expected, rel=0.05)
+    for samples in (1, 2, 511, 513):
+        assert np.isfinite(powers(wave[:samples], 16_000, 4300.0)).all()
+        assert is_narrow(np.zeros(samples, np.float32), 16_000, 4300.0)
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000])
@@ -55,10 +58,51 @@ def test_wide_band_is_read_as_ever(tmp_path: Path) -> None:
     assert [len(part) for part in parts] == [16_000] * 3
 
 
+def rounded(wave: np.ndarray) -> np.ndarray:
+    return np.round(np.clip(wave, -1, 1) * 2**15).astype(np.float32) / 2**15
+
+
 def test_the_limit_lies_between_rounding_and_a_quiet_room() -> None:
     """-70 dB of noise in all bands beside speech is a room; rounding to 16 bits is far below."""
     low = audio.resample(noise(8_000), 8_000, 16_000)
-    rounded = np.round(low * 2**15).astype(np.float32) / 2**15
-    assert share_above(rounded, 16_000, 4300.0) < LEAST_SHARE
+    assert is_narrow(rounded(low), 16_000, 4300.0)
     room = low + 10 ** (-60 / 20) * noise(16_000)[: len(low)]
-    assert share_above(room, 16_000, 4300.0) > LEAST_SHARE
+    assert not is_narrow(room, 16_000, 4300.0)
+
+
+@pytest.mark.parametrize("level_db", [-60, -40, -20, 0, 15])
+def test_the_level_of_a_telephone_recording_hides_nothing(level_db: float) -> None:
+    """Rounding is a large share of a quiet recording; a loud one was scaled after rounding."""
+    low = audio.resample(noise(8_000), 8_000, 16_000)
+    gain = np.float32(10 ** (level_db / 20))
+    wave = rounded(low * gain) if level_db <= 0 else rounded(low) * gain
+    assert is_narrow(wave, 16_000, 4300.0)
+
+
+def test_a_click_a_beep_or_a_wide_announcement_hides_nothing() -> None:
+    low = rounded(audio.resample(noise(8_000, 80.0), 8_000, 16_000))
+    click = low.copy()
+    click[len(low) // 2] = 0.9
+    beep = low.copy()
+    beep[100_000:116_000] += 0.5 * np.sin(2.4 * np.arange(16_000)).astype(np.float32)  # 6.1 kHz
+    middle = low.copy()
+    middle[400_000:900_000] = noise(16_000, 80.0)[400_000:900_000]
+    for wave in (click, beep, middle):
+        assert is_narrow(wave, 16_000, 4300.0)
+
+
+@pytest.mark.parametrize("place", ["around", "between"])
+def test_digital_silence_is_refused_and_that_of_a_room_is_not(tmp_path: Path, place: str) -> None:
+    silence, speech = np.zeros(3200, np.float32), noise(16_000)
+    parts = [silence, speech, silence] if place == "around" else [speech, silence, speech]
+    wave = np.concatenate(parts)
+    item = written(tmp_path, wave, 16_000)
+    assert len(audio.read(item)) == len(wave)  # other models take it
+    with pytest.raises(BadAudio, match=r"a\.wav: \d+ % of the recording are digital silence"):
+        audio.read(item, needs_hz=4300.0)
+    room = written(tmp_path, wave + 1e-4 * noise(16_000, 9.0)[: len(wave)], 16_000)
+    assert len(audio.read(room, needs_hz=4300.0)) == len(wave)
+    for resampled in (44_100, 48_000):  # the filter rings into the silence
+        item = written(tmp_path, audio.resample(wave, 16_000, resampled), resampled)
+        with pytest.raises(BadAudio, match="digital silence"):
+            audio.read(item, needs_hz=4300.0)
