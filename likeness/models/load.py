@@ -66,7 +66,7 @@ from toolkit.models.embed import TorchEmbedder
 from toolkit.models.parts import describe
 
 # What a reading in parts takes over from the model's own.
-_OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz")
+_OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
 Frontend = Literal["wespeaker", "3dspeaker"]
 # These are WESPEAKER_FBANK and THREED_SPEAKER_FBANK of modalities/speaker/features.py without
 # dither, which is for training only.

@@ -53,8 +53,8 @@ def takes(model: Loaded, limits: Limits) -> Takes:
         )
         if needed := bound.get("needs_hz"):
             text += (
-                f" Those with nothing above {needed / 1000:g} kHz, such as telephone calls, and "
-                "those with digital silence are refused."
+                f" Those with nothing above {needed / 1000:g} kHz, such as telephone calls, "
+                "are refused."
             )
         return Takes("recordings", None, None, formats, text)
     most_pixels = f"up to {limits.max_pixels / 1e6:.0f} megapixels"

@@ -29,6 +29,7 @@ from modalities.speaker.decoding import (
     refuse_level,
     speed_of,
 )
+from modalities.speaker.level import at_level, without_digital_silence
 from modalities.speaker.recording import open_recording
 from toolkit.data.items import Item, Items
 
@@ -50,6 +51,7 @@ def read(
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
     needs_hz: float = 0.0,
+    level_dbfs: float | None = None,
     decoded: Literal[True] = True,
 ) -> Wave: ...
 
@@ -63,6 +65,7 @@ def read(
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
     needs_hz: float = 0.0,
+    level_dbfs: float | None = None,
     decoded: bool,
 ) -> Wave | Sliceable: ...
 
@@ -75,6 +78,7 @@ def read(
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
     needs_hz: float = 0.0,
+    level_dbfs: float | None = None,
     decoded: bool = True,
 ) -> Wave | Sliceable:
     """Read one item as a mono wave at the wanted rate.
@@ -93,7 +97,9 @@ def read(
         max_seconds: The longest duration that is accepted, before the change of speed.
         max_values: The most samples x channels that are decoded, which bounds the work.
         needs_hz: A recording that has nothing above this frequency is refused, such as one of a
-            telephone, and one with over 1 % of digital silence (bandwidth.py); 0 refuses none.
+            telephone (bandwidth.py); 0 refuses none.
+        level_dbfs: The level of speech that every recording is brought to, after digital silence
+            was cut out (level.py); None leaves both as they are.
         decoded: False leaves the decoding of a long WAV or FLAC file to crop(), which then decodes
             only what it cuts out (recording.py), to the same numbers. Damage of the file is found
             where a crop meets it.
@@ -107,11 +113,10 @@ def read(
             or longer than max_seconds. It holds NaN or infinity. It is silent: its peak is below
             -90 dBFS after the channels are averaged. It is absurdly loud: its peak is above 2^31,
             where full scale is 1, which only files of floats can hold. Its header claims an absurd
-            rate or size. It has nothing above needs_hz, or
-            digital silence, where needs_hz is given.
+            rate or size. It has nothing above needs_hz.
         ValueError: The speed in the id is no number within 0.5 to 2.
     """
-    if not decoded and not needs_hz:
+    if not decoded and not needs_hz and level_dbfs is None:
         read_whole = partial(
             read,
             item,
@@ -156,7 +161,11 @@ def read(
         resampled.append(to_rate.resample_chunk(np.empty(0, np.float32), last=True))
     wave = resampled[0] if len(resampled) == 1 else np.concatenate(resampled)
     refuse_narrow(name, wave, rate_hz, needs_hz)
-    return wave
+    if level_dbfs is None:
+        return wave
+    spoken = without_digital_silence(wave)
+    _refuse_short(name, len(spoken), rate_hz, min_seconds)
+    return at_level(spoken, level_dbfs)
 
 
 def _refuse_short(name: str, samples: int, file_hz: int, min_seconds: float) -> None:

@@ -2,8 +2,7 @@
 
 Telephones and strong compression leave nothing above some frequency. A model that has not learnt
 this may take all such recordings for the same voice, because the same is missing in all of them.
-The sampling rate of a file does not tell: it may have been resampled. Digital silence, which
-editors and conferences put between and around words, is the same case: nothing is there at all.
+The sampling rate of a file does not tell: it may have been resampled.
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ LEAST_SHARE = 1e-7
 LEAST_ROUNDINGS = 4.0
 _ROUNDING = 2.0**-30 / 12
 _FRAME, _MOST_FRAMES = 512, 3750  # frames that overlap by half: all of 60 s at 16 kHz
-# Fewer than one in a hundred recordings of speechocean, AN4 and LibriSpeech have more digital
-# silence. With five times as much on both sides, likeness:voice lets most nontarget trials pass.
-MOST_SILENCE = 0.01
 _LOUD = 1e-5  # frames within 50 dB of the loudest are looked at, so that silence does not count
 
 
@@ -79,24 +75,8 @@ def is_narrow(wave: Wave, rate_hz: int, edge_hz: float) -> bool:
     return usual < LEAST_ROUNDINGS * _ROUNDING * (1 - edge_hz / (rate_hz / 2))
 
 
-def silent_share(wave: Wave) -> float:
-    """The share of a wave that is digital silence: frames with less than the rounding to 16 bits.
-
-    Args:
-        wave: (samples,), at least one, where full scale is 1.
-
-    Example:
-        >>> noise = np.random.default_rng(0).normal(0, 0.1, size=12_000).astype(np.float32)
-        >>> round(silent_share(np.concatenate([noise, np.zeros(4_000, np.float32)])), 1)
-        0.2
-    """
-    size = min(_FRAME, len(wave))
-    frames = wave[: len(wave) // size * size].reshape(-1, size)
-    return float(np.mean(frames.var(axis=1) < _ROUNDING))
-
-
 def refuse_narrow(name: str, wave: Wave, rate_hz: int, needs_hz: float) -> None:
-    """Refuse a wave that has nothing above a frequency, or digital silence in places.
+    """Refuse a wave that has nothing above a frequency.
 
     Args:
         name: What the error calls it.
@@ -105,7 +85,7 @@ def refuse_narrow(name: str, wave: Wave, rate_hz: int, needs_hz: float) -> None:
         needs_hz: The frequency in Hz, below half the rate; 0 refuses nothing.
 
     Raises:
-        BadAudio: It has nothing there, or over 1 % of it is digital silence.
+        BadAudio: It has nothing there.
         ValueError: The frequency is not below half the rate.
     """
     if not needs_hz:
@@ -121,10 +101,4 @@ def refuse_narrow(name: str, wave: Wave, rate_hz: int, needs_hz: float) -> None:
             "telephone or strong compression, or is so quiet that rounding hides it, and this "
             "model might take all such recordings for one voice; give the original, at 16 kHz "
             "or more and not so quiet, or take another model"
-        )
-    if (share := silent_share(wave)) > MOST_SILENCE:
-        raise BadAudio(
-            f"{name}: {100 * share:.0f} % of the recording are digital silence, as editors and "
-            "conferences put in, and this model might take all such recordings for one voice; cut "
-            "the silence out, or take another model"
         )

@@ -17,6 +17,7 @@ import soxr
 from modalities.speaker import audio, decoding, vad
 from modalities.speaker.bandwidth import refuse_narrow
 from modalities.speaker.decoding import AV_SUFFIXES, SILENCE_DBFS, BadAudio, Wave
+from modalities.speaker.level import at_level, without_digital_silence
 from toolkit.data.items import Item
 
 MAX_SECONDS = 86_400.0  # the longest duration that a header may claim in chunks: a day
@@ -39,6 +40,7 @@ def read(
     max_seconds: float = 0.0,
     max_values: int = 0,
     needs_hz: float = 0.0,
+    level_dbfs: float | None = None,
 ) -> Iterator[Wave]:
     """Read a recording as waves whose embeddings are to be averaged, weighted by length.
 
@@ -63,6 +65,7 @@ def read(
         max_values: The most samples x channels, as for audio.read. 0 means its default, and 2^34 in
             chunks.
         needs_hz: As for audio.read; each chunk of a file is judged by itself.
+        level_dbfs: As for audio.read; each chunk of a file is brought to it by itself.
 
     Yields:
         Waves (samples,) float32 at rate_hz.
@@ -82,6 +85,8 @@ def read(
         parts = _whole(item, rate_hz, min_seconds, *limits)
     if needs_hz:
         parts = (_wide(item.name, part, rate_hz, needs_hz) for part in parts)
+    if level_dbfs is not None:
+        parts = (at_level(without_digital_silence(part), level_dbfs) for part in parts)
     if only_speech:
         parts = (vad.trim(part, rate_hz) for part in parts)
     shortest = math.ceil(min_seconds * rate_hz)
