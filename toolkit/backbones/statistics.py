@@ -151,7 +151,8 @@ def discriminant_directions(
         x: (N, S) float64 rows.
         y: (N,) their labels.
         shrinkage: See within_class_whitening.
-        num_directions: K. With fewer classes than K + 1, the directions left over are zero.
+        num_directions: K. With fewer classes than K + 1, or S below K, the directions left over
+            are zero.
 
     Returns:
         The mean (S,), and the directions (S, K).
@@ -170,7 +171,7 @@ def discriminant_directions(
     whiten = within_class_whitening(x, y, shrinkage)
     between = ((centres - mean) @ whiten) * count.sqrt()[:, None]
     _, vectors = torch.linalg.eigh(between.T @ between)
-    num = min(num_directions, len(count) - 1)
+    num = min(num_directions, len(count) - 1, x.shape[1])
     best = whiten @ vectors.flip(1)[:, :num]
     directions = x.new_zeros(x.shape[1], num_directions)
     directions[:, :num] = best / ((x - mean) @ best).square().mean().sqrt()
