@@ -239,7 +239,7 @@ class MixtureStatistics(nn.Module):
             nn.init.orthogonal_(self.linear.weight)
         self.normalise = nn.BatchNorm1d(dim, affine=False)
 
-    def _keys(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def keys(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """What frames are aligned by (B, T, A), and the features (B, T, num_cosines)."""
         x = features.to(self.cosines.dtype) @ self.cosines
         cepstra, num = x[..., : self.num_cepstra], mask.sum(dim=1).clamp(min=1)
@@ -260,7 +260,7 @@ class MixtureStatistics(nn.Module):
     def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return how the features differ in each component: (B, num_components * num_cosines)."""
         mask = self._mask(features, lengths)
-        keys, x = self._keys(features, mask)
+        keys, x = self.keys(features, mask)
         share = log_densities(keys, self.weights, self.means, self.variances).softmax(dim=2)
         share = share * mask[..., None]
         count = share.sum(dim=1)[..., None]
@@ -296,7 +296,7 @@ class MixtureStatistics(nn.Module):
         step = max(1, sum(int(mask.sum()) for mask in masks) // _ENOUGH_FRAMES)
         drawn: list[tuple[Tensor, Tensor]] = []
         for (features, _, _), mask in zip(views, masks, strict=True):
-            keys, x = self._keys(features, mask)
+            keys, x = self.keys(features, mask)
             drawn.append((keys[mask][::step].double(), x[mask][::step].double()))
         keys, x = (torch.cat(part) for part in zip(*drawn, strict=True))
         weights, means, variances = fit_mixture(keys, len(self.weights))
