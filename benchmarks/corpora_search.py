@@ -142,7 +142,8 @@ CORRUPTIONS = {"noise": noise, "room": room, "equaliser": equaliser}
 def fit_mixture(network: MixtureStatistics, views: Sequence[Array], num_corpora: int) -> None:
     """Fit the mixture of a network to some of the frames."""
     rng = np.random.default_rng(0)
-    keys, values = [], []
+    keys: list[Array] = []
+    values: list[Array] = []
     for view in views:
         drawn = rng.random(len(view)) < 0.3 / (1 + num_corpora)
         mask = torch.ones(1, len(view), dtype=torch.bool)
@@ -392,8 +393,8 @@ def less_centre(x: Embeddings, centre: Array) -> Embeddings:
 
 def own_centre(trials: Trials, tested: Embeddings, known: Embeddings, labels: Array) -> Array:
     """AS-norm with the mean of the tested corpus subtracted, which a system does not know."""
-    sides = [less_centre(each, each.matrix.mean(0)) for each in (tested, known)]
-    return normalised(trials, *sides, labels)
+    own, other = (less_centre(side, side.matrix.mean(0)) for side in (tested, known))
+    return normalised(trials, own, other, labels)
 
 
 def cohort_free(

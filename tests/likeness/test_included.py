@@ -16,6 +16,7 @@ from likeness import included
 from likeness.cli import main
 from likeness.models.load import load
 from modalities import synthetic
+from modalities.speaker import decoding
 from toolkit.data.images import encode
 from toolkit.training.start import Initial
 
@@ -97,6 +98,13 @@ def test_recordings_of_one_synthetic_speaker_are_closer(tmp_path: Path) -> None:
     same = speakers[:, None] == speakers[None]
     above = np.triu(np.ones_like(same), 1)
     assert eer(scores[same & above], scores[~same & above]) < 0.3
+
+
+def test_every_format_that_is_read_is_a_recording_by_its_name() -> None:
+    for suffix in (*decoding.SUFFIXES, *decoding.AV_SUFFIXES):
+        assert included.model_for(None, [f"a{suffix}", "b.png"]) == included.VOICE
+        with pytest.raises(ValueError, match="takes recordings"):
+            included.model_for(None, [f"a{suffix}x"])
 
 
 def test_images_need_a_model_of_their_own(

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.pooling import frame_mask
+from toolkit.backbones.pooling import valid_frames
 from toolkit.backbones.statistics import discriminant_directions
 
 _ENOUGH_FRAMES = 100_000  # for the mixture; of twice as many or more, some are left out
@@ -240,7 +240,15 @@ class MixtureStatistics(nn.Module):
         self.normalise = nn.BatchNorm1d(dim, affine=False)
 
     def keys(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """What frames are aligned by (B, T, A), and the features (B, T, num_cosines)."""
+        """Return by what frames are aligned with components, and what is compared within these.
+
+        Args:
+            features: (B, T, in_dim).
+            mask: (B, T) bool, True for valid frames, which come first.
+
+        Returns:
+            Cepstra and their differences over time (B, T, A), and cosines (B, T, num_cosines).
+        """
         x = features.to(self.cosines.dtype) @ self.cosines
         cepstra, num = x[..., : self.num_cepstra], mask.sum(dim=1).clamp(min=1)
         cepstra = (
@@ -259,7 +267,7 @@ class MixtureStatistics(nn.Module):
 
     def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return how the features differ in each component: (B, num_components * num_cosines)."""
-        mask = self._mask(features, lengths)
+        mask = valid_frames(features, lengths)
         keys, x = self.keys(features, mask)
         share = log_densities(keys, self.weights, self.means, self.variances).softmax(dim=2)
         share = share * mask[..., None]
@@ -267,12 +275,6 @@ class MixtureStatistics(nn.Module):
         moved = share.transpose(1, 2) @ x - count * self.centres
         overall = moved.sum(dim=1, keepdim=True) / mask.sum(dim=1).clamp(min=1)[:, None, None]
         return ((moved + self.relevance * overall) / (count + self.relevance)).flatten(1)
-
-    @staticmethod
-    def _mask(features: Tensor, lengths: Tensor | None) -> Tensor:
-        if lengths is None:
-            return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
-        return frame_mask(lengths, features.shape[1])
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
@@ -292,7 +294,7 @@ class MixtureStatistics(nn.Module):
             ValueError: The views have fewer frames than the mixture has components.
         """
         views = list(batches)
-        masks = [self._mask(features, lengths) for features, lengths, _ in views]
+        masks = [valid_frames(features, lengths) for features, lengths, _ in views]
         step = max(1, sum(int(mask.sum()) for mask in masks) // _ENOUGH_FRAMES)
         drawn: list[tuple[Tensor, Tensor]] = []
         for (features, _, _), mask in zip(views, masks, strict=True):

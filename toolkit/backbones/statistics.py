@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from toolkit.backbones.gradients import within_class_whitening
-from toolkit.backbones.pooling import frame_mask
+from toolkit.backbones.pooling import valid_frames
 
 
 def order_statistics(
@@ -240,10 +240,7 @@ class OrderStatistics(nn.Module):
 
     def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the order statistics, then those of movement: (B, S)."""
-        if lengths is None:
-            mask = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
-        else:
-            mask = frame_mask(lengths, features.shape[1])
+        mask = valid_frames(features, lengths)
         order = order_statistics(features, mask, quantiles=self.quantiles, num_bins=self.num_bins)
         movement = movement_statistics(
             features, mask, differences=self.differences, num_correlated=self.num_correlated
