@@ -141,7 +141,7 @@ def test_files_without_a_known_ending_may_be_recordings(
 def test_the_page_says_what_the_model_is_without_paths_of_the_server() -> None:
     said = included.about(included.VOICE)
     assert "not for decisions about people" in said
-    assert included.told(included.VOICE).startswith(said)
+    assert included.introduction(included.VOICE).startswith(said)
     assert str(VOICE.parent) not in said
     assert "--model" not in said
     assert included.about("runs/mine") == ""
@@ -196,7 +196,7 @@ def test_other_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         likeness.load("likeness:face")
     with pytest.raises(ValueError, match="'likeness:face' does not come with Likeness"):
         included.card("likeness:face")
-    assert included.told("runs/mine") == ""
+    assert included.introduction("runs/mine") == ""
 
 
 def test_training_starts_from_it() -> None:
