@@ -104,30 +104,34 @@ def joined(system: str, cell: Cell, data: Path, out: Path) -> Path:
         "head:score_norm",
         folder,
         folder / "head",
-        settings=["items.test_share=0", "measure=None", "compute.threads=1"],
+        settings=[
+            *("items.test_share=0", "measure=None", "compute.threads=1"),
+            "estimate_views=1",  # as it was when docs/results.md was measured
+        ],
     )
     likeness.join(base, folder / "head", folder / "joined")
     return folder / "joined"
 
 
 def beside(systems: Sequence[str], cell: Cell, data: Path, out: Path) -> Path:
-    """The folder of one model of several systems, whose scores are the sums of theirs."""
+    """The folder of one model whose scores are the sums of several systems' scores."""
     models = [joined(system, cell, data, out) for system in systems]
     if len(models) == 1:
         return models[0]
-    name = "+".join(corpora.folder_of(system, Path()).name for system in systems)
-    file = out / "voice" / name / cell.name / "joined" / "last.safetensors"
+    folder = "+".join(corpora.folder_of(system, Path()).name for system in systems)
+    file = out / "voice" / folder / cell.name / "joined" / "last.safetensors"
     if file.exists():
         return file.parent
     opened = [checkpoint.load(model / "last.safetensors", checkpoint.FORMAT) for model in models]
     descriptions = [description for _, description in opened]
+    # One front-end feeds all of them.
     assert all(other["frontend"] == descriptions[0]["frontend"] for other in descriptions)
     tensors = {}
     for number, (own, _) in enumerate(opened):
         for key, value in own.items():
             part, _, rest = key.partition(".")
-            within = f"backbone.networks.{number}.{rest}" if part == "backbone" else key
-            tensors[within] = value
+            name = f"backbone.networks.{number}.{rest}" if part == "backbone" else key
+            tensors[name] = value
     networks = [description["backbone"] for description in descriptions]
     call = f"{Beside.__module__}.{Beside.__qualname__}"
     backbone = {"call": call, "args": {"networks": networks}}
@@ -143,15 +147,15 @@ def tested(systems: Sequence[str], cell: Cell, data: Path, out: Path) -> Tested:
     if not file.exists():
         items = corpora.items_of(data, cell.target)
         loaded = likeness.load(model).loaded
-        table, _ = embed(loaded.embedder, items, READ, meta=loaded.meta)
+        embedded, _ = embed(loaded.embedder, items, READ, meta=loaded.meta)
         trials = all_pairs(items)
-        write_scores(file, trials, score_trials(trials, table, similarity=loaded.similarity))
+        write_scores(file, trials, score_trials(trials, embedded, similarity=loaded.similarity))
     trials, values = read_scores(file)
     return Tested(trials, np.asarray(values, dtype=np.float64))
 
 
 def drawn(parts: Sequence[Tested]) -> Scores:
-    """As many trials of each of several corpora, drawn with seed 0."""
+    """Equally many trials of each corpus, drawn with seed 0."""
     rng = np.random.default_rng(0)
     values, targets = [], []
     for part in parts:
@@ -165,7 +169,7 @@ def drawn(parts: Sequence[Tested]) -> Scores:
 
 
 def calibrated(parts: Sequence[Tested], system: str = "") -> Calibration:
-    """A calibration of several corpora with equal shares."""
+    """A calibration that is fitted to several corpora with equal shares."""
     scores = drawn(parts)
     return fit_calibration(scores.values, scores.target, system=system)
 
@@ -185,12 +189,12 @@ def rates_with_intervals(part: Tested, threshold: float) -> str:
     draws = resample(
         metrics, part.scores, subject_pairs(part.trials), num_resamples=1000, seed=0
     ).values
-    said = []
+    texts = []
     for name, metric in metrics.items():
         value = metric(part.scores.targets, part.scores.nontargets)
         low, high = percentile_interval(draws[name], 0.95)
-        said.append(f"{name} {100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]")
-    return ", ".join(said)
+        texts.append(f"{name} {100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]")
+    return ", ".join(texts)
 
 
 def print_cells(cells: Sequence[Cell], parts: Sequence[Tested]) -> None:
@@ -394,8 +398,8 @@ def print_changes(
                 f"{100 * np.mean(scores.nontargets >= threshold):.1f}, "
                 f"{100 * np.mean(scores.targets < threshold):.1f}"
             )
-    for name, said in rows.items():
-        row(name, *said)
+    for name, cells_of_row in rows.items():
+        row(name, *cells_of_row)
 
 
 def print_refused(cells: Sequence[Cell], data: Path) -> None:

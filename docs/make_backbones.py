@@ -79,6 +79,11 @@ The tables below have these columns in common:
 - **weights of** names the projects whose published weights load.
 - **source** is the paper, and the file of another project that has the network.
 
+Four more have no size of their own, and are not in the tables. `External` takes a network of
+another project ([own_networks.md](own_networks.md)). `Head` and `ScoreNorm` take the embeddings of
+another network ([fine_tuning.md](fine_tuning.md)). `Beside` joins the embeddings of several
+networks into one.
+
 ## Speech
 A backbone for speech takes features `(B, T, F)` and relative lengths, and gives raw embeddings
 `(B, dim)`. The parameters are counted at 80 mel bands. Those of ReDimNet and ReDimNet2 are counted

@@ -2,11 +2,13 @@
 
 A backbone is a torch module that gives raw embeddings (B, dim), from features (B, T, F) or from
 images (B, C, H, W). docs/backbones.md lists them with their sizes. `External` takes a network of
-another project, and `Head` takes the embeddings of another network.
+another project. `Head` and `ScoreNorm` take the embeddings of another network. `Beside` joins the
+embeddings of several.
 """
 
 from __future__ import annotations
 
+from toolkit.backbones.beside import Beside
 from toolkit.backbones.bninception import BNInception
 from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
@@ -25,6 +27,7 @@ from toolkit.backbones.mobileface import MobileFaceNet
 from toolkit.backbones.redimnet import ReDimNet
 from toolkit.backbones.redimnet2 import ReDimNet2
 from toolkit.backbones.resnet import ResNet, ResNet34
+from toolkit.backbones.score_norm import ScoreNorm
 from toolkit.backbones.sfnet import SFNet
 from toolkit.backbones.simam import SimAMResNet
 from toolkit.backbones.small import SmallCNN
@@ -35,6 +38,7 @@ from toolkit.backbones.xvector import XVector
 __all__ = [
     "ECAPA",
     "BNInception",
+    "Beside",
     "CAMPPlus",
     "ERes2Net",
     "ERes2NetV2",
@@ -56,6 +60,7 @@ __all__ = [
     "ResNet",
     "ResNet34",
     "SFNet",
+    "ScoreNorm",
     "SimAMResNet",
     "SmallCNN",
     "ViT",

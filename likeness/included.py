@@ -99,10 +99,8 @@ def about(model: str) -> str:
     )
 
 
-def told(model: str) -> str:
-    """What somebody at the command line who did not choose the model has to know of it; "" for
-    other models.
-    """
+def introduction(model: str) -> str:
+    """`about` for the command line, which also names other models and the card."""
     if not is_included(model):
         return ""
     return (

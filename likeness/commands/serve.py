@@ -20,7 +20,7 @@ from likeness.commands.options import (
     Trust,
     rule_of,
 )
-from likeness.included import VOICE, about, told
+from likeness.included import VOICE, about, introduction
 from likeness.missing import SERVICE_PACKAGES, are_installed, refuse_missing_model
 from toolkit.printing import say, warn
 from toolkit.showing import hidden
@@ -139,8 +139,8 @@ def serve(
     from likeness.thresholds import look_up
     from likeness.verification import load_to_compare
 
-    if introduction := told(model):
-        say(introduction)
+    if text := introduction(model):
+        say(text)
     max_bytes = round(max_megabytes * 2**20)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     comparer = load_to_compare(

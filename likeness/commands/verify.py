@@ -21,7 +21,7 @@ from likeness.commands.options import (
     refuse_input_as_output,
     rule_of,
 )
-from likeness.included import model_for, told
+from likeness.included import introduction, model_for
 from likeness.missing import refuse_missing_files, refuse_missing_model
 from toolkit.printing import say, warn
 
@@ -140,7 +140,7 @@ def verify(
         trust=trust or (),
     )
     # Said with the result, so that an error stands alone.
-    about = told(chosen) if model is None else ""
+    about = introduction(chosen) if model is None else ""
     if listed is not None:
         _verify_pairs(comparer, listed, out, root, workers, about)
         return

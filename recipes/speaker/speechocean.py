@@ -11,7 +11,8 @@ disjoint, and sexes and bands of age have even shares. There is most likely one 
 so the long-term spectrum is a cue: speaker/an4 says what follows.
 
 The statistics of the features are those of speaker/an4, how they move between frames, and how
-groups of bands move together.
+groups of bands move together. Those of mixture and mixture_arcface are means within 32 kinds of
+sounds (toolkit/backbones/mixture.py), which depend less on what is said.
 
 Losses: Deng et al. 2019 (arcface), vMF paper Eq 1 (softmax), SimPLE paper Eq 8 with alpha near the
 share of positive pairs of so few classes (simple).
@@ -80,7 +81,8 @@ RECIPES = {
         optim=replace(ARCFACE.optim, lr=0.0),
         schedule=Schedule(steps=1),
     ),
-    # The same from means within kinds of sounds, which carries over to other corpora better.
+    # Without training, as "estimated", from means within kinds of sounds. It carries over to other
+    # corpora better.
     "mixture": replace(
         ARCFACE,
         backbone=partial(MixtureStatistics, start="rotation"),

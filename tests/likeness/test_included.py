@@ -16,6 +16,7 @@ from likeness import included
 from likeness.cli import main
 from likeness.models.load import load
 from modalities import synthetic
+from modalities.speaker import decoding
 from toolkit.data.images import encode
 from toolkit.training.start import Initial
 
@@ -99,6 +100,13 @@ def test_recordings_of_one_synthetic_speaker_are_closer(tmp_path: Path) -> None:
     assert eer(scores[same & above], scores[~same & above]) < 0.3
 
 
+def test_every_format_that_is_read_is_a_recording_by_its_name() -> None:
+    for suffix in (*decoding.SUFFIXES, *decoding.AV_SUFFIXES):
+        assert included.model_for(None, [f"a{suffix}", "b.png"]) == included.VOICE
+        with pytest.raises(ValueError, match="takes recordings"):
+            included.model_for(None, [f"a{suffix}x"])
+
+
 def test_images_need_a_model_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,7 +141,7 @@ def test_files_without_a_known_ending_may_be_recordings(
 def test_the_page_says_what_the_model_is_without_paths_of_the_server() -> None:
     said = included.about(included.VOICE)
     assert "not for decisions about people" in said
-    assert included.told(included.VOICE).startswith(said)
+    assert included.introduction(included.VOICE).startswith(said)
     assert str(VOICE.parent) not in said
     assert "--model" not in said
     assert included.about("runs/mine") == ""
@@ -188,7 +196,7 @@ def test_other_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         likeness.load("likeness:face")
     with pytest.raises(ValueError, match="'likeness:face' does not come with Likeness"):
         included.card("likeness:face")
-    assert included.told("runs/mine") == ""
+    assert included.introduction("runs/mine") == ""
 
 
 def test_training_starts_from_it() -> None:

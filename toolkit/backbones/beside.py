@@ -1,4 +1,4 @@
-"""Several networks side by side: their embeddings make one."""
+"""Several networks side by side, whose embeddings are joined into one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 
 class Beside(nn.Module):
-    """Backbones that take the same features, whose embeddings are put one after the other.
+    """Backbones that take the same input, whose embeddings are put one after the other.
 
-    The dot product of two such embeddings is the sum of those of the networks: it sums the scores
-    of several systems in one model.
+    The dot product of two such embeddings is the sum of the networks' dot products. So one model
+    has the summed scores of several systems.
 
     Args:
-        in_dim: The dimensions of the front-end.
-        networks: Each is called as network(in_dim) and gives embeddings (B, its dim).
+        in_dim: The size of what all of them take: that of the front-end's features.
+        networks: Each is called as network(in_dim), and has a `dim` as every backbone here.
 
     Raises:
-        ValueError: There is no network, or they do not all take features, or all images.
+        ValueError: There is no network, or one takes features and another one images or embeddings.
 
     Example:
         >>> from functools import partial
@@ -33,11 +33,13 @@ class Beside(nn.Module):
     def __init__(self, in_dim: int, *, networks: Sequence[Callable[[int], nn.Module]]):
         super().__init__()
         self.networks: Any = nn.ModuleList(network(in_dim) for network in networks)
+        if not len(self.networks):
+            raise ValueError("Beside: networks is empty; give one or more")
         kinds = {getattr(network, "takes", "features") for network in self.networks}
         if len(kinds) != 1:
             raise ValueError(
-                f"Beside: {len(self.networks)} networks that take {' and '.join(sorted(kinds))}; "
-                "give one or more that take the same"
+                f"Beside: the {len(self.networks)} networks take {' and '.join(sorted(kinds))}; "
+                "give networks that take the same"
             )
         self.in_dim, self.takes = in_dim, kinds.pop()
         self.dim = sum(cast(int, network.dim) for network in self.networks)
@@ -50,7 +52,10 @@ class Beside(nn.Module):
         return torch.cat([network(features, lengths) for network in self.networks], dim=1)
 
     def estimate(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
-        """Let every network that learns constants from (features, lengths, labels) do so."""
+        """Let every network that learns constants from (features, lengths, labels) do so.
+
+        The batches are kept in memory meanwhile.
+        """
         kept = list(batches)
         for network in self.networks:
             if hasattr(network, "estimate"):

@@ -17,11 +17,11 @@ class Head(nn.Module):
     """Takes embeddings (B, in_dim) and gives embeddings (B, dim).
 
     Without a hidden layer it gives W x + b. With one it gives P x + V relu(U x + c), where P is the
-    identity, or a linear layer where the sizes differ.
+    identity, or a linear layer where the sizes differ or there is a gain.
 
     Where the sizes agree, a new head gives back what it takes: training starts from the embeddings
     as they are. Otherwise it starts from a projection with orthogonal rows, which keeps distances
-    as far as the new size can.
+    as far as the new size can. With a gain it starts from a multiple of either.
 
     Args:
         in_dim: The size of the embeddings that it takes.
@@ -30,7 +30,7 @@ class Head(nn.Module):
         gain: By what the embeddings are multiplied at the start, for losses that see their norms.
 
     Raises:
-        ValueError: A size is negative, or gain is not above 0.
+        ValueError: A size is negative, or gain is not a finite number above 0.
 
     Example:
         >>> import torch

@@ -13,11 +13,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.pooling import frame_mask
+from toolkit.backbones.pooling import valid_frames
 from toolkit.backbones.statistics import discriminant_directions
 
-_MOST_FRAMES = 100_000  # that the mixture is fitted to
+_ENOUGH_FRAMES = 100_000  # for the mixture; of twice as many or more, some are left out
 _FLOOR = 1e-2  # of a component's variances, as a share of the variance of all frames
+_TRACE = 1e-6  # A component with a smaller share of all frames together has none.
 
 
 def cosine_transform(size: int, number: int) -> Tensor:
@@ -68,8 +69,9 @@ def log_densities(x: Tensor, weights: Tensor, means: Tensor, variances: Tensor) 
 def fit_mixture(x: Tensor, num_components: int, *, steps: int = 15) -> tuple[Tensor, ...]:
     """Fit a Gaussian mixture with diagonal covariances by expectation and maximisation.
 
-    It starts from k-means (k-means++ and ten steps) on standardised frames. The result is the same
-    on each call. Variances have a floor of a hundredth of those of all frames.
+    It starts from k-means (k-means++ and ten steps) on standardised rows, with the same random
+    numbers on each call and device. Variances have a floor of a hundredth of those of all rows. A
+    component that loses all its rows gets the mean and the variance of all, and next to no weight.
 
     Args:
         x: (N, A) float64, at least num_components rows.
@@ -93,18 +95,23 @@ def fit_mixture(x: Tensor, num_components: int, *, steps: int = 15) -> tuple[Ten
             f"MixtureStatistics: {num_components} components need as many frames, but the training "
             f"views have {len(x)}; give longer views or fewer components"
         )
-    variance = x.var(dim=0, correction=0).clamp(min=1e-12)
+    mean, variance = x.mean(dim=0), x.var(dim=0, correction=0).clamp(min=1e-12)
     group = _k_means(x / variance.sqrt(), num_components)
     share = nn.functional.one_hot(group, num_components).to(x.dtype)
     for _ in range(steps + 1):
-        # A component that no frame is near keeps a trace, so that nothing is divided by 0.
-        count = share.sum(dim=0).clamp(min=1e-6)
-        means = share.T @ x / count[:, None]
-        spread = share.T @ x.square() / count[:, None] - means.square()
-        variances = torch.maximum(spread, _FLOOR * variance)
+        means = _component_means(share, x, mean)
+        squares = _component_means(share, x.square(), mean.square() + variance)
+        variances = torch.maximum(squares - means.square(), _FLOOR * variance)
+        count = share.sum(dim=0).clamp(min=_TRACE)
         weights = count / count.sum()
         share = log_densities(x, weights, means, variances).softmax(dim=1)
     return weights, means, variances
+
+
+def _component_means(share: Tensor, x: Tensor, otherwise: Tensor) -> Tensor:
+    """The means (K, A) of rows (N, A), weighted by shares (N, K); else (A,) where there is none."""
+    count = share.sum(dim=0)[:, None]
+    return torch.where(count > _TRACE, share.T @ x / count.clamp(min=_TRACE), otherwise)
 
 
 def _k_means(x: Tensor, number: int) -> Tensor:
@@ -150,9 +157,11 @@ class MixtureStatistics(nn.Module):
         dim: The size of the embeddings.
         dropout: The share of whitened statistics that is dropped in training.
         num_components: The number of components of the mixture.
-        num_cosines: How many cosines of a component's features are kept, at most in_dim.
-        num_cepstra: How many cepstra align frames, at most in_dim.
-        num_deltas: Of how many of them the differences over time are taken as well.
+        num_cosines: How many cosines of a component's features are kept; in_dim if there are fewer
+            bands.
+        num_cepstra: How many cepstra align frames; in_dim if there are fewer bands.
+        num_deltas: Of how many of these cepstra the differences over time are taken as well; None
+            for 12, or all of fewer.
         relevance: How many frames the fallback counts for.
         num_directions: The number of discriminant directions.
         shrinkage: See within_class_whitening.
@@ -161,7 +170,8 @@ class MixtureStatistics(nn.Module):
         start: What the linear layer is before training: see OrderStatistics.
 
     Raises:
-        ValueError: There are more cosines or cepstra than bands, or more deltas than cepstra.
+        ValueError: A number is out of its range: there are two components or more, one cosine and
+            one cepstrum or more, no more deltas than cepstra, and relevance is above 0.
 
     Example:
         >>> net = MixtureStatistics(8, dim=4, num_components=2, num_cosines=6, num_cepstra=5)
@@ -205,10 +215,11 @@ class MixtureStatistics(nn.Module):
                 f"MixtureStatistics: num_deltas={num_deltas} is not within 0 and num_cepstra="
                 f"{num_cepstra}; give a smaller number"
             )
-        if num_components < 2 or relevance <= 0:
+        if num_components < 2 or min(num_cosines, num_cepstra) < 1 or not relevance > 0:
             raise ValueError(
-                f"MixtureStatistics: num_components={num_components} must be 2 or more and "
-                f"relevance={relevance} above 0"
+                f"MixtureStatistics: num_components={num_components}, num_cosines={num_cosines}, "
+                f"num_cepstra={num_cepstra}, relevance={relevance}; 2 components or more, 1 cosine "
+                "and 1 cepstrum or more, and a relevance above 0 are allowed"
             )
         self.in_dim, self.dim, self.shrinkage, self.relevance = in_dim, dim, shrinkage, relevance
         self.num_cosines, self.num_cepstra, self.num_deltas = num_cosines, num_cepstra, num_deltas
@@ -228,16 +239,24 @@ class MixtureStatistics(nn.Module):
             nn.init.orthogonal_(self.linear.weight)
         self.normalise = nn.BatchNorm1d(dim, affine=False)
 
-    def _keys(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """What frames are aligned by (B, T, A), and the features (B, T, num_cosines)."""
+    def keys(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return by what frames are aligned with components, and what is compared within these.
+
+        Args:
+            features: (B, T, in_dim).
+            mask: (B, T) bool, True for valid frames, which come first.
+
+        Returns:
+            Cepstra and their differences over time (B, T, A), and cosines (B, T, num_cosines).
+        """
         x = features.to(self.cosines.dtype) @ self.cosines
-        cepstra, last = x[..., : self.num_cepstra], mask.sum(dim=1).clamp(min=1)
+        cepstra, num = x[..., : self.num_cepstra], mask.sum(dim=1).clamp(min=1)
         cepstra = (
-            cepstra - (cepstra * mask[..., None]).sum(dim=1, keepdim=True) / last[:, None, None]
+            cepstra - (cepstra * mask[..., None]).sum(dim=1, keepdim=True) / num[:, None, None]
         )
         # Beyond both ends the first and the last frame go on.
         place = torch.arange(x.shape[1], device=x.device)[None]
-        later = torch.minimum(place + 1, last[:, None] - 1)
+        later = torch.minimum(place + 1, num[:, None] - 1)
         earlier = (place - 1).clamp(min=0).expand_as(later)
         moving = cepstra[..., : self.num_deltas]
         after, before = (
@@ -248,20 +267,14 @@ class MixtureStatistics(nn.Module):
 
     def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return how the features differ in each component: (B, num_components * num_cosines)."""
-        mask = self._mask(features, lengths)
-        keys, x = self._keys(features, mask)
+        mask = valid_frames(features, lengths)
+        keys, x = self.keys(features, mask)
         share = log_densities(keys, self.weights, self.means, self.variances).softmax(dim=2)
         share = share * mask[..., None]
         count = share.sum(dim=1)[..., None]
         moved = share.transpose(1, 2) @ x - count * self.centres
         overall = moved.sum(dim=1, keepdim=True) / mask.sum(dim=1).clamp(min=1)[:, None, None]
         return ((moved + self.relevance * overall) / (count + self.relevance)).flatten(1)
-
-    @staticmethod
-    def _mask(features: Tensor, lengths: Tensor | None) -> Tensor:
-        if lengths is None:
-            return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
-        return frame_mask(lengths, features.shape[1])
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
@@ -274,18 +287,18 @@ class MixtureStatistics(nn.Module):
     def estimate(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
         """Estimate the mixture and the discriminant directions from (features, lengths, labels).
 
-        The mixture sees evenly spaced frames, 100,000 at most. The views are kept in memory
-        meanwhile.
+        The mixture is fitted to all frames. Of 200,000 or more it takes evenly spaced ones, which
+        are 100,000 to 200,000. The views are kept in memory meanwhile.
 
         Raises:
             ValueError: The views have fewer frames than the mixture has components.
         """
         views = list(batches)
-        masks = [self._mask(features, lengths) for features, lengths, _ in views]
-        step = max(1, sum(int(mask.sum()) for mask in masks) // _MOST_FRAMES)
+        masks = [valid_frames(features, lengths) for features, lengths, _ in views]
+        step = max(1, sum(int(mask.sum()) for mask in masks) // _ENOUGH_FRAMES)
         drawn: list[tuple[Tensor, Tensor]] = []
         for (features, _, _), mask in zip(views, masks, strict=True):
-            keys, x = self._keys(features, mask)
+            keys, x = self.keys(features, mask)
             drawn.append((keys[mask][::step].double(), x[mask][::step].double()))
         keys, x = (torch.cat(part) for part in zip(*drawn, strict=True))
         weights, means, variances = fit_mixture(keys, len(self.weights))
@@ -293,7 +306,7 @@ class MixtureStatistics(nn.Module):
         self.weights.copy_(weights)
         self.means.copy_(means)
         self.variances.copy_(variances)
-        self.centres.copy_(share.T @ x / share.sum(dim=0).clamp(min=1e-6)[:, None])
+        self.centres.copy_(_component_means(share, x, x.mean(dim=0)))
         statistics = [self.statistics(features, lengths) for features, lengths, _ in views]
         mean, directions = discriminant_directions(
             torch.cat(statistics).double(),

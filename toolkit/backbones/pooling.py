@@ -30,6 +30,18 @@ def frame_mask(lengths: Tensor, num_frames: int) -> Tensor:
     return torch.arange(num_frames, device=lengths.device)[None, :] < valid[:, None]
 
 
+def valid_frames(features: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return frame_mask of features (B, T, ...): (B, T) bool, all True without lengths.
+
+    Example:
+        >>> valid_frames(torch.zeros(1, 3, 8), None).tolist()
+        [[True, True, True]]
+    """
+    if lengths is None:
+        return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
+    return frame_mask(lengths, features.shape[1])
+
+
 def keep(x: Tensor, mask: Tensor | None) -> Tensor:
     """Zero the padded frames.
 

@@ -25,17 +25,17 @@ class ScoreNorm(nn.Module):
     embeddings, and C is the second moment of its subjects' mean unit vectors: sigma(e) is the root
     mean square of the scores of e against the cohort.
 
-    Symmetric normalisation takes the mean of both sides' normalised scores, and this is their
-    geometric mean. It also subtracts the mean score of the cohort from each side, which is left out
-    here: it is near 0 after centring.
+    Symmetric normalisation (S-norm) divides the score by the spread of either side, and takes the
+    mean of the two quotients. Here it is their geometric mean. S-norm also subtracts the cohort's
+    mean score from each side, which is left out here: it is near 0 after centring.
 
-    Both constants are estimated from the training data, each subject counting once. They hold no
-    embedding of any subject.
+    `estimate` learns both constants from the training data. The mean is that of all embeddings; in
+    the moment each subject counts once. They hold no embedding of any subject.
 
     Args:
         in_dim: The size of the embeddings that it takes and gives.
-        floor: sigma(e) is at least this share of its root mean square over all directions, so that
-            an embedding that resembles nobody in a small cohort has finite scores.
+        floor: The least sigma(e), as a share of the root mean square of sigma over all directions.
+            So an embedding that resembles nobody in a small cohort has finite scores.
 
     Raises:
         ValueError: in_dim is below 1, or floor is not above 0.
@@ -81,8 +81,10 @@ class ScoreNorm(nn.Module):
                 f"ScoreNorm: the input has shape {tuple(x.shape)}; it takes embeddings "
                 f"(B, {self.in_dim}): give it those of the model that it was made for"
             )
-        unit = normalize(x.float() - self.mean)
-        variance = ((unit @ self.moment) * unit).sum(dim=1, keepdim=True)
+        # Without autocast, which would round the embeddings that training and scoring compare.
+        with torch.autocast(x.device.type, enabled=False):
+            unit = normalize(x.float() - self.mean)
+            variance = ((unit @ self.moment) * unit).sum(dim=1, keepdim=True)
         least = self.floor**2 * self.moment.diagonal().mean()
         return unit / variance.clamp(min=least).sqrt().sqrt()
 
@@ -90,16 +92,19 @@ class ScoreNorm(nn.Module):
     def estimate(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
         """Learn the mean and the moment from (embeddings, None, labels); a label is a subject.
 
-        An embedding that was given before counts again.
+        An embedding that comes twice counts twice.
 
         Raises:
-            ValueError: All subjects have the same mean, which says nothing of a spread.
+            ValueError: All embeddings are alike, which says nothing of a spread.
         """
         rows, labels = zip(*((x, y) for x, _, y in batches), strict=True)
         x, y = torch.cat(rows).double(), torch.unique(torch.cat(labels), return_inverse=True)[1]
         count = torch.bincount(y).double()[:, None]
         mean = x.mean(dim=0)
-        unit = normalize(x - mean)
+        apart = x - mean
+        # What rounding leaves of equal embeddings would have a direction.
+        some = apart.norm(dim=1) > 1e-9 * x.norm(dim=1)
+        unit = normalize(apart) * some[:, None]
         subjects = torch.zeros_like(unit[: len(count)]).index_add_(0, y, unit) / count
         moment = subjects.T @ subjects / len(subjects)
         if not moment.diagonal().sum() > 0:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from toolkit.backbones.gradients import within_class_whitening
-from toolkit.backbones.pooling import frame_mask
+from toolkit.backbones.pooling import valid_frames
 
 
 def order_statistics(
@@ -151,7 +151,8 @@ def discriminant_directions(
         x: (N, S) float64 rows.
         y: (N,) their labels.
         shrinkage: See within_class_whitening.
-        num_directions: K. With fewer classes than K + 1, the directions left over are zero.
+        num_directions: K. With fewer classes than K + 1, or S below K, the directions left over
+            are zero.
 
     Returns:
         The mean (S,), and the directions (S, K).
@@ -170,7 +171,7 @@ def discriminant_directions(
     whiten = within_class_whitening(x, y, shrinkage)
     between = ((centres - mean) @ whiten) * count.sqrt()[:, None]
     _, vectors = torch.linalg.eigh(between.T @ between)
-    num = min(num_directions, len(count) - 1)
+    num = min(num_directions, len(count) - 1, x.shape[1])
     best = whiten @ vectors.flip(1)[:, :num]
     directions = x.new_zeros(x.shape[1], num_directions)
     directions[:, :num] = best / ((x - mean) @ best).square().mean().sqrt()
@@ -239,10 +240,7 @@ class OrderStatistics(nn.Module):
 
     def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the order statistics, then those of movement: (B, S)."""
-        if lengths is None:
-            mask = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
-        else:
-            mask = frame_mask(lengths, features.shape[1])
+        mask = valid_frames(features, lengths)
         order = order_statistics(features, mask, quantiles=self.quantiles, num_bins=self.num_bins)
         movement = movement_statistics(
             features, mask, differences=self.differences, num_correlated=self.num_correlated

@@ -194,10 +194,11 @@ def estimate(
     """Let a backbone or a loss learn its constants from the training data before the first step.
 
     It learns from recipe.estimate_views views of every item, but of at most 4,096 views. These are
-    five times as many as the longest vector that a backbone here whitens has numbers (800). More
-    would change the directions by little, and on large data they would take longer than the first
-    epoch. Where not every item is seen, 4 items of each of 1,024 classes are drawn, because a
-    covariance within classes needs several items of a class.
+    three times as many as the longest vector that a backbone here whitens has numbers (1,280 of
+    MixtureStatistics). More would change the directions by little, and on large data they would
+    take longer than the first epoch. Views come in batches of 64, and each round over the items
+    leaves out those that do not fill one. Where not every item is seen, 4 items of each of 1,024
+    classes are drawn, because a covariance within classes needs several items of a class.
 
     A backbone gets batches (features, lengths, labels); a loss gets the embeddings (N, D) that the
     network then gives. Every process of a run does all of it.

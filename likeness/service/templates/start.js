@@ -48,8 +48,8 @@ $("key").onsubmit = (event) => {
 function introduce() {
   $("about").textContent =
     `${state.modality} model ${state.model.slice(0, 8)} \u00b7 ${state.similarity}`;
-  $("told").textContent = state.about;
-  $("told").hidden = !state.about;
+  $("introduction").textContent = state.about;
+  $("introduction").hidden = !state.about;
   $("takes").textContent = state.takes.text;
   $("formats").textContent =
     `Formats: ${state.takes.formats.join(", ")}. At most ${megabytes(state.max_bytes)} in one ` +

@@ -343,6 +343,22 @@ def test_a_checkpoint_states_the_model_of_its_embeddings(file: Path, tmp_path: P
         likeness.train("head:residual", file, tmp_path / "head", settings=FEW, resume=True)
 
 
+def test_score_norm_learns_from_most_embeddings_of_a_small_file(tmp_path: Path) -> None:
+    """Each subject has an axis of its own, of which nothing is known where it was left out."""
+    number = 99  # a batch of 64 and a part of one
+    matrix = np.eye(number, dtype=np.float32)
+    ids = tuple(f"s{i}/1.wav" for i in range(number))
+    embeddings.write(tmp_path / "e.npz", Embeddings(ids, matrix, META))
+    likeness.train(
+        "head:score_norm",
+        tmp_path / "e.npz",
+        tmp_path / "head",
+        settings=["items.test_share=0", "measure=None", "sampling.batch_size=4"],
+    )
+    moment = likeness.load(tmp_path / "head").loaded.embedder.backbone.moment
+    assert int((moment.diagonal() > 1e-4).sum()) >= 0.75 * number
+
+
 @pytest.mark.parametrize("variant", ["linear", "residual", "supcon", "score_norm"])
 def test_the_joined_model_gives_the_heads_embeddings(
     voices: Path, tmp_path: Path, variant: str

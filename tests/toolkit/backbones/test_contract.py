@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ import torch
 from torch import nn
 
 import toolkit.backbones
+from toolkit.backbones.statistics import OrderStatistics
+from toolkit.backbones.xvector import XVector
 
 
 class _MeanOfFrames(nn.Module):
@@ -32,6 +35,12 @@ class _MeanOfFrames(nn.Module):
 
 _ERES2NET = {"width": 8, "blocks": (1, 1, 1, 1), "dim": 16}
 SMALL: dict[str, dict[str, Any]] = {
+    "Beside": {
+        "networks": (
+            partial(OrderStatistics, dim=6),
+            partial(XVector, channels=16, pooled=24, dim=10),
+        )
+    },
     "ResNet": {"width": 4, "dim": 16, "depth": 50, "blocks": (1, 2, 1, 1)},
     "ResNet34": {"width": 4, "dim": 16, "blocks": (1, 2, 1, 1)},
     "ECAPA": {

@@ -61,6 +61,51 @@ def test_components_keep_variance_where_all_frames_are_alike() -> None:
     assert all(bool(value.isfinite().all()) for value in found)
 
 
+def test_a_component_without_frames_has_the_mean_and_the_variance_of_all() -> None:
+    """Three components for two different frames: the third one starts with none."""
+    x = torch.tensor([[0.0], [0.0], [5.0], [5.0]], dtype=torch.float64)
+    weights, means, variances = fit_mixture(x, 3)
+    least = int(weights.argmin())
+    assert weights[least] < 1e-6
+    assert sorted(means.flatten().tolist()) == pytest.approx([0, 2.5, 5], abs=1e-5)
+    assert float(means[least]) == 2.5
+    assert float(variances[least]) == 6.25
+
+
+def test_frames_of_a_component_that_training_had_none_of_are_compared_with_all() -> None:
+    """Training recordings that all hold the same two sounds leave one of three components empty."""
+    level = torch.tensor([40.0, 0.0, 0.0, 0.0])
+    first, second = level + torch.tensor([0, 3.0, 0, -3]), level + torch.tensor([0, -3.0, 0, 3])
+    views = torch.stack([first, second]).repeat(6, 10, 1)
+    net = MixtureStatistics(4, dim=2, num_components=3, num_cosines=4, num_cepstra=4, num_deltas=0)
+    net.estimate([(views, None, torch.arange(6) // 2)])
+    empty = int(net.weights.argmin())
+    overall = (views[0] @ net.cosines).mean(dim=0)
+    torch.testing.assert_close(net.centres[empty], overall, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_frames", [1, 2, 3])
+def test_recordings_of_a_few_frames_have_finite_embeddings_that_padding_keeps(
+    num_frames: int,
+) -> None:
+    torch.manual_seed(0)
+    net = MixtureStatistics(6, dim=4, num_components=3, num_deltas=3)
+    net.estimate([(torch.randn(8, 20, 6), None, torch.arange(8) % 4)])
+    x = torch.randn(1, num_frames, 6)
+    padded = torch.cat([x, torch.full((1, 12 - num_frames, 6), 1e4)], dim=1)
+    alone = net.eval()(x)
+    assert alone.isfinite().all()
+    beside = net(padded, torch.tensor([num_frames / 12]))
+    torch.testing.assert_close(beside, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_more_directions_than_statistics_are_left_zero() -> None:
+    torch.manual_seed(0)
+    net = MixtureStatistics(4, dim=4, num_components=2, num_cosines=2, num_cepstra=3)
+    net.estimate([(torch.randn(30, 12, 4), None, torch.arange(30) % 10)])
+    assert (net.directions != 0).any(dim=0).tolist() == [True] * 4 + [False] * 124
+
+
 def test_too_few_frames_are_refused() -> None:
     with pytest.raises(ValueError, match="32 components"):
         fit_mixture(torch.zeros(31, 2), 32)
@@ -69,8 +114,14 @@ def test_too_few_frames_are_refused() -> None:
 def test_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="num_deltas=9"):
         MixtureStatistics(20, num_cepstra=8, num_deltas=9)
-    with pytest.raises(ValueError, match="num_components=1"):
-        MixtureStatistics(20, num_components=1)
+    for settings, wrong in (
+        ({"num_components": 1}, "num_components=1"),
+        ({"num_cosines": 0}, "num_cosines=0"),
+        ({"num_cepstra": 0}, "num_cepstra=0"),
+        ({"relevance": float("nan")}, "relevance=nan"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            MixtureStatistics(20, **settings)
 
 
 def test_statistics_are_those_of_a_loop_over_frames() -> None:

@@ -64,11 +64,22 @@ def test_an_embedding_that_resembles_nobody_has_a_finite_score() -> None:
 
 
 def test_what_cannot_be_normalised_is_refused() -> None:
-    alike = np.ones((6, 4))
-    with pytest.raises(ValueError, match="all 3 subjects are alike"):
-        estimated(alike, np.array([0, 0, 1, 1, 2, 2]))
+    for value in (1.0, 0.1, 1000.1):  # of which rounding moves the mean of the last two
+        with pytest.raises(ValueError, match="all 3 subjects are alike"):
+            estimated(np.full((6, 4), value), np.array([0, 0, 1, 1, 2, 2]))
     with pytest.raises(ValueError, match="takes embeddings \\(B, 4\\)"):
         ScoreNorm(4)(torch.zeros(2, 3))
     for size, floor in ((0, 0.1), (4, 0.0), (4, float("nan"))):
         with pytest.raises(ValueError, match="are allowed"):
             ScoreNorm(size, floor=floor)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_does_not_round_the_constants(dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(2)
+    head = estimated(rng.normal(size=(60, 32)) + 4.0, np.arange(60) // 3)
+    x = torch.from_numpy(rng.normal(size=(9, 32)) + 4.0).float()
+    alone = head(x)
+    with torch.autocast("cpu", dtype=dtype):
+        assert torch.equal(head(x), alone)
+        assert head(x.to(dtype)).dtype == torch.float32
