@@ -157,9 +157,12 @@ def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path
         model.verify(whole, tmp_path / "short.wav")
     with pytest.raises(ValueError, match=r"telephone\.wav: the recording has nothing above"):
         model.verify(whole, tmp_path / "telephone.wav")
-    soundfile.write(tmp_path / "padded.wav", np.concatenate([wave, np.zeros(rate_hz)]), rate_hz)
-    with pytest.raises(ValueError, match=r"padded\.wav: \d+ % of the recording are digital"):
-        model.verify(whole, tmp_path / "padded.wav")
+    soundfile.write(tmp_path / "whole.wav", wave, rate_hz)
+    soundfile.write(
+        tmp_path / "padded.wav", np.concatenate([0.1 * wave, np.zeros(rate_hz)]), rate_hz
+    )
+    scores = [model.verify(whole, tmp_path / name).score for name in ("whole.wav", "padded.wav")]
+    assert scores[0] == pytest.approx(scores[1], abs=0.2)  # neither loudness nor silence matters
     with pytest.raises(ValueError, match="nothing above"):  # in parts as well
         model.embed([tmp_path / "telephone.wav"], chunk_seconds=2.0)
 
