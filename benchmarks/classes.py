@@ -40,8 +40,9 @@ def by_cosine(variant: str, seed: int, assignments: list[str], data: Path, out: 
     if not (folder / BY_COSINE).is_file():
         recipe = recipe_of(variant, seed, assignments, folder)
         assert isinstance(recipe.measure, Retrieval)
-        model = load_model(folder, replace(recipe, similarity="cosine"))
-        per_item.write(folder / BY_COSINE, measure_items(model, data, recipe.measure))
+        measure = replace(recipe.measure, similarity="cosine")
+        model = load_model(folder, recipe)
+        per_item.write(folder / BY_COSINE, measure_items(model, data, measure))
     return per_item.read(folder / BY_COSINE)
 
 
