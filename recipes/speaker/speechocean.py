@@ -34,7 +34,7 @@ from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import Softmax
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Tuning, Verification
 
 STATISTICS = partial(OrderStatistics, dim=128, dropout=0.5, differences=(2, 8), num_correlated=20)
 
@@ -67,6 +67,11 @@ DEEP = replace(
 
 RECIPES = {
     "arcface": ARCFACE,
+    "arcface_averaged": replace(  # the mean of the last ten checkpoints, as WeSpeaker has it
+        ARCFACE,
+        tuning=Tuning(average_last=10),
+        schedule=replace(ARCFACE.schedule, save_every=50),
+    ),
     "softmax": replace(ARCFACE, loss=Softmax),
     "simple": replace(
         ARCFACE,
