@@ -64,7 +64,9 @@ def test_wrong_input_is_refused(tmp_path: Path, arguments: list[str], said: str)
 
 LOCKED = """
 import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests ignore it
+# Also where the tests ignore them, as under nohup.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path.insert(0, sys.argv.pop(1))
 import results
 held = (
