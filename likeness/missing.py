@@ -61,6 +61,25 @@ def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> 
         )
 
 
+def refuse_missing_folder(file: Path) -> None:
+    """Refuse a file to write whose folder does not exist, before any work is done.
+
+    Args:
+        file: What is going to be written.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+
+    Example:
+        >>> refuse_missing_folder(Path("nowhere/a.json"))
+        Traceback (most recent call last):
+            ...
+        FileNotFoundError: nowhere/a.json: there is no folder nowhere; make it first
+    """
+    if not file.parent.is_dir():
+        raise FileNotFoundError(f"{file}: there is no folder {file.parent}; make it first")
+
+
 def refuse_missing_model(model: str) -> None:
     """Refuse a model that is a path to nothing.
 

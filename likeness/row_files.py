@@ -7,6 +7,8 @@ import io
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from likeness.missing import refuse_missing_folder
+
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
@@ -50,5 +52,4 @@ def check_written(path: Path, endings: Collection[str], what: str) -> None:
     """
     if path.suffix.lower() not in endings:
         raise ValueError(f"{path}: {what} are written to files that end in {', '.join(endings)}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+    refuse_missing_folder(path)

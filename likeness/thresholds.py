@@ -27,6 +27,7 @@ from eval.thresholds import (
 )
 from eval.types import Scores, Trials
 from likeness.included import is_within, resolved
+from likeness.missing import refuse_missing_folder
 from toolkit.gallery.store import contradictions
 
 FILE = "thresholds.json"  # in the folder of a run
@@ -410,8 +411,7 @@ def place_for(
                 f"{path} holds thresholds of another model ({min(other)[:16]}) than that of the "
                 f"scores ({origin.model[:16]}); name another file"
             )
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+        refuse_missing_folder(path)
         return path, origin
     place = place_of(to)
     if place is None or not path.exists():

@@ -17,6 +17,7 @@ from likeness.commands.options import (
     Trust,
     refuse_idle,
 )
+from likeness.missing import refuse_missing_folder
 from toolkit.printing import say, warn
 
 if TYPE_CHECKING:
@@ -182,8 +183,7 @@ def _refuse_outputs(data: Path, out: Path | None, json_file: Path | None) -> Non
 
     written = [path for path in (out, json_file) if path is not None]
     for path in [*written, *([left_out_path(out)] if out is not None else [])]:
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+        refuse_missing_folder(path)
         if path.is_file() and data.is_file() and path.samefile(data):
             raise ValueError(f"{path} is the data that are checked; name another file")
     if out is not None and out.suffix.lower() != ".csv":

@@ -10,7 +10,7 @@ import typer
 
 from likeness.commands.bad_items import NUM_NAMED, print_bad
 from likeness.commands.options import EXISTING, PACK, Columns, Frontend, Trust, placed
-from likeness.missing import refuse_missing_files, refuse_missing_model
+from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
 from toolkit.printing import say
 
 if TYPE_CHECKING:
@@ -179,8 +179,7 @@ def _refuse_early(source: Source, out: Path, detector: Path | None, bad_items: s
     if bad_items not in ("skip", "refuse"):
         raise ValueError(f"--bad-items {bad_items!r}: must be skip or refuse")
     embeddings.check_suffix(out)
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"{out}: there is no folder {out.parent}; make it first")
+    refuse_missing_folder(out)
     if (source.items is None) == (source.ijb is None):
         raise ValueError("embed needs --items LIST or --ijb FOLDER, one of them")
     if source.ijb is not None and detector is not None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from likeness.commands.options import Trust
-from likeness.missing import refuse_missing_model
+from likeness.missing import refuse_missing_folder, refuse_missing_model
 from toolkit.printing import say
 
 app = typer.Typer()
@@ -48,6 +48,7 @@ def export(
     written only if it gives the same embeddings as torch.
     """
     refuse_missing_model(model)
+    refuse_missing_folder(onnx)
     height_width = _height_width(size)
 
     # These are slow to import, so that what is wrong was refused before.

@@ -22,7 +22,7 @@ from likeness.commands.options import (
     rule_of,
 )
 from likeness.included import introduction, model_for
-from likeness.missing import refuse_missing_files, refuse_missing_model
+from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
 from toolkit.printing import say, warn
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ def verify(
             f"{'is' if len(files) == 1 else 'are'} given" + (" beside --pairs" if pairs else "")
         )
     refuse_missing_files(files)
+    if json_file is not None:
+        refuse_missing_folder(json_file)
     if len(files) == 2 and files[0].samefile(files[1]):
         warn(f"A and B are the same file ({files[0]})")
     if model is not None:

@@ -14,6 +14,11 @@ COMMANDS = (
     ["export", "nothing", "--onnx", "out.onnx"],
     ["serve", "--model", "nothing", "--port", "0"],
 )
+# What could not be written is refused as early.
+COMMANDS_WITHOUT_A_FOLDER = (
+    ["verify", "a.wav", "a.wav", "--json", "nowhere/v.json"],
+    ["export", "likeness:voice", "--onnx", "nowhere/m.onnx"],
+)
 CODE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -39,3 +44,18 @@ def test_no_command_imports_torch_for_a_model_that_does_not_exist(tmp_path: Path
     assert ended.stdout.splitlines() == [f"{command[0]} 2 False" for command in COMMANDS]
     assert ended.stderr.count("'nothing'") == len(COMMANDS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.wav", "list.txt"]
+
+
+def test_no_command_imports_torch_for_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"no recording, and nobody should look")
+    ended = subprocess.run(
+        [sys.executable, "-c", CODE, str(ROOT), json.dumps(COMMANDS_WITHOUT_A_FOLDER)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.splitlines() == [
+        f"{command[0]} 2 False" for command in COMMANDS_WITHOUT_A_FOLDER
+    ]
+    assert ended.stderr.count("there is no folder nowhere; make it first") == 2
