@@ -51,7 +51,7 @@ JOBS: dict[str, list[str]] = {
         "benchmarks/fusion.py --data {data} --scores {out}",
     ],
     "corpora": [
-        "benchmarks/corpora.py --data {data} --out {out}",
+        "benchmarks/corpora.py --data {data} --out {out} --steps 500",
         "benchmarks/small_voice.py --data {data} --out {out}",
         "benchmarks/corpora_search.py --data {data} --out {out}/search --runs {out}",
         "-m likeness compare head_losses --seeds 3 --tune 5 --reference softmax "

@@ -10,13 +10,13 @@ Measures: the systems of corpora.py that --systems names, each with the head `he
     tested on the third; the model of all three is tested on FSDD. EER, minDCF(.01); FAR and FRR at
     the threshold that had a FAR of 1 % or .1 % on the two other tests, which is what a threshold
     means on a corpus that nobody measured; Cllr with a calibration fitted on the two other tests,
-    and the least Cllr that any calibration reaches; what the probability says of the packaged model
-    and what was found. Then error rates by age and sex at the
-    threshold of FAR 1 %, and for recordings that are cut, band-limited, noisy, filtered, quiet or
-    beside digital silence; and how many recordings the packaged model refuses.
-    Intervals are a bootstrap over speakers. What is in OUT is not run again. The thresholds and the
-    calibration of the package are of the three tests together, so of models of two corpora each:
-    the model of all three has heard everybody there is.
+    and the least Cllr that any calibration reaches; the probability that the packaged model states,
+    beside the share of true pairs. Then error rates by age and sex at the threshold of FAR 1 %, and
+    for recordings that are cut, band-limited, noisy, filtered, quiet or beside digital silence; and
+    how many recordings the packaged model refuses. Intervals are a bootstrap over speakers. What is
+    in OUT is not run again. The thresholds and the calibration of the package are of the three
+    tests together, so of models of two corpora each: the model of all three has heard everybody
+    there is.
 Peers: none here; corpora.py has them. Limit: none.
 Needs: speechocean/, an4/, librispeech/ and fsdd/ in the folder of --data.
 Takes: 3 CPU minutes a model.
@@ -55,7 +55,7 @@ from eval.verification import cllr, eer, min_cllr, tar_threshold
 from modalities.speaker import audio, speechocean
 from modalities.speaker.bandwidth import refuse_narrow
 from modalities.speaker.decoding import BadAudio, Wave
-from modalities.speaker.level import at_level, without_digital_silence
+from modalities.speaker.level import levelled
 from toolkit.backbones.beside import Beside
 from toolkit.data.items import Item
 from toolkit.data.pairs import all_pairs
@@ -220,20 +220,22 @@ def print_cells(cells: Sequence[Cell], parts: Sequence[Tested]) -> None:
 
 
 def print_probabilities(parts: Sequence[Tested]) -> None:
-    """Print what the package's calibration says and what was found, at equal shares of all kinds.
+    """Print the probability of the package's calibration beside the share of true pairs.
+
+    Each corpus and each kind of trial counts the same.
 
     Its calibration is of these trials too, so that this is its best case.
     """
     table("probability", "mean of what it says", "share of one speaker", "share of all pairs")
     calibration = calibrated(parts)
-    said, found, weights = [], [], []
+    probabilities, labels, weights = [], [], []
     for part in parts:
         target = part.trials.target
         assert target is not None
-        said.append(1 / (1 + np.exp(-calibration.apply(part.values))))
-        found.append(target)
+        probabilities.append(1 / (1 + np.exp(-calibration.apply(part.values))))
+        labels.append(target)
         weights.append(np.where(target, 1 / target.sum(), 1 / (~target).sum()))
-    probability, is_target = np.concatenate(said), np.concatenate(found)
+    probability, is_target = np.concatenate(probabilities), np.concatenate(labels)
     weight = np.concatenate(weights) / (2 * len(parts))
     edges = (0.0, 0.01, 0.1, 0.3, 0.7, 0.9, 0.99, 1.0)
     for low, high in pairwise(edges):
@@ -381,8 +383,7 @@ def print_changes(
         for name, (change, both) in CHANGES.items():
 
             def read(item: Item, change: Callable[[Wave], Wave] = change) -> Wave:
-                changed = change(audio.read(item))
-                return at_level(without_digital_silence(changed), LEVEL_DBFS)
+                return levelled(change(audio.read(item)), LEVEL_DBFS)
 
             changed, _ = embed(loaded.embedder, items, read, meta=loaded.meta)
             values = pairs(

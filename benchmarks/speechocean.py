@@ -136,7 +136,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and scores")
     parser.add_argument(
         "--variants",
-        default="arcface,arcface_averaged,estimated,mixture,mixture_arcface,softmax,simple",
+        default="arcface,arcface_averaged,estimated,mixture,mixture_arcface,"
+        "softmax,simple,arcface_cmn",
         help="of the recipe; arcface gets --seeds runs, any other one run",
     )
     parser.add_argument("--seeds", type=int, default=3)

@@ -29,7 +29,7 @@ from modalities.speaker.decoding import (
     refuse_level,
     speed_of,
 )
-from modalities.speaker.level import at_level, without_digital_silence
+from modalities.speaker.level import levelled
 from modalities.speaker.recording import open_recording
 from toolkit.data.items import Item, Items
 
@@ -163,9 +163,9 @@ def read(
     refuse_narrow(name, wave, rate_hz, needs_hz)
     if level_dbfs is None:
         return wave
-    spoken = without_digital_silence(wave)
-    _refuse_short(name, len(spoken), rate_hz, min_seconds)
-    return at_level(spoken, level_dbfs)
+    wave = levelled(wave, level_dbfs)
+    _refuse_short(name, len(wave), rate_hz, min_seconds)
+    return wave
 
 
 def _refuse_short(name: str, samples: int, file_hz: int, min_seconds: float) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import get_window
 
-from modalities.speaker.decoding import BadAudio, Wave
+from modalities.speaker.decoding import ROUNDING, BadAudio, Wave
 
 # Two limits, because either alone is passed by recordings that have nothing there. The first one
 # finds what was scaled after it had been stored; the second one finds quiet recordings, in which
@@ -20,7 +20,6 @@ from modalities.speaker.decoding import BadAudio, Wave
 LEAST_SHARE = 1e-7
 # Times the power of rounding to 16 bits: dither adds up to twice that power again.
 LEAST_ROUNDINGS = 4.0
-_ROUNDING = 2.0**-30 / 12
 _FRAME, _MOST_FRAMES = 512, 3750  # frames that overlap by half: all of 60 s at 16 kHz
 _LOUD = 1e-5  # frames within 50 dB of the loudest are looked at, so that silence does not count
 
@@ -72,7 +71,7 @@ def is_narrow(wave: Wave, rate_hz: int, edge_hz: float) -> bool:
     if above.sum() <= LEAST_SHARE * whole.sum():
         return True
     usual = float(np.median(above[whole >= _LOUD * whole.max()]))
-    return usual < LEAST_ROUNDINGS * _ROUNDING * (1 - edge_hz / (rate_hz / 2))
+    return usual < LEAST_ROUNDINGS * ROUNDING * (1 - edge_hz / (rate_hz / 2))
 
 
 def refuse_narrow(name: str, wave: Wave, rate_hz: int, needs_hz: float) -> None:

@@ -29,6 +29,7 @@ MAX_LEVEL = 2.0**31
 # A wave whose peak is lower is silent: a 16-bit file that never leaves -1 to 1 quantisation steps
 # has a peak of -90.3 dBFS.
 SILENCE_DBFS = -90.0
+ROUNDING = 2.0**-30 / 12  # the power of rounding samples to 16 bits, where full scale is 1
 _RATES_HZ = (1_000, 768_000)
 # Samples x channels that are decoded of one file, 2 GiB of float32. This bounds the work.
 MAX_VALUES = 2**29

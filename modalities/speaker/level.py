@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from modalities.speaker.decoding import Wave
+from modalities.speaker.decoding import ROUNDING, Wave
 
 _FRAME = 400  # samples whose power is taken together: 25 ms at 16 kHz
 _ACTIVE = 0.01  # frames within 20 dB of the loud ones count
-_ROUNDING = 2.0**-30 / 12  # the power of rounding to 16 bits
+
+
+def levelled(wave: Wave, dbfs: float) -> Wave:
+    """Cut digital silence out of a wave, and bring the rest to a level.
+
+    Args:
+        wave: (samples,), where full scale is 1.
+        dbfs: As for at_level.
+
+    Returns:
+        What is left, perhaps nothing.
+
+    Example:
+        >>> levelled(np.zeros(800, np.float32), -26.0).size
+        0
+    """
+    return at_level(without_digital_silence(wave), dbfs)
 
 
 def without_digital_silence(wave: Wave) -> Wave:
@@ -27,7 +43,7 @@ def without_digital_silence(wave: Wave) -> Wave:
     """
     whole = len(wave) // _FRAME * _FRAME
     frames = wave[:whole].reshape(-1, _FRAME)
-    kept = frames.var(axis=1) >= _ROUNDING
+    kept = frames.var(axis=1) >= ROUNDING
     if kept.all():
         return wave
     return np.concatenate([frames[kept].reshape(-1), wave[whole:]])
@@ -36,8 +52,9 @@ def without_digital_silence(wave: Wave) -> Wave:
 def at_level(wave: Wave, dbfs: float) -> Wave:
     """Scale a wave so that its speech has a level.
 
-    The level is the median power of the frames within 20 dB of the loud ones, than which a
-    twentieth of all is louder. So neither pauses nor a click change it.
+    A twentieth of the frames is louder than the 95 % quantile of their powers. The level is the
+    median power of the frames that are at most 20 dB below this quantile, or above it. So neither
+    pauses nor a click change it.
 
     Args:
         wave: (samples,), where full scale is 1.

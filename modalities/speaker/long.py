@@ -17,7 +17,7 @@ import soxr
 from modalities.speaker import audio, decoding, vad
 from modalities.speaker.bandwidth import refuse_narrow
 from modalities.speaker.decoding import AV_SUFFIXES, SILENCE_DBFS, BadAudio, Wave
-from modalities.speaker.level import at_level, without_digital_silence
+from modalities.speaker.level import levelled
 from toolkit.data.items import Item
 
 MAX_SECONDS = 86_400.0  # the longest duration that a header may claim in chunks: a day
@@ -86,7 +86,7 @@ def read(
     if needs_hz:
         parts = (_wide(item.name, part, rate_hz, needs_hz) for part in parts)
     if level_dbfs is not None:
-        parts = (at_level(without_digital_silence(part), level_dbfs) for part in parts)
+        parts = (levelled(part, level_dbfs) for part in parts)
     if only_speech:
         parts = (vad.trim(part, rate_hz) for part in parts)
     shortest = math.ceil(min_seconds * rate_hz)

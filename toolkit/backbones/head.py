@@ -13,6 +13,24 @@ import torch
 from torch import Tensor, nn
 
 
+def check_embeddings(x: Tensor, name: str, in_dim: int) -> None:
+    """Refuse what is not a batch of embeddings (B, in_dim).
+
+    Args:
+        x: What a network was given.
+        name: What the error calls the network.
+        in_dim: The size of the embeddings that it takes.
+
+    Raises:
+        ValueError: The shape is another one.
+    """
+    if x.ndim != 2 or x.shape[1] != in_dim:
+        raise ValueError(
+            f"{name}: the input has shape {tuple(x.shape)}; it takes embeddings (B, {in_dim}): "
+            "give it those of the model that it was made for"
+        )
+
+
 class Head(nn.Module):
     """Takes embeddings (B, in_dim) and gives embeddings (B, dim).
 
@@ -80,11 +98,7 @@ class Head(nn.Module):
         Raises:
             ValueError: The embeddings have another size.
         """
-        if x.ndim != 2 or x.shape[1] != self.in_dim:
-            raise ValueError(
-                f"Head: the input has shape {tuple(x.shape)}; it takes embeddings "
-                f"(B, {self.in_dim}): give it those of the model that it was made for"
-            )
+        check_embeddings(x, "Head", self.in_dim)
         z: Tensor = self.linear(x)
         return z if self.hidden is None else z + self.hidden(x)
 

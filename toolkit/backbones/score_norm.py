@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from toolkit.backbones.head import check_embeddings
+
 
 class ScoreNorm(nn.Module):
     """Takes embeddings (B, in_dim), and gives embeddings whose dot product is a normalised score.
@@ -76,11 +78,7 @@ class ScoreNorm(nn.Module):
         Raises:
             ValueError: The embeddings have another size.
         """
-        if x.ndim != 2 or x.shape[1] != self.in_dim:
-            raise ValueError(
-                f"ScoreNorm: the input has shape {tuple(x.shape)}; it takes embeddings "
-                f"(B, {self.in_dim}): give it those of the model that it was made for"
-            )
+        check_embeddings(x, "ScoreNorm", self.in_dim)
         # Without autocast, which would round the embeddings that training and scoring compare.
         with torch.autocast(x.device.type, enabled=False):
             unit = normalize(x.float() - self.mean)
