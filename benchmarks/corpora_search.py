@@ -41,99 +41,40 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import torch
 from corpora import CORPORA, Cell, cell_text, items_of, matrix, transfers
+from corpora_frames import (
+    BANDS,
+    CHANGES,
+    CORRUPTIONS,
+    NUM_CROPS,
+    ROOMS,
+    Array,
+    frames_of,
+    random_crops,
+)
 from folds import normalised
-from numpy.typing import NDArray
 from performance import parser_of, row, table
-from scipy.signal import lfilter
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
-from torch.nn.functional import dropout, pad
+from torch.nn.functional import dropout, normalize
 
 from eval.formats import embeddings
+from eval.scoring.plda import fit_plda
 from eval.similarity import score_trials
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer, min_dcf
 from likeness.models.run import load_model
-from modalities.speaker import audio
-from modalities.speaker.audio import speed_copies
-from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.mixture import MixtureStatistics
 from toolkit.backbones.statistics import OrderStatistics
-from toolkit.data.items import Item
 from toolkit.data.pairs import all_pairs
 from toolkit.losses.margin import ArcFace
 from toolkit.models.embed import embed
 
 SPEEDS = (1.0, 0.9, 1.1)
-NUM_CROPS, CROP_FRAMES, BANDS = 4, (80, 250), 80
 NUM_DIRECTIONS = 128
+TAUGHT_WEIGHT = 10.0  # of the mean squared difference of cosines; not tuned
 ORDER: dict[str, Any] = {"in_dim": BANDS, "differences": (2, 8), "num_correlated": 20}
 MIXTURES = {"gmm16": (16, 60), "gmm32": (32, 40), "gmm64": (64, 24)}  # components, cosines
 FITTED = ("weights", "means", "variances", "centres")
-Array = NDArray[Any]
-
-
-# ---------------------------------------------------------------- frames
-
-
-def frames_of(corpus: str, speed: float, data: Path, out: Path) -> list[Array]:
-    """The log filterbank (T, BANDS) of each recording of a corpus at a speed, kept in OUT."""
-    file = out / "frames" / f"fbank_{corpus}_{speed:g}"
-    values, ends = (file.parent / f"{file.name}{ending}" for ending in (".npy", ".ends.npy"))
-    if not ends.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        items: Sequence[Item] = items_of(data, corpus)
-        if speed != 1:
-            items = [item for item in speed_copies(items, (speed,)) if "#" in item.id]
-        frontend = KaldiFbank(num_mels=BANDS, cmn=False)
-        rows = []
-        for item in items:
-            wave = torch.from_numpy(audio.read(item))[None]
-            wave = pad(wave, (0, max(0, frontend.frame_samples - wave.shape[1])))
-            rows.append(frontend(wave)[0][0].numpy().astype(np.float16))
-        np.save(values, np.concatenate(rows))
-        np.save(ends, np.cumsum([len(frames) for frames in rows]))
-    parts = np.split(np.load(values, mmap_mode="r"), np.load(ends)[:-1])
-    return [part.astype(np.float32) for part in parts]
-
-
-def random_crops(views: Sequence[Array], rng: np.random.Generator) -> list[Array]:
-    """NUM_CROPS stretches of each view."""
-    crops = []
-    for view in views:
-        for _ in range(NUM_CROPS):
-            size = min(int(rng.integers(CROP_FRAMES[0], CROP_FRAMES[1] + 1)), len(view))
-            start = int(rng.integers(0, len(view) - size + 1))
-            crops.append(view[start : start + size])
-    return crops
-
-
-def noise(view: Array, rng: np.random.Generator) -> Array:
-    """Steady coloured noise of 15 to 30 dB, added to the energies of the bands."""
-    slope = np.exp(-rng.uniform(0, 3) * np.linspace(0, 1, view.shape[1]))
-    mean = np.exp(view).mean()
-    level = mean * 10 ** (-rng.uniform(15, 30) / 10) * slope / slope.mean()
-    noisy: Array = np.logaddexp(view, np.log(level * rng.gamma(4, 0.25, view.shape)))
-    return noisy.astype(np.float32)
-
-
-def room(view: Array, rng: np.random.Generator) -> Array:
-    """A late echo of RT60 .1 to .5 s: the energies of the bands decay over the frames."""
-    decay = 10 ** (-6 * 0.01 / rng.uniform(0.1, 0.5))
-    tail = lfilter([0, 1 - decay], [1, -decay], np.exp(view), axis=0)
-    share = 10 ** (rng.uniform(-12, -3) / 10)
-    return np.log(np.exp(view) + share * tail).astype(np.float32)
-
-
-def equaliser(view: Array, rng: np.random.Generator) -> Array:
-    """A smooth equalisation with a standard deviation of 3 dB."""
-    where = (np.arange(view.shape[1]) + 0.5) / view.shape[1]
-    number = np.arange(1, 5)
-    curve = (rng.normal(size=4) * 0.7 ** (number - 1)) @ np.cos(np.pi * number[:, None] * where)
-    return np.asarray(view + curve * 3 * np.log(10) / 10, dtype=np.float32)
-
-
-CORRUPTIONS = {"noise": noise, "room": room, "equaliser": equaliser}
 
 
 # ---------------------------------------------------------------- statistics of views
@@ -226,15 +167,19 @@ class Store:
         """(R, S) of whole recordings and (R * NUM_CROPS, S) of their crops."""
         of_sources = f"@{'+'.join(sources)}" if front in MIXTURES else ""
         marked = f"_{corrupt}" if corrupt else ""
-        file = self.out / "statistics" / f"{front}{marked}{of_sources}_{corpus}_{speed:g}.npz"
+        name = f"{front}{marked}{of_sources}_{corpus}_{speed:g}.npz".replace(" ", "_")
+        file = self.out / "statistics" / name
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            whole = frames_of(corpus, speed, self.data, self.out)
+            read = frames_of(corpus, speed, self.data, self.out, rooms=corrupt == ROOMS)
+            whole = [CHANGES.get(front, CHANGES["fbank"])(view) for view in read]
             rng = np.random.default_rng([CORPORA.index(corpus), int(speed * 10)])
             crops = random_crops(whole if corpus in sources or not of_sources else [], rng)
             if corrupt:
                 # Of the recordings as they are there is a file already.
-                whole, crops = whole[:1], [CORRUPTIONS[corrupt](crop, rng) for crop in crops]
+                whole = whole[:1]
+            if corrupt in CORRUPTIONS:
+                crops = [CORRUPTIONS[corrupt](crop, rng) for crop in crops]
             network = self._mixture(front, sources) if of_sources else OrderStatistics(**ORDER)
             with torch.inference_mode():
                 each = [statistics_of(network, views) for views in (whole, crops) if views]
@@ -276,12 +221,15 @@ class System:
     """A front-end, whitened within class, and its scores.
 
     Attributes:
-        front: "fbank", or a name of MIXTURES.
+        front: A name of CHANGES, or of MIXTURES.
         shrinkage: Of the covariance within classes, towards its diagonal.
         speeds: Of the recordings that are learnt from.
-        corrupt: Names of CORRUPTIONS; a copy of the crops is learnt from with each of them.
+        corrupt: Names of CORRUPTIONS, or ROOMS; a copy of the crops is learnt from with each.
         steps: Of a linear layer that is trained with ArcFace after the whitening; 0 for none.
         seed: Of that layer.
+        averaged: Whether that layer is the mean of its weights over the second half of the steps.
+        taught: Whether that layer learns from three such layers with the next seeds as well, by
+            the cosines of each batch.
         norm: A name of NORMS.
     """
 
@@ -291,6 +239,8 @@ class System:
     corrupt: tuple[str, ...] = ()
     steps: int = 0
     seed: int = 0
+    averaged: bool = False
+    taught: bool = False
     norm: str = "AS-norm"
 
     @property
@@ -303,7 +253,7 @@ class System:
     @property
     def whitening(self) -> System:
         """Less what comes after the directions, so that they are estimated once."""
-        return replace(self, steps=0, seed=0, norm="AS-norm")
+        return replace(self, steps=0, seed=0, averaged=False, taught=False, norm="AS-norm")
 
 
 @lru_cache(maxsize=32)
@@ -337,9 +287,14 @@ def whitened(system: System, sources: tuple[str, ...], store: Store) -> Apply:
     return lambda statistics: np.asarray((statistics - mean) @ directions)
 
 
-@lru_cache(maxsize=8)
-def trained(system: System, sources: tuple[str, ...], store: Store) -> Apply:
-    """A linear layer and batch norm after the directions, trained on the crops with ArcFace."""
+@lru_cache(maxsize=4)
+def whitened_crops(
+    system: System, sources: tuple[str, ...], store: Store
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """The embeddings (V, K) of all crops and their classes (V,), and the size of an element.
+
+    The size is the root of the mean square, by which the embeddings are divided already.
+    """
     apply = whitened(system, sources, store)
     rows, labels = [], []
     for corpus in sources:
@@ -348,8 +303,23 @@ def trained(system: System, sources: tuple[str, ...], store: Store) -> Apply:
             rows.append(apply(views).astype(np.float32))
             labels.append(np.char.add(names, f"#{speed}"))
     x = torch.from_numpy(np.concatenate(rows))
-    y = np.unique(np.concatenate(labels), return_inverse=True)[1]
+    y = torch.from_numpy(np.unique(np.concatenate(labels), return_inverse=True)[1])
     size = float(x.square().mean().sqrt())
+    return x / size, y, size
+
+
+@lru_cache(maxsize=8)
+def trained_layer(
+    system: System, sources: tuple[str, ...], store: Store
+) -> tuple[torch.nn.Sequential, float]:
+    """A linear layer and batch norm, trained on the crops with ArcFace; and the size before it."""
+    x, classes, size = whitened_crops(system.whitening, sources, store)
+    teachers = []
+    if system.taught:
+        seeds = range(system.seed + 1, system.seed + 4)
+        others = [replace(system, seed=seed, taught=False) for seed in seeds]
+        teachers = [normalize(trained_layer(other, sources, store)[0](x)) for other in others]
+    y = classes.numpy()
     order, count = np.argsort(y, kind="stable"), np.bincount(y)
     start = np.cumsum(count) - count
     rng = np.random.default_rng(system.seed)
@@ -358,26 +328,43 @@ def trained(system: System, sources: tuple[str, ...], store: Store) -> Apply:
     norm = torch.nn.BatchNorm1d(128, affine=False)
     loss = ArcFace(128, len(count), margin=0.2, scale=30.0)
     optim = torch.optim.AdamW([*layer.parameters(), *loss.parameters()], lr=1e-3, weight_decay=1e-2)
+    averaged = torch.optim.swa_utils.AveragedModel(layer)
     for step in range(system.steps):
         rate = 1e-3 * min(1, (step + 1) / 100) * 0.5 * (1 + np.cos(np.pi * step / system.steps))
         for group in optim.param_groups:
-            group["lr"] = rate
-        classes = rng.choice(len(count), min(64, len(count)), replace=False)
+            # A mean of weights needs steps that do not end.
+            group["lr"] = max(rate, 5e-4) if system.averaged and step >= 100 else rate
+        chosen = rng.choice(len(count), min(64, len(count)), replace=False)
         drawn = np.concatenate(
-            [order[start[c] + rng.choice(count[c], 2, replace=False)] for c in classes]
+            [order[start[c] + rng.choice(count[c], 2, replace=False)] for c in chosen]
         )
-        z = norm(layer(dropout(x[drawn] / size, 0.5)))
+        z = norm(layer(dropout(x[drawn], 0.5)))
+        total = loss(z, torch.from_numpy(y[drawn]))
+        if teachers:
+            unit = normalize(z)
+            wanted = torch.stack([rows[drawn] @ rows[drawn].T for rows in teachers]).mean(0)
+            total = total + TAUGHT_WEIGHT * (unit @ unit.T - wanted).square().mean()
         optim.zero_grad()
-        loss(z, torch.from_numpy(y[drawn])).backward()
+        total.backward()
         optim.step()
-    norm.eval()
+        if system.averaged and step >= system.steps // 2:
+            averaged.update_parameters(layer)
+    if system.averaged:
+        layer = averaged.module
+        with torch.no_grad():
+            norm.reset_running_stats()
+            norm.momentum = None  # the mean of what it sees, which is everything at once
+            norm(layer(x))
+    return torch.nn.Sequential(layer, norm.eval()).requires_grad_(False), size
 
-    @torch.no_grad()
-    def of(statistics: Array) -> Array:
-        projected = torch.from_numpy((apply(statistics) / size).astype(np.float32))
-        return np.asarray(norm(layer(projected)).numpy())
 
-    return of
+def trained(system: System, sources: tuple[str, ...], store: Store) -> Apply:
+    """What takes statistics to the embeddings of a trained layer."""
+    apply = whitened(system, sources, store)
+    layer, size = trained_layer(system, sources, store)
+    return lambda rows: np.asarray(
+        layer(torch.from_numpy((apply(rows) / size).astype(np.float32))).numpy()
+    )
 
 
 # ---------------------------------------------------------------- scores
@@ -437,11 +424,20 @@ def cohort_free(
     return np.asarray(plain * (1 / deviation[i] + 1 / deviation[j]) / 2)
 
 
+def plda(trials: Trials, tested: Embeddings, known: Embeddings, labels: Array) -> Array:
+    """The log-likelihood ratio of a PLDA that is fitted to the known recordings by EM."""
+    fitted = fit_plda(known.matrix, labels)
+    i = tested.rows(trials.enrol_ids)[trials.enrol]
+    j = tested.rows(trials.probe_ids)[trials.probe]
+    return fitted.score(tested.matrix, tested.matrix, i, j)
+
+
 NORMS: dict[str, Scored] = {
     "AS-norm": normalised,
     "sum": partial(cohort_free, product=False),
     "product": partial(cohort_free, product=True),
     "own centre": own_centre,
+    "PLDA": plda,
 }
 
 
@@ -492,6 +488,12 @@ CANDIDATES: dict[str, tuple[System, ...]] = {
     "AS-norm without a cohort, product": each([FBANK], norm="product"),
     "the tested corpus' centre": each([FBANK], norm="own centre"),
     **{f"crops with {name}": each([FBANK], corrupt=(name,)) for name in CORRUPTIONS},
+    "crops in rooms on waves": each([FBANK], corrupt=(ROOMS,)),
+    **{name: each([FBANK], front=name) for name in CHANGES if name != "fbank"},
+    "PLDA by EM": each([FBANK], norm="PLDA"),
+    "fbank, trained": each([FBANK], steps=1000),
+    "fbank, trained, mean of weights": each([FBANK], steps=1000, averaged=True),
+    "fbank, trained, self-distilled": each([FBANK], steps=1000, taught=True),
     "gmm16": each([GMM], front="gmm16"),
     "gmm32, shrinkage 0.3": (GMM,),
     "gmm64": each([GMM], front="gmm64"),
@@ -501,7 +503,10 @@ CANDIDATES: dict[str, tuple[System, ...]] = {
     "fbank + gmm32, without a cohort": each(BOTH, norm="sum"),
     "fbank + gmm32, without a cohort, product": each(BOTH, norm="product"),
     "fbank + gmm32, the tested corpus' centre": each(BOTH, norm="own centre"),
+    "fbank + gmm32, PLDA by EM": each(BOTH, norm="PLDA"),
     "fbank + gmm32, trained": nets(0),
+    "fbank + gmm32, trained, mean of weights": each(nets(0), averaged=True),
+    "fbank + gmm32, trained, self-distilled": each(nets(0), taught=True),
     "fbank + gmm32, trained, three seeds": nets(0, 1, 2),
     "two mixtures + fbank, trained": nets(0, mixtures=("gmm32", "gmm16")),
     "three mixtures + fbank, trained": nets(0, mixtures=("gmm32", "gmm16", "gmm64")),
