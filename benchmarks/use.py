@@ -60,8 +60,8 @@ from toolkit.backbones.vit import FaceViT, ViT
 from toolkit.backbones.xvector import XVector
 from toolkit.data.pixels import IMAGENET, INSIGHTFACE, PixelScale
 from toolkit.models import export
-from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
 
 BATCH, SECONDS = 8, 3.0
 

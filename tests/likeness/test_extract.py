@@ -24,7 +24,7 @@ from toolkit.backbones.resnet import ResNet34
 from toolkit.data.items import Item
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.training.lock import Busy, only_writer
 from toolkit.training.recipe import Recipe
 

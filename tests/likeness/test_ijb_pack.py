@@ -37,7 +37,7 @@ from toolkit.data.items import Item
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]

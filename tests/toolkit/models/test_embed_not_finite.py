@@ -22,7 +22,8 @@ from modalities.speaker import audio, decoding, folders, long
 from tests import tiny
 from toolkit.data.items import Item
 from toolkit.models import checkpoint
-from toolkit.models.embed import NO_NUMBERS, Diverged, TorchEmbedder, embed, embed_where_readable
+from toolkit.models.embed import NO_NUMBERS, Diverged, embed, embed_where_readable
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.onnx import OnnxEmbedder, Whole
 
 

@@ -33,8 +33,9 @@ from toolkit.data.items import Item
 from toolkit.data.pixels import ADAFACE, INSIGHTFACE, PixelScale
 from toolkit.models import checkpoint, export
 from toolkit.models import onnx as onnx_models
-from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import TorchEmbedder, embed
+from toolkit.models.embed import embed
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")

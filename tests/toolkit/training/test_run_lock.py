@@ -28,7 +28,7 @@ from toolkit.data.batch import Batch
 from toolkit.data.items import Item
 from toolkit.data.source import Dataset
 from toolkit.models import checkpoint
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.onnx import Whole
 from toolkit.training import compare
 from toolkit.training import recipe as recipes
