@@ -77,13 +77,15 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
     """
     if frontend not in get_args(Frontend):
         raise ValueError(f"front-end {frontend!r}: must be one of {', '.join(get_args(Frontend))}")
-    model = resolved(model)
+    included, model = model, resolved(model)
     if named := _MODEL_FILE.fullmatch(model):
+        _refuse_without_torch(model)
         from likeness.models import model_file
 
         return model_file.load(Path(named["file"]), named["name"] or model_file.DEFAULT)
     kind, colon, source = model.partition(":")
     if colon and kind in ("speechbrain", "wespeaker", "insightface"):
+        _refuse_without_torch(model)
         from likeness.models import elsewhere
 
         if kind == "speechbrain":
@@ -92,6 +94,7 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
             return elsewhere.load_wespeaker(Path(source), frontend)
         return elsewhere.load_insightface(source)
     if colon and kind == "hub":
+        _refuse_without_torch(model)
         from likeness.models import hub
 
         return hub.load(source)
@@ -108,9 +111,21 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
         )
     if Path(model).suffix.lower() == ".onnx":
         return _load_onnx(Path(model), frontend, trust)
+    _refuse_without_torch(included)
     from likeness.models.run import load_model
 
     return load_model(Path(model), trust=trust)
+
+
+def _refuse_without_torch(model: str) -> None:
+    """Raise an ImportError, with the way out, for a model that needs torch where there is none."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"model {model!r} needs torch, which cannot be imported here ({error}); where it can, "
+            f"run `likeness export {model} --onnx FILE.onnx`, and give that file here as the model"
+        ) from None
 
 
 def _load_onnx(path: Path, frontend: Frontend, trust: Sequence[str]) -> Loaded:
@@ -121,6 +136,7 @@ def _load_onnx(path: Path, frontend: Frontend, trust: Sequence[str]) -> Loaded:
 
     if (exported := onnx.load(path, trust=trust)) is not None:
         return exported
+    _refuse_without_torch(str(path))
     from likeness.models import elsewhere
 
     return elsewhere.load_onnx(path, frontend)
