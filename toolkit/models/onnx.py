@@ -291,10 +291,14 @@ class Session:
 
 def num_threads() -> int:
     """Return how many threads a graph runs on: OMP_NUM_THREADS where it is set, as for torch, else
-    the number of cores.
+    the number of cores that this process may use.
     """
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdecimal() and int(asked) else os.cpu_count() or 1
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cuda_memory() -> int:
