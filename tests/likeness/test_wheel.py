@@ -201,7 +201,17 @@ def test_the_requirements_of_the_runtime_are_enough(
     assert stated["score"] == pytest.approx(expected, abs=1e-5)
     model = ("--model", "voices.onnx")
     shell(
-        *(command, "embed", *model, "--items", _world / "voices", "--out", "e.npz", "--workers", "2"),
+        *(
+            command,
+            "embed",
+            *model,
+            "--items",
+            _world / "voices",
+            "--out",
+            "e.npz",
+            "--workers",
+            "2",
+        ),
         cwd=tmp_path,
     )
     shell(command, "gallery", "enrol", _world / "voices", "--gallery", "g", *model, cwd=tmp_path)
