@@ -125,7 +125,7 @@ def measure_held_out(
     if measured is not None and measured.embeddings is not None and measured.ids == (*items.ids,):
         matrix = measured.embeddings.astype("float32")
     else:
-        loaded.embedder.move()
+        loaded.embedder.to_device()
         workers = recipe.compute.workers
         matrix = embed_all(
             loaded.embedder, items, loaded.read, what="held-out", workers=workers

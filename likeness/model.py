@@ -361,7 +361,7 @@ class Model:
         Raises:
             ValueError: this machine, or this installation of torch, has no such device.
         """
-        self.loaded.embedder.move(device)
+        self.loaded.embedder.to_device(device)
         return self
 
 
@@ -496,7 +496,7 @@ def load(
         source=name,
         thresholds_file=thresholds,
     )
-    loaded.embedder.move(device or "")
+    loaded.embedder.to_device(device or "")
     return made
 
 

@@ -250,7 +250,7 @@ def load_to_compare(
     fitted = find_calibration(model, calibration)
     loaded = load_to_embed(model, detector=detector, frontend=frontend, trust=trust)
     threshold, source = rule.decide(entries, loaded.meta)
-    loaded.embedder.move()
+    loaded.embedder.to_device()
     if calibration is None:
         fitted = unless_misfit(loaded, fitted, threshold=threshold, warn=warn)
     return Comparer(loaded, fitted, threshold, source)

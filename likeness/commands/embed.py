@@ -220,7 +220,7 @@ def embed_files(
     from toolkit.parallel import processes
 
     loaded, items = _loaded(model, source, out, reading, skips_bad)
-    loaded.embedder.move(processes.start())
+    loaded.embedder.to_device(processes.start())
     extracted = extract.extract(loaded, items, out, batch_size=batch_size, workers=workers)
     if extracted is None:  # another process than the first
         processes.end()

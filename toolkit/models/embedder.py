@@ -127,7 +127,7 @@ class TorchEmbedder(nn.Module):
         made = TorchEmbedder(self.frontend, self.backbone, features=self.features, flip=flip)
         return made.train(self.training)
 
-    def move(self, device: str = "") -> None:
+    def to_device(self, device: str = "") -> None:
         """Run on this device from now on; "" is a GPU where there is one, otherwise the CPU.
 
         Raises:

@@ -52,7 +52,7 @@ class Embedder(Protocol):
     def flipped(self, flip: Flip) -> Embedder:
         """Return an embedder that joins each image's embedding with that of its mirror image."""
 
-    def move(self, device: str = "") -> None:
+    def to_device(self, device: str = "") -> None:
         """Run on this device from now on; "" is a GPU where there is one, otherwise the CPU.
 
         Raises:

@@ -114,7 +114,7 @@ class OnnxEmbedder:
         """Return an embedder of the same graph with another `flip`."""
         return OnnxEmbedder(self.session, self._graph_dim, self.shape, flip)
 
-    def move(self, device: str = "") -> None:
+    def to_device(self, device: str = "") -> None:
         """Do nothing: the graph runs on CUDA where the installed ONNX Runtime has it.
 
         Raises:

@@ -126,7 +126,7 @@ def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Tria
         ValueError: Trial items cannot be read.
     """
     loaded = load_embedder(model, recipe)
-    loaded.embedder.move()
+    loaded.embedder.to_device()
     embeddings = embed_all(
         loaded.embedder, items, loaded.read, what="trial", workers=recipe.compute.workers
     )
