@@ -50,7 +50,7 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from toolkit.backbones.resnet import ResNet34
     from toolkit.losses.softmax import NormFace
     from toolkit.models.checkpoint import save_model
-    from toolkit.models.embed import TorchEmbedder
+    from toolkit.models.embedder import TorchEmbedder
     from toolkit.training.recipe import Recipe
 
     world = tmp_path_factory.mktemp("example")

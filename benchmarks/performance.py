@@ -43,6 +43,7 @@ SCRIPTS = [
     "report",
     "scale",
     "speaker",
+    "start_up",
     "train",
     "use",
     "use_gallery",
@@ -84,6 +85,7 @@ is not in a table was not measured.
 | [report](#report) | the page of `likeness evaluate --report` in a browser |
 | [scale](#scale) | time and memory from ten thousand to ten million; takes half an hour |
 | [speaker](#speaker) | embeddings of recordings, the loader, embeddings to EER |
+| [start_up](#start_up) | what a command costs before it does anything, and bytes installed |
 | [train](#train) | a training step beside the bare network |
 | [use](#use) | torch against ONNX Runtime, and the start of the command line |
 | [use_gallery](#use_gallery) | search in a gallery of a million |

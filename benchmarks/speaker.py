@@ -56,7 +56,8 @@ from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 from toolkit.data.items import Item
-from toolkit.models.embed import TorchEmbedder, embed
+from toolkit.models.embed import embed
+from toolkit.models.embedder import TorchEmbedder
 
 
 @torch.no_grad()

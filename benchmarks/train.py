@@ -48,9 +48,10 @@ from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.statistics import OrderStatistics
-from toolkit.data.batch import Batch, Floats
+from toolkit.data.batch import Batch
 from toolkit.data.items import Item
 from toolkit.data.pixels import IMAGENET, INSIGHTFACE
+from toolkit.data.reading import Floats
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from performance import (
@@ -60,8 +60,8 @@ from toolkit.backbones.vit import FaceViT, ViT
 from toolkit.backbones.xvector import XVector
 from toolkit.data.pixels import IMAGENET, INSIGHTFACE, PixelScale
 from toolkit.models import export
-from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder, in_torch
+from toolkit.models.loaded import Embedder, Loaded
 
 BATCH, SECONDS = 8, 3.0
 
@@ -101,10 +101,9 @@ IMAGES = {
 }
 
 
-def run(embedder: nn.Module, inputs: Tensor) -> None:
+def run(embedder: Embedder, inputs: Tensor) -> None:
     """Embed a batch."""
-    with torch.no_grad():
-        embedder(inputs)
+    embedder.embed_batch(inputs.numpy())
 
 
 def onnx_row(name: str, kind: Kind, repeats: int) -> None:
@@ -124,7 +123,7 @@ def onnx_row(name: str, kind: Kind, repeats: int) -> None:
         check = export.export(model, Path(folder) / "model.onnx")
         exported = exported_models.load(Path(folder) / "model.onnx")
     assert exported is not None
-    shape = (round(SECONDS * 16_000),) if spoken else exported.embedder.backbone.shape
+    shape = (round(SECONDS * 16_000),) if spoken else cast(Any, exported.embedder).shape
     inputs = torch.randn(BATCH, *shape) * 0.1 if spoken else torch.rand(BATCH, *shape) * 255
     works = [
         partial(run, side.embedder, part)
@@ -134,7 +133,7 @@ def onnx_row(name: str, kind: Kind, repeats: int) -> None:
     single, single_onnx, batch, batch_onnx = in_turn(works, repeats, clock=time.perf_counter)
     row(
         name,
-        f"{sum(weights.numel() for weights in model.embedder.parameters()) / 1e6:.1f}",
+        f"{sum(weights.numel() for weights in in_torch(model).parameters()) / 1e6:.1f}",
         f"{check.distance:.0e}",
         f"{check.norm_error:.0e}",
         f"{1e3 * single:.1f}",

@@ -53,7 +53,7 @@ def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
     from modalities.speaker.features import KaldiFbank
     from toolkit.backbones.resnet import ResNet34
     from toolkit.models.checkpoint import save_model
-    from toolkit.models.embed import TorchEmbedder
+    from toolkit.models.embedder import TorchEmbedder
     from toolkit.training import recipe as recipes
 
     size = SIZES[name]

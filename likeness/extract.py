@@ -23,20 +23,13 @@ from eval.formats.provenance import digest
 from eval.progress import as_part
 from eval.types import Embeddings
 from likeness.models.load import aligned_size, refuse_other_reading
-from modalities.face import ijb
 from toolkit.console import console
-from toolkit.data.batch import Bad
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item
-from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import (
-    NO_NUMBERS,
-    Flip,
-    TorchEmbedder,
-    embed_where_readable,
-    refuse_diverged,
-)
-from toolkit.parallel import distributed
+from toolkit.data.reading import Bad
+from toolkit.models.embed import NO_NUMBERS, embed_where_readable, refuse_diverged
+from toolkit.models.loaded import Flip, Loaded
+from toolkit.parallel import processes
 from toolkit.training.lock import Busy, empty, only_writer
 
 PIECE_ITEMS = 8192
@@ -82,7 +75,7 @@ def extract(
     folder = _folder(out)
     pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
     plan = _plan(model, items, piece_items)
-    distributed.agree(**plan)
+    processes.agree(**plan)
     embed = partial(
         embed_where_readable,
         model.embedder,
@@ -94,14 +87,14 @@ def extract(
     with ExitStack() as locked:
 
         def prepare() -> None:
-            if len(pieces) > 1 or distributed.world() > 1 or folder.is_dir():
+            if len(pieces) > 1 or processes.world() > 1 or folder.is_dir():
                 locked.enter_context(only_writer(folder))
                 _prepare(folder, plan, len(pieces))
 
-        distributed.on_main(prepare)
+        processes.on_main(prepare)
         in_memory = _embed_pieces(pieces, folder, embed)
-        distributed.wait()
-        if not distributed.is_main():
+        processes.wait()
+        if not processes.is_main():
             return None
         embedded = in_memory or [_read(_piece_path(folder, i)) for i in range(len(pieces))]
     return _joined(embedded, len(items), model)
@@ -133,7 +126,7 @@ def _embed_pieces(
         so it is not written. Otherwise nothing.
     """
     num_finite, no_numbers, num_done = 0, list[Bad](), 0
-    mine = range(distributed.rank(), len(pieces), distributed.world())
+    mine = range(processes.rank(), len(pieces), processes.world())
     num_items = sum(len(pieces[number]) for number in mine)
     for number in mine:
         items, path = pieces[number], _piece_path(folder, number)
@@ -147,7 +140,7 @@ def _embed_pieces(
         no_numbers += [item for item in bad if item.reason == NO_NUMBERS]
         if len(no_numbers) >= _MANY_NO_NUMBERS:
             refuse_diverged(no_numbers, num_finite)
-        if len(pieces) == 1 and distributed.world() == 1:
+        if len(pieces) == 1 and processes.world() == 1:
             return [(embeddings, bad)]
         _write(path, embeddings, bad)
         if len(pieces) > 1:
@@ -192,11 +185,8 @@ def with_flip(model: Loaded, flip: Flip) -> Loaded:
             f"flip {flip!r} is for images; this is a model of modality {model.modality!r}: leave "
             "it out"
         )
-    plain = model.embedder
-    embedder = TorchEmbedder(plain.frontend, plain.backbone, features=plain.features, flip=flip)
-    return replace(
-        model, embedder=embedder.train(plain.training), settings={**model.settings, "flip": flip}
-    )
+    settings = {**model.settings, "flip": flip}
+    return replace(model, embedder=model.embedder.flipped(flip), settings=settings)
 
 
 def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
@@ -209,6 +199,8 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
         ValueError: The model is of something else than faces, or of faces that cannot be aligned to
             its size; and as `modalities.face.ijb.pack`.
     """
+    from modalities.face import ijb
+
     if model.modality != "face":
         raise ValueError(
             f"--ijb is for models of faces; this is one of modality {model.modality!r}"
@@ -224,7 +216,7 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
 def finish(out: Path) -> None:
     """Remove the pieces, after the result was written."""
     folder = _folder(out)
-    if distributed.is_main() and folder.is_dir():
+    if processes.is_main() and folder.is_dir():
         with suppress(Busy), only_writer(folder):  # who works there now finishes by itself
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -15,14 +15,14 @@ from eval.types import Embeddings, name_first, nfc
 from likeness.inputs import items_of
 from likeness.row_files import DELIMITERS, check_written, table_text
 from likeness.verification import NO_DECISION
-from toolkit.data.batch import Bad
 from toolkit.data.items import Item
+from toolkit.data.reading import Bad
 from toolkit.gallery import lance
 from toolkit.gallery.open import open_gallery
 from toolkit.gallery.rules import Entry
 from toolkit.gallery.store import FILE
-from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import embed_where_readable
+from toolkit.models.loaded import Loaded
 
 Existing = Literal["refuse", "add", "replace", "skip"]
 WRITTEN = (*DELIMITERS, ".json")

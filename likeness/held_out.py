@@ -104,7 +104,7 @@ def measure_held_out(
     from eval.types import Embeddings
     from likeness.scoring import named
     from toolkit.data.items import Items
-    from toolkit.models.embed import embed_all, pick_device
+    from toolkit.parallel.embed import embed_all
     from toolkit.training.measure import load_embedder
     from toolkit.training.of_data import of_data
     from toolkit.training.recipe import Retrieval, Verification
@@ -125,9 +125,11 @@ def measure_held_out(
     if measured is not None and measured.embeddings is not None and measured.ids == (*items.ids,):
         matrix = measured.embeddings.astype("float32")
     else:
-        embedder = loaded.embedder.to(pick_device())
+        loaded.embedder.to_device()
         workers = recipe.compute.workers
-        matrix = embed_all(embedder, items, loaded.read, what="held-out", workers=workers).matrix
+        matrix = embed_all(
+            loaded.embedder, items, loaded.read, what="held-out", workers=workers
+        ).matrix
     embeddings = Embeddings(tuple(items.ids), matrix, loaded.meta)
     scored = score(trials, embeddings)
     return HeldOut(items, embeddings, named(scored, f"held-out trials of {data}"))

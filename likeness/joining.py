@@ -14,7 +14,7 @@ from likeness.missing import refuse_missing_model
 
 if TYPE_CHECKING:
     from likeness.model import Model
-    from toolkit.models.checkpoint import Loaded
+    from toolkit.models.loaded import Loaded
 
 _FRONTEND = "modalities.embedding.rows.Vectors"
 _JOINED = "last.safetensors"  # as in the folder of a run; toolkit.models.checkpoint imports torch
@@ -72,6 +72,7 @@ def join(
     from likeness.models.load import load as load_model
     from likeness.models.trust import entries_of, packages_of
     from toolkit.models import checkpoint
+    from toolkit.models.embedder import in_torch
 
     trusted = entries_of(trust)
     base = load_model(str(model), frontend=frontend, trust=trusted)
@@ -79,7 +80,7 @@ def join(
     trained, description, digest = checkpoint.read(path, checkpoint.FORMAT)
     load_model(str(path), trust=trusted)  # its weights are those of its description
     part = _fitting_head(description, path, base, str(model))
-    tensors = {_renamed(name): value for name, value in base.embedder.state_dict().items()}
+    tensors = {_renamed(name): value for name, value in in_torch(base).state_dict().items()}
     tensors |= {
         f"backbone.head.{name.removeprefix('backbone.')}": value
         for name, value in checkpoint.without_loss(trained).items()
@@ -111,6 +112,8 @@ def _description(
         trained: The description in the head's checkpoint. Its loss, in the recipe, says whether the
             norm measures quality.
     """
+    from toolkit.models.embedder import in_torch
+
     network = {"network": _without_files(base.parts["backbone"]), "head": dict(head)}
     return {
         **{name: trained[name] for name in ("features", "similarity", "step")},
@@ -119,7 +122,7 @@ def _description(
         "frontend": _without_files(base.parts["frontend"]),
         "backbone": {
             "call": "toolkit.models.joined.Joined",
-            "args": {**network, "features": base.embedder.features},
+            "args": {**network, "features": in_torch(base).features},
         },
         "read": base.parts["read"],
         "version": likeness_version(),
@@ -142,7 +145,8 @@ def _fitting_head(
             "give a run of the recipe head: likeness train head --data EMBEDDINGS --out HEAD"
         )
     if not base.parts:
-        kind = "in ONNX form" if hasattr(base.embedder.backbone, "session") else "of this kind"
+        network = getattr(base.embedder, "backbone", base.embedder)
+        kind = "in ONNX form" if hasattr(network, "session") else "of this kind"
         raise ValueError(
             f"{model}: a model {kind} has no weights of torch that a checkpoint can hold; give the "
             "run or checkpoint that it was made from, or train the network on with its weights "

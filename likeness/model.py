@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from eval.thresholds import Far, Thresholds
     from likeness.pairs import VerifiedPairs
     from likeness.verification import Verification
-    from toolkit.data.batch import Bad
     from toolkit.data.items import Item
-    from toolkit.models.checkpoint import Loaded
-    from toolkit.models.embed import Flip
+    from toolkit.data.reading import Bad
     from toolkit.models.export import Parity
+    from toolkit.models.loaded import Flip, Loaded
     from toolkit.training.recipe import Recipe
 
 
@@ -362,13 +361,7 @@ class Model:
         Raises:
             ValueError: this machine, or this installation of torch, has no such device.
         """
-        try:
-            self.loaded.embedder.to(device)
-        except (RuntimeError, AssertionError) as error:
-            raise ValueError(
-                f"device {device!r} cannot be used ({str(error).splitlines()[0]}); give cpu, cuda "
-                "or cuda:NUMBER"
-            ) from None
+        self.loaded.embedder.to_device(device)
         return self
 
 
@@ -481,7 +474,6 @@ def load(
     from likeness.models import load as loading
     from likeness.models.trust import entries_of
     from likeness.verification import find_calibration
-    from toolkit.models.embed import pick_device
 
     name = str(model)
     if calibration is None:
@@ -504,7 +496,8 @@ def load(
         source=name,
         thresholds_file=thresholds,
     )
-    return made.to(device or str(pick_device()))
+    loaded.embedder.to_device(device or "")
+    return made
 
 
 def train(

@@ -22,8 +22,8 @@ from likeness.missing import refuse_missing_files
 from likeness.models.load import Frontend, load_to_embed
 from likeness.thresholds import Rule
 from toolkit.data.items import Item
-from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import embed, pick_device
+from toolkit.models.embed import embed
+from toolkit.models.loaded import Loaded
 
 CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
 NO_DECISION = (
@@ -250,7 +250,7 @@ def load_to_compare(
     fitted = find_calibration(model, calibration)
     loaded = load_to_embed(model, detector=detector, frontend=frontend, trust=trust)
     threshold, source = rule.decide(entries, loaded.meta)
-    loaded.embedder.to(pick_device())
+    loaded.embedder.to_device()
     if calibration is None:
         fitted = unless_misfit(loaded, fitted, threshold=threshold, warn=warn)
     return Comparer(loaded, fitted, threshold, source)

@@ -75,7 +75,7 @@ from toolkit.gallery.open import open_gallery
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
 from toolkit.models import onnx as onnx_models
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.training.recipe import Recipe
 
 EXAMPLES = int(os.environ.get("LIKENESS_FUZZ_EXAMPLES", "40"))

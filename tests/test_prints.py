@@ -16,7 +16,7 @@ import pytest
 from eval.progress import Report
 from likeness.cli import main
 from toolkit.console import console
-from toolkit.data.batch import Bad
+from toolkit.data.reading import Bad
 from toolkit.printing import argument_parser, is_terminal, say
 from toolkit.showing import Steps
 from toolkit.training.log import BadItems

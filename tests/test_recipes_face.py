@@ -23,7 +23,7 @@ from modalities.face import pickled, recordio_writer
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
 from toolkit.data.images import encode
 from toolkit.data.items import Item
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Recipe

@@ -10,13 +10,11 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from toolkit.backbones.external import described
+from toolkit.backbones.given import described
+from toolkit.data.reading import name_of
 
-_NUMBERS = "fiub"  # the kinds of numpy's types that are numbers: floats, integers and booleans
 # What a part is called with to make a module, and what the module is then called with.
 _MADE_WITH = {
     "frontend": "without arguments",
@@ -28,20 +26,6 @@ _CALLED_WITH = {
     "backbone": ("features", "lengths"),
     "loss": ("z", "y", "z_key"),
 }
-
-
-def name_of(part: Any) -> str:
-    """Return the name of a class, a function or an instance, with its module.
-
-    Example:
-        >>> name_of(partial(nn.Linear, 3)), name_of(nn.ReLU())
-        ('torch.nn.modules.linear.Linear', 'torch.nn.modules.activation.ReLU')
-    """
-    while isinstance(part, partial):
-        part = part.func
-    if not hasattr(part, "__qualname__"):
-        part = type(part)
-    return f"{part.__module__}.{part.__qualname__}"
 
 
 def check_factory(part: Any, field: str) -> None:
@@ -193,26 +177,3 @@ def check_loss(value: Any, loss: nn.Module) -> Tensor:
             "embeddings by torch alone, without detach() and numpy"
         )
     return value
-
-
-def as_input(value: Any, part: Any, item: str) -> NDArray[Any]:
-    """Return what a reading or an augmentation gives as an array of numbers.
-
-    Args:
-        value: What it gives; a tensor becomes an array.
-        part: The reading or augmentation.
-        item: The id of the item.
-
-    Raises:
-        TypeError: It is no array of numbers. This is a mistake in the part, and not in the item.
-    """
-    array = value.numpy(force=True) if isinstance(value, Tensor) else value
-    if not isinstance(array, np.ndarray) or not array.ndim or array.dtype.kind not in _NUMBERS:
-        what = described(value)
-        if isinstance(array, np.ndarray):
-            what = f"an array {array.shape} of {array.dtype}"
-        raise TypeError(
-            f"{name_of(part)} gives {what} for item {item}; it must return an array of numbers: "
-            "waves (samples,), or images (channels, height, width)"
-        )
-    return array

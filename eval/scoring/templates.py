@@ -25,6 +25,7 @@ similarities do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -38,6 +39,7 @@ from eval.types import Embeddings, Floats, Floats32, check_choice, nfc
 
 Method = Literal["mean", "norm_weighted", "ijb", "ijb_mean"]
 
+_FEW = 1000  # rows
 _BLOCK = 1 << 19  # cells that are float64 at a time: 4 MB, which stay in the cache
 
 
@@ -116,12 +118,16 @@ def _sums(
     matrix: Floats32, rows: NDArray[Any], group: NDArray[Any], factor: Floats, num_groups: int
 ) -> Floats:
     """(num_groups, D) sums of factor * matrix[rows] over each group, in float64: a sparse product
-    for each block of the sorted groups.
+    for each block of the sorted groups. Few rows are added one by one, to the same sums.
     """
-    from scipy.sparse import csr_array  # a tenth of a second to import, needed here only
+    sums = np.zeros((num_groups, matrix.shape[1]))
+    # scipy.sparse takes a tenth of a second to import, and a small image does without scipy
+    if rows.size <= _FEW or find_spec("scipy") is None:
+        np.add.at(sums, group, factor[:, None] * matrix[rows])
+        return sums
+    from scipy.sparse import csr_array
 
     keep_freed_memory()
-    sums = np.zeros((num_groups, matrix.shape[1]))
     order = np.argsort(group, kind="stable")
     in_place = bool((order[1:] > order[:-1]).all()) and bool((rows[1:] == rows[:-1] + 1).all())
     step = max(1, _BLOCK // matrix.shape[1])

@@ -13,9 +13,9 @@ from typing import Literal, TypeVar
 
 from eval.progress import report
 from likeness.inputs import suffixes_of
-from toolkit.data.batch import Unreadable
 from toolkit.data.inspection import Content, Header, Inspection, digest_of_bytes
 from toolkit.data.items import Item
+from toolkit.data.reading import Unreadable
 
 T = TypeVar("T")
 R = TypeVar("R")

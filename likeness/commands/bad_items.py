@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from toolkit.printing import one_line, say
 
 if TYPE_CHECKING:
-    from toolkit.data.batch import Bad
+    from toolkit.data.reading import Bad
 
 NUM_NAMED = 20  # so many are named, and the others counted
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from toolkit.data.items import Item
-    from toolkit.models.checkpoint import Loaded
+    from toolkit.models.loaded import Loaded
 
 app = typer.Typer()
 
@@ -217,14 +217,13 @@ def embed_files(
     # These are slow to import, so that what can be refused without them was refused before.
     from eval.formats import embeddings
     from likeness import extract
-    from toolkit.models.embed import pick_device
-    from toolkit.parallel import distributed
+    from toolkit.parallel import processes
 
     loaded, items = _loaded(model, source, out, reading, skips_bad)
-    loaded.embedder.to(distributed.start() or pick_device())
+    loaded.embedder.to_device(processes.start())
     extracted = extract.extract(loaded, items, out, batch_size=batch_size, workers=workers)
     if extracted is None:  # another process than the first
-        distributed.end()
+        processes.end()
         return
     embedded, bad = extracted
     print_bad(bad, f"items; `embed` names the first {NUM_NAMED}")
@@ -236,7 +235,7 @@ def embed_files(
         )
     embeddings.write(out, embedded)
     extract.finish(out)
-    distributed.end()
+    processes.end()
     say(
         f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
         + (f"; {len(bad)} unreadable items left out" if bad else "")

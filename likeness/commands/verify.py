@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from likeness.pairs import Pair
     from likeness.verification import Comparer, Verification
-    from toolkit.models.checkpoint import Loaded
+    from toolkit.models.loaded import Loaded
 
 app = typer.Typer()
 

@@ -17,13 +17,7 @@ from eval.types import name_first
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.weights import load_published, read_weights
 
-SUFFIXES = (".pt", ".pth")
 _WRAPPED = re.compile(r"^(module\.|backbone\.)+")
-
-
-def is_state_dict(source: str) -> bool:
-    """Return whether a path names a file of torch and not one of ONNX or a folder."""
-    return Path(source).suffix.lower() in SUFFIXES
 
 
 def read_network(path: Path) -> IResNet:

@@ -42,8 +42,8 @@ from toolkit.backbones.hub.image import HubImage
 from toolkit.backbones.hub.network import configuration, fill
 from toolkit.backbones.hub.speech import HubSpeech
 from toolkit.data.pixels import PixelScale
-from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
 from toolkit.models.parts import Part, describe
 
 _BILINEAR, _BICUBIC = 2, 3  # Pillow's numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.training import start
 from toolkit.training.start import Initial
 

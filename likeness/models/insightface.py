@@ -37,11 +37,17 @@ Kind = Literal[
 ]
 MAX_BYTES = 2**31 - 1  # of one file: what a protocol buffer holds at most
 LICENCE = "the weights that InsightFace publishes are for non-commercial research only"
+_OF_TORCH = (".pt", ".pth")
 _MAX_MANIFEST = 2**20
 _HEAD_NODES = 8  # the number of nodes that ArcFaceONNX looks at
 _MAX_NAMES = 1000  # of outputs that are looked at
 _TRUST_SIZE = "; if it is one all the same, state its size after it, @size=HEIGHTxWIDTH"
 _LANDMARK_OUTPUTS = (9, 15)  # of an SCRFD detector with the five landmarks
+
+
+def is_state_dict(source: str) -> bool:
+    """Return whether a path names a file of torch and not one of ONNX or a folder."""
+    return Path(source).suffix.lower() in _OF_TORCH
 
 
 class Pack(NamedTuple):

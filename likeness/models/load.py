@@ -36,44 +36,24 @@ checkpoint. Models of other projects are scored by the cosine.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-
-from eval.formats.provenance import digest, sha256
+from eval.formats.provenance import sha256
 from eval.progress import step
 from eval.types import check_counts
 from likeness.included import resolved
-from likeness.models import arcface_torch, hub, insightface, model_file, speechbrain, wespeaker
-from likeness.models import onnx as exported
-from likeness.models.run import load_model
-from modalities.face import align, images
-from modalities.speaker import audio, long
-from modalities.speaker.features import KaldiFbank, RawWave
-from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from toolkit.backbones.weights import read_weights
-from toolkit.console import console
-from toolkit.data.pixels import INSIGHTFACE, PixelScale
-from toolkit.models import onnx
-from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import TorchEmbedder
-from toolkit.models.parts import describe
+from toolkit.models.loaded import Loaded
 
 # What a reading in parts takes over from the model's own.
 _OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
 Frontend = Literal["wespeaker", "3dspeaker"]
-# These are WESPEAKER_FBANK and THREED_SPEAKER_FBANK of modalities/speaker/features.py without
-# dither, which is for training only.
-_KALDI: dict[str, dict[str, Any]] = {
-    "wespeaker": {"window": "hamming", "scale": 32768.0},
-    "3dspeaker": {"window": "povey", "scale": 1.0},
-}
+# a Python file of the user, perhaps with the name of a network in it
+_MODEL_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
 
 
 @step("loading the model")
@@ -97,18 +77,27 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
     """
     if frontend not in get_args(Frontend):
         raise ValueError(f"front-end {frontend!r}: must be one of {', '.join(get_args(Frontend))}")
-    model = resolved(model)
-    if named := model_file.named(model):
-        return model_file.load(*named)
+    included, model = model, resolved(model)
+    if named := _MODEL_FILE.fullmatch(model):
+        _refuse_without_torch(model)
+        from likeness.models import model_file
+
+        return model_file.load(Path(named["file"]), named["name"] or model_file.DEFAULT)
     kind, colon, source = model.partition(":")
-    if colon and kind == "speechbrain":
-        return _load_speechbrain(source)
-    if colon and kind == "wespeaker":
-        return _load_wespeaker(Path(source), frontend)
+    if colon and kind in ("speechbrain", "wespeaker", "insightface"):
+        _refuse_without_torch(model)
+        from likeness.models import elsewhere
+
+        if kind == "speechbrain":
+            return elsewhere.load_speechbrain(source)
+        if kind == "wespeaker":
+            return elsewhere.load_wespeaker(Path(source), frontend)
+        return elsewhere.load_insightface(source)
     if colon and kind == "hub":
+        _refuse_without_torch(model)
+        from likeness.models import hub
+
         return hub.load(source)
-    if colon and kind == "insightface":
-        return _load_insightface(source)
     if colon and kind == "timm":
         raise ValueError(
             f"model {model!r}: networks of timm are not read by name; give hub:FOLDER_OR_ID for a "
@@ -121,8 +110,36 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
             "checkpoint or a run directory"
         )
     if Path(model).suffix.lower() == ".onnx":
-        return exported.load(Path(model), trust=trust) or _load_onnx(Path(model), frontend)
+        return _load_onnx(Path(model), frontend, trust)
+    _refuse_without_torch(included)
+    from likeness.models.run import load_model
+
     return load_model(Path(model), trust=trust)
+
+
+def _refuse_without_torch(model: str) -> None:
+    """Raise an ImportError, with the way out, for a model that needs torch where there is none."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"model {model!r} needs torch, which cannot be imported here ({error}); where it can, "
+            f"run `likeness export {model} --onnx FILE.onnx`, and give that file here as the model"
+        ) from None
+
+
+def _load_onnx(path: Path, frontend: Frontend, trust: Sequence[str]) -> Loaded:
+    """Load a file of `likeness export`, without torch, or a network from elsewhere, behind torch's
+    filterbanks.
+    """
+    from likeness.models import onnx
+
+    if (exported := onnx.load(path, trust=trust)) is not None:
+        return exported
+    _refuse_without_torch(str(path))
+    from likeness.models import elsewhere
+
+    return elsewhere.load_onnx(path, frontend)
 
 
 def load_to_embed(
@@ -204,6 +221,8 @@ def in_parts(
         raise ValueError(
             f"chunk_seconds {chunk_seconds:g}: chunks of at least 1 s are allowed, or 0 for none"
         )
+    from modalities.speaker import long
+
     bound = model.read.keywords if isinstance(model.read, partial) else {}
     kept = {key: value for key, value in bound.items() if key in _OF_EVERY_READING}
     read = partial(
@@ -230,7 +249,11 @@ def find_detector(model: str) -> Path | None:
     None for every other MODEL, also for one file of a pack.
     """
     kind, _, source = model.partition(":")
-    if kind != "insightface" or arcface_torch.is_state_dict(source):
+    if kind != "insightface":
+        return None
+    from likeness.models import insightface
+
+    if insightface.is_state_dict(source):
         return None
     return insightface.find(source).detector
 
@@ -241,6 +264,8 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
     Raises:
         ValueError: Faces cannot be aligned to this size. It is raised before any work is done.
     """
+    from modalities.face import align
+
     bound = model.read.keywords if isinstance(model.read, partial) else {}
     size = bound.get("size", (112, 112))  # images.read's own default
     # modalities.face.align.read takes a height alone, or a height and a width.
@@ -273,6 +298,9 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
     """
     if detector is None:
         return model
+    from likeness.models import insightface
+    from modalities.face import align
+
     if model.modality != "face":
         raise ValueError(
             f"--detector {detector} finds faces, but this is a model of modality "
@@ -305,168 +333,3 @@ def refuse_other_reading(model: Loaded, option: str) -> None:
             f"{option}: the model reads its items by {module}.{getattr(function, '__name__', '')}, "
             "which this option would replace; leave it out, or do its work in that function"
         )
-
-
-def _speaker(
-    frontend: nn.Module, backbone: nn.Module, summed: str, *, rate_hz: int = 16_000
-) -> Loaded:
-    """Return a model of speech that reads audio at this rate and is scored by the cosine."""
-    read = partial(audio.read, rate_hz=rate_hz)
-    return Loaded(TorchEmbedder(frontend, backbone).eval(), read, "speaker", "cosine", summed, 0)
-
-
-def _summed(path: Path, frontend: Frontend) -> str:
-    """Return the digest of a model whose file does not state its front-end.
-
-    Embeddings of two front-ends do not compare, so the front-end is part of the digest. With the
-    default front-end it is the digest of the file alone.
-    """
-    return sha256(path) if frontend == "wespeaker" else digest([sha256(path), frontend])
-
-
-def _load_state(path: Path) -> dict[str, Tensor]:
-    """Read a pickled state dict, of which only tensors are taken."""
-    if not path.is_file():
-        raise ValueError(
-            f"{path} does not exist; give the folder or the file of the model's weights"
-        )
-    return read_weights(path)
-
-
-def _load_speechbrain(source: str) -> Loaded:
-    yaml, weights = speechbrain.find_files(source)
-    settings, backbone = speechbrain.read_settings(yaml)
-    speechbrain.fill(backbone.network, _load_state(weights), str(weights))
-    summed = digest([sha256(yaml), sha256(weights)])
-    rate_hz = settings.get("rate_hz", 16_000)
-    return _speaker(SpeechBrainFbank(**settings), backbone, summed, rate_hz=rate_hz)
-
-
-def _load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
-    file = path / "avg_model.pt" if path.is_dir() else path
-    backbone, num_mels, part = wespeaker.network(file, _load_state(file))
-    fbank = partial(KaldiFbank, num_mels=num_mels, **_KALDI[frontend])
-    loaded = _speaker(fbank(), backbone, _summed(file, frontend))
-    parts = {"frontend": fbank, "backbone": part, "read": loaded.read}
-    return replace(loaded, parts={name: describe(value, name) for name, value in parts.items()})
-
-
-class OnnxNetwork(nn.Module):
-    """A network in ONNX Runtime behind the backbone signature.
-
-    It takes no lengths, so the batches of `embed` hold equal lengths only.
-    """
-
-    pads_exactly = False
-
-    def __init__(self, session: Any, in_dim: int, dim: int):
-        super().__init__()
-        self.session, self.in_dim, self.dim = session, in_dim, dim
-        self.input = session.get_inputs()[0].name
-        self.one_by_one = session.get_inputs()[0].shape[0] == 1
-        self.dtype = np.uint8 if session.get_inputs()[0].type == "tensor(uint8)" else np.float32
-
-    def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the raw embeddings (B, dim).
-
-        Args:
-            features: (B, T, in_dim), where in_dim is 1 for waves, or images (B, in_dim, H, W).
-            lengths: Not used.
-        """
-        values = features.float().cpu().numpy().astype(self.dtype, copy=False)
-        values = values[..., 0] if len(self.session.get_inputs()[0].shape) == 2 else values
-        groups = values[:, None] if self.one_by_one else [values]
-        rows = [
-            torch.from_numpy(self.session.run(None, {self.input: group})[0]).reshape(len(group), -1)
-            for group in groups
-        ]
-        return torch.cat(rows).to(features.device)
-
-
-def _try_out(session: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return what a network gives for one random input of this shape: (1, dim) or (1, 1, dim)."""
-    probe = torch.zeros(shape).normal_(generator=torch.Generator().manual_seed(0)).numpy()
-    try:
-        value = session.get_inputs()[0]
-        if value.type == "tensor(uint8)":
-            probe = probe.astype(np.uint8)
-        z: np.ndarray[Any, Any] = session.run(None, {value.name: probe})[0]
-    except Exception as error:  # onnxruntime's exceptions have no base but Exception
-        raise ValueError(
-            f"{path}: it does not run on an input of {shape} ({str(error).splitlines()[0][:200]})"
-        ) from None
-    if z.ndim not in (2, 3) or z.shape[0] != 1:
-        raise ValueError(f"{path}: it gives {z.shape} for one input; (1, dim) is needed")
-    return z
-
-
-def _load_insightface(source: str) -> Loaded:
-    if arcface_torch.is_state_dict(source):
-        return _load_arcface_torch(Path(source))
-    pack = insightface.find(source)
-    path, (size, mean, std, bgr) = pack.recognition, pack.pixels
-    session = onnx.open_session(path)
-    if session.text is not None:
-        raise ValueError(
-            f"{path}: this is a file of likeness export, whose graph scales the pixels itself; "
-            f"give it without insightface:, as {path}"
-        )
-    value = session.get_inputs()[0]
-    takes_bytes = value.type == "tensor(uint8)" and pack.stated and (mean, std) == (0.0, 1.0)
-    if value.type != "tensor(float)" and not takes_bytes:
-        raise ValueError(
-            f"{path}: its input is {value.name} {value.type} {value.shape}; floats are needed"
-        )
-    network = OnnxNetwork(session, 3, _try_out(session, path, (1, 3, *size)).size)
-    read = partial(images.read, size=size)
-    # Unless a manifest or the user states the pixels, they follow from the file, whose sum is then
-    # enough.
-    pixels = f"{mean} {std}" if pack.stated else pack.named
-    summed = digest([sha256(path), pixels]) if pixels else sha256(path)
-    insightface.say(pack)
-    frontend = PixelScale((mean,) * 3, (std,) * 3, scale=1.0, bgr=bgr)
-    return Loaded(TorchEmbedder(frontend, network).eval(), read, "face", "cosine", summed, 0)
-
-
-def _load_arcface_torch(path: Path) -> Loaded:
-    network, summed = arcface_torch.read_network(path), sha256(path)
-    size = network.image_size
-    console.print(f"{path}: {size} x {size} RGB, (x - 127.5) / 127.5; {insightface.LICENCE}")
-    read = partial(images.read, size=(size, size))
-    return Loaded(TorchEmbedder(INSIGHTFACE(), network).eval(), read, "face", "cosine", summed, 0)
-
-
-def _load_onnx(path: Path, frontend: Frontend) -> Loaded:
-    session, summed = onnx.open_session(path), sha256(path)
-    probe: tuple[int, ...]
-    front: nn.Module
-    inputs, outputs = session.get_inputs(), session.get_outputs()
-    stated = "; ".join(f"{value.name} {value.type} {value.shape}" for value in inputs)
-    if (
-        len(inputs) != 1
-        or inputs[0].type != "tensor(float)"
-        or len(inputs[0].shape) not in (2, 3)
-        or not outputs
-    ):
-        image = (
-            ": a network over images is given as insightface:FILE.onnx"
-            if len(inputs) == 1 and len(inputs[0].shape) == 4
-            else ""
-        )
-        raise ValueError(
-            f"{path}: its inputs are {stated}; one input of floats is needed, filterbanks "
-            f"(B, T, F) or waves (B, S){image}"
-        )
-    if len(inputs[0].shape) == 2:
-        front, in_dim, probe = RawWave(), 1, (1, 16_000)
-    else:
-        in_dim = inputs[0].shape[2] if isinstance(inputs[0].shape[2], int) else 80
-        front, probe = KaldiFbank(num_mels=in_dim, **_KALDI[frontend]), (1, 200, in_dim)
-        summed = _summed(path, frontend)
-    if isinstance(inputs[0].shape[1], int):
-        raise ValueError(
-            f"{path}: its input {stated} has a fixed length; export it with a dynamic one, for "
-            "recordings of any length"
-        )
-    network = OnnxNetwork(session, in_dim, _try_out(session, path, probe).size)
-    return _speaker(front, network, summed)

@@ -7,7 +7,6 @@ without running code.
 from __future__ import annotations
 
 import hashlib
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -31,26 +30,16 @@ from modalities.speaker.features import RawWave
 from toolkit.backbones.external import External, Unfit
 from toolkit.backbones.weights import read_weights
 from toolkit.data.pixels import PixelScale
+from toolkit.data.reading import name_of
 from toolkit.models import foreign, user_files
-from toolkit.models.checkpoint import Loaded, put
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.checkpoint import put
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
 from toolkit.models.parts import Part, describe
-from toolkit.part_checks import check_features, made, name_of
+from toolkit.part_checks import check_features, made
 
 DEFAULT = "MODEL"
-_NAMED = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
 _REMEDY = "take the weights of this network, or set prefix or leave_out of the Network"
-
-
-def named(model: str) -> tuple[Path, str] | None:
-    """Return the file and the name that a MODEL means; None where it is of another kind.
-
-    Example:
-        >>> named("own.py:SMALL"), named("runs/voices")
-        ((PosixPath('own.py'), 'SMALL'), None)
-    """
-    match = _NAMED.fullmatch(model)
-    return None if match is None else (Path(match["file"]), match["name"] or DEFAULT)
 
 
 def load(path: Path, name: str = DEFAULT) -> Loaded:

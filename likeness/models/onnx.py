@@ -8,8 +8,8 @@ from typing import cast
 
 from likeness.models.parts import restore
 from likeness.models.trust import check_trusted
-from toolkit.data.batch import Read
-from toolkit.models.checkpoint import Loaded
+from toolkit.data.reading import Read
+from toolkit.models.loaded import Loaded
 from toolkit.models.onnx import read
 
 

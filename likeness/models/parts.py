@@ -13,8 +13,6 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any, Literal
 
-from torch import nn
-
 from likeness.models.trust import OURS
 from toolkit.models import foreign
 from toolkit.models.described import check_arguments
@@ -117,7 +115,7 @@ def _target(call: Any, name: str, kind: Literal["module", "read"]) -> Any:
         target = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError):
         raise ValueError(f"{name}: {call!r} does not exist in this version of Likeness") from None
-    if kind == "module" and not (inspect.isclass(target) and issubclass(target, nn.Module)):
+    if kind == "module" and not (inspect.isclass(target) and foreign.is_network(target)):
         raise ValueError(f"{name}: {call!r} is no network module")
     if kind == "read" and not (
         inspect.isfunction(target) and attribute == "read" and module_name.startswith("modalities.")

@@ -17,7 +17,6 @@ from likeness.models.parts import restore
 from likeness.models.trust import check_trusted
 from toolkit.models.checkpoint import (
     FORMAT,
-    Loaded,
     find_model,
     norm_is_quality,
     put,
@@ -25,8 +24,9 @@ from toolkit.models.checkpoint import (
     without_loss,
     without_weights,
 )
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.foreign import parts_in
+from toolkit.models.loaded import Loaded
 from toolkit.models.parts import Part
 
 _MAX_NAME = 256  # characters

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import secrets
 import socket
@@ -24,7 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from fastapi import Depends, FastAPI, File, Form, Request
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
@@ -387,7 +385,7 @@ def serve(
     import uvicorn
 
     limits, model = limits or Limits(), comparer.model
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // limits.workers))
+    model.embedder.share_cores(limits.workers)
     made = not token
     token = token or secrets.token_urlsafe(24)
     if len(token) < MIN_TOKEN:

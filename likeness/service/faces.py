@@ -16,7 +16,7 @@ import numpy as np
 from modalities.face import align
 from toolkit.data.images import BadImage, Pixels, encode, open_encoded
 from toolkit.data.items import Item
-from toolkit.models.checkpoint import Loaded
+from toolkit.models.loaded import Loaded
 
 MAX_FACES = 30  # of one photograph that are given back, those of the highest scores
 

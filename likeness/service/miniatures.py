@@ -14,7 +14,7 @@ from modalities.face.images import decode
 from modalities.speaker import audio
 from toolkit.data.images import encode
 from toolkit.data.items import Item
-from toolkit.models.checkpoint import Loaded
+from toolkit.models.loaded import Loaded
 
 MAX_EDGE = 192  # pixels
 MAX_SECONDS = 8.0

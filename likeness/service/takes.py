@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from likeness.service.limits import Limits
 from modalities.face import align, images
-from toolkit.models.checkpoint import Loaded
+from toolkit.models.loaded import Loaded
 
 Kind = Literal["recordings", "photographs", "crops", "faces", "images"]
 _SOUNDS = ("WAV", "FLAC", "OGG (Vorbis, Opus)", "MP3", "AIFF", "SPHERE")

@@ -34,8 +34,8 @@ from toolkit.data.images import SUFFIXES, BadImage, check_size, open_encoded
 from toolkit.data.items import Item
 from toolkit.gallery import media
 from toolkit.gallery.media import Medium
-from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import embed_where_readable
+from toolkit.models.loaded import Loaded
 
 _log = logging.getLogger("likeness.serve")
 

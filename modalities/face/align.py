@@ -36,9 +36,9 @@ from modalities.face import scrfd, yunet
 from modalities.face.images import decode
 from toolkit.console import console
 from toolkit.data import tree
-from toolkit.data.batch import Bad
 from toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
 from toolkit.data.items import Item, Items
+from toolkit.data.reading import Bad
 from toolkit.models.onnx import open_session
 
 Choose = Literal["largest", "central"]

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
-from toolkit.data.batch import Array
 from toolkit.data.forms import takes
 from toolkit.data.images import Pixels, to_floats, to_levels, to_pixels
+from toolkit.data.reading import Array
 
 Matrix = NDArray[np.float64]
 

@@ -13,7 +13,6 @@ import cv2
 import numpy as np
 
 from modalities.face.recordio import RECORD_SUFFIX, join_parts
-from toolkit.data.batch import Array
 from toolkit.data.forms import DType, check_dtype
 from toolkit.data.images import (
     BadImage,
@@ -23,6 +22,7 @@ from toolkit.data.images import (
     file_bytes,
 )
 from toolkit.data.items import Item
+from toolkit.data.reading import Array
 
 Fit = Literal["exact", "resize", "pad"]
 

@@ -17,10 +17,10 @@ from PIL import Image
 from eval.types import Trials
 from modalities.image import packed
 from modalities.image.splits import Split, check_split, stratified
-from toolkit.data.batch import Floats
 from toolkit.data.images import BadImage, to_floats
 from toolkit.data.items import Item
 from toolkit.data.pairs import draw_pairs
+from toolkit.data.reading import Floats
 
 EDGE = 8
 _ENDINGS = (".digits", ".digits" + packed.COMPRESSED)

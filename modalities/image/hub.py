@@ -12,9 +12,9 @@ import numpy as np
 from PIL import Image
 
 from modalities.image import images
-from toolkit.data.batch import Array
 from toolkit.data.images import BadImage, Pixels, as_input, to_pixels
 from toolkit.data.items import Item
+from toolkit.data.reading import Array
 
 _MAX_PIXELS = 4096 * 4096  # of what an image is resized to
 _EXACT = 1e-5  # how near the scale of `patched_size` comes to the largest that fits

@@ -17,7 +17,6 @@ from PIL import Image
 
 from eval.reports.media import MAX_PIXELS
 from modalities.image import packed
-from toolkit.data.batch import Array
 from toolkit.data.forms import DType, check_dtype
 from toolkit.data.images import (
     BadImage,
@@ -29,6 +28,7 @@ from toolkit.data.images import (
     open_encoded,
 )
 from toolkit.data.items import Item
+from toolkit.data.reading import Array
 
 _RAW = re.compile(
     r"\.u8_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?"

@@ -23,9 +23,9 @@ from eval.formats import npz
 from eval.types import name_first
 from modalities.image import images, packed
 from modalities.image.splits import Split, check_split
-from toolkit.data.batch import Floats
 from toolkit.data.images import BadImage, to_floats
 from toolkit.data.items import Item
+from toolkit.data.reading import Floats
 from toolkit.data.source import Count
 
 FETCH = (

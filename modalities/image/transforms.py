@@ -16,10 +16,10 @@ from typing import Any
 import cv2
 import numpy as np
 
-from toolkit.data.batch import Array
 from toolkit.data.forms import takes
 from toolkit.data.images import Box, EncodedImage, Pixels, to_floats, to_levels, to_pixels
 from toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
+from toolkit.data.reading import Array
 
 Range = tuple[float, float]
 

@@ -15,8 +15,8 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from toolkit.data.batch import Unreadable
 from toolkit.data.items import Item
+from toolkit.data.reading import Unreadable
 
 Wave = NDArray[np.float32]
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")  # through libsndfile

@@ -18,8 +18,9 @@ from modalities.speaker import audio, folders
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.statistics import OrderStatistics
 from toolkit.models import export
-from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import TorchEmbedder, embed
+from toolkit.models.embed import embed
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
 
 for package in ("onnxruntime", "onnxscript", "lancedb", "pyarrow", "h5py"):
     pytest.importorskip(package)

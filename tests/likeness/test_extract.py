@@ -24,7 +24,8 @@ from toolkit.backbones.resnet import ResNet34
 from toolkit.data.items import Item
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
 from toolkit.training.lock import Busy, only_writer
 from toolkit.training.recipe import Recipe
 
@@ -80,7 +81,7 @@ def test_pieces_join_in_order_and_go_on_where_they_stopped(
             raise KeyboardInterrupt
         return audio.read(item)
 
-    counted = checkpoint.Loaded(
+    counted = Loaded(
         loaded.embedder, stopping, loaded.modality, loaded.similarity, loaded.digest, loaded.step
     )
     with pytest.raises(KeyboardInterrupt):

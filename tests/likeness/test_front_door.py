@@ -37,7 +37,7 @@ from toolkit.data.items import Item
 from toolkit.data.pixels import PixelScale
 from toolkit.losses.softmax import NormFace
 from toolkit.models.checkpoint import save_model
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.training.recipe import Recipe
 
 

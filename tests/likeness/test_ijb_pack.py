@@ -37,7 +37,8 @@ from toolkit.data.items import Item
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
 from toolkit.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -474,7 +475,7 @@ def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: P
     (copied / "meta" / "ijbb_face_tid_mid.txt").write_text("1.png 1 1\n")
     with pytest.raises(ValueError, match="the meta files of 2 packs"):
         extract.ijb_pack(loaded, copied)
-    speech = checkpoint.Loaded(loaded.embedder, loaded.read, "speaker", "cosine", "", 0)
+    speech = Loaded(loaded.embedder, loaded.read, "speaker", "cosine", "", 0)
     with pytest.raises(ValueError, match="modality 'speaker'"):
         extract.ijb_pack(speech, small.root)
     with pytest.raises(ValueError, match="flip 'sum'"):
@@ -484,7 +485,7 @@ def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: P
         match="64 x 64",
     ):
         extract.ijb_pack(
-            checkpoint.Loaded(
+            Loaded(
                 loaded.embedder,
                 partial(images.read, size=(64, 64), fit="resize"),
                 "face",
@@ -494,9 +495,7 @@ def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: P
             ),
             small.root,
         )
-    narrow = checkpoint.Loaded(
-        loaded.embedder, partial(images.read, size=(112, 96)), "face", "cosine", "", 0
-    )
+    narrow = Loaded(loaded.embedder, partial(images.read, size=(112, 96)), "face", "cosine", "", 0)
     made, listed = extract.ijb_pack(narrow, small.root)
     value = made.read(listed[0])
     assert isinstance(value, np.ndarray)

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from toolkit.console import console, interruptible
-from toolkit.data.batch import Bad
+from toolkit.data.reading import Bad
 from toolkit.training.log import BadItems
 
 # rich reads these as a style, the end of one that never began, and an emoji

@@ -8,6 +8,8 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
+from toolkit.backbones.given import described
+
 Lengths = Literal["none", "relative", "counts"]
 Fault = Literal["setting", "network", "input", "output", "shape", "numbers", "padding"]
 # How far padding may move an embedding that is said to be exact, relative to its largest value.
@@ -312,22 +314,3 @@ def _picked(given: Any, output: int | str) -> Any:
             f"output is {output!r}, and the network gives {described(given)}",
             "name one of its values, or leave output out",
         ) from None
-
-
-def described(given: Any) -> str:
-    """Return what a network, or another part of a model, gives, in words.
-
-    Example:
-        >>> described((torch.zeros(2, 3), None))
-        'a tuple of 2: a tensor (2, 3), None'
-    """
-    if given is None:
-        return "None"
-    if isinstance(given, Tensor):
-        return f"a tensor {tuple(given.shape)}"
-    if isinstance(given, Mapping):
-        return f"a {type(given).__name__} of {', '.join(map(str, given))}"
-    if isinstance(given, tuple | list):
-        values = f": {', '.join(map(described, given[:4]))}" if given else ""
-        return f"a {type(given).__name__} of {len(given)}{values}"
-    return f"a {type(given).__name__}"

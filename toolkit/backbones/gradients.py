@@ -158,7 +158,8 @@ class GradientHistograms(nn.Module):
         self.cells, self.bins, self.sigma, self.shrinkage = cells, bins, sigma, shrinkage
         self.size = bins * cells * ((cells + 1) // 2)
         self.register_buffer("mean", torch.zeros(self.size))
-        self.register_buffer("whitening", torch.eye(self.size))
+        # torch.eye imports torch's compiler, a second's work, where models are restored
+        self.register_buffer("whitening", torch.zeros(self.size, self.size).fill_diagonal_(1.0))
         self.gain = norm * min(dim, self.size) ** -0.5
         self.linear = nn.Linear(self.size, dim, bias=False)
         nn.init.orthogonal_(self.linear.weight)

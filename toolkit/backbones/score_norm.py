@@ -66,7 +66,8 @@ class ScoreNorm(nn.Module):
         self.in_dim = self.dim = in_dim
         self.floor = floor
         self.register_buffer("mean", torch.zeros(in_dim))
-        self.register_buffer("moment", torch.eye(in_dim) / in_dim)
+        # torch.eye imports torch's compiler, a second's work, where models are restored
+        self.register_buffer("moment", torch.zeros(in_dim, in_dim).fill_diagonal_(1 / in_dim))
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the embeddings (B, dim); that of an embedding at the mean is 0.

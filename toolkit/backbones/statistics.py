@@ -230,7 +230,8 @@ class OrderStatistics(nn.Module):
         size = in_dim * (num_bins + len(self.quantiles) + 1 + len(self.differences))
         size += num_correlated * (num_correlated - 1) // 2
         self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("directions", torch.eye(size, num_directions))
+        # torch.eye imports torch's compiler, a second's work, where models are restored
+        self.register_buffer("directions", torch.zeros(size, num_directions).fill_diagonal_(1.0))
         self.gain = norm * dim**-0.5
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(num_directions, dim, bias=False)

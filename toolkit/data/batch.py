@@ -13,12 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from toolkit.backbones.given import is_tensor
 from toolkit.data.columns import Shared
 from toolkit.data.items import Item
-from toolkit.part_checks import as_input
-
-Floats = NDArray[np.float32]
-Levels = NDArray[np.uint8]  # of images, (C, H, W), 0 to 255
+from toolkit.data.reading import (
+    NOT_FINITE,
+    Array,
+    Augment,
+    Bad,
+    Unreadable,
+    as_input,
+    is_finite,
+    padded,
+)
 
 
 class Batch(NamedTuple):
@@ -44,26 +51,6 @@ class Draw(NamedTuple):
     item: int
     step: int
     position: int
-
-
-class Bad(NamedTuple):
-    """An item that could not be read, and why."""
-
-    id: str
-    reason: str
-
-
-class Unreadable(ValueError):
-    """An item cannot be used, as its reading finds, or the augmentation that decodes a part."""
-
-
-NOT_FINITE = "NaN or infinity among its numbers"
-
-Array = Floats | Levels
-Read = Callable[[Item], Array]
-# What is read and augmented is an array, or an opened file of which the augmentation decodes a part
-# (toolkit.data.images.EncodedImage, modalities.speaker.audio.Recording).
-Augment = Callable[[Any, np.random.Generator, np.random.Generator], Array]
 
 
 class Views(torch.utils.data.Dataset[tuple[Array, int] | Bad]):
@@ -112,7 +99,7 @@ class Views(torch.utils.data.Dataset[tuple[Array, int] | Bad]):
         except (ValueError, OSError) as error:
             return Bad(self.items[draw.item].id, str(error))
         # A reading may give an opened file to the augmentation, which is no value of Python's own.
-        plain = isinstance(value, Tensor) or type(value).__module__ == "builtins"
+        plain = is_tensor(value) or type(value).__module__ == "builtins"
         if plain or self.augment is None:
             value = as_input(value, self.read, self.items[draw.item].id)
         if self.augment is not None:
@@ -127,22 +114,6 @@ class Views(torch.utils.data.Dataset[tuple[Array, int] | Bad]):
             when = "" if self.augment is None else ", as read or after its augmentation"
             return Bad(self.items[draw.item].id, NOT_FINITE + when)
         return value, self.labels.item(draw.item)
-
-
-def is_finite(value: Array) -> bool:
-    """Returns whether an input contains neither NaN nor infinity.
-
-    Example:
-        >>> is_finite(np.array([1.0, 2.0], np.float32)), is_finite(np.array([np.nan], np.float32))
-        (True, False)
-    """
-    if value.dtype == np.uint8:
-        return True
-    # NaN and infinity remain in the sum of squares, which takes one pass at the memory's speed.
-    # The squares may overflow where the numbers do not, so the slow way has the last word.
-    if np.isfinite(np.vdot(value, value)):
-        return True
-    return bool(np.isfinite(value).all())
 
 
 def collate(inputs: Sequence[Array], labels: Sequence[int] | None = None) -> Batch:
@@ -161,13 +132,8 @@ def collate(inputs: Sequence[Array], labels: Sequence[int] | None = None) -> Bat
         >>> batch.inputs.tolist(), batch.lengths.tolist()
         ([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]], [1.0, 0.5])
     """
-    longest = max(value.shape[-1] for value in inputs)
-    dtype = np.uint8 if all(value.dtype == np.uint8 for value in inputs) else np.float32
-    stacked = np.zeros((len(inputs), *inputs[0].shape[:-1], longest), dtype=dtype)
-    for row, value in zip(stacked, inputs, strict=True):
-        row[..., : value.shape[-1]] = value
-    sizes = torch.tensor([value.shape[-1] for value in inputs])
-    lengths = None if bool((sizes == longest).all()) else sizes.double().div(longest)
+    stacked, sizes = padded(inputs)
+    lengths = None if sizes is None else torch.from_numpy(sizes)
     numbers = labels if labels is not None else [-1] * len(inputs)
     classes = torch.as_tensor(numbers, dtype=torch.int64)
     return Batch(torch.from_numpy(stacked), classes, lengths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from itertools import pairwise
 from multiprocessing.context import get_spawning_popen
 from typing import Any, overload
@@ -33,7 +34,7 @@ class Shared:
 
     Forked processes see the memory of their parent. A process that is spawned gets what is pickled
     for it. So while a process is being started, the array moves into shared memory, once, and what
-    is pickled is its place there. At other times the numbers are pickled.
+    is pickled is its place there. At other times, and without torch, the numbers are pickled.
 
     Args:
         array: The numbers; nothing may change them afterwards.
@@ -52,7 +53,7 @@ class Shared:
         self._tensor = tensor
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        if get_spawning_popen() is None:
+        if get_spawning_popen() is None or find_spec("torch") is None:
             return Shared, (self.array,)
         if self._tensor is None:
             import torch

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from eval.reports.media import FORMATS, IMAGES, MAX_BYTES, MAX_PIXELS
-from toolkit.data.batch import Array, Floats, Levels, Unreadable
 from toolkit.data.forms import DType
 from toolkit.data.items import Item
+from toolkit.data.reading import Array, Floats, Levels, Unreadable
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels from the corner

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -29,9 +28,8 @@ from torch import Tensor, nn
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 from toolkit.backbones.weights import first_names
-from toolkit.data.batch import Read
 from toolkit.models import adapter, foreign
-from toolkit.models.embed import ReadParts, TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.parts import HOMES, Part, Parts, describe
 
 FORMAT = "likeness.checkpoint/1"
@@ -40,45 +38,6 @@ _HEADER_LIMIT = 16 * 2**20
 _QUALITY_LOSSES = frozenset({"SimPLE", "VMF", "SCF", "ProbabilisticNCA", "MagFace", "AdaFace"})
 LOSS = "loss."  # before the names of the loss's tensors, as "frontend." and "backbone." are
 _FOREIGN = "weights of another project start an image network by backbone.weights=FILE"
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A model that is ready to embed, with what its checkpoint says of it.
-
-    Attributes:
-        embedder: The network, in evaluation mode.
-        read: Gives an item's input, or several of them.
-        modality: "speaker", "face" or "image".
-        similarity: The similarity that its embeddings are scored by.
-        digest: The SHA-256 that tells this model from others.
-        step: The training step that it was saved at.
-        settings: What else embeddings made with it have to state (crops, chunks).
-        norm_is_quality: Whether the loss made the norm of an embedding a measure of its input's
-            quality.
-        parts: The descriptions of its frontend, backbone and read, from which a checkpoint can
-            build it; empty for a model of torch that no checkpoint can describe, and for ONNX.
-    """
-
-    embedder: TorchEmbedder
-    read: Read | ReadParts
-    modality: str
-    similarity: str
-    digest: str
-    step: int
-    settings: Mapping[str, str] = field(default_factory=dict)
-    norm_is_quality: bool = False
-    parts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def meta(self) -> dict[str, str]:
-        """Return what travels with exported embeddings."""
-        return {
-            "model": self.digest,
-            "modality": self.modality,
-            "similarity": self.similarity,
-            **self.settings,
-        }
 
 
 def save_model(

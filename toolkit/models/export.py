@@ -25,8 +25,8 @@ from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 from eval.progress import step, tracked
 from toolkit.models import onnx, onnx_process
-from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import in_torch
+from toolkit.models.loaded import Embedder, Loaded
 from toolkit.models.parts import describe
 
 # How far the embeddings of one item on torch and on ONNX Runtime may differ: their cosine distance,
@@ -75,7 +75,7 @@ def export(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) ->
         ImportError: A package is missing; the message names the extra to install.
     """
     _check_exportable(model, path)
-    embedder = model.embedder.cpu().eval()
+    embedder = in_torch(model).cpu().eval()
     shape, read = _shape_and_read(model, size)
     if len(shape) == 3:
         batches, name = _images(cast(tuple[int, int, int], shape)), "images"
@@ -103,7 +103,7 @@ def export(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) ->
         temporary.write_bytes(proto.SerializeToString())
         written = onnx.read(temporary)
         assert written is not None
-        parity = compare(model.embedder, written[0], batches)
+        parity = compare(embedder, written[0], batches)
         # With `not` in front of `<=`, NaN is refused too.
         if not (parity.distance <= MAX_DISTANCE and parity.norm_error <= MAX_NORM_ERROR):
             raise ValueError(
@@ -130,18 +130,19 @@ def _check_exportable(model: Loaded, path: Path) -> None:
             "the model is a head, which takes the embeddings of a model; join it with that model "
             "(likeness join MODEL HEAD --out RUN) and export the result"
         )
-    if hasattr(model.embedder.backbone, "session"):
+    if hasattr(getattr(model.embedder, "backbone", model.embedder), "session"):
         raise ValueError(
             "the model runs in ONNX Runtime already; give the checkpoint that it was made from"
         )
 
 
-@torch.no_grad()
-def compare(embedder: TorchEmbedder, other: TorchEmbedder, batches: list[Tensor]) -> Parity:
+def compare(embedder: Embedder, other: Embedder, batches: list[Tensor]) -> Parity:
     """Compare the embeddings of two embedders on the same batches."""
     distance = norm_error = 0.0
     for batch in tracked(batches, "comparing with torch"):
-        a, b = (network(batch).double().numpy() for network in (embedder, other))
+        a, b = (
+            network.embed_batch(batch.numpy()).astype(np.float64) for network in (embedder, other)
+        )
         norms = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
         either = np.maximum(*norms)
         distances = 1 - (a * b).sum(axis=1) / np.maximum(norms[0] * norms[1], 1e-300)
@@ -261,7 +262,8 @@ def _shape_and_read(
                 "whose inputs may have any length: leave it out"
             )
         return (None,), model.read
-    frontend, read = cast(Any, model.embedder.frontend), cast(Any, model.read)
+    embedder = in_torch(model)
+    frontend, read = cast(Any, embedder.frontend), cast(Any, model.read)
     crop = getattr(frontend, "crop", 0)
     if crop and "crop" in inspect.signature(read).parameters:
         read = partial(read, crop=crop)
@@ -269,7 +271,7 @@ def _shape_and_read(
         crop
         or _default(model, "crop")
         or _default(model, "size")
-        or getattr(model.embedder.backbone, "image_size", None)
+        or getattr(embedder.backbone, "image_size", None)
         or size
     )
     if known is None:

@@ -16,8 +16,6 @@ from importlib.metadata import packages_distributions, version
 from types import MappingProxyType
 from typing import Any
 
-from torch import nn
-
 from toolkit.models import user_files
 
 FIELDS = {"call", "args", "package", "version"}  # the keys of a description of such a part
@@ -43,6 +41,7 @@ def origin(
             module that can be imported, or it is of another kind than the field takes.
 
     Example:
+        >>> from torch import nn
         >>> origin(nn.Linear, "backbone")["package"]
         'torch'
     """
@@ -76,11 +75,14 @@ def is_network(target: Any) -> bool:
     """Say whether this is a class of nn.Module, or a function that is annotated to return one.
 
     Example:
+        >>> from torch import nn
         >>> def make(width: int = 8) -> nn.Module:
         ...     return nn.Linear(width, width)
         >>> is_network(nn.Linear), is_network(make), is_network(len)
         (True, True, False)
     """
+    from torch import nn  # readings are described and restored without torch
+
     if inspect.isfunction(target):
         try:
             target = typing.get_type_hints(target).get("return")
@@ -147,8 +149,8 @@ def without_weights(target: Callable[..., Any], arguments: Mapping[str, Any]) ->
     The part then takes its own default for `weights`. A word that is no path stays.
 
     Example:
-        >>> def make(width: int, weights: str = "") -> nn.Module:
-        ...     return nn.Linear(width, width)
+        >>> def make(width: int, weights: str = "") -> object:
+        ...     return object()
         >>> without_weights(make, {"width": 3, "weights": "runs/net.pt"})
         {'width': 3}
     """

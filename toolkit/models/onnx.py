@@ -10,23 +10,27 @@ follows the batch in the input; null means any length).
 ONNX files come from anywhere. They are opened and run in a process of their own
 (toolkit/models/onnx_process.py), with limits of memory and time that follow from the sizes of the
 file and of the input. Tensors outside the file and operators that ONNX does not define are refused
-there.
+there. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
 
 from eval.formats.boundary import Ended, Limits, Process
+from toolkit.data.reading import Array, Floats
 from toolkit.models import onnx_process
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.loaded import Flip
 
 FORMAT, KEY = "likeness.onnx/1", "likeness"
 MAX_BYTES = 2**31 - 1  # protobuf's own limit
@@ -34,40 +38,48 @@ _SECONDS = 8.0  # of processor time that a run may take whatever its input
 _MEMORY = 1 << 29  # bytes that a model may take whatever its size and its input
 
 
-class Whole(nn.Module):
-    """The front-end of a model that has its own inside: inputs pass through unchanged."""
-
-    def __init__(self, dim: int):
-        super().__init__()
-        self.dim = dim
-
-    def forward(
-        self, inputs: Tensor, lengths: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        return inputs, lengths
-
-
-class OnnxEmbedder(nn.Module):
+class OnnxEmbedder:
     """A whole embedder in ONNX Runtime, which gives raw embeddings (B, dim).
 
     It takes inputs as `read` gives them: waves (B, S) or images (B, C, H, W). The graph takes no
     lengths, so the batches of `embed` hold equal lengths only; inputs that come with lengths are
     cut and run one by one.
+
+    Args:
+        session: What runs the graph.
+        dim: The size of an embedding of the graph.
+        shape: What follows the batch in its input; None for any size.
+        flip: For images: how the embedding of the mirror image is joined to the image's own.
     """
 
     pads_exactly = False
+    is_on_cpu = True  # its inputs are
 
-    def __init__(self, session: Any, dim: int, shape: tuple[int | None, ...]):
-        super().__init__()
-        self.session, self.dim, self.shape = session, dim, shape
+    def __init__(
+        self, session: Session, dim: int, shape: tuple[int | None, ...], flip: Flip = "none"
+    ):
+        self.session, self.shape, self.flip = session, shape, flip
+        self.dim = 2 * dim if flip == "concat" else dim
+        self._graph_dim = dim
 
-    def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the embeddings (B, dim).
+    def embed_batch(self, inputs: Array, lengths: NDArray[np.float64] | None = None) -> Floats:
+        """Return the embeddings (B, dim) of inputs (B, ...), whose relative lengths are (B,).
 
         Raises:
             ValueError: The inputs have another shape, or the graph cannot take them (for instance
                 waves that are shorter than a frame).
         """
+        z = self._view(inputs, lengths)
+        if self.flip == "none":
+            return z
+        mirrored = self._view(inputs[..., ::-1], lengths)
+        if self.flip == "concat":
+            return np.concatenate((z, mirrored), axis=1)
+        both: Floats = z + mirrored
+        return both if self.flip == "sum" else both / np.float32(2)
+
+    def _view(self, inputs: Array, lengths: NDArray[np.float64] | None) -> Floats:
+        """Return the embeddings of these inputs alone, without those of their mirror images."""
         shape = tuple(inputs.shape[1:])
         shape_text = " x ".join(map(str, shape))
         if len(shape) != len(self.shape) or any(
@@ -78,27 +90,46 @@ class OnnxEmbedder(nn.Module):
                 f"the inputs have the shape {shape_text}, but this .onnx model takes "
                 f"{expected_text}; read or resize them to it, or export the model anew"
             )
-        values = inputs.detach().float().cpu()
+        values = np.ascontiguousarray(inputs, dtype=np.float32)
         groups = [values]
-        if lengths is not None and bool((lengths < 1).any()):
-            sizes = (lengths.double().cpu() * values.shape[-1]).round().long().tolist()
+        if lengths is not None and (lengths < 1).any():
+            sizes = np.rint(lengths * values.shape[-1]).astype(int)
             groups = [row[None, ..., :size] for row, size in zip(values, sizes, strict=True)]
         name = self.session.get_inputs()[0].name
         try:
-            rows = [
-                torch.from_numpy(self.session.run(None, {name: group.numpy()})[0])
-                for group in groups
-            ]
+            rows = [self.session.run(None, {name: group})[0] for group in groups]
         except Exception as error:
             # onnxruntime has an exception for each of its states, with no base but Exception.
             raise ValueError(
                 f"the .onnx model does not run on inputs of {shape_text} "
                 f"({str(error).splitlines()[0][:200]})"
             ) from None
-        return torch.cat(rows).to(inputs.device)
+        return np.concatenate(rows).astype(np.float32, copy=False)
+
+    def used_length(self, length: int) -> int:
+        """Return the length itself: what the graph leaves out of an input is not known here."""
+        return length
+
+    def flipped(self, flip: Flip) -> OnnxEmbedder:
+        """Return an embedder of the same graph with another `flip`."""
+        return OnnxEmbedder(self.session, self._graph_dim, self.shape, flip)
+
+    def to_device(self, device: str = "") -> None:
+        """Do nothing: the graph runs on CUDA where the installed ONNX Runtime has it.
+
+        Raises:
+            ValueError: This is the name of no device.
+        """
+        if device and not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+            raise ValueError(
+                f"device {device!r} cannot be used by an .onnx model; give cpu, cuda or cuda:NUMBER"
+            )
+
+    def share_cores(self, num_calls: int) -> None:
+        """Do nothing: calls run one after the other in the process of the graph."""
 
 
-def read(path: Path) -> tuple[TorchEmbedder, dict[str, Any]] | None:
+def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
     """Return the embedder of a file of `likeness export`, and what the file states about it.
 
     Returns:
@@ -148,12 +179,11 @@ def read(path: Path) -> tuple[TorchEmbedder, dict[str, Any]] | None:
             f"{path}: its description states {stated.get('dim')} dims for inputs of {shape}, but "
             f"its graph gives {outputs[0].shape} for inputs of {inputs[0].shape}; export it anew"
         )
-    network = OnnxEmbedder(session, stated["dim"], tuple(shape))
-    return TorchEmbedder(Whole(shape[0] or 1), network).eval(), stated
+    return OnnxEmbedder(session, stated["dim"], tuple(shape)), stated
 
 
 def open_session(path: Path) -> Session:
-    """Open a model of a file from anywhere, with as many threads as torch has.
+    """Open a model of a file from anywhere.
 
     It runs on CUDA where onnxruntime has it. The errors are those of `read`.
     """
@@ -205,7 +235,7 @@ class Session:
             onnx_process.open_model,
             str(self._path),
             KEY,
-            torch.get_num_threads(),
+            num_threads(),
             about=self._path,
             limits=limits,
         )
@@ -259,9 +289,31 @@ class Session:
                     self._open()
 
 
+def num_threads() -> int:
+    """Return how many threads a graph runs on: OMP_NUM_THREADS where it is set, as for torch, else
+    the number of cores that this process may use.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _cuda_memory() -> int:
     """Return what CUDA adds to the memory of the process, in bytes.
 
     It lies on the graphics card, or is only mapped for it, but counts as memory of the process.
     """
-    return 1 << 40 if torch.cuda.is_available() else 0
+    return 1 << 40 if _has_cuda() else 0
+
+
+@lru_cache(maxsize=1)
+def _has_cuda() -> bool:
+    """Say whether the installed ONNX Runtime runs on CUDA. It is not imported for that."""
+    spec = find_spec("onnxruntime")
+    folders = (spec and spec.submodule_search_locations) or ()
+    return any(
+        next(Path(folder, "capi").glob("*onnxruntime_providers_cuda*"), None) for folder in folders
+    )

@@ -41,7 +41,7 @@ def open_model(path: str, key: str, threads: int) -> Answer:
         import onnxruntime
     except ImportError:
         raise ImportError(
-            f"{path}: an .onnx model needs ONNX Runtime; run `pip install 'likeness[export]'`"
+            f"{path}: an .onnx model needs ONNX Runtime; run `pip install onnxruntime`"
         ) from None
     content = checked(Path(path))
     options = onnxruntime.SessionOptions()
@@ -100,7 +100,7 @@ def checked(path: Path) -> bytes:
         import onnx
     except ImportError:
         raise ImportError(
-            f"{path}: looking into an .onnx model needs onnx; run `pip install 'likeness[export]'`"
+            f"{path}: looking into an .onnx model needs onnx; run `pip install onnx`"
         ) from None
     content = path.read_bytes()
     try:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.losses.contract import Keyed
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.training.memory import momentum_encoder, update_encoder
 
 

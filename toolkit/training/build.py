@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from toolkit.losses.contract import Keyed, features_of, param_groups
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import batch_norm, distributed, spread
 from toolkit.part_checks import check_features, made
 from toolkit.training import trainable

@@ -21,7 +21,7 @@ from eval.formats.trials import write_scores
 from eval.similarity import score_trials
 from eval.types import Floats, Scores, Trials, name_first
 from toolkit.data.items import Item
-from toolkit.models.embed import embed_all, pick_device
+from toolkit.parallel.embed import embed_all
 from toolkit.training.folder import RECIPE
 from toolkit.training.log import read_log
 from toolkit.training.measure import TEST, load_embedder, metrics_of, run_test
@@ -126,7 +126,7 @@ def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Tria
         ValueError: Trial items cannot be read.
     """
     loaded = load_embedder(model, recipe)
-    loaded.embedder.to(pick_device())
+    loaded.embedder.to_device()
     embeddings = embed_all(
         loaded.embedder, items, loaded.read, what="trial", workers=recipe.compute.workers
     )

@@ -14,12 +14,15 @@ from eval.progress import report
 from eval.similarity import score_trials
 from eval.types import Trials
 from toolkit.console import Interrupted, console, interruptible
-from toolkit.data.batch import Bad, Batch
+from toolkit.data.batch import Batch
 from toolkit.data.items import Item
+from toolkit.data.reading import Bad
 from toolkit.losses.contract import similarity_trained_by
 from toolkit.models import checkpoint
-from toolkit.models.embed import Diverged, TorchEmbedder, embed_all
+from toolkit.models.embed import Diverged
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import distributed
+from toolkit.parallel.embed import embed_all
 from toolkit.training import measure
 from toolkit.training.finite import Watch
 from toolkit.training.log import BadItems, Clock, Log

@@ -19,23 +19,14 @@ from eval.formats.provenance import digest
 from eval.progress import tracked
 from eval.types import name_first
 from toolkit.console import console, ignore_ctrl_c
-from toolkit.data.batch import (
-    NOT_FINITE,
-    Bad,
-    Batch,
-    Draw,
-    Read,
-    Views,
-    collate_views,
-    is_finite,
-    make_room_for_sockets,
-)
+from toolkit.data.batch import Batch, Draw, Views, collate_views, make_room_for_sockets
 from toolkit.data.forms import reading_for
 from toolkit.data.items import Item, Items
+from toolkit.data.reading import NOT_FINITE, Bad, Read, as_input, is_finite
 from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.losses.contract import Estimated
 from toolkit.parallel import distributed
-from toolkit.part_checks import as_input, check_features
+from toolkit.part_checks import check_features
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 

@@ -18,7 +18,8 @@ from eval.formats.files import atomic_path
 from eval.formats.writing import FULL, full_disk
 from eval.types import name_first
 from toolkit.console import console
-from toolkit.data.batch import Bad, Batch
+from toolkit.data.batch import Batch
+from toolkit.data.reading import Bad
 
 LOG = "log.jsonl"
 LOGGERS = ("tensorboard", "wandb")

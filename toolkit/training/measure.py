@@ -23,14 +23,15 @@ from eval.retrieval import clusters as find_clusters
 from eval.retrieval import query_metrics
 from eval.similarity import check_similarity
 from eval.types import Floats, name_first
-from toolkit.data.batch import Read
 from toolkit.data.item_checks import check_unique, distinct_labels
 from toolkit.data.items import Item, Items
+from toolkit.data.reading import Read
 from toolkit.losses.contract import Classifier, Probabilistic
 from toolkit.losses.vmf import VMF
 from toolkit.models import checkpoint
-from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import ReadParts, TorchEmbedder, embed_all, pick_device
+from toolkit.models.embedder import TorchEmbedder, in_torch, pick_device
+from toolkit.models.loaded import Loaded, ReadParts
+from toolkit.parallel.embed import embed_all
 from toolkit.training.of_data import of_data
 from toolkit.training.recipe import Classification, Recipe, Retrieval
 from toolkit.vmf.precision import unit
@@ -73,10 +74,11 @@ def load_model(path: Path, recipe: Recipe) -> Model:
     """
     path = checkpoint.find_model(path)
     loaded = load_embedder(path, recipe)
-    loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, loaded.embedder.backbone.dim))
+    embedder = in_torch(loaded)
+    loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, embedder.backbone.dim))
     device = pick_device()
     return Model(
-        loaded.embedder.to(device),
+        embedder.to(device),
         loss.to(device),
         classes,
         loaded.read,

@@ -29,7 +29,7 @@ from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
 from eval.formats.writing import sync, sync_names
 from toolkit.models import checkpoint
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import distributed, spread
 from toolkit.training.average import Average
 

@@ -15,7 +15,7 @@ from eval.progress import step
 from toolkit.backbones.weights import first_names
 from toolkit.console import console
 from toolkit.models import adapter, checkpoint
-from toolkit.models.embed import pick_device
+from toolkit.models.embedder import pick_device
 from toolkit.parallel import distributed
 from toolkit.training import run as runs
 from toolkit.training.build import build, thaw

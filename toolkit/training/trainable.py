@@ -11,7 +11,7 @@ from torch import nn
 
 from toolkit.console import console
 from toolkit.models import adapter
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import distributed
 from toolkit.training.fine_tuning import Tuning, is_under, refuse_unknown
 from toolkit.training.layers import depths, layer_of

@@ -37,7 +37,7 @@ from likeness.models import load
 from likeness.verification import verify
 from toolkit.gallery.exact import ExactGallery
 from toolkit.models.checkpoint import save_model
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.training import recipe
 
 httpx = pytest.importorskip("httpx")

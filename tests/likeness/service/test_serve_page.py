@@ -24,8 +24,9 @@ from modalities.face import images
 from toolkit.backbones.sfnet import SFNet
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.gallery.exact import ExactGallery
-from toolkit.models.checkpoint import Loaded, save_model
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.checkpoint import save_model
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
 from toolkit.training import recipe
 
 playwright = pytest.importorskip("playwright.sync_api")

@@ -41,7 +41,7 @@ from toolkit.data.pixels import PixelScale
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
 from toolkit.models.checkpoint import save_model
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.joined import Joined
 from toolkit.training.recipe import Recipe
 from toolkit.training.recipe import load as load_recipe

@@ -19,9 +19,10 @@ from PIL import Image
 from modalities.face import augment as faces
 from modalities.image import transforms
 from modalities.image.images import raw_ending, read
-from toolkit.data.batch import Bad, Draw, Views
+from toolkit.data.batch import Draw, Views
 from toolkit.data.images import EncodedImage, to_floats
 from toolkit.data.items import Item
+from toolkit.data.reading import Bad
 from toolkit.training.loading import views_of
 from toolkit.training.recipe import load, override
 

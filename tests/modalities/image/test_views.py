@@ -16,7 +16,7 @@ from PIL import Image
 
 from modalities.image import transforms
 from toolkit.data import pixels
-from toolkit.data.batch import Floats
+from toolkit.data.reading import Floats
 from toolkit.models.parts import describe
 
 

@@ -18,7 +18,7 @@ from toolkit.backbones.external import External
 from toolkit.data.pixels import PixelScale
 from toolkit.losses.margin import ArcFace
 from toolkit.models.checkpoint import put, save_model
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.training.recipe import Recipe
 
 

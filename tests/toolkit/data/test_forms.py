@@ -16,12 +16,14 @@ from modalities.face import images as face_images
 from modalities.image import images, transforms
 from modalities.speaker import audio
 from modalities.speaker import augment as speaker_augment
-from toolkit.data.batch import Array, Bad, Draw, Unreadable, Views, collate, is_finite
+from toolkit.data.batch import Draw, Views, collate
 from toolkit.data.forms import reading_for
 from toolkit.data.images import encode
 from toolkit.data.items import Item
 from toolkit.data.pixels import INSIGHTFACE
-from toolkit.models.embed import TorchEmbedder, embed
+from toolkit.data.reading import Array, Bad, Unreadable, is_finite
+from toolkit.models.embed import embed
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.training.loading import on_device, views_of
 from toolkit.training.recipe import Compute, Recipe
 

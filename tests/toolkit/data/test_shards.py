@@ -23,9 +23,10 @@ from modalities.speaker import audio, folders
 from tests import tiny
 from tests.disk_calls import come_in_order, recorded
 from toolkit.data import shards
-from toolkit.data.batch import Bad, Draw, Views
+from toolkit.data.batch import Draw, Views
 from toolkit.data.item_checks import label_numbers
 from toolkit.data.items import Item
+from toolkit.data.reading import Bad
 from toolkit.data.sampling import Sampling, draws
 from toolkit.models.parts import describe
 from toolkit.training.log import BadItems

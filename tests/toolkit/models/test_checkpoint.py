@@ -18,7 +18,7 @@ from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.training.recipe import Recipe
 
 RECIPE = Recipe(

@@ -21,7 +21,8 @@ from toolkit.backbones.xvector import XVector
 from toolkit.data.item_lists import read_items
 from toolkit.data.items import Item
 from toolkit.losses.simple import polarlike
-from toolkit.models.embed import TorchEmbedder, embed
+from toolkit.models.embed import embed
+from toolkit.models.embedder import TorchEmbedder
 
 
 def make(kind: str) -> TorchEmbedder:

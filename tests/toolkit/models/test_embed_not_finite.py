@@ -22,8 +22,10 @@ from modalities.speaker import audio, decoding, folders, long
 from tests import tiny
 from toolkit.data.items import Item
 from toolkit.models import checkpoint
-from toolkit.models.embed import NO_NUMBERS, Diverged, TorchEmbedder, embed, embed_where_readable
-from toolkit.models.onnx import OnnxEmbedder, Whole
+from toolkit.models.embed import NO_NUMBERS, Diverged, embed, embed_where_readable
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
+from toolkit.models.onnx import OnnxEmbedder
 
 
 class Squares(nn.Module):
@@ -36,7 +38,16 @@ class Squares(nn.Module):
         return torch.stack([inputs.square().sum(1), inputs.sum(1)], dim=1)
 
 
-NETWORK = TorchEmbedder(Whole(1), Squares())
+class AsTheyAre(nn.Module):
+    """A front-end that passes waves on."""
+
+    dim = 1
+
+    def forward(self, inputs: Tensor, lengths: Any = None) -> tuple[Tensor, Any]:
+        return inputs, lengths
+
+
+NETWORK = TorchEmbedder(AsTheyAre(), Squares())
 LEVELS = {"a": 1.0, "b": 1e25, "c": 2.0, "d": 3.0, "e": 4.0}
 
 
@@ -107,15 +118,13 @@ def test_onnx_models_do_the_same() -> None:
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    embedded, bad = embed(
-        TorchEmbedder(Whole(1), OnnxEmbedder(session, 1, (None,))), items("abcd"), read
-    )
+    embedded, bad = embed(OnnxEmbedder(session, 1, (None,)), items("abcd"), read)
     assert embedded.ids == ("a", "c", "d")
     assert [(item.id, item.reason) for item in bad] == [("b", NO_NUMBERS)]
 
 
-def loaded(reading: Any) -> checkpoint.Loaded:
-    return checkpoint.Loaded(NETWORK, reading, "speaker", "cosine", "digest", 0)
+def loaded(reading: Any) -> Loaded:
+    return Loaded(NETWORK, reading, "speaker", "cosine", "digest", 0)
 
 
 def test_long_lists_judge_by_all_of_their_pieces(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from toolkit.backbones.vit import ViT
 from toolkit.data.pixels import PixelScale
 from toolkit.losses.triplet import Triplet
 from toolkit.models import adapter, checkpoint
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
 from toolkit.training import recipe as recipes
 from toolkit.training import trainable
 from toolkit.training.build import build

@@ -27,8 +27,8 @@ from modalities.speaker import folders
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
 from toolkit.data.source import Dataset
-from toolkit.models import checkpoint
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
 from toolkit.models.onnx import Whole
 from toolkit.training import compare
 from toolkit.training import recipe as recipes
@@ -246,9 +246,7 @@ def ones(item: Item) -> Any:
 
 
 def test_all_who_write_many_files_into_a_folder_have_the_lock(voices: Path, tmp_path: Path) -> None:
-    model = checkpoint.Loaded(
-        TorchEmbedder(Whole(1), Sums()), ones, "speaker", "cosine", "digest", 0
-    )
+    model = Loaded(TorchEmbedder(Whole(1), Sums()), ones, "speaker", "cosine", "digest", 0)
     items = [Item(str(place), Path(), "a") for place in range(6)]
     whole = recipes.load(f"{TINY}:arcface")[0]
     busy = tmp_path / "busy"

@@ -1,0 +1,240 @@
+"""A model in ONNX form is used without torch: in a process where torch cannot be imported, the
+commands give what torch gives here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import likeness
+from eval.formats import embeddings
+from eval.formats.trials import write_trials
+from modalities.face import images
+from modalities.speaker import audio, folders
+from modalities.speaker.features import KaldiFbank
+from modalities.synthetic import write_voices
+from modalities.synthetic_faces import write_faces
+from toolkit.backbones.resnet import ResNet34
+from toolkit.backbones.small import SmallCNN
+from toolkit.data.pixels import ADAFACE
+from toolkit.models import export
+from toolkit.models.embed import embed
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
+
+pytest.importorskip("onnxruntime")
+
+ROOT = Path(__file__).parents[2]
+# Modules that may import torch when they are imported; no other module does.
+OF_TORCH = (
+    *("toolkit.backbones", "toolkit.losses", "toolkit.parallel", "toolkit.training", "toolkit.vmf"),
+    *("toolkit.data.batch", "toolkit.data.pixels", "toolkit.data.sampling", "toolkit.part_checks"),
+    *(f"toolkit.models.{name}" for name in ("adapter", "checkpoint", "embedder", "export")),
+    *("toolkit.models.joined", "modalities.embedding.rows", "modalities.image.transforms"),
+    *(f"modalities.speaker.{name}" for name in ("cmn", "features", "hub", "spec_augment")),
+    "modalities.speaker.speechbrain_fbank",
+    *(f"likeness.models.{name}" for name in ("arcface_torch", "elsewhere", "hub", "hub_files")),
+    *(f"likeness.models.{name}" for name in ("initial", "model_file", "run", "speechbrain")),
+    *("likeness.models.wespeaker", "likeness.all_demos", "likeness.backbones", "likeness.demo"),
+    *("likeness.data_settings", "likeness.losses", "likeness.next_steps"),
+)
+WITHOUT = """
+import contextlib, importlib, io, json, pkgutil, sys
+
+WITHOUT = ("torch", "torchaudio", "speechbrain", "insightface", "albumentations")
+
+
+class Nowhere:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in WITHOUT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Nowhere())
+
+
+def run(*arguments):
+    from likeness.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main([*arguments])
+        except SystemExit as ended:
+            code = ended.code
+    return code or 0, out.getvalue(), err.getvalue()
+"""
+
+
+def without_torch(code: str, folder: Path) -> Any:
+    """What `code` puts into `given`, in a process without torch."""
+    whole = f"{WITHOUT}\ngiven = []\n{code}\nprint(json.dumps(given), file=sys.__stdout__)"
+    done = subprocess.run(
+        [sys.executable, "-c", whole],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """voice.onnx and face.onnx; embeddings of torch's in torch.npz and flipped.npz."""
+    folder = tmp_path_factory.mktemp("world")
+    write_voices(folder / "voices", num_speakers=4, num_utterances=2, seed=0)
+    items, trials = folders.trials(folder / "voices", split="all")
+    write_trials(folder / "trials.txt", trials)
+    torch.manual_seed(0)
+    network = ResNet34(16, dim=8, width=2, blocks=(1, 1, 1, 1))
+    voice = Loaded(
+        TorchEmbedder(KaldiFbank(num_mels=16), network).eval(),
+        audio.read,
+        "speaker",
+        "cosine",
+        "v" * 64,
+        0,
+    )
+    export.export(voice, folder / "voice.onnx")
+    embeddings.write(
+        folder / "torch.npz", embed(voice.embedder, items, voice.read, meta=voice.meta)[0]
+    )
+    write_faces(folder / "faces", num_subjects=2, num_shots=2, size=32)
+    read = partial(images.read, size=(32, 32))
+    face = Loaded(
+        TorchEmbedder(ADAFACE(), SmallCNN(3, dim=8, image_size=32)).eval(),
+        read,
+        "face",
+        "cosine",
+        "f" * 64,
+        0,
+    )
+    export.export(face, folder / "face.onnx")
+    return folder
+
+
+def test_files_are_compared_embedded_enrolled_and_searched(world: Path) -> None:
+    first, second = (str(path) for path in sorted((world / "voices").rglob("*.flac"))[1:3])
+    code = f"""
+given.append(run("verify", {first!r}, {second!r}, "--model", "voice.onnx", "--json", "v.json"))
+items = ["--model", "voice.onnx", "--items", "voices", "--out"]
+given.append(run("embed", *items, "onnx.npz", "--workers", "2"))
+given.append(run("embed", *items, "crops.npz", "--crops", "2", "--crop-seconds", "0.3"))
+model = ["--gallery", "people", "--model", "voice.onnx"]
+given.append(run("gallery", "enrol", "voices", *model))
+given.append(run("gallery", "search", {first!r}, *model, "--k", "1"))
+given.append(run("score", "--trials", "trials.txt", "--embeddings", "onnx.npz", "--out", "s.txt"))
+given.append(run("evaluate", "s.txt", "--far", "0.5", "--save-to", "voice.onnx"))
+given.append(run("verify", {first!r}, {second!r}, "--model", "voice.onnx", "--far", "0.5"))
+given.append(run("identify", "--gallery", "onnx.npz", "--probes", "onnx.npz", "--fpir", "0.5"))
+given.append([name for name in WITHOUT if name in sys.modules])
+"""
+    *ended, imported = without_torch(code, world)
+    assert not imported
+    failed = [(code, err) for code, _, err in ended[:-1] if code]
+    assert not failed
+    assert Path(first).parent.name in ended[4][1]  # its own enrolment is nearest
+    of_torch, of_onnx = (embeddings.read(world / name) for name in ("torch.npz", "onnx.npz"))
+    assert sorted(of_onnx.ids) == sorted(of_torch.ids)
+    rows = of_onnx.rows(of_torch.ids)
+    np.testing.assert_allclose(of_onnx.matrix[rows], of_torch.matrix, rtol=1e-3, atol=1e-5)
+    a, b = of_torch.unit()[of_torch.rows([_id(world, first), _id(world, second)])]
+    stated = json.loads((world / "v.json").read_text())
+    assert stated["score"] == pytest.approx(float(a @ b), abs=1e-5)
+
+
+def _id(world: Path, path: str) -> str:
+    """The id of a recording, as a list of the folder has it."""
+    ids = embeddings.read(world / "torch.npz").ids
+    (found,) = [
+        id for id in ids if Path(path).relative_to(world / "voices").as_posix().startswith(id)
+    ]
+    return found
+
+
+def test_images_are_embedded_and_flipped(world: Path) -> None:
+    code = """
+items = ["embed", "--model", "face.onnx", "--items", "faces", "--out"]
+given += [run(*items, "plain.npz"), run(*items, "both.npz", "--flip", "concat")]
+"""
+    assert not [err for code, _, err in without_torch(code, world) if code]
+    plain, both = (embeddings.read(world / name) for name in ("plain.npz", "both.npz"))
+    assert both.matrix.shape[1] == 2 * plain.matrix.shape[1]
+    np.testing.assert_array_equal(both.matrix[:, : plain.matrix.shape[1]], plain.matrix)
+    assert np.abs(both.matrix[:, plain.matrix.shape[1] :] - plain.matrix).max() > 1e-4
+
+
+def test_the_service_answers(world: Path) -> None:
+    pytest.importorskip("fastapi")
+    pytest.importorskip("httpx")
+    first, second = (str(path) for path in sorted((world / "voices").rglob("*.flac"))[:2])
+    code = f"""
+import asyncio
+from pathlib import Path
+
+import httpx
+import likeness
+from likeness.service.app import make_app
+from likeness.service.work import Service
+
+app = make_app(Service(likeness.load("voice.onnx").loaded), token="0123456789abcdef")
+
+
+async def ask():
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        files = [("first", Path({first!r}).read_bytes()), ("second", Path({second!r}).read_bytes())]
+        return await client.post("/verify", files=files)
+
+
+answer = asyncio.run(ask())
+given += [answer.status_code, answer.json()["score"]]
+given.append([name for name in WITHOUT if name in sys.modules])
+"""
+    status, score, imported = without_torch(code, world)
+    assert status == 200
+    assert not imported
+    expected = likeness.load(world / "voice.onnx").verify(first, second).score
+    assert score == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_model_of_torch_is_refused_in_one_sentence(world: Path) -> None:
+    first, second = (str(path) for path in sorted((world / "voices").rglob("*.flac"))[:2])
+    ((code, _, err),) = without_torch(f"given.append(run('verify', {first!r}, {second!r}))", world)
+    assert code == 2
+    lines = [line for line in err.splitlines() if line.startswith("likeness: ")]
+    assert len(lines) == 1
+    assert "torch" in lines[0]
+    assert "likeness export likeness:voice" in lines[0]
+
+
+def test_only_the_modules_of_torch_import_it() -> None:
+    code = """
+for package in ("eval", "toolkit", "modalities", "likeness"):
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
+        if module.name.endswith("__main__"):
+            continue
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            if error.name.partition(".")[0] in WITHOUT:
+                given.append(module.name)
+"""
+    given = without_torch(code, ROOT)
+    others = [name for name in given if not f"{name}.".startswith(tuple(f"{x}." for x in OF_TORCH))]
+    assert not others
+    unneeded = [name for name in OF_TORCH if not any(f"{x}.".startswith(f"{name}.") for x in given)]
+    assert not unneeded

@@ -1,0 +1,119 @@
+"""Processes that read items beside this one, for models that run in torch and for those that do
+not.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from toolkit.console import ignore_ctrl_c
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+T = TypeVar("T")
+
+
+def read_beside(share: Callable[[int, int], Iterator[T]], workers: int) -> Generator[T]:
+    """Yield what several processes yield, one value of each in turn.
+
+    A process reads its next value while the last one waits to be taken, and no further. All of them
+    have ended when the iterator is exhausted or closed.
+
+    Args:
+        share: share(number, workers) yields the values of process `number`, which counts from 0. It
+            and the values can be pickled.
+        workers: The number of processes; 0 yields share(0, 1) in this one.
+
+    Raises:
+        Exception: What `share` raised in a process, of the same type where its text alone makes
+            one. The text has the traceback.
+        ChildProcessError: A process was ended from outside.
+
+    Example:
+        >>> list(read_beside(lambda number, workers: iter(range(number, 5, workers)), 0))
+        [0, 1, 2, 3, 4]
+    """
+    if not workers:
+        yield from share(0, 1)
+        return
+    running = []
+    try:
+        for number in range(workers):
+            receiver, sender = multiprocessing.Pipe(duplex=False)
+            arguments = (share, number, workers, sender)
+            process = multiprocessing.Process(target=_work, args=arguments, daemon=True)
+            process.start()
+            sender.close()  # so that the end of the process is the end of the pipe
+            running.append((process, receiver))
+        active = list(running)
+        while active:
+            for process, receiver in list(active):
+                message = _next(process, receiver)
+                if message:
+                    yield message[0]
+                else:
+                    process.join()
+                    active.remove((process, receiver))
+    finally:
+        for process, receiver in running:
+            process.terminate()
+            process.join()
+            receiver.close()
+
+
+def _next(process: Any, receiver: Connection[Any, Any]) -> tuple[Any, ...]:
+    """Return the next value of a process, as (value,), or () after its last."""
+    try:
+        message = receiver.recv()
+    except EOFError:
+        process.join()
+        raise ChildProcessError(
+            f"a process that reads items was ended from outside (exit code {process.exitcode}), "
+            "perhaps because memory ran out; read with fewer --workers"
+        ) from None
+    if isinstance(message, tuple):
+        return message
+    kind, text = message
+    try:
+        error = kind(text)
+    except Exception:  # the type takes other arguments
+        error = RuntimeError(text)
+    raise error
+
+
+def _work(
+    share: Callable[[int, int], Iterator[Any]],
+    number: int,
+    workers: int,
+    sender: Connection[Any, Any],
+) -> None:
+    """Send (value,) for every value, then (); or [type, text] of an exception."""
+    ignore_ctrl_c(number)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a run that trains would only make a note of it
+    if "torch" in sys.modules:  # the threads of a forked torch hang, and others want the cores
+        sys.modules["torch"].set_num_threads(1)
+    try:
+        try:
+            for value in share(number, workers):
+                sender.send((value,))
+            sender.send(())
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            # likeness/failures.py finds the user's own line in such a text
+            text = f"Caught {type(error).__name__} in a process that reads items.\nOriginal "
+            text += traceback.format_exc()
+            try:
+                sender.send([type(error), text])
+            except BrokenPipeError:
+                raise
+            except Exception:  # a type that cannot be pickled
+                sender.send([RuntimeError, text])
+    except BrokenPipeError:  # nobody takes the values any more
+        pass

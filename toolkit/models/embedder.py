@@ -1,0 +1,162 @@
+"""The torch embedder: front-end and backbone as one module."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from toolkit.data.reading import Array, Floats
+from toolkit.losses.simple import polarlike
+from toolkit.models.loaded import Flip, Loaded
+from toolkit.part_checks import check_features
+
+
+class TorchEmbedder(nn.Module):
+    """Front-end and backbone as one module that gives raw embeddings.
+
+    Inputs are (B, ...) and relative lengths are (B,); embeddings are (B, dim). `encode` gives what
+    losses see. The module itself gives what is scored and stored: the same, or with
+    features="polarlike" its transform.
+
+    Args:
+        frontend: Takes (inputs, lengths) and gives (features, relative lengths of the features).
+        backbone: Takes these and gives (B, backbone.dim).
+        features: "raw", or "polarlike" for the transform that SimPLE's release applies.
+        flip: For images: how the embedding of the mirror image is joined to the image's own. "sum"
+            and "mean" keep the dimensions; "concat" puts both side by side, which doubles them.
+
+    Attributes:
+        still: The names of modules that stay in evaluation mode while the rest is trained.
+    """
+
+    def __init__(
+        self,
+        frontend: nn.Module,
+        backbone: nn.Module,
+        *,
+        features: Literal["raw", "polarlike"] = "raw",
+        flip: Flip = "none",
+    ):
+        super().__init__()
+        self.frontend, self.backbone, self.features, self.flip = frontend, backbone, features, flip
+        dim = cast(int, backbone.dim)
+        if features == "polarlike":
+            dim -= 1
+        self.dim = 2 * dim if flip == "concat" else dim
+        self.still: tuple[str, ...] = ()
+
+    def train(self, mode: bool = True) -> TorchEmbedder:
+        """Set the mode as nn.Module does, but leave the modules that are held still as they are."""
+        super().train(mode)
+        for name in self.still:
+            self.get_submodule(name).eval()
+        return self
+
+    @property
+    def trains_frontend(self) -> bool:
+        """Whether the front-end has parameters that are trained."""
+        return any(parameter.requires_grad for parameter in self.frontend.parameters())
+
+    @property
+    def pads_exactly(self) -> bool:
+        """Whether padding leaves embeddings unchanged; if not, batches hold equal lengths only."""
+        return bool(getattr(self.backbone, "pads_exactly", False))
+
+    def encode(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the backbone's raw outputs (B, backbone.dim), which losses are computed on."""
+        features, frames = check_features(self.frontend(inputs, lengths), self.frontend)
+        if lengths is None:  # nothing is padded, so the backbone has no masks to apply
+            frames = None
+        return cast(Tensor, self.backbone(features, frames))
+
+    def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the embeddings (B, dim) that are scored and stored."""
+        z = self._view(inputs, lengths)
+        if self.flip == "none":
+            return z
+        mirrored = self._view(inputs.flip(-1), lengths)
+        if self.flip == "concat":
+            return torch.cat((z, mirrored), dim=1)
+        return z + mirrored if self.flip == "sum" else (z + mirrored) / 2
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether the network runs on the CPU, which likes small batches."""
+        return self._device.type == "cpu"
+
+    @property
+    def _device(self) -> torch.device:
+        # a network in ONNX Runtime has neither parameters nor buffers, and takes what is on the CPU
+        tensors = itertools.chain(self.parameters(), self.buffers(), (torch.zeros(0),))
+        return next(tensors).device
+
+    @torch.no_grad()
+    def embed_batch(self, inputs: Array, lengths: NDArray[np.float64] | None = None) -> Floats:
+        """Return the embeddings (B, dim) of inputs (B, ...), in evaluation mode.
+
+        Args:
+            inputs: Of one length, or padded to one.
+            lengths: Their relative lengths (B,); None where nothing is padded.
+
+        Raises:
+            ValueError: The network cannot take these inputs.
+        """
+        device, was_training = self._device, self.training
+        relative = None if lengths is None else torch.from_numpy(lengths).to(device)
+        self.eval()
+        try:
+            z = self(torch.from_numpy(inputs).to(device).float(), relative)
+        finally:
+            self.train(was_training)
+        made: Floats = z.float().cpu().numpy()
+        return made
+
+    def used_length(self, length: int) -> int:
+        """Return how much of an input of this length the front-end makes whole frames of."""
+        trim = getattr(self.frontend, "trim", None)
+        return length if trim is None else cast(int, trim(length))
+
+    def flipped(self, flip: Flip) -> TorchEmbedder:
+        """Return an embedder of the same network with another `flip`."""
+        made = TorchEmbedder(self.frontend, self.backbone, features=self.features, flip=flip)
+        return made.train(self.training)
+
+    def to_device(self, device: str = "") -> None:
+        """Run on this device from now on; "" is a GPU where there is one, otherwise the CPU.
+
+        Raises:
+            ValueError: This machine, or this installation of torch, has no such device.
+        """
+        try:
+            self.to(device or pick_device())
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(
+                f"device {device!r} cannot be used ({str(error).splitlines()[0]}); give cpu, cuda "
+                "or cuda:NUMBER"
+            ) from None
+
+    def share_cores(self, num_calls: int) -> None:
+        """Divide the cores of the machine between so many calls at a time."""
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // num_calls))
+
+    def _view(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+        """Return the embeddings of these inputs alone, without those of their mirror images."""
+        z = self.encode(inputs, lengths).float()
+        return polarlike(z) if self.features == "polarlike" else z
+
+
+def pick_device() -> torch.device:
+    """Return the GPU where there is one, otherwise the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def in_torch(model: Loaded) -> TorchEmbedder:
+    """Return the embedder of a model that was loaded or trained in torch."""
+    assert isinstance(model.embedder, TorchEmbedder), "callers refuse other models"
+    return model.embedder

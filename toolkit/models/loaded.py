@@ -1,0 +1,102 @@
+"""A model that is ready to embed, whatever runs it: torch or ONNX Runtime.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.data.items import Item
+from toolkit.data.reading import Array, Floats, Read
+
+Flip = Literal["none", "sum", "mean", "concat"]
+# A reading that gives an item in several inputs: crops, or the chunks of a long recording.
+ReadParts = Callable[[Item], Iterator[Array]]
+
+
+class Embedder(Protocol):
+    """Front-end and network together: a batch of inputs in, raw embeddings out.
+
+    `TorchEmbedder` (toolkit/models/embedder.py) runs in torch, and `OnnxEmbedder`
+    (toolkit/models/onnx.py) in ONNX Runtime.
+    """
+
+    @property
+    def dim(self) -> int:
+        """The size of an embedding."""
+
+    @property
+    def pads_exactly(self) -> bool:
+        """Whether padding leaves embeddings unchanged; if not, batches hold equal lengths only."""
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether the network runs on the CPU, which likes small batches."""
+
+    def embed_batch(self, inputs: Array, lengths: NDArray[np.float64] | None = None) -> Floats:
+        """Return the embeddings (B, dim) of inputs (B, ...), whose relative lengths are (B,).
+
+        Raises:
+            ValueError: The network cannot take these inputs.
+        """
+
+    def used_length(self, length: int) -> int:
+        """Return how much of an input of this length has a part in its embedding."""
+
+    def flipped(self, flip: Flip) -> Embedder:
+        """Return an embedder that joins each image's embedding with that of its mirror image."""
+
+    def to_device(self, device: str = "") -> None:
+        """Run on this device from now on; "" is a GPU where there is one, otherwise the CPU.
+
+        Raises:
+            ValueError: There is no such device.
+        """
+
+    def share_cores(self, num_calls: int) -> None:
+        """Divide the cores of the machine between so many calls at a time."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that is ready to embed, with what its checkpoint says of it.
+
+    Attributes:
+        embedder: Front-end and network, in evaluation mode.
+        read: Gives an item's input, or several of them.
+        modality: "speaker", "face" or "image".
+        similarity: The similarity that its embeddings are scored by.
+        digest: The SHA-256 that tells this model from others.
+        step: The training step that it was saved at.
+        settings: What else embeddings made with it have to state (crops, chunks).
+        norm_is_quality: Whether the loss made the norm of an embedding a measure of its input's
+            quality.
+        parts: The descriptions of its frontend, backbone and read, from which a checkpoint can
+            build it; empty for a model of torch that no checkpoint can describe, and for ONNX.
+    """
+
+    embedder: Embedder
+    read: Read | ReadParts
+    modality: str
+    similarity: str
+    digest: str
+    step: int
+    settings: Mapping[str, str] = field(default_factory=dict)
+    norm_is_quality: bool = False
+    parts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def meta(self) -> dict[str, str]:
+        """Return what travels with exported embeddings."""
+        return {
+            "model": self.digest,
+            "modality": self.modality,
+            "similarity": self.similarity,
+            **self.settings,
+        }

@@ -1,0 +1,69 @@
+"""Embedding by all processes of a run, each of which takes its part of the items."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from eval.types import Embeddings, name_first
+from toolkit.data.items import Item
+from toolkit.data.reading import Bad, Read
+from toolkit.models.embed import collected, embed, embedded_rows
+from toolkit.models.loaded import Embedder, ReadParts
+from toolkit.parallel import distributed
+
+
+def embed_all(
+    embedder: Embedder,
+    items: Sequence[Item],
+    read: Read | ReadParts,
+    *,
+    what: str,
+    workers: int = 0,
+) -> Embeddings:
+    """Embed as `embed_on_all_ranks` does, where no item may be missing.
+
+    Args:
+        embedder: The network, the same in every process.
+        items: All items, the same in every process.
+        read: Gives an item's input, or several of them.
+        what: What the error calls the items, such as "validation".
+        workers: The number of processes that read.
+
+    Raises:
+        ValueError: Some items cannot be read. They are counted and the first are named.
+    """
+    embeddings, bad = embed_on_all_ranks(embedder, items, read, workers=workers)
+    if bad:
+        raise ValueError(
+            f"{len(bad)} of {len(items)} {what} items cannot be read "
+            f"({name_first(item.id for item in bad)}): {bad[0].reason}"
+        )
+    return embeddings
+
+
+def embed_on_all_ranks(
+    embedder: Embedder, items: Sequence[Item], read: Read | ReadParts, *, workers: int = 0
+) -> tuple[Embeddings, list[Bad]]:
+    """Embed as `embed` does, while each process of the run takes its part of the items.
+
+    Every process gets the whole result, the same in the same order.
+    """
+    rank, world = distributed.rank(), distributed.world()
+    if world == 1:
+        return embed(embedder, items, read, workers=workers)
+    first, stop = len(items) * rank // world, len(items) * (rank + 1) // world
+    rows, bad = embedded_rows(embedder, items[first:stop], read, workers=workers)
+    own = [rows[i] for i in sorted(rows)]
+    matrix = torch.from_numpy(np.stack(own) if own else np.zeros((0, embedder.dim), np.float32))
+    positions = torch.tensor([first + i for i in sorted(rows)], dtype=torch.int64)
+    # The collectives join tensors only, so each process writes its Bads as one line of JSON.
+    text = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
+    matrix, positions, text = map(distributed.gather_plain, (matrix, positions, text))
+    lines = bytes(text.tolist()).decode().splitlines()
+    all_bad = [Bad(*fields) for line in lines for fields in json.loads(line)]
+    all_rows = dict(zip(positions.tolist(), matrix.numpy(), strict=True))
+    return collected(all_rows, items, all_bad, None)
