@@ -174,10 +174,11 @@ def search(
     _refuse_missing(data, model)
     rule = rule_of(threshold, far, thresholds)
     from likeness import galleries
+    from toolkit.gallery.open import exists
 
     if out is not None:
         check_written(out, galleries.WRITTEN, "results")
-    if not galleries.exists(gallery):
+    if not exists(gallery):
         galleries.entries_of(gallery)  # says what is missing, before the model is loaded
     comparer = _loaded(model, detector, frontend, trust, rule)
     with galleries.opened(gallery, comparer.model.meta) as store:

@@ -87,6 +87,11 @@ class LanceGallery:
                 "a LanceDB gallery needs LanceDB; run `pip install 'likeness[search]'`"
             ) from None
         self.folder = Path(folder)
+        if meta is None and not holds(self.folder):
+            raise ValueError(
+                f"{folder} contains no gallery (a LanceDB table); give the meta of the embeddings "
+                "to make one"
+            )
         agreed, defaults = stated(meta, similarity, pooling, not holds(self.folder))
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = self.folder / f"{TABLE}.lance"

@@ -30,7 +30,9 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 # All between the first colon behind the slashes and the last @: a password that was written without
 # %40 for its own @ is hidden whole.
 _PASSWORD = re.compile(r"(//[^/?#:@]*:)(.*)@", re.DOTALL)
-_SECRET = re.compile(r"([?&](?:password|sslpassword|api[-_]?key|token)=)[^&#\s]*", re.IGNORECASE)
+_SECRET = re.compile(
+    r"([?&](?:password|sslpassword|api[-_]?key|token)=).*", re.IGNORECASE | re.DOTALL
+)
 
 
 class Location(NamedTuple):
@@ -112,7 +114,7 @@ def masked(text: str | PathLike[str]) -> str:
         >>> masked("postgresql://ann:secret@db/faces?sslmode=require")
         'postgresql://ann:***@db/faces?sslmode=require'
     """
-    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1***@", str(text)))
+    return _PASSWORD.sub(r"\1***@", _SECRET.sub(r"\1***", str(text)))
 
 
 def _refuse_unescaped(text: str, place: str) -> None:

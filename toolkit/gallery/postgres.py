@@ -366,10 +366,10 @@ class _Server:
         self.schema = f"likeness_{where.name}" if where.name else "likeness"
         self._url = where.place if where.is_server else _own_server(Path(where.place))
         with self._plain_errors():
-            self._connected()
+            connection = self._connected()
             if self._own:  # files of the log go once they are not needed, with what was removed
-                self._connection.execute("ALTER SYSTEM SET wal_recycle = off")
-                self._connection.execute("SELECT pg_reload_conf()")
+                connection.execute("ALTER SYSTEM SET wal_recycle = off")
+                connection.execute("SELECT pg_reload_conf()")
 
     def close(self) -> None:
         """Ends the connection."""
@@ -390,8 +390,12 @@ class _Server:
 
     def has_gallery(self, cursor: Any) -> bool:
         """Whether the gallery is there."""
-        cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{self.schema}.gallery",))
-        return bool(cursor.fetchone()[0])
+        # to_regclass would remember what it did not find before another process made it.
+        cursor.execute(
+            "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'gallery'",
+            (self.schema,),
+        )
+        return cursor.fetchone() is not None
 
     def make(self, cursor: Any, entries: Mapping[str, str]) -> None:
         """Makes the gallery, unless another process was faster; its tables come with `make_tables`.
@@ -467,8 +471,11 @@ class _Server:
             cursor.execute(statement)
 
     def _has_index(self, cursor: Any) -> bool:
-        cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{self.schema}.by_vector",))
-        return bool(cursor.fetchone()[0])
+        cursor.execute(
+            "SELECT 1 FROM pg_indexes WHERE schemaname = %s AND indexname = 'by_vector'",
+            (self.schema,),
+        )
+        return cursor.fetchone() is not None
 
     def state(self, cursor: Any, *, locks: bool = False) -> _State:
         """What the gallery's one row says.

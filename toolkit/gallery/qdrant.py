@@ -300,11 +300,11 @@ class _Collections:
                     check_compatibility=False,
                 )
             else:
-                if self._folder.is_dir() and not (self._folder / "meta.json").is_file():
-                    if any(self._folder.iterdir()):
-                        raise ValueError(
-                            f"{self.name}: the folder contains something else; choose an empty one"
-                        )
+                is_ours = (self._folder / "meta.json").is_file()
+                if not is_ours and self._folder.is_dir() and any(self._folder.iterdir()):
+                    raise ValueError(
+                        f"{self.name}: the folder contains something else; choose an empty one"
+                    )
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._client = qdrant_client.QdrantClient(
                     path=str(self._folder), force_disable_check_same_thread=True
@@ -503,7 +503,10 @@ class _Collections:
 
     @contextmanager
     def _plain_errors(self) -> Iterator[None]:
-        """Turns what Qdrant raises into one sentence: ConnectionError where a server does not answer."""
+        """Turns what Qdrant raises into one sentence.
+
+        It is a ConnectionError where a server does not answer, and else a ValueError.
+        """
         from qdrant_client.http.exceptions import ApiException, ResponseHandlingException
 
         try:
