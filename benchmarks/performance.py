@@ -43,6 +43,7 @@ SCRIPTS = [
     "report",
     "scale",
     "speaker",
+    "stores",
     "train",
     "use",
     "use_gallery",
@@ -85,6 +86,7 @@ is not in a table was not measured.
 | [scale](#scale) | time and memory from ten thousand to ten million; takes half an hour |
 | [speaker](#speaker) | embeddings of recordings, the loader, embeddings to EER |
 | [train](#train) | a training step beside the bare network |
+| [stores](#stores) | galleries in FAISS, LanceDB, PostgreSQL and Qdrant |
 | [use](#use) | torch against ONNX Runtime, and the start of the command line |
 | [use_gallery](#use_gallery) | search in a gallery of a million |
 | [use_serve](#use_serve) | the REST service under load |

@@ -305,7 +305,7 @@ class FaissGallery:
     def _digest(self, templates: int) -> str:
         """A digest of the first templates and their names."""
         digest = hashlib.sha256("\n".join(self.exact.names[:templates]).encode())
-        digest.update(memoryview(np.ascontiguousarray(self.exact.rows[:templates])))
+        digest.update(np.ascontiguousarray(self.exact.rows[:templates]).data)
         return digest.hexdigest()
 
     def _erase(self) -> None:
