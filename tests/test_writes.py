@@ -103,7 +103,10 @@ ALLOWED = {
     "likeness/prepare/archives.py": {
         "_put": "all is unpacked in a hidden folder, which is renamed when it is whole",
     },
-    "toolkit/gallery/lance.py": {"LanceGallery.__init__": _TABLE},
+    "toolkit/gallery/lance.py": dict.fromkeys(
+        ("LanceGallery.__init__", "LanceGallery._erase_older"), _TABLE
+    ),
+    "toolkit/gallery/qdrant.py": {"_Collections.erase": "SQLite's transactions"},
     "toolkit/gallery/store.py": {"Enrolments.__init__": "SQLite's transactions"},
     "toolkit/training/log.py": {
         "Log.__init__": "entries are appended; a half line is dropped when the run goes on"

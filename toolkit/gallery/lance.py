@@ -44,7 +44,7 @@ from toolkit.gallery.store import refuse_contradictions
 
 TABLE = "gallery"
 INDEXED_FROM = 20_000  # subjects, and rows beside an index
-SHARE = 0.05  # of the lists of the index that a search visits
+SHARE = 0.08  # of the lists of the index that a search visits
 _PER_LIST = 256  # rows of a list
 _INDEX = "by_vector"
 _EXTRA = 8  # candidates beside k: rounding must not decide who is among the best

@@ -126,7 +126,7 @@ class QdrantGallery:
                 entries = {**defaults, **(agreed or {})}
                 refuse_similarity(entries["similarity"], "Qdrant")
                 state = _State(entries, entries.pop("pooling"))
-                self._all.save(state)
+                self._all.note(state)
             refuse_contradictions(self._all.name, state.meta, agreed)
             self._meta = state.meta
             self.similarity = state.meta.get("similarity", "cosine")
@@ -326,7 +326,7 @@ class _Collections:
             meta = {str(key): str(value) for key, value in fields.pop("meta").items()}
             return _State(meta, **{**fields, "gone": tuple(fields["gone"])})
 
-    def save(self, state: _State) -> None:
+    def note(self, state: _State) -> None:
         """Says what the gallery is from now on, in one step."""
         with self._plain_errors():
             if not self._client.collection_exists(self._about):
@@ -355,7 +355,7 @@ class _Collections:
                 part = list(state.gone[start : start + _BLOCK])
                 self._delete(models.PointIdsList(points=part))
         state = state._replace(gone=())
-        self.save(state)
+        self.note(state)
         return state
 
     def change(self, state: _State, points: Sequence[_Point], gone: Sequence[str]) -> None:
@@ -375,7 +375,7 @@ class _Collections:
                 part = [self._stored(point, change) for point in points[start : start + _BLOCK]]
                 self._client.upsert(self._points, part, wait=True)
         state = state._replace(change=change, gone=tuple(gone))
-        self.save(state)
+        self.note(state)
         self.clear_up(state)
 
     def erase(self) -> None:
