@@ -17,31 +17,14 @@ from likeness.row_files import DELIMITERS, check_written, table_text
 from likeness.verification import NO_DECISION
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad
-from toolkit.gallery import lance
-from toolkit.gallery.open import open_gallery
+from toolkit.gallery.location import masked
+from toolkit.gallery.open import exists, open_gallery
 from toolkit.gallery.rules import Entry
-from toolkit.gallery.store import FILE
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
 Existing = Literal["refuse", "add", "replace", "skip"]
 WRITTEN = (*DELIMITERS, ".json")
-
-
-def folder_of(name: str | Path) -> Path:
-    """The folder of a gallery, which may be written lancedb:DIR.
-
-    Example:
-        >>> folder_of("lancedb:people").as_posix()
-        'people'
-    """
-    return Path(str(name).removeprefix("lancedb:"))
-
-
-def exists(name: str | Path) -> bool:
-    """Whether there is a gallery of this name."""
-    folder = folder_of(name)
-    return (folder / FILE).is_file() or lance.holds(folder)
 
 
 @contextmanager
@@ -51,22 +34,22 @@ def opened(
     """Open a gallery, and close it at the end.
 
     Args:
-        name: Its folder. `lancedb:DIR` makes a new one a LanceDB table; else it is a SQLite file.
+        name: Its folder, or an address such as postgresql://USER@HOST/DATABASE; see
+            `toolkit.gallery.open.open_gallery`.
         meta: Of the model's embeddings; None for whatever the gallery says.
         makes: Whether a gallery is made where there is none.
 
     Raises:
         FileNotFoundError: There is none, and none is to be made.
         ValueError: It is of another model, damaged, or used by another process.
+        OSError: A server does not answer.
     """
-    folder, there = folder_of(name), exists(name)
-    if not there and not makes:
+    if not makes and not exists(name):
         raise FileNotFoundError(
-            f"{folder} contains no gallery; enrol with `likeness gallery enrol`, or correct the "
-            "path"
+            f"{masked(name)} contains no gallery; enrol with `likeness gallery enrol`, or correct "
+            "the path"
         )
-    makes_table = not there and str(name).startswith("lancedb:")
-    gallery = lance.LanceGallery(folder, meta) if makes_table else open_gallery(folder, meta)
+    gallery = open_gallery(name, meta)
     try:
         yield gallery
     finally:

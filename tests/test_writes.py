@@ -79,7 +79,7 @@ ALLOWED = {
     },
     "likeness/joining.py": {"join": _ATOMIC},
     "likeness/held_out.py": {"write_held_out": _ATOMIC},
-    "toolkit/gallery/media.py": {"_erase": "what is erased shall not stay whole"},
+    "toolkit/gallery/media.py": {"erase_file": "what is erased shall not stay whole"},
     "toolkit/models/user_files.py": {"_link": "a temporary folder of this process"},
     "likeness/commands/score.py": dict.fromkeys(
         ("score_files", "calibrate_files", "_fuse"), _ATOMIC
@@ -103,7 +103,10 @@ ALLOWED = {
     "likeness/prepare/archives.py": {
         "_put": "all is unpacked in a hidden folder, which is renamed when it is whole",
     },
-    "toolkit/gallery/lance.py": {"LanceGallery.__init__": _TABLE},
+    "toolkit/gallery/lance.py": dict.fromkeys(
+        ("LanceGallery.__init__", "LanceGallery._erase_older"), _TABLE
+    ),
+    "toolkit/gallery/qdrant.py": {"_Collections.erase": "SQLite's transactions"},
     "toolkit/gallery/store.py": {"Enrolments.__init__": "SQLite's transactions"},
     "toolkit/training/log.py": {
         "Log.__init__": "entries are appended; a half line is dropped when the run goes on"

@@ -26,6 +26,7 @@ from likeness.commands.options import (
 )
 from likeness.missing import refuse_missing_model
 from likeness.row_files import DELIMITERS, check_written
+from toolkit.gallery.location import masked
 from toolkit.printing import one_line, say, warn
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="gallery",
     help="Enrol people or things in a gallery, search it, and group unknown files. The gallery is "
-    "a folder that belongs to one model.",
+    "a folder or a database, and belongs to one model.",
     no_args_is_help=True,
 )
 _EMBEDDINGS = (".npz", ".ark", ".scp", ".h5", ".lance")
@@ -55,9 +56,10 @@ Data = Annotated[
 Gallery = Annotated[
     str,
     typer.Option(
-        metavar="DIR",
-        help="The folder of the gallery. A new one is a SQLite file in it, and with lancedb:DIR a "
-        "LanceDB table.",
+        metavar="PLACE",
+        help="The folder of the gallery, which is a SQLite file in it, or another store: "
+        "faiss:DIR, lance:DIR, qdrant:DIR, qdrant:http://HOST:6333, "
+        "postgresql://USER@HOST/DATABASE or postgresql:DIR.",
     ),
 ]
 ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify`.")]
@@ -133,7 +135,7 @@ def enrol(
         say(f"{len(done.skipped):,} subjects were enrolled before and stay as they are")
     say(
         f"{done.files:,} files of {done.subjects:,} subjects enrolled in "
-        f"{galleries.folder_of(gallery)}, which has {done.size:,} subjects now"
+        f"{masked(gallery)}, which has {done.size:,} subjects now"
     )
 
 
@@ -172,10 +174,11 @@ def search(
     _refuse_missing(data, model)
     rule = rule_of(threshold, far, thresholds)
     from likeness import galleries
+    from toolkit.gallery.open import exists
 
     if out is not None:
         check_written(out, galleries.WRITTEN, "results")
-    if not galleries.exists(gallery):
+    if not exists(gallery):
         galleries.entries_of(gallery)  # says what is missing, before the model is loaded
     comparer = _loaded(model, detector, frontend, trust, rule)
     with galleries.opened(gallery, comparer.model.meta) as store:
@@ -208,7 +211,7 @@ def list_subjects(gallery: Gallery) -> None:
     rows += [[e.subject, f"{e.enrolments:,}", f"{e.norm:.4g}"] for e in entries]
     say("\n".join(map(one_line, aligned(rows))))
     model = f" of model {meta['model'][:16]}" if "model" in meta else ""
-    say(f"{len(entries):,} subjects in {galleries.folder_of(gallery)}{model}", error=True)
+    say(f"{len(entries):,} subjects in {masked(gallery)}{model}", error=True)
 
 
 @app.command(epilog="Example: likeness gallery remove ann bob --gallery people")

@@ -38,10 +38,12 @@ def serve(
         ),
     ] = VOICE,
     gallery: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="The folder of enrolled subjects, which is made if it does not exist. Without one "
-            "nobody is enrolled or searched: the page compares two files."
+            metavar="PLACE",
+            help="The folder of enrolled subjects, or another store, as for `likeness gallery`. It "
+            "is made if it does not exist. Without one nobody is enrolled or searched: the page "
+            "compares two files.",
         ),
     ] = None,
     host: Annotated[

@@ -151,7 +151,9 @@ def _add_state(app: FastAPI, service: Service, metrics: Metrics, local: bool) ->
     @app.get("/health")
     async def health() -> dict[str, Any]:
         """What is served: the model and its modality, how it decides, how many are enrolled."""
-        model = service.model
+        model, gallery = service.model, service.gallery
+        # A database may take its time, in which the server answers others.
+        size = None if gallery is None else await asyncio.to_thread(len, gallery)
         return {
             "status": "ok",
             "modality": model.modality,
@@ -161,7 +163,7 @@ def _add_state(app: FastAPI, service: Service, metrics: Metrics, local: bool) ->
             "threshold": service.threshold,
             "source": service.source,
             "calibrated": service.calibration is not None,
-            "gallery": None if service.gallery is None else len(service.gallery),
+            "gallery": size,
             "max_bytes": service.limits.max_bytes,
             "token_for_reading": not local,
             "takes": service.takes._asdict(),
@@ -312,6 +314,12 @@ def _add_errors(app: FastAPI) -> None:
         )
         return JSONResponse({"error": f"the request is not as /docs says: {reasons}"}, 422)
 
+    @app.exception_handler(ConnectionError)
+    async def unanswered(_: Request, error: ConnectionError) -> JSONResponse:
+        _log.error("the gallery does not answer: %s", error)
+        reason = "the gallery's database does not answer; try again"
+        return JSONResponse({"error": reason}, 503, {"Retry-After": "5"})
+
     @app.exception_handler(OSError)
     @app.exception_handler(RuntimeError)
     async def failed(_: Request, error: Exception) -> JSONResponse:
@@ -359,7 +367,7 @@ class Address:
 def serve(
     comparer: Comparer,
     *,
-    gallery: Path | None = None,
+    gallery: str | Path | None = None,
     address: Address = Address(),
     token: str = "",
     limits: Limits | None = None,
@@ -370,7 +378,7 @@ def serve(
 
     Args:
         comparer: what embeds the uploads, and what decides.
-        gallery: its folder; None for no gallery.
+        gallery: its folder or address, as for `open_gallery`; None for no gallery.
         address: where the server listens.
         token: of 16 characters or more; where it is empty one is made and printed.
         limits: what one client can cost the others.
@@ -436,6 +444,8 @@ def serve(
 
 def _say_media(store: Any, keeps: bool, say: Callable[[str], None]) -> None:
     """What is kept beside the gallery. What is left of subjects who are gone is erased first."""
+    if store.folder is None:
+        return
     erased = media.sweep(store.folder, [entry.subject for entry in store.entries()])
     if erased:
         say(f"Erased what was kept of {erased} subjects who are not enrolled any more.")

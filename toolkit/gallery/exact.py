@@ -1,6 +1,6 @@
 """Galleries: enrol subjects, search 1:N for the k most similar, reject who is not enrolled.
 
-There are three stores with the same methods:
+There are five stores with the same methods (Gallery in rules.py); this file has the first:
 
     ExactGallery
         compares every subject: one matrix product, block by block, with partial selection (this
@@ -10,6 +10,10 @@ There are three stores with the same methods:
         subjects (faiss.py)
     LanceGallery
         a LanceDB table, which need not fit into memory (lance.py)
+    QdrantGallery
+        Qdrant, in a folder or on a server (qdrant.py)
+    PostgresGallery
+        PostgreSQL with pgvector, which many processes share (postgres.py)
 
 These are the methods:
 
@@ -32,7 +36,8 @@ model's digest and similarity, and it refuses embeddings of another model. Score
 eval.similarity.pairs, template first, in every store.
 
 Every change is atomic, and on disk when the method returns. The folder of an ExactGallery belongs
-to one process at a time. A LanceDB table has one process that writes and any number that read.
+to one process at a time. A LanceDB table and a server of Qdrant have one process that writes and
+any number that read. PostgreSQL has any number of both.
 """
 
 from __future__ import annotations
@@ -90,6 +95,8 @@ class ExactGallery:
         >>> [match.subject for match in gallery.search(voices, k=1)[1]]
         ['bob']
     """
+
+    shared = False
 
     def __init__(
         self,

@@ -7,10 +7,17 @@ The index proposes candidates, which are scored exactly. It is made at the first
 to minutes, and made anew when a fifth of it is out of date. FAISS (Johnson, Douze, Jegou:
 Billion-scale similarity search with GPUs, 2017; the extra "search") keeps a copy of the templates,
 which takes twice the memory.
+
+The index is kept in one file beside the SQLite file: a line of JSON, and what FAISS writes. The
+line names the templates in the index by their number and a digest. So a file that is out of date,
+for example after a kill, is known: the index is then made anew, or completed where subjects were
+only added. When a subject is removed or replaced, the file is erased before the subject is.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,20 +26,26 @@ from typing import Any
 
 import numpy as np
 
+from eval.formats.writing import atomic_path
 from eval.types import Embeddings, Floats32, nfc
+from toolkit.gallery import media
 from toolkit.gallery.exact import ExactGallery
-from toolkit.gallery.rules import Entry, Match, refuse_other
+from toolkit.gallery.rules import Entry, Match, refuse_other, refuse_unknown
 from toolkit.gallery.search import PRODUCTS, as_asked
 
 _SMALL = 20_000  # templates up to which the index is flat, which is exact and fast enough
 _STALE = 0.2  # the share of the index that may be out of date
+FILE = "gallery.faiss"
+_MAX_HEAD = 4096  # bytes of the line of JSON
 
 
 class FaissGallery:
     """An ExactGallery that FAISS searches; `exact` is that gallery.
 
     Args:
-        folder: As of ExactGallery, and the same folder.
+        folder: As of ExactGallery, and the same folder. An index of more than 20,000 templates is
+            kept in it, in the file gallery.faiss. FAISS reads that file without checking it, so
+            take no gallery from strangers.
         meta: As of ExactGallery.
         similarity: cosine, dot or simple; by default what the meta says, else cosine.
         pooling: As of ExactGallery.
@@ -46,6 +59,8 @@ class FaissGallery:
             not know.
         ImportError: FAISS is missing; the message names the extra to install.
     """
+
+    shared = False
 
     def __init__(
         self,
@@ -84,6 +99,8 @@ class FaissGallery:
         self.meta, self.similarity = self.exact.meta, self.exact.similarity
         self.effort, self._description = effort, index
         self._index: Any = None
+        self._loads = True  # whether the file of the index is still to be looked at
+        self._saved = 0  # the number of templates in the file of the index
         self._trained = 0  # the number of templates when the index was made
         self._subjects: list[str | None] = []  # by number in the index; None where out of date
         self._numbers: dict[str, int] = {}
@@ -93,21 +110,31 @@ class FaissGallery:
 
     def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
         """Adds enrolments, as ExactGallery.enrol."""
+        names = list(map(nfc, subjects))
         with self.exact.lock:
+            if any(name in self.exact.row for name in names):
+                self._erase()  # their templates will be others
             self.exact.enrol(embeddings, subjects)
-            self._changed(list(map(nfc, subjects)))
+            self._changed(names)
 
     def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
         """Replaces enrolments, as ExactGallery.update."""
+        names = list(map(nfc, subjects))
         with self.exact.lock:
+            refuse_other(self.meta, self.exact.dim, embeddings)
+            refuse_unknown(dict.fromkeys(names), self.exact.row)
+            self._erase()
             self.exact.update(embeddings, subjects)
-            self._changed(list(map(nfc, subjects)))
+            self._changed(names)
 
     def remove(self, subjects: Sequence[str]) -> None:
         """Erases subjects, as ExactGallery.remove."""
+        names = list(map(nfc, subjects))
         with self.exact.lock:
+            refuse_unknown(dict.fromkeys(names), self.exact.row)
+            self._erase()
             self.exact.remove(subjects)
-            self._forget(list(map(nfc, subjects)))
+            self._forget(names)
 
     def search(
         self, probes: Embeddings, k: int = 5, threshold: float | None = None
@@ -148,8 +175,14 @@ class FaissGallery:
         return self.exact.enrolments(subject)
 
     def close(self) -> None:
-        """Frees the folder for another process."""
-        self.exact.close()
+        """Frees the folder for another process, and keeps what was added to the index."""
+        try:
+            with self.exact.lock:
+                stale = len(self._subjects) - len(self._numbers)
+                if self._index is not None and not stale and len(self._subjects) > self._saved:
+                    self._save()
+        finally:
+            self.exact.close()
 
     def _changed(self, subjects: Sequence[str]) -> None:
         """Adds the new templates of subjects to the index; what it had of them is out of date."""
@@ -183,6 +216,11 @@ class FaissGallery:
         suits = num_stale <= _STALE * num_vectors and len(self) <= 2 * self._trained
         if self._index is not None and suits:
             return
+        if not self._load():
+            self._make_new()
+
+    def _make_new(self) -> None:
+        """Makes the index of all templates, and keeps it."""
         rows, faiss = self.exact.rows, self._faiss
         lists = round(4 * math.sqrt(len(rows)))
         description = self._description or ("Flat" if len(rows) <= _SMALL else f"IVF{lists},Flat")
@@ -204,10 +242,74 @@ class FaissGallery:
                 f"index {description!r}: FAISS cannot make it of {size} ({reason}); choose another "
                 "index, such as Flat or HNSW32"
             ) from None
+        self._use(index, self.exact.names, len(rows))
+        self._save()
+
+    def _use(self, index: Any, names: Sequence[str], trained: int) -> None:
+        """Searches by this index from now on, which has the templates of these names."""
         # An index has one of these settings or none, also behind a transform (PCA, OPQ) or under a
         # refinement (RFlat).
         for setting in ("nprobe", "efSearch"):
             with suppress(RuntimeError):
-                faiss.ParameterSpace().set_index_parameter(index, setting, self.effort)
-        self._index, self._subjects, self._numbers, self._trained = index, [], {}, len(rows)
-        self._number(self.exact.names)
+                self._faiss.ParameterSpace().set_index_parameter(index, setting, self.effort)
+        self._index, self._subjects, self._numbers, self._trained = index, [], {}, trained
+        self._number(list(names))
+
+    def _save(self) -> None:
+        """Keeps the index in its file, where it is worth it; nothing in it is out of date."""
+        self._saved = len(self._subjects)
+        if self.folder is None or self._saved <= _SMALL:
+            return
+        head = {
+            "format": 1,
+            "description": self._description,
+            "templates": self._saved,
+            "trained": self._trained,
+            "digest": self._digest(self._saved),
+        }
+        with atomic_path(self.folder / FILE) as temporary, temporary.open("wb") as file:
+            file.write(json.dumps(head).encode() + b"\n")
+            self._faiss.write_index(self._index, self._faiss.PyCallbackIOWriter(file.write))
+
+    def _load(self) -> bool:
+        """Takes the index from its file and completes it; False where the file is of no use."""
+        if self.folder is None or not self._loads:
+            return False
+        self._loads = False
+        path = self.folder / FILE
+        if path.is_symlink() or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            try:
+                head = json.loads(file.readline(_MAX_HEAD))
+                templates, trained = int(head["templates"]), int(head["trained"])
+                if (
+                    head["description"] != self._description
+                    or not 0 < templates <= len(self)
+                    or not templates <= len(self) <= 2 * trained
+                    or head["digest"] != self._digest(templates)
+                ):
+                    return False
+                index = self._faiss.read_index(self._faiss.PyCallbackIOReader(file.read))
+            except (ValueError, KeyError, TypeError, RuntimeError):
+                return False
+        if index.ntotal != templates or index.d != self.exact.rows.shape[1]:
+            return False
+        self._saved = templates
+        self._use(index, self.exact.names[:templates], trained)
+        if more := self.exact.names[templates:]:
+            self._index.add(np.ascontiguousarray(self.exact.rows[templates:]))
+            self._number(more)
+        return True
+
+    def _digest(self, templates: int) -> str:
+        """A digest of the first templates and their names."""
+        digest = hashlib.sha256("\n".join(self.exact.names[:templates]).encode())
+        digest.update(np.ascontiguousarray(self.exact.rows[:templates]).data)
+        return digest.hexdigest()
+
+    def _erase(self) -> None:
+        """Overwrites and removes the file of the index, which has templates that go."""
+        self._loads, self._saved = False, 0
+        if self.folder is not None:
+            media.erase_file(self.folder / FILE)

@@ -4,13 +4,17 @@ It has the same methods as ExactGallery. One process writes, and any number read
 
 There is one row per subject, with its raw enrolments and its template. LanceDB commits a change of
 any number of rows of one table as a new version in one step, and a kill leaves the version before.
-Removing erases the older versions too. LanceDB scans all rows of the table, so the search is exact;
-candidates are scored like trials.
+Removing erases the older versions too, and what an index has of them.
+
+Up to 20,000 subjects LanceDB compares all of them, which is exact. Then an index of inverted lists
+proposes candidates, which are scored like trials. Rows that were added since are compared one by
+one, until they are so many that the index takes them in.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,22 +25,28 @@ import numpy as np
 
 from eval.formats.tables import create_lance, has_version, remove_older_versions
 from eval.formats.writing import added
-from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first, nfc
 from toolkit.gallery import media
 from toolkit.gallery.rules import (
     Entry,
     Match,
+    joined,
     pooled,
+    ranked,
     refuse_names,
     refuse_other,
+    refuse_similarity,
     refuse_unknown,
     stated,
 )
-from toolkit.gallery.search import PRODUCTS, angular_bias, as_asked, as_searched
+from toolkit.gallery.search import angular_bias, as_asked, as_searched
 from toolkit.gallery.store import refuse_contradictions
 
 TABLE = "gallery"
+INDEXED_FROM = 20_000  # subjects, and rows beside an index
+SHARE = 0.08  # of the lists of the index that a search visits
+_PER_LIST = 256  # rows of a list
+_INDEX = "by_vector"
 _EXTRA = 8  # candidates beside k: rounding must not decide who is among the best
 _BLOCK = 1 << 14
 
@@ -60,6 +70,8 @@ class LanceGallery:
         ImportError: LanceDB is missing; the message names the extra to install.
     """
 
+    shared = False
+
     def __init__(
         self,
         folder: str | Path,
@@ -75,6 +87,11 @@ class LanceGallery:
                 "a LanceDB gallery needs LanceDB; run `pip install 'likeness[search]'`"
             ) from None
         self.folder = Path(folder)
+        if meta is None and not holds(self.folder):
+            raise ValueError(
+                f"{folder} contains no gallery (a LanceDB table); give the meta of the embeddings "
+                "to make one"
+            )
         agreed, defaults = stated(meta, similarity, pooling, not holds(self.folder))
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = self.folder / f"{TABLE}.lance"
@@ -86,11 +103,7 @@ class LanceGallery:
         if holds(self.folder):
             self._open(agreed)
         self.similarity = self.meta["similarity"]
-        if self.similarity.partition(":")[0] not in PRODUCTS:
-            raise ValueError(
-                f"similarity {self.similarity!r}: LanceDB searches by {', '.join(PRODUCTS)}; use "
-                "ExactGallery for the others"
-            )
+        refuse_similarity(self.similarity, "LanceDB")
         self.b_theta = angular_bias(self.similarity)
 
     def _open(self, agreed: Mapping[str, str] | None) -> None:
@@ -133,7 +146,7 @@ class LanceGallery:
                 list(dict.fromkeys(subjects)), dict.fromkeys(self._enrolments(subjects), 0)
             )
             self._write(embeddings, subjects, replace=True)
-            remove_older_versions(self._path, self._table)
+            self._erase_older()
 
     def remove(self, subjects: Sequence[str]) -> None:
         """Erases subjects, as ExactGallery.remove."""
@@ -144,7 +157,7 @@ class LanceGallery:
                 media.erase(self.folder, leaving)
                 with added(self._path):
                     self._table.delete(_among(leaving))
-                remove_older_versions(self._path, self._table)
+                self._erase_older()
 
     def search(
         self, probes: Embeddings, k: int = 5, threshold: float | None = None
@@ -155,9 +168,10 @@ class LanceGallery:
         if not count:
             return [()] * len(probes.ids)
         asked = as_asked(probes.matrix, self.b_theta, self.similarity)
+        lists = math.ceil(self._num_indexed() / _PER_LIST)
         with self._readable():
             return [
-                self._nearest(row, probe, min(k + _EXTRA, count), k, threshold)
+                self._nearest(row, probe, lists, k, threshold)
                 for row, probe in zip(asked, probes.matrix, strict=True)
             ]
 
@@ -226,35 +240,66 @@ class LanceGallery:
             ) from None
 
     def _nearest(
-        self, asked: Floats32, probe: Floats32, num_candidates: int, k: int, threshold: float | None
+        self, asked: Floats32, probe: Floats32, lists: int, k: int, threshold: float | None
     ) -> tuple[Match, ...]:
         """The k best matches of one probe. `asked` is its row of `as_asked`."""
         query = (
             self._table.search(asked, vector_column_name="vector")
             .distance_type("dot")
-            .limit(num_candidates)
+            .limit(k + _EXTRA)
         )
+        if lists:
+            query = query.nprobes(math.ceil(SHARE * lists))
         result = query.select(["subject", "enrolments", "_distance"]).to_arrow()
         names = result["subject"].to_pylist()
         rows = [self._matrix(blob) for blob in result["enrolments"].to_pylist()]
-        templates = pooled(
-            [name for name, some in zip(names, rows, strict=True) for _ in some],
-            np.concatenate(rows),
-            self.pooling,
+        return ranked(
+            dict(zip(names, rows, strict=True)),
+            probe,
+            k,
+            threshold,
+            pooling=self.pooling,
+            similarity=self.similarity,
         )
-        scores = pairs(
-            templates.matrix,
-            probe[None],
-            np.arange(len(names)),
-            np.zeros(len(names), dtype=np.int64),
-            self.similarity,
-        )
-        best = np.argsort(-scores, kind="stable")[:k].tolist()
-        return tuple(
-            Match(names[i], float(scores[i]), float(templates.norms[i]))
-            for i in best
-            if threshold is None or scores[i] >= threshold
-        )
+
+    def _num_indexed(self) -> int:
+        """How many rows the index has taken in; 0 where there is none."""
+        with self._readable():
+            known = [index for index in self._table.list_indices() if index.name == _INDEX]
+        return int(known[0].num_indexed_rows or 0) if known else 0
+
+    def _make_index(self) -> None:
+        """Makes the index where there are enough rows, or has it take in those that were added."""
+        from lancedb.index import IvfFlat
+
+        count, indexed = int(self._table.count_rows()), self._num_indexed()
+        if count - indexed <= INDEXED_FROM:
+            return
+        with added(self._path):
+            if indexed:
+                self._table.optimize()
+                return
+            lists = max(1, count // _PER_LIST)
+            kind = IvfFlat(distance_type="dot", num_partitions=lists)
+            self._table.create_index("vector", config=kind, name=_INDEX)
+
+    def _erase_older(self) -> None:
+        """Erases removed and replaced rows from the files of the table and of its index.
+
+        LanceDB marks rows as deleted, and rewrites a file only where these are a tenth of it. Where
+        marks are left, the table is written anew, which is one change like any other.
+        """
+        remove_older_versions(self._path, self._table)
+        if not any((self._path / "_deletions").glob("*")):
+            return
+        table, count = self._table, int(self._table.count_rows())
+        reader = table.search().limit(count).to_batches(_BLOCK)
+        with added(self._path):
+            self._table = self._db.create_table(
+                TABLE, reader, schema=table.schema, mode="overwrite"
+            )
+        self._make_index()
+        remove_older_versions(self._path, self._table)
 
     def _enrolments(self, subjects: Sequence[str]) -> dict[str, Floats32]:
         """The enrolments (K, D) of those subjects who have some."""
@@ -292,26 +337,21 @@ class LanceGallery:
             media.erase(self.folder, dict.fromkeys(subjects))
         self.dim = embeddings.matrix.shape[1]
         before = {} if replace else self._enrolments(subjects)
-        mine: dict[str, list[int]] = {}
-        for i, name in enumerate(subjects):
-            mine.setdefault(name, []).append(i)
-        blocks = [
-            np.concatenate([*([before[name]] if name in before else []), embeddings.matrix[places]])
-            for name, places in mine.items()
-        ]
-        names = [name for name, block in zip(mine, blocks, strict=True) for _ in block]
-        templates = pooled(names, np.concatenate(blocks), self.pooling)
+        blocks, templates = joined(embeddings, subjects, before, self.pooling)
         data = self._rows(
-            list(mine), blocks, as_searched(templates.matrix, self.b_theta, self.similarity)
+            list(blocks),
+            list(blocks.values()),
+            as_searched(templates.matrix, self.b_theta, self.similarity),
         )
         if self._table is not None:
             with added(self._path):
                 self._table.merge_insert(
                     "subject"
                 ).when_matched_update_all().when_not_matched_insert_all().execute(data)
-            return
-        create_lance(self._path, data)
-        self._table = self._db.open_table(TABLE)
+        else:
+            create_lance(self._path, data)
+            self._table = self._db.open_table(TABLE)
+        self._make_index()
 
     def _rows(self, names: list[str], blocks: list[Floats32], vectors: Floats32) -> Any:
         """The rows of the table for some subjects, with the meta."""

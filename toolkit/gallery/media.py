@@ -31,6 +31,7 @@ MAX_BYTES = 1 << 20  # of one file
 MAX_TOTAL = 1 << 30  # bytes of all files of a gallery
 MAX_OF_SUBJECT = 100  # files
 ENDINGS = (".jpg", ".flac")
+_BLOCK = 1 << 24  # bytes overwritten at once
 _NAME = re.compile(r"([0-9a-f]{32})\.(\d{4}-\d\d-\d\d)(\.jpg|\.flac)")
 _SUBJECT = re.compile(r"[0-9a-f]{32}")
 
@@ -153,6 +154,17 @@ def sweep(gallery: Path, subjects: Sequence[str]) -> int:
     return len(strange)
 
 
+def erase_file(path: Path) -> None:
+    """Overwrite a file with zeros and remove it; a link is only removed, and nothing is fine."""
+    if path.is_file() and not path.is_symlink():
+        with path.open("r+b") as file:
+            for start in range(0, path.stat().st_size, _BLOCK):
+                file.write(bytes(min(_BLOCK, path.stat().st_size - start)))
+            file.flush()
+            os.fsync(file.fileno())
+    path.unlink(missing_ok=True)
+
+
 def _folder_of(gallery: Path, subject: str) -> Path:
     name = hashlib.sha256(nfc(subject).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return gallery / FOLDER / name
@@ -188,12 +200,6 @@ def _erase(folder: Path) -> None:
     # What a killed writer left lies in folders below.
     for place, _, names in os.walk(folder):
         for name in names:
-            path = Path(place) / name
-            if path.is_file() and not path.is_symlink():
-                with path.open("r+b") as file:
-                    file.write(bytes(path.stat().st_size))
-                    file.flush()
-                    os.fsync(file.fileno())
-            path.unlink()
+            erase_file(Path(place) / name)
     if folder.is_dir():
         shutil.rmtree(folder)

@@ -1,17 +1,20 @@
-"""Opens the gallery that a folder contains, whichever store it is, and compares two stores."""
+"""Opens the gallery at a place, whichever store it is, and compares two stores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from eval.types import Embeddings
-from toolkit.gallery import lance
+from toolkit.gallery import faiss, lance, postgres, qdrant
 from toolkit.gallery.exact import ExactGallery
+from toolkit.gallery.location import location
 from toolkit.gallery.rules import Match
+from toolkit.gallery.store import FILE
 
 
 class Searchable(Protocol):
@@ -53,15 +56,44 @@ def recall(gallery: Searchable, exact: Searchable, probes: Embeddings, k: int = 
     return float(np.mean(shares))
 
 
-def open_gallery(folder: str | Path, meta: Mapping[str, str] | None = None) -> Any:
-    """Opens the gallery that a folder contains, a LanceGallery or an ExactGallery.
+def exists(place: str | PathLike[str]) -> bool:
+    """Returns whether there is a gallery of any kind at a place.
 
     Args:
-        folder: Its folder. An empty or new folder becomes an ExactGallery.
-        meta: The meta of the embeddings to come; may be None for a folder that contains a gallery.
+        place: A folder or an address, see toolkit.gallery.location.
+
+    Raises:
+        ValueError: The address names no store.
+        ConnectionError: A server does not answer.
+        ImportError: A package of the store is missing; the message names the extra to install.
+    """
+    where = location(place)
+    if where.kind == "postgresql":
+        return postgres.holds(where)
+    if where.kind == "qdrant":
+        return qdrant.holds(where)
+    folder = Path(where.place)
+    return lance.holds(folder) if where.kind == "lance" else _is_folder_of_gallery(folder)
+
+
+def open_gallery(place: str | PathLike[str], meta: Mapping[str, str] | None = None) -> Any:
+    """Opens the gallery at a place, or makes one there.
+
+    Args:
+        place: Its folder, or an address that names another store: faiss:FOLDER, lance:FOLDER,
+            qdrant:FOLDER, qdrant:http://HOST:6333, postgresql://USER@HOST/DATABASE or
+            postgresql:FOLDER. A folder without a kind may contain an ExactGallery or a
+            LanceGallery; an empty or new one becomes an ExactGallery.
+        meta: The meta of the embeddings to come; may be None where there is a gallery.
 
     Returns:
-        The gallery.
+        The gallery, see toolkit.gallery.rules.Gallery.
+
+    Raises:
+        ValueError: The gallery is of another model, damaged, or used by another process; or the
+            address names no store, or a folder that contains another kind of gallery.
+        OSError: The disk refuses it, or a server does not answer.
+        ImportError: A package of the store is missing; the message names the extra to install.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -73,5 +105,29 @@ def open_gallery(folder: str | Path, meta: Mapping[str, str] | None = None) -> A
         >>> match.subject, round(match.score, 2)
         ('ann', 0.99)
     """
-    store: Any = lance.LanceGallery if lance.holds(Path(folder)) else ExactGallery
-    return store(folder, meta)
+    where = location(place)
+    if where.kind == "postgresql":
+        return postgres.PostgresGallery(where, meta)
+    if where.kind == "qdrant":
+        return qdrant.QdrantGallery(where, meta)
+    folder = Path(where.place)
+    has_table, has_file = lance.holds(folder), (folder / FILE).is_file()
+    if where.kind == "lance" and has_file and not has_table:
+        raise ValueError(
+            f"{folder} contains a gallery in a SQLite file, and no LanceDB table; write {folder} "
+            f"or faiss:{folder}, or choose another folder"
+        )
+    if where.kind == "faiss" and has_table and not has_file:
+        raise ValueError(
+            f"{folder} contains a gallery in a LanceDB table, which FAISS does not search; write "
+            f"lance:{folder}, or choose another folder"
+        )
+    if where.kind == "lance" or (where.kind == "folder" and has_table):
+        return lance.LanceGallery(folder, meta)
+    if where.kind == "faiss":
+        return faiss.FaissGallery(folder, meta)
+    return ExactGallery(folder, meta)
+
+
+def _is_folder_of_gallery(folder: Path) -> bool:
+    return (folder / FILE).is_file() or lance.holds(folder)

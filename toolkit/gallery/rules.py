@@ -1,15 +1,17 @@
-"""What every gallery gives back, and what every gallery refuses."""
+"""What every gallery does, what it gives back, and what it refuses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from eval.scoring.templates import pool
+from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first
-from toolkit.gallery.search import angular_bias
+from toolkit.gallery.search import PRODUCTS, angular_bias
 from toolkit.gallery.store import MAX_SUBJECT, contradictions
 
 
@@ -35,6 +37,65 @@ class Entry(NamedTuple):
     norm: float
 
 
+class Gallery(Protocol):
+    """What every store does; ExactGallery (exact.py) describes arguments and errors.
+
+    A change is there whole, and kept, when the method returns; after a kill the store holds what it
+    held before the change or after it. Subjects are compared in Unicode NFC.
+
+    Attributes:
+        shared: Whether several processes may change the gallery at the same time.
+        similarity: How embeddings are compared.
+    """
+
+    shared: bool
+    similarity: str
+
+    @property
+    def meta(self) -> Mapping[str, str]:
+        """What the gallery says of the model and the settings that made its embeddings."""
+        ...
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder beside which media may be kept; None where the gallery has none."""
+        ...
+
+    def __len__(self) -> int:
+        """How many subjects are enrolled."""
+        ...
+
+    def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
+        """Adds one enrolment for each row."""
+        ...
+
+    def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
+        """Puts enrolments in place of all that the subjects have."""
+        ...
+
+    def remove(self, subjects: Sequence[str]) -> None:
+        """Erases subjects."""
+        ...
+
+    def search(
+        self, probes: Embeddings, k: int = 5, threshold: float | None = None
+    ) -> list[tuple[Match, ...]]:
+        """Finds the k most similar subjects of every probe, best first."""
+        ...
+
+    def entries(self) -> list[Entry]:
+        """Lists who is enrolled."""
+        ...
+
+    def enrolments(self, subject: str) -> Floats32:
+        """Gives the raw enrolments (R, D) of a subject, in the order in which they were made."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the gallery holds."""
+        ...
+
+
 def pooled(subjects: Sequence[str], rows: Floats32, pooling: str) -> Embeddings:
     """Pools enrolments into one template per subject, by eval.scoring.templates.pool.
 
@@ -54,6 +115,79 @@ def pooled(subjects: Sequence[str], rows: Floats32, pooling: str) -> Embeddings:
         Embeddings(tuple(map(str, range(len(rows)))), rows),
         np.array(subjects, dtype=object),
         method=pooling,  # type: ignore[arg-type]
+    )
+
+
+def joined(
+    embeddings: Embeddings, subjects: Sequence[str], before: Mapping[str, Floats32], pooling: str
+) -> tuple[dict[str, Floats32], Embeddings]:
+    """Puts new enrolments behind those that subjects have, and pools all of them.
+
+    Args:
+        embeddings: The new enrolments, at least one.
+        subjects: The subject of each.
+        before: What subjects have already (R, D); the others have nothing.
+        pooling: "mean" or "norm_weighted".
+
+    Returns:
+        All raw enrolments of each subject, and the templates in the same order.
+
+    Example:
+        >>> rows = Embeddings(("1", "2"), [[0, 1], [0, 3]])
+        >>> blocks, templates = joined(rows, ["ann", "ann"], {}, "mean")
+        >>> blocks["ann"].shape, templates.ids, templates.matrix.tolist()
+        ((2, 2), ('ann',), [[0.0, 2.0]])
+    """
+    mine: dict[str, list[int]] = {}
+    for i, name in enumerate(subjects):
+        mine.setdefault(name, []).append(i)
+    blocks = {
+        name: np.concatenate([*([before[name]] if name in before else []), part])
+        for name, part in ((name, embeddings.matrix[places]) for name, places in mine.items())
+    }
+    names = [name for name, block in blocks.items() for _ in block]
+    return blocks, pooled(names, np.concatenate(list(blocks.values())), pooling)
+
+
+def ranked(
+    candidates: Mapping[str, Floats32],
+    probe: Floats32,
+    k: int,
+    threshold: float | None,
+    *,
+    pooling: str,
+    similarity: str,
+) -> tuple[Match, ...]:
+    """Scores the candidates of one probe like trials, and keeps the best.
+
+    Args:
+        candidates: The raw enrolments (R, D) of each candidate; of equal scores, the candidate that
+            comes first here comes first.
+        probe: The raw probe (D,).
+        k: How many matches to give back at most.
+        threshold: Keeps only matches with score >= threshold.
+        pooling: "mean" or "norm_weighted".
+        similarity: The name of the similarity.
+    """
+    if not candidates:
+        return ()
+    names = list(candidates)
+    templates = pooled(
+        [name for name, rows in candidates.items() for _ in rows],
+        np.concatenate(list(candidates.values())),
+        pooling,
+    )
+    scores = pairs(
+        templates.matrix,
+        probe[None],
+        np.arange(len(names)),
+        np.zeros(len(names), dtype=np.int64),
+        similarity,
+    )
+    return tuple(
+        Match(names[i], float(scores[i]), float(templates.norms[i]))
+        for i in np.argsort(-scores, kind="stable")[:k].tolist()
+        if threshold is None or scores[i] >= threshold
     )
 
 
@@ -156,3 +290,24 @@ def refuse_unknown(subjects: Mapping[str, Any] | Sequence[str], known: Mapping[s
             f"{len(absent)} of {len(subjects)} subjects are not enrolled ({name_first(absent)}); "
             "check the names"
         )
+
+
+def refuse_similarity(similarity: str, store: str) -> None:
+    """Raises ValueError for a similarity whose order is not that of an inner product."""
+    if similarity.partition(":")[0] not in PRODUCTS:
+        raise ValueError(
+            f"similarity {similarity!r}: {store} searches by {', '.join(PRODUCTS)}; use a folder, "
+            "which is an ExactGallery, for the others"
+        )
+
+
+def storable(subjects: Sequence[str]) -> list[str]:
+    """Those of the names that can be enrolled at all; a database need not be asked for the others.
+
+    Some databases refuse texts with NUL or half a surrogate pair even in a question.
+
+    Example:
+        >>> storable(["ann", "a\\0b"])
+        ['ann']
+    """
+    return [name for name in subjects if name.isprintable() and 0 < len(name) <= MAX_SUBJECT]
