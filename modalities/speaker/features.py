@@ -116,6 +116,8 @@ class KaldiFbank(nn.Module):
         cmn_variance: Whether to divide by the standard deviation too.
         cmn_window: How many frames around each frame both are taken over (Kaldi usually takes 300).
             With 0 they are taken over the utterance.
+        snip_edges: Whether all frames lie within the utterance. If not, there is one frame for each
+            hop, and an utterance is mirrored at its ends, as in sherpa-onnx and lhotse.
 
     Raises:
         ValueError: An argument is out of range.
@@ -145,6 +147,7 @@ class KaldiFbank(nn.Module):
         cmn: bool = True,
         cmn_variance: bool = False,
         cmn_window: int = 0,
+        snip_edges: bool = True,
     ) -> None:
         super().__init__()
         self.num_mels, self.rate_hz = num_mels, rate_hz
@@ -152,6 +155,7 @@ class KaldiFbank(nn.Module):
         self.window, self.scale, self.dither, self.preemphasis = window, scale, dither, preemphasis
         self.low_hz, self.high_hz = low_hz, high_hz
         self.cmn, self.cmn_variance, self.cmn_window = cmn, cmn_variance, cmn_window
+        self.snip_edges = snip_edges
         self.dim = num_mels  # the size of what the backbone takes in
         self.frame_samples = int(rate_hz * frame_ms * 0.001)
         self.hop_samples = int(rate_hz * hop_ms * 0.001)
@@ -185,17 +189,23 @@ class KaldiFbank(nn.Module):
         )
 
     def num_frames(self, num_samples: int) -> int:
-        """Count the whole frames in `num_samples` (Kaldi's snip_edges).
+        """Count the frames in `num_samples`.
 
-        That is 1 + (num_samples - 400) // 160 with the defaults, and 0 below one frame.
+        That is 1 + (num_samples - 400) // 160 with the defaults, (num_samples + 80) // 160 without
+        snip_edges, and 0 below one frame.
         """
+        if not self.snip_edges and num_samples >= self.frame_samples:
+            return (num_samples + self.hop_samples // 2) // self.hop_samples
         return max(0, 1 + (num_samples - self.frame_samples) // self.hop_samples)
 
     def trim(self, num_samples: int) -> int:
         """Return how many of `num_samples` the whole frames cover; the rest changes nothing.
 
-        A number below one frame is returned as it is, for forward() to refuse.
+        A number below one frame is returned as it is, for forward() to refuse. Without snip_edges
+        every sample is in a frame.
         """
+        if not self.snip_edges:
+            return num_samples
         frames = self.num_frames(num_samples)
         return self.frame_samples + (frames - 1) * self.hop_samples if frames else num_samples
 
@@ -235,6 +245,8 @@ class KaldiFbank(nn.Module):
             )
         with torch.autocast(wave.device.type, enabled=False):
             wave = wave.to(self.mel.dtype)
+            if not self.snip_edges:
+                wave = self._mirrored(wave, lengths, total)
             if wave.device.type == "cpu" and batch > CPU_GROUP:
                 feats = torch.cat(
                     [self._log_mel(wave[i : i + CPU_GROUP]) for i in range(0, batch, CPU_GROUP)]
@@ -253,7 +265,11 @@ class KaldiFbank(nn.Module):
     def _valid_frames(self, lengths: Tensor, samples: int) -> Tensor:
         """Count the whole frames (B,) of each utterance; refuse utterances without one."""
         num_samples = valid_samples(lengths, samples, "KaldiFbank")
-        frames = 1 + (num_samples - self.frame_samples).div(self.hop_samples, rounding_mode="floor")
+        hop = self.hop_samples
+        frames = 1 + (num_samples - self.frame_samples).div(hop, rounding_mode="floor")
+        if not self.snip_edges:
+            rounded = (num_samples + hop // 2).div(hop, rounding_mode="floor")
+            frames = torch.where(frames < 1, frames, rounded)
         if not torch.compiler.is_compiling() and frames.numel() and int(frames.min()) < 1:
             raise ValueError(
                 f"KaldiFbank: {int((frames < 1).sum())} of {frames.numel()} waves are shorter than "
@@ -261,6 +277,20 @@ class KaldiFbank(nn.Module):
                 f" (the shortest has {int(num_samples.min())}); drop or repeat them"
             )
         return frames
+
+    def _mirrored(self, wave: Tensor, lengths: Tensor | None, frames: int) -> Tensor:
+        """Mirror each utterance at its ends, so that whole frames are those without snip_edges."""
+        batch, samples = wave.shape
+        before = (self.frame_samples - self.hop_samples) // 2
+        place = torch.arange((frames - 1) * self.hop_samples + self.frame_samples) - before
+        place = place.to(wave.device).expand(batch, -1)
+        end = torch.full((batch, 1), samples, device=wave.device)
+        if lengths is not None:
+            end = valid_samples(lengths, samples, "KaldiFbank").long()[:, None]
+        place = torch.where(place < 0, -1 - place, place)
+        place = torch.where(place < end, place, 2 * end - 1 - place)
+        # What lies beyond the mirror is in no valid frame.
+        return wave.gather(1, place.clamp(0, samples - 1))
 
     def _log_mel(self, wave: Tensor) -> Tensor:
         """Compute log mel energies without normalisation: (b, S) -> (b, T, F)."""

@@ -6,11 +6,14 @@ compared with those of torch.
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import inspect
 import json
 import logging
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -19,12 +22,15 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eval.formats.files import atomic_path
-from eval.formats.provenance import likeness_version
+from eval.formats.provenance import digest, likeness_version
 from eval.progress import step, tracked
-from toolkit.models import onnx, onnx_process
+from toolkit.data.items import Item
+from toolkit.data.reading import Read, as_input
+from toolkit.models import onnx, onnx_process, precision
 from toolkit.models.embedder import in_torch
 from toolkit.models.loaded import Embedder, Loaded
 from toolkit.models.parts import describe
@@ -36,6 +42,9 @@ MAX_NORM_ERROR = 1e-3
 # The batches of the check: the number of items, and for speech their length in seconds.
 _SECONDS = ((9, 0.7), (1, 6.01), (3, 1.93), (2, 3.0))
 _IMAGES = (1, 3, 9)
+# Where the exporter says which module of the network a node comes from.
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_MOST_SAMPLES = 10 * 16_000  # of a wave for calibration
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -53,7 +62,58 @@ class Parity(NamedTuple):
     num_items: int
 
 
-def export(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) -> Parity:
+class Graph(NamedTuple):
+    """A network in ONNX form, before anything is written.
+
+    Attributes:
+        proto: The ModelProto.
+        frontend: The names of the nodes of the front-end.
+    """
+
+    proto: Any
+    frontend: frozenset[str]
+
+
+class Inputs(NamedTuple):
+    """What the graph of a model takes.
+
+    Attributes:
+        shape: What follows the batch; None is any size.
+        read: Gives the input of an item.
+        name: "waves" or "images".
+        batches: Synthetic inputs of several sizes, on which embeddings are compared.
+    """
+
+    shape: tuple[int | None, ...]
+    read: Any
+    name: str
+    batches: list[Tensor]
+
+
+class Smaller(NamedTuple):
+    """A precision below float32.
+
+    Attributes:
+        precision: "float16" or "int8".
+        calibration: Items of the kind that the model will see, from which int8 takes the ranges of
+            what flows through the network. None: the ranges are taken anew for each input, when
+            the model runs.
+        measure: Takes the new model's file before it gets its name, and returns what is to be kept
+            of the measurement in the file's description. It refuses the model by a ValueError.
+    """
+
+    precision: precision.Precision
+    calibration: Sequence[Item] | None = None
+    measure: Callable[[Path], Mapping[str, Any]] | None = None
+
+
+def export(
+    model: Loaded,
+    path: Path,
+    *,
+    size: tuple[int, int] | None = None,
+    smaller: Smaller | None = None,
+) -> Parity:
     """Write the whole embedder as one .onnx file, after comparing it with torch.
 
     The graph takes waves (B, S) or images (B, C, H, W) of levels 0 to 255 and gives raw embeddings
@@ -63,26 +123,26 @@ def export(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) ->
     is written only if synthetic items of several lengths and batch sizes have the same embeddings
     on ONNX Runtime within MAX_DISTANCE and MAX_NORM_ERROR.
 
+    A smaller precision gives other embeddings, so that neither limit holds for it, and its digest
+    is another one.
+
     Args:
         model: The model.
         path: The file, FILE.onnx.
         size: Height and width of the images, where neither the model's reading nor its network
             states them.
+        smaller: A precision below float32; None for float32.
 
     Raises:
         ValueError: The embeddings differ, the network cannot be exported, the file would have 2 GiB
-            or more, or no size is known.
+            or more, no size is known, or `smaller.measure` refuses the model.
         ImportError: A package is missing; the message names the extra to install.
     """
-    _check_exportable(model, path)
+    check_exportable(model, path)
     embedder = in_torch(model).cpu().eval()
-    shape, read = _shape_and_read(model, size)
-    if len(shape) == 3:
-        batches, name = _images(cast(tuple[int, int, int], shape)), "images"
-    else:
-        batches, name = _waves(_rate_hz(model)), "waves"
-    proto = _translate(embedder, batches[-1], name)
-    description = {
+    shape, read, name, batches = inputs_of(model, size)
+    proto, frontend = translate(embedder, batches[-1], name)
+    description: dict[str, Any] = {
         "format": onnx.FORMAT,
         "modality": model.modality,
         "similarity": model.similarity,
@@ -93,28 +153,109 @@ def export(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) ->
         "shape": shape,
         "version": likeness_version(),
     }
-    proto.metadata_props.add(key=onnx.KEY, value=json.dumps(description))
-    if proto.ByteSize() > onnx.MAX_BYTES:
-        raise ValueError(
-            f"{path}: the model has {proto.ByteSize()} bytes; an .onnx file holds at most "
-            f"{onnx.MAX_BYTES}: export a smaller network"
+    if smaller is not None:
+        calibration = None
+        if smaller.calibration is not None:
+            calibration = _readable(smaller.calibration, cast(Read, read), shape)
+        proto = precision.convert(proto, smaller.precision, keep=frontend, calibration=calibration)
+        content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+        description["digest"] = digest([model.digest, content])
+        description["precision"] = precision.name_of(
+            smaller.precision, calibrated=smaller.calibration is not None
         )
     with atomic_path(path) as temporary:
-        temporary.write_bytes(proto.SerializeToString())
+        write(proto, {onnx.KEY: json.dumps(description)}, temporary, path)
         written = onnx.read(temporary)
         assert written is not None
         parity = compare(embedder, written[0], batches)
         # With `not` in front of `<=`, NaN is refused too.
-        if not (parity.distance <= MAX_DISTANCE and parity.norm_error <= MAX_NORM_ERROR):
+        if smaller is None and not (
+            parity.distance <= MAX_DISTANCE and parity.norm_error <= MAX_NORM_ERROR
+        ):
             raise ValueError(
                 f"{path}: on ONNX Runtime the embeddings differ from torch's by a cosine distance "
                 f"of {parity.distance:.1e} and by {parity.norm_error:.1e} of their norm; at most "
                 f"{MAX_DISTANCE:.0e} and {MAX_NORM_ERROR:.0e} are allowed: nothing was written"
             )
+        if not math.isfinite(parity.distance):
+            raise ValueError(
+                f"{path}: in this precision the network gives NaN or infinity; nothing was written"
+            )
+        if smaller is not None and smaller.measure is not None:
+            description["cost"] = dict(smaller.measure(temporary))
+            write(proto, {onnx.KEY: json.dumps(description)}, temporary, path)
     return parity
 
 
-def _check_exportable(model: Loaded, path: Path) -> None:
+def inputs_of(model: Loaded, size: tuple[int, int] | None = None) -> Inputs:
+    """Return what the graph of a model takes.
+
+    Args:
+        model: The model.
+        size: Height and width of the images, where the model does not state them.
+
+    Raises:
+        ValueError: No size is known, or another one.
+    """
+    shape, read = _shape_and_read(model, size)
+    if len(shape) == 3:
+        return Inputs(shape, read, "images", _images(cast(tuple[int, int, int], shape)))
+    return Inputs(shape, read, "waves", waves(rate_hz_of(model)))
+
+
+def _readable(
+    items: Sequence[Item], read: Read, shape: tuple[int | None, ...]
+) -> list[NDArray[np.float32]]:
+    """Return the inputs of the items that can be read, each a batch of one.
+
+    Long waves are cut to their middle: what flows through a network does not grow with their
+    length, and the time does.
+
+    Raises:
+        ValueError: None of them can be read; the reason of the first is given.
+    """
+    inputs, reasons = [], []
+    for item in tracked(items, "reading for calibration"):
+        try:
+            values = as_input(read(item), read, item.id)
+        except (ValueError, OSError) as error:
+            reasons.append(f"{item.id}: {error}")
+            continue
+        if shape == (None,):
+            start = max(0, (len(values) - _MOST_SAMPLES) // 2)
+            values = values[start : start + _MOST_SAMPLES]
+        inputs.append(np.asarray(values, dtype=np.float32)[None])
+    if not inputs:
+        raise ValueError(
+            f"none of the {len(items)} items for calibration can be read ({reasons[0]})"
+        )
+    return inputs
+
+
+def write(proto: Any, metadata: Mapping[str, str], file: Path, path: Path) -> None:
+    """Write a graph with its metadata into a file.
+
+    Args:
+        proto: The ModelProto, whose metadata are replaced.
+        metadata: Key -> value.
+        file: The file to write, a temporary name.
+        path: The name that it will have, for errors.
+
+    Raises:
+        ValueError: The file would have 2 GiB or more.
+    """
+    del proto.metadata_props[:]
+    for key, value in metadata.items():
+        proto.metadata_props.add(key=key, value=value)
+    if proto.ByteSize() > onnx.MAX_BYTES:
+        raise ValueError(
+            f"{path}: the model has {proto.ByteSize()} bytes; an .onnx file holds at most "
+            f"{onnx.MAX_BYTES}: export a smaller network"
+        )
+    file.write_bytes(proto.SerializeToString())
+
+
+def check_exportable(model: Loaded, path: Path) -> None:
     """Raise what stands against exporting this model to this file, before any work is done."""
     missing = [name for name in _NEEDED if not _installed(name)]
     if missing:
@@ -160,10 +301,19 @@ def _installed(name: str) -> bool:
 
 
 @step("translating the network to ONNX")
-def _translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Any:
+def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Graph:
     """Return the model in ONNX form.
 
     What the exporter writes about this machine (paths, lines of source) is taken out again.
+
+    Args:
+        embedder: Front-end and network.
+        example: Inputs of the shape that the graph is to take: waves (B, S), features (B, T, F) or
+            images (B, C, H, W). The sizes B, S and T are free.
+        name: The name of the graph's input.
+
+    Raises:
+        ValueError: The network cannot be exported.
     """
     from onnxscript import opset20
 
@@ -184,7 +334,9 @@ def _translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Any:
             sorted=1,
         )
 
-    free = {0: "batch"} if example.ndim == 4 else {0: "batch", 1: "samples"}
+    free = {0: "batch"}
+    if example.ndim < 4:
+        free[1] = "samples" if example.ndim == 2 else "frames"
     with _quiet():
         try:
             program = torch.onnx.export(
@@ -209,13 +361,20 @@ def _translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Any:
     proto = program.model_proto
     del proto.metadata_props[:], proto.graph.metadata_props[:]
     proto.producer_version = ""
+    frontend = frozenset(node.name for node in proto.graph.node if _is_of_frontend(node))
     for graph in (proto.graph, *proto.functions):
         for part in onnx_process.parts(graph):
             part.ClearField("metadata_props")
             part.ClearField("doc_string")
     for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
         value.ClearField("metadata_props")
-    return proto
+    return Graph(proto, frontend)
+
+
+def _is_of_frontend(node: Any) -> bool:
+    """Whether the exporter says that a node comes from the embedder's front-end."""
+    scopes = [entry.value for entry in node.metadata_props if entry.key == _SCOPES]
+    return bool(scopes) and ast.literal_eval(scopes[0])[1:2] == ["frontend"]
 
 
 @contextmanager
@@ -247,7 +406,8 @@ def _default(model: Loaded, name: str) -> Any:
     return parameter.default
 
 
-def _rate_hz(model: Loaded) -> int:
+def rate_hz_of(model: Loaded) -> int:
+    """Return the rate in Hz of the waves that a model reads."""
     return int(_default(model, "rate_hz") or 16_000)
 
 
@@ -288,8 +448,11 @@ def _shape_and_read(
     return (int(frontend.dim), int(height), int(width)), read
 
 
-def _waves(rate_hz: int) -> list[Tensor]:
-    """Return noise whose colour and level change, with pauses: every item has another spectrum."""
+def waves(rate_hz: int) -> list[Tensor]:
+    """Return batches (B, S) of noise whose colour and level change, with pauses.
+
+    Every item has another spectrum, and every batch another length.
+    """
     rng = np.random.default_rng(0)
     batches = []
     for num, seconds in _SECONDS:

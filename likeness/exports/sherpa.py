@@ -1,0 +1,183 @@
+"""A speaker model in the layout of sherpa-onnx, whose C++ computes the filterbanks itself.
+
+sherpa-onnx (csrc/speaker-embedding-extractor-*.cc, csrc/features.h) takes a graph from filterbanks
+(B, T, 80) to embeddings (B, dim), and metadata that say which filterbanks. Only the rate and the
+level of the samples are free. All else is fixed: 80 bands from 20 Hz to 400 Hz below half the rate,
+frames of 25 ms every 10 ms, Povey's window, a preemphasis of 0.97, and the frames of Kaldi's
+snip_edges=false, which begin 7.5 ms before the recording and mirror it at its ends. A normalisation
+of the features is part of the graph here, so that every kind of it works.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from eval.formats.files import atomic_path
+from modalities.speaker.cmn import normalise
+from modalities.speaker.features import KaldiFbank
+from toolkit.models import export, onnx
+from toolkit.models.embedder import TorchEmbedder, in_torch
+from toolkit.models.loaded import Loaded
+
+# How far an embedding may be from ours, as a cosine distance.
+MAX_DISTANCE = 1e-4
+_NUM_MELS, _TOP_HZ = 80, 400.0
+_SETTINGS = "frontend.window=povey frontend.high_hz=-400 frontend.snip_edges=false"
+
+
+class Normalised(nn.Module):
+    """The normalisation of a filterbank, as a front-end of its own: features in, features out."""
+
+    def __init__(self, fbank: KaldiFbank):
+        super().__init__()
+        self.dim = fbank.dim
+        self.cmn, self.variance, self.window = fbank.cmn, fbank.cmn_variance, fbank.cmn_window
+
+    def forward(
+        self, features: Tensor, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the features (B, T, F), normalised as the filterbank would."""
+        if self.cmn:
+            features = normalise(features, None, variance=self.variance, window=self.window)
+        return features, lengths
+
+
+def check(model: Loaded, path: Path) -> KaldiFbank:
+    """Return the filterbank of a model, if sherpa-onnx has it.
+
+    Raises:
+        ValueError: The model is none of speech, its front-end is another one, or the file is not
+            named FILE.onnx. The first setting that differs is named.
+    """
+    if path.suffix.lower() != ".onnx":
+        raise ValueError(f"{path}: sherpa-onnx takes a file that is named FILE.onnx")
+    if model.modality != "speaker":
+        raise ValueError(
+            f"sherpa-onnx identifies speakers, and this is a model of modality {model.modality!r}; "
+            "export it without --for"
+        )
+    fbank = in_torch(model).frontend
+    if type(fbank) is not KaldiFbank:
+        raise ValueError(
+            f"sherpa-onnx computes Kaldi's filterbanks, and this model takes "
+            f"{type(fbank).__name__}; export it without --for, or train it with {_SETTINGS}"
+        )
+    half_hz = fbank.rate_hz / 2
+    top_hz = fbank.high_hz if fbank.high_hz > 0 else half_hz + fbank.high_hz
+    fixed = {
+        "num_mels": (fbank.num_mels, _NUM_MELS),
+        "window": (fbank.window, "povey"),
+        "the upper edge of the bands in Hz": (top_hz, half_hz - _TOP_HZ),
+        "low_hz": (fbank.low_hz, 20.0),
+        "frame_ms": (fbank.frame_ms, 25.0),
+        "hop_ms": (fbank.hop_ms, 10.0),
+        "preemphasis": (fbank.preemphasis, 0.97),
+        "snip_edges": (fbank.snip_edges, False),
+    }
+    for name, (own, theirs) in fixed.items():
+        if own != theirs:
+            raise ValueError(
+                f"sherpa-onnx computes filterbanks of its own, in which {name} is {theirs}, and in "
+                f"this model it is {own}; export it without --for, or train it with {_SETTINGS}"
+            )
+    if fbank.scale not in (1.0, 32768.0):
+        raise ValueError(
+            f"sherpa-onnx scales samples by 1 or 32768, and this model by {fbank.scale:g}; export "
+            f"it without --for, or train it with {_SETTINGS}"
+        )
+    keywords = getattr(model.read, "keywords", {})
+    changed = [name for name in ("level_dbfs", "needs_hz") if keywords.get(name) is not None]
+    if changed:
+        raise ValueError(
+            f"the model reads recordings with {' and '.join(changed)}, which sherpa-onnx does not "
+            "do; export it without --for"
+        )
+    return fbank
+
+
+def write(model: Loaded, path: Path) -> tuple[float, int]:
+    """Write a speaker model for sherpa-onnx, after comparing it with torch.
+
+    Args:
+        model: The model.
+        path: The file, FILE.onnx.
+
+    Returns:
+        The largest cosine distance between an embedding by sherpa-onnx's filterbanks and ours, and
+        the number of synthetic recordings that were compared.
+
+    Raises:
+        ValueError: sherpa-onnx does not have the model's filterbanks, the network cannot be
+            exported, or its embeddings differ by more than MAX_DISTANCE.
+        ImportError: A package is missing.
+    """
+    export.check_exportable(model, path)
+    fbank = check(model, path)
+    ours = in_torch(model).cpu().eval()
+    embedder = TorchEmbedder(Normalised(fbank), ours.backbone, features=ours.features).eval()
+    waves = export.waves(fbank.rate_hz)
+    features = [filterbanks(fbank, batch) for batch in waves]
+    proto, _ = export.translate(embedder, features[-1], "features")
+    metadata = {
+        "framework": "wespeaker",
+        "language": "unknown",
+        "url": "",
+        "comment": f"likeness {model.digest[:16]}, scored by {model.similarity}",
+        "sample_rate": str(fbank.rate_hz),
+        "output_dim": str(ours.dim),
+        "normalize_samples": str(int(fbank.scale == 1.0)),
+        "feature_normalize_type": "",
+    }
+    with atomic_path(path) as temporary:
+        export.write(proto, metadata, temporary, path)
+        distance = _distance(temporary, ours, waves, features)
+        if not distance <= MAX_DISTANCE:  # NaN is refused too
+            raise ValueError(
+                f"{path}: by sherpa-onnx's filterbanks an embedding differs from ours by a cosine "
+                f"distance of {distance:.1e}; at most {MAX_DISTANCE:.0e} is allowed: nothing was "
+                "written"
+            )
+    return distance, sum(map(len, waves))
+
+
+@torch.no_grad()
+def _distance(
+    file: Path, ours: TorchEmbedder, waves: list[Tensor], features: list[Tensor]
+) -> float:
+    """Return the largest cosine distance of the file's embeddings to ours."""
+    session = onnx.open_session(file)
+    worst = 0.0
+    for batch, of_batch in zip(waves, features, strict=True):
+        a: Any = ours(batch).double().numpy()
+        b = session.run(None, {"features": of_batch.numpy()})[0].astype(np.float64)
+        cosines = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+        worst = float(np.maximum(worst, (1 - cosines).max()))
+    return worst
+
+
+@torch.no_grad()
+def filterbanks(fbank: KaldiFbank, waves: Tensor) -> Tensor:
+    """Compute the filterbanks of sherpa-onnx, without any normalisation.
+
+    Args:
+        fbank: The model's filterbank, of settings that `check` accepts.
+        waves: (B, S) in [-1, 1].
+
+    Returns:
+        (B, T, 80), of T = S / 160 frames at 16 kHz, rounded.
+    """
+    plain = KaldiFbank(
+        rate_hz=fbank.rate_hz,
+        window="povey",
+        scale=fbank.scale,
+        high_hz=-_TOP_HZ,
+        cmn=False,
+        snip_edges=False,
+    )
+    features: Tensor = plain(waves)[0]
+    return features

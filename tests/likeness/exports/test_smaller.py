@@ -1,0 +1,185 @@
+"""Smaller models from the command line: their cost on trials, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from eval.formats.trials import read_trials
+from eval.verification import eer
+from likeness.cli import main
+from likeness.exports.cost import OnTrials, measure
+from likeness.models.load import load
+from likeness.models.run import load_model
+from likeness.scoring import score
+from modalities.speaker import folders
+from modalities.speaker.features import KaldiFbank
+from tests import tiny
+from toolkit.backbones.resnet import ResNet34
+from toolkit.data.items import Item
+from toolkit.models import checkpoint, export
+from toolkit.models.embed import embed
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.onnx import Whole
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxscript")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def checkpoint_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small ResNet whose batch norms have seen noise, as a checkpoint."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    path = tmp_path_factory.mktemp("model") / "last.safetensors"
+    frontend = partial(KaldiFbank, num_mels=16)
+    backbone = partial(ResNet34, dim=8, width=4, blocks=(1, 1, 1, 1))
+    embedder = TorchEmbedder(frontend(), backbone(16)).train()
+    with torch.no_grad():
+        for batch in export.waves(16_000):
+            if len(batch) > 1:
+                embedder(batch)
+    recipe = replace(tiny.BASE, frontend=frontend, backbone=backbone)
+    checkpoint.save_model(path, embedder.eval(), recipe, similarity="cosine", step=1, metrics={})
+    return path
+
+
+def call(*words: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in words])
+    return int(stopped.value.code or 0)
+
+
+def lists(voices: Path, folder: Path) -> tuple[Path, Path]:
+    """The items of the voices, and all of their trials."""
+    items = folders.items(voices, split="all")
+    listed, trials = folder / "items.txt", folder / "trials.txt"
+    listed.write_text("".join(f"{item.id} {item.path} {item.label}\n" for item in items))
+    trials.write_text(
+        "".join(
+            f"{int(a.label == b.label)} {a.id} {b.id}\n"
+            for i, a in enumerate(items)
+            for b in items[i + 1 :]
+        )
+    )
+    return listed, trials
+
+
+@pytest.mark.slow  # three exports
+def test_smaller_files_keep_the_front_end_and_state_what_they_are(
+    checkpoint_file: Path, voices: Path, tmp_path: Path
+) -> None:
+    plain = load_model(checkpoint_file)
+    files = {name: tmp_path / f"{name}.onnx" for name in ("float32", "float16", "int8")}
+    export.export(plain, files["float32"])
+    export.export(plain, files["float16"], smaller=export.Smaller("float16"))
+    items = folders.items(voices, split="all")
+    export.export(plain, files["int8"], smaller=export.Smaller("int8", items[:3]))
+    before = files["float16"].read_bytes()
+
+    def refuse(file: Path) -> dict[str, Any]:
+        assert file.read_bytes() == before
+        raise ValueError("too much")
+
+    with pytest.raises(ValueError, match="too much"):
+        export.export(plain, files["float16"], smaller=export.Smaller("float16", None, refuse))
+    assert files["float16"].read_bytes() == before
+    sizes = {name: file.stat().st_size for name, file in files.items()}
+    assert sizes["int8"] < sizes["float16"] < sizes["float32"]
+    loaded = {name: load(str(file)) for name, file in files.items()}
+    assert loaded["float32"].digest == plain.digest
+    assert len({model.digest for model in loaded.values()}) == 3
+    # the mel bank is the only table of 257 rows
+    for file in files.values():
+        banks = [
+            onnx.numpy_helper.to_array(tensor)
+            for tensor in onnx.load(file).graph.initializer
+            if tuple(tensor.dims) == (257, 16)
+        ]
+        assert [bank.dtype for bank in banks] == [np.float32]
+        np.testing.assert_array_equal(banks[0], KaldiFbank(num_mels=16).mel.numpy())
+    (reference, _), (half, _), (byte, _) = (
+        embed(model.embedder, items, model.read) for model in loaded.values()
+    )
+    for other, most, least in ((half, 1e-5, 0.0), (byte, 0.05, 1e-7)):
+        distance = (1 - (reference.unit().astype(float) * other.unit()).sum(axis=1)).max()
+        assert least <= distance < most
+
+
+@pytest.mark.slow  # two exports
+def test_the_cost_is_that_of_scores_made_apart_and_too_much_of_it_is_refused(
+    checkpoint_file: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed, trials = lists(voices, tmp_path)
+    out = tmp_path / "small.onnx"
+    words = ["export", checkpoint_file, out, "--precision", "int8", "--trials", trials]
+    words += ["--items", listed, "--far", 0.1]
+    assert call(*words, "--max-loss", 100) == 0
+    assert "EER" in capsys.readouterr().out
+    properties = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
+    stated = json.loads(properties["likeness"])
+    assert stated["precision"] == "int8 dynamic"
+    changes = {change["metric"]: change for change in stated["cost"]["changes"]}
+    assert [*changes] == ["eer", "tar_at_far(0.1)"]
+    items = folders.items(voices, split="all")
+    for side, model in (("before", load_model(checkpoint_file)), ("after", load(str(out)))):
+        embeddings, bad = embed(model.embedder, items, model.read, meta=model.meta)
+        assert not bad
+        scored = score(read_trials(trials), embeddings)
+        assert changes["eer"][side] == pytest.approx(
+            eer(scored.scores.targets, scored.scores.nontargets)
+        )
+    # Beside a model that knows the speakers, this one is worse by its whole EER.
+    speakers = sorted({item.label for item in items if item.label})
+
+    def read(item: Item) -> np.ndarray[Any, Any]:
+        return np.eye(len(speakers), dtype=np.float32)[speakers.index(str(item.label))]
+
+    perfect = replace(
+        load_model(checkpoint_file), embedder=TorchEmbedder(Whole(1), Same()), read=read
+    )
+    rise = 100 * changes["eer"]["after"]
+    assert rise > 1
+    about = OnTrials(read_trials(trials), items, "all pairs", far=0.1, max_loss=rise - 0.01)
+    with pytest.raises(ValueError, match="percentage points"):
+        measure(perfect, out, about)
+    cost = measure(perfect, out, replace(about, max_loss=rise + 0.01))
+    assert cost.over == "subjects"
+    change = cost.changes[0]
+    assert change.interval is not None
+    assert change.interval[0] < change.difference == changes["eer"]["after"] < change.interval[1]
+
+
+class Same(nn.Module):
+    """A backbone that gives what it gets."""
+
+    dim = 8
+
+    def forward(self, features: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+        return features
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["m.onnx", "--onnx", "n.onnx"], "n.onnx"),
+        ([], "FILE.onnx"),
+        (["m.onnx", "--calibrate", "."], "--precision int8"),
+        (["m.onnx", "--max-loss", "1"], "--trials"),
+        (["m.xml", "--for", "openvino", "--precision", "int8"], "--for likeness"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(
+    words: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("export", "likeness:voice", *words) == 2
+    assert named in capsys.readouterr().err
