@@ -54,6 +54,7 @@ SYSTEMS = {
     "estimated, AS-norm": ("estimated/seed0", ".as_norm.txt"),
     "mixture_arcface, AS-norm": ("mixture_arcface/seed0", ".as_norm.txt"),
     "mixture, AS-norm": ("mixture/seed0", ".as_norm.txt"),
+    "ecapa, AS-norm": ("ecapa/seed0", ".as_norm.txt"),
 }
 COMBINED = (
     ("arcface", "LDA"),
@@ -63,6 +64,8 @@ COMBINED = (
     ("arcface, AS-norm", "mixture_arcface, AS-norm"),
     ("estimated, AS-norm", "mixture, AS-norm"),
     ("arcface, AS-norm", "ECAPA (SpeechBrain)"),
+    ("arcface, AS-norm", "ecapa, AS-norm"),
+    ("estimated, AS-norm", "mixture, AS-norm", "ECAPA (SpeechBrain)"),
     tuple(SYSTEMS),
 )
 

@@ -14,7 +14,8 @@ Peers: LDA and SpeechBrain's ECAPA-TDNN on the same folds; voice_peers.py trains
 Limit: none; this is about errors, not about time.
 Needs: speechbrain and scikit-learn, which come with Likeness, and speechocean/ in the folder of
     --data.
-Takes: two to three CPU minutes a fold of statistics, and what --steps gives SpeechBrain.
+Takes: two to three CPU minutes a fold of statistics, seven a fold of ecapa, and what --steps gives
+    SpeechBrain.
 Gives: section "speechocean, five folds" of docs/results.md.
 """
 
@@ -137,7 +138,7 @@ def main() -> None:
     parser.add_argument(
         "--variants",
         default="arcface,arcface_averaged,estimated,mixture,mixture_arcface,"
-        "softmax,simple,arcface_cmn",
+        "softmax,simple,arcface_cmn,ecapa",
         help="of the recipe; arcface gets --seeds runs, any other one run",
     )
     parser.add_argument("--seeds", type=int, default=3)
