@@ -156,7 +156,7 @@ def plain_errors(url: str) -> Iterator[None]:
     except (FileExistsError, Unreachable):
         raise
     except FileNotFoundError as error:
-        what = "bucket" if "bucket" in str(error).lower() else "file, or no such bucket"
+        what = "bucket" if lacks_bucket(error) else "file, or no such bucket"
         raise FileNotFoundError(f"{url}: there is no such {what}; correct the URL") from None
     except PermissionError as error:
         raise Unreachable(
@@ -176,6 +176,12 @@ def plain_errors(url: str) -> Iterator[None]:
             f"{url}: the store does not answer as it should ({_reason(error)}); look whether it "
             "can be reached from here"
         ) from None
+
+
+def lacks_bucket(error: Exception) -> bool:
+    """Return whether an exception says that there is no such bucket, and not only no such file."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return bool(answer.get("Error", {}).get("Code") == "NoSuchBucket")
 
 
 def _is_of_a_store(error: Exception) -> bool:

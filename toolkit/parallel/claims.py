@@ -109,7 +109,7 @@ class Bucket:
             try:
                 paths = self.system.ls(self.path, detail=False)
             except FileNotFoundError as error:
-                if "bucket" in str(error).lower():
+                if remote.lacks_bucket(error):
                     raise
                 return set()
         return {path.rstrip("/").rpartition("/")[2] for path in paths}
