@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -34,8 +34,8 @@ from toolkit.training.lock import Busy, empty, only_writer
 
 PIECE_ITEMS = 8192
 # So many embeddings that are no numbers are enough to stop for, if they are most of those so far.
-_MANY_NO_NUMBERS = 1000
-_Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
+MANY_NO_NUMBERS = 1000
+Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
 
 
 def extract(
@@ -74,7 +74,7 @@ def extract(
     check_unique(items, "items to embed")  # before the work, not after it
     folder = _folder(out)
     pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
-    plan = _plan(model, items, piece_items)
+    plan = plan_of(model, items, piece_items)
     processes.agree(**plan)
     embed = partial(
         embed_where_readable,
@@ -96,11 +96,11 @@ def extract(
         processes.wait()
         if not processes.is_main():
             return None
-        embedded = in_memory or [_read(_piece_path(folder, i)) for i in range(len(pieces))]
-    return _joined(embedded, len(items), model)
+        embedded = in_memory or [read_piece(_piece_path(folder, i))[:2] for i in range(len(pieces))]
+    return joined(embedded, len(items), model.meta)
 
 
-def _plan(model: Loaded, items: Sequence[Item], piece_items: int) -> dict[str, str | int]:
+def plan_of(model: Loaded, items: Sequence[Item], piece_items: int) -> dict[str, str | int]:
     """What an extraction is of, by the names that version 0.1 wrote."""
     return {
         "model": model.digest,
@@ -117,8 +117,8 @@ def _stated(item: Item) -> str:
 
 
 def _embed_pieces(
-    pieces: Sequence[Sequence[Item]], folder: Path, embed: Callable[[Sequence[Item]], _Piece]
-) -> list[_Piece]:
+    pieces: Sequence[Sequence[Item]], folder: Path, embed: Callable[[Sequence[Item]], Piece]
+) -> list[Piece]:
     """Embed this process's pieces that are not in the folder yet, and write each into it.
 
     Returns:
@@ -138,11 +138,11 @@ def _embed_pieces(
         num_done += len(items)
         num_finite += 0 if embeddings is None else len(embeddings.ids)
         no_numbers += [item for item in bad if item.reason == NO_NUMBERS]
-        if len(no_numbers) >= _MANY_NO_NUMBERS:
+        if len(no_numbers) >= MANY_NO_NUMBERS:
             refuse_diverged(no_numbers, num_finite)
         if len(pieces) == 1 and processes.world() == 1:
             return [(embeddings, bad)]
-        _write(path, embeddings, bad)
+        write_piece(path, embeddings, bad)
         if len(pieces) > 1:
             console.print(
                 f"piece {number + 1} of {len(pieces)}: {len(items) - len(bad)} embeddings"
@@ -150,8 +150,8 @@ def _embed_pieces(
     return []
 
 
-def _joined(
-    pieces: Sequence[_Piece], num_items: int, model: Loaded
+def joined(
+    pieces: Sequence[Piece], num_items: int, meta: Mapping[str, str]
 ) -> tuple[Embeddings, list[Bad]]:
     """The embeddings of all pieces in their order, and all unreadable items."""
     bad = [item for _, unreadable in pieces for item in unreadable]
@@ -165,7 +165,7 @@ def _joined(
         )
     ids = tuple(name for embeddings in readable for name in embeddings.ids)
     matrix = np.concatenate([embeddings.matrix for embeddings in readable])
-    return Embeddings(ids, matrix, model.meta), bad
+    return Embeddings(ids, matrix, meta), bad
 
 
 def with_flip(model: Loaded, flip: Flip) -> Loaded:
@@ -249,13 +249,22 @@ def _prepare(folder: Path, plan: dict[str, str | int], num_pieces: int) -> None:
         partial_path.write_text(json.dumps(plan) + "\n", encoding="utf-8")
 
 
-def _write(path: Path, embeddings: Embeddings | None, bad: list[Bad]) -> None:
-    """Write one piece; without a readable item, an empty one."""
+def write_piece(path: Path, embeddings: Embeddings | None, bad: list[Bad], **further: str) -> None:
+    """Write one piece; without a readable item, an empty one. `further` joins its metadata."""
     readable = embeddings or Embeddings((), np.zeros((0, 1), np.float32), {})
-    files.write(path, Embeddings(readable.ids, readable.matrix, {"bad": json.dumps(bad)}))
+    meta = {"bad": json.dumps(bad), **further}
+    files.write(path, Embeddings(readable.ids, readable.matrix, meta))
 
 
-def _read(path: Path) -> _Piece:
+def read_piece(path: Path) -> tuple[Embeddings | None, list[Bad], Mapping[str, str]]:
+    """Return one piece, and its metadata.
+
+    Raises:
+        ValueError: It is damaged.
+    """
     embeddings = files.read(path)
-    bad = [Bad(*fields) for fields in json.loads(embeddings.meta["bad"])]
-    return embeddings if embeddings.ids else None, bad
+    try:
+        bad = [Bad(*fields) for fields in json.loads(embeddings.meta["bad"])]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: it is no piece of an extraction ({error!r})") from None
+    return embeddings if embeddings.ids else None, bad, embeddings.meta

@@ -20,6 +20,7 @@ from toolkit.data.item_checks import check_unique
 from toolkit.data.items import MAX_SPAN, Item, Items
 from toolkit.data.label_pattern import LabelPattern
 from toolkit.data.listing import list_items
+from toolkit.data.remote import is_url, place_below
 from toolkit.data.tables import SUFFIXES as TABLES
 from toolkit.data.tables import items_of_frame
 
@@ -166,8 +167,8 @@ class _Maker:
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
             _refuse_address(value)
-            path = Path(value) if self.root is None else self.root / value
-            if path.is_dir():
+            path = Path(place_below(self.root or Path(), os.fspath(value)))
+            if not is_url(path) and path.is_dir():
                 raise ValueError(f"{path} is a folder; a folder is embedded alone, not in a list")
             return Item(str(value) if key is None else key, path)
         if _is_recording(value):
@@ -184,6 +185,8 @@ class _Maker:
 
     def _from_path(self, path: Path, text: str) -> Sequence[Item]:
         _refuse_address(text)
+        if is_url(text) and path.suffix.lower() in self.suffixes:
+            return [Item(text, path)]
         if not text or not path.exists():
             raise FileNotFoundError(f"{text!r}: there is no such file or folder; correct the path")
         if path.is_file() and path.suffix.lower() in self.suffixes:
@@ -300,7 +303,7 @@ def _read_whole(file: Any) -> bytes:
 
 
 def _refuse_address(path: str | os.PathLike[str]) -> None:
-    if isinstance(path, str) and path.startswith(("http://", "https://", "s3://", "gs://")):
+    if isinstance(path, str) and path.startswith(("http://", "https://")):
         raise ValueError(f"{path} is an address, and nothing is downloaded here; give a file")
 
 

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from likeness.included import resolved
+from toolkit.data.remote import is_url, refuse_unreachable
 
 SERVICE_PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -23,7 +24,7 @@ def are_installed(packages: Iterable[str]) -> bool:
 
 
 def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> None:
-    """Refuse paths that are no files.
+    """Refuse paths that are no files. Of URLs, each bucket is asked once, and no file is.
 
     Args:
         paths: What is going to be read.
@@ -32,6 +33,8 @@ def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> 
     Raises:
         FileNotFoundError: Files are missing, or are folders. All are counted and the first are
             named.
+        ImportError: A package that opens URLs is missing.
+        toolkit.data.remote.Unreachable: A store cannot be reached, or refuses the credentials.
 
     Example:
         >>> refuse_missing_files([Path("a.wav"), Path("nobody.wav")])  # doctest: +ELLIPSIS
@@ -41,6 +44,9 @@ def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> 
     """
     missing = []
     paths = list(dict.fromkeys(paths))  # stretches share a file
+    if any(map(is_url, paths)):
+        refuse_unreachable(paths)
+        paths = [path for path in paths if not is_url(path)]
     for path in paths:
         if not path.is_file() and (path.is_dir() or not path.exists()):  # a pipe will do
             missing.append(path)

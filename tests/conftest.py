@@ -176,3 +176,44 @@ def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("voices")
     synthetic.write_voices(folder, num_speakers=8, num_utterances=4, seconds=(0.6, 0.9))
     return folder
+
+
+@pytest.fixture(scope="session")
+def _object_store() -> Iterator[tuple[str, Any]]:
+    """The address of an S3 server on this machine, and what it keeps."""
+    server = pytest.importorskip("moto.server", reason="pip install 'moto[server]' s3fs")
+    pytest.importorskip("s3fs")
+    from moto.s3.models import s3_backends
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}", s3_backends["123456789012"]["aws"]
+    running.stop()
+
+
+@pytest.fixture
+def store(_object_store: tuple[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An empty bucket "voices" of an S3 server, as the server keeps it: `store.keys` by name.
+
+    The environment leads s3fs to it, here and in processes that are started.
+    """
+    import s3fs
+
+    address, backend = _object_store
+    s3fs.S3FileSystem.clear_instance_cache()
+    for name, value in {
+        "AWS_ENDPOINT_URL": address,
+        "AWS_ACCESS_KEY_ID": "somebody",
+        "AWS_SECRET_ACCESS_KEY": "his-secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    if "voices" not in backend.buckets:
+        s3fs.S3FileSystem().mkdir("voices")
+    bucket = backend.buckets["voices"]
+    for key in list(bucket.keys):
+        del bucket.keys[key]
+    return bucket

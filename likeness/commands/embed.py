@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -53,11 +54,30 @@ class Reading:
     trust: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """How the work is shared with other machines.
+
+    Attributes:
+        place: The folder or bucket of the pieces.
+        piece_items: How many items make a piece.
+        lease_minutes: How long a worker may give no sign of life.
+        batch_size: How many inputs pass through the network at once.
+        workers: How many processes of this machine read files.
+    """
+
+    place: str
+    piece_items: int
+    lease_minutes: float
+    batch_size: int
+    workers: int
+
+
 @app.command(
     epilog="Examples: likeness embed --model runs/an4 --items list.txt --root wavs --out "
     "embeddings.npz; "
     "likeness embed --model runs/ms1mv2 --ijb IJBC --flip concat --workers 8 --batch-size 64 --out "
-    "ijbc.npz"
+    "ijbc.npz; likeness embed --model runs/an4 --items list.txt --pieces s3://bucket/an4"
 )
 def embed(
     model: Annotated[
@@ -68,14 +88,14 @@ def embed(
         ),
     ],
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             help="The file to write: .npz, .ark (with .scp), .parquet or .h5, or a LanceDB table "
-            "lancedb:DIR/TABLE.",
+            "lancedb:DIR/TABLE. It may be left out with --pieces.",
             parser=placed,
             metavar="FILE",
         ),
-    ],
+    ] = None,
     items: Annotated[
         Path | None,
         typer.Option(
@@ -149,37 +169,77 @@ def embed(
             "--only-speech", help="For speech: leave out pauses, which are found by their energy."
         ),
     ] = False,
+    pieces: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="A folder that all machines see, or s3://BUCKET/NAME or gs://BUCKET/NAME. Any "
+            "number of machines run this command with the same PLACE, model and items, and share "
+            "the work in pieces that lie there. With --out the command waits for the others and "
+            "writes the whole; without it, it ends when no piece is left to begin.",
+        ),
+    ] = None,
+    piece_items: Annotated[
+        int, typer.Option(min=1, help="With --pieces: how many items make a piece.")
+    ] = 1024,
+    lease: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            metavar="MINUTES",
+            help="With --pieces: after so long without a sign of life, the piece of a worker goes "
+            "to another.",
+        ),
+    ] = 10.0,
     trust: Trust = None,
 ) -> None:
     """Embed every item of a list, and write raw vectors with their norms.
 
     `likeness score` and other systems read them. A long list is embedded in parts, and the same
     command goes on where it was stopped. Several processes share the work when the command is
-    started by torchrun: torchrun --nproc-per-node N -m likeness embed ...
+    started by torchrun: torchrun --nproc-per-node N -m likeness embed ... Many machines without
+    a common network share the work by --pieces.
     """
     source = Source(items, root, ijb, ",".join(columns or ()))
-    _refuse_early(source, out, detector, bad_items)
+    _refuse_early(source, out, detector, bad_items, pieces)
     refuse_missing_model(model)
-    pieces = (crops, crop_seconds, chunk_seconds, only_speech)
+    parts = (crops, crop_seconds, chunk_seconds, only_speech)
+    reading = Reading(frontend, detector, flip, *parts, trust=trust or ())
+    skips_bad = bad_items == "skip"
+    if pieces is not None:
+        sharing = Sharing(pieces, piece_items, lease, batch_size, workers)
+        share_files(model, source, out, reading, sharing, skips_bad=skips_bad)
+        return
+    assert out is not None
     embed_files(
         model,
         source,
         out,
-        Reading(frontend, detector, flip, *pieces, trust=trust or ()),
-        skips_bad=bad_items == "skip",
+        reading,
+        skips_bad=skips_bad,
         batch_size=batch_size,
         workers=workers,
     )
 
 
-def _refuse_early(source: Source, out: Path, detector: Path | None, bad_items: str) -> None:
+def _refuse_early(
+    source: Source, out: Path | None, detector: Path | None, bad_items: str, pieces: str | None
+) -> None:
     """Refuse what can be refused without torch, before the work and not after it."""
     from eval.formats import embeddings
 
     if bad_items not in ("skip", "refuse"):
         raise ValueError(f"--bad-items {bad_items!r}: must be skip or refuse")
-    embeddings.check_suffix(out)
-    refuse_missing_folder(out)
+    if out is not None:
+        embeddings.check_suffix(out)
+        refuse_missing_folder(out)
+    elif pieces is None:
+        raise ValueError("embed needs --out FILE, or --pieces PLACE where many machines work")
+    if pieces is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(
+            "--pieces needs no torchrun: start the command once for each GPU, with "
+            "CUDA_VISIBLE_DEVICES"
+        )
     if (source.items is None) == (source.ijb is None):
         raise ValueError("embed needs --items LIST or --ijb FOLDER, one of them")
     if source.ijb is not None and detector is not None:
@@ -242,8 +302,60 @@ def embed_files(
     )
 
 
+def share_files(
+    model: str,
+    source: Source,
+    out: Path | None,
+    reading: Reading,
+    sharing: Sharing,
+    *,
+    skips_bad: bool,
+) -> None:
+    """Make pieces beside other machines, and write the whole where there is a file for it.
+
+    Args:
+        model: A MODEL of `likeness.models.load`.
+        source: What is embedded.
+        out: The file of embeddings; None leaves the joining to another process.
+        reading: How the model reads an item.
+        sharing: How the work is shared.
+        skips_bad: Whether unreadable items are left out; otherwise they are refused at the end.
+
+    Raises:
+        ValueError: As in `embed_files` and `likeness.shared_pieces`.
+    """
+    from likeness import shared_pieces
+    from likeness.commands.pieces import write_joined
+    from likeness.commands.stopping import ending_at_sigterm
+    from toolkit.parallel.claims import open_place
+
+    place = open_place(sharing.place)
+    loaded, items = _loaded(model, source, out, reading, skips_bad)
+    loaded.embedder.to_device("")
+    with ending_at_sigterm():
+        while True:
+            progress = shared_pieces.embed_pieces(
+                loaded,
+                items,
+                place,
+                batch_size=sharing.batch_size,
+                workers=sharing.workers,
+                piece_items=sharing.piece_items,
+                lease_minutes=sharing.lease_minutes,
+                waits=out is not None,
+            )
+            if out is None:
+                say(f"{place}: {progress}")
+                return
+            try:
+                write_joined(place, out, skips_bad=skips_bad)
+                return
+            except shared_pieces.Damaged as error:
+                say(str(error), error=True)
+
+
 def _loaded(
-    model: str, source: Source, out: Path, reading: Reading, skips_bad: bool
+    model: str, source: Source, out: Path | None, reading: Reading, skips_bad: bool
 ) -> tuple[Loaded, Sequence[Item]]:
     """The model, reading as it is asked to, and the items. The list is checked first."""
     from eval.formats import embeddings
@@ -272,11 +384,14 @@ def _loaded(
         items = _items(source, out, loaded.modality, skips_bad)
     if source.ijb is not None:
         loaded, items = extract.ijb_pack(loaded, source.ijb)
-        embeddings.check_ids(out, [item.id for item in items])
+        if out is not None:
+            embeddings.check_ids(out, [item.id for item in items])
     return extract.with_flip(loaded, reading.flip), items
 
 
-def _items(source: Source, out: Path, modality: str | None, skips_bad: bool) -> Sequence[Item]:
+def _items(
+    source: Source, out: Path | None, modality: str | None, skips_bad: bool
+) -> Sequence[Item]:
     """The items of the source, checked as far as they can be without reading them.
 
     modality: What the model takes; None where it is not known yet.
@@ -294,6 +409,7 @@ def _items(source: Source, out: Path, modality: str | None, skips_bad: bool) -> 
         root=source.root,
         missing="leave",
     )
-    embeddings.check_ids(out, [item.id for item in items])
+    if out is not None:
+        embeddings.check_ids(out, [item.id for item in items])
     refuse_missing_files([item.path for item in items], allow_some=skips_bad)
     return items

@@ -1,9 +1,12 @@
-"""How the commands that train end at Ctrl-C."""
+"""How commands of long work end at Ctrl-C and at SIGTERM."""
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import typer
 
@@ -24,3 +27,22 @@ def stoppable(sentence: str = "") -> Iterator[None]:
     except Interrupted as stopped:
         say(sentence or str(stopped), error=True)
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def ending_at_sigterm() -> Iterator[None]:
+    """Within the block, SIGTERM ends the command as an exception does, with exit code 143.
+
+    A machine that is taken away says so by SIGTERM a while before. What the work holds is then
+    given back.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        say("stopped by SIGTERM", error=True)
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from toolkit.data.items import Item
 from toolkit.data.reading import Unreadable
+from toolkit.data.remote import is_url
 
 Wave = NDArray[np.float32]
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")  # through libsndfile
@@ -163,14 +164,15 @@ class _Bytes(io.BytesIO):
 
 
 def source_of(item: Item) -> Path | _Bytes:
-    """Return what the decoders open: the path of a file, or the bytes of a span.
+    """Return what the decoders open: the path of a file, or the bytes of a span or a URL.
 
     The decoders read a path faster by themselves.
     """
+    is_remote = is_url(item.path)
     # Path.is_file raises where a name is too long.
-    if not os.path.isfile(item.path):
+    if not is_remote and not os.path.isfile(item.path):
         raise BadAudio(f"{item.name}: no such file; check the list of items and its root folder")
-    if item.span is None:
+    if item.span is None and not is_remote:
         return item.path
     try:
         with item.open() as file:

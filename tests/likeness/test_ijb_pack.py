@@ -57,11 +57,11 @@ KILLED = """
 import os, signal, sys
 from likeness import cli, extract
 extract.extract.__kwdefaults__["piece_items"] = 10
-write, calls = extract._write, []
+write, calls = extract.write_piece, []
 def write_twice(*arguments):
     calls.append(0)
     os.kill(os.getpid(), signal.SIGKILL) if len(calls) == 3 else write(*arguments)
-extract._write = write_twice
+extract.write_piece = write_twice
 cli.main(sys.argv[1:])
 """
 

@@ -15,6 +15,7 @@ from eval.progress import report
 from eval.types import name_first
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item, Items, ItemsBuilder
+from toolkit.data.remote import is_url, place_below, url_of
 
 _MAX_LINE = 8192  # characters of a line
 _FIRST, _CHUNK = 2**12, 2**22  # characters that are read together, at first and later
@@ -127,6 +128,8 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
 
 def _place(path: Path, root: Path | None) -> str:
     """How a path is written that is read from a folder."""
+    if is_url(path):
+        return url_of(path)
     if root is None:
         return path.as_posix()
     if path.is_relative_to(root):
@@ -258,7 +261,7 @@ class _Rows:
         places = column["path"]
         lines = "\n".join(["", *places, ""])
         if os.sep != "/" or any(mark in lines for mark in _REWRITTEN):
-            paths = [(self._root / place).as_posix() for place in places]
+            paths = [place_below(self._root, place) for place in places]
         elif "\n/" in lines:
             paths = [place if place[0] == "/" else self._before + place for place in places]
         else:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from eval.formats.files import refuse_device
 from eval.types import name_first, nfc
+from toolkit.data import remote
 from toolkit.data.columns import (
     Coded,
     Growing,
@@ -52,7 +53,8 @@ class Item(_Fields):
 
     Attributes:
         id: Its name, which is unique in its data set.
-        path: The file, or the tar shard in which it lies.
+        path: The file, or the tar shard in which it lies. A URL has one slash less here, as Path
+            writes it: s3:/bucket/a.wav (see `remote`).
         label: Its class; None if it is not known.
         span: Offset and size in bytes inside a tar shard; None if `path` is the file itself.
         ending: The suffix of a span, such as ".flac".
@@ -96,16 +98,27 @@ class Item(_Fields):
         """The name that errors give it: its path, SHARD[id], or PATH[1.5-3 s]."""
         if self.stretch is not None:
             start, end = self.stretch
-            return f"{self.path}[{start:g}-{f'{end:g}' if end < np.inf else ''} s]"
-        return str(self.path) if self.span is None else f"{self.path}[{self.id}]"
+            return f"{self._place}[{start:g}-{f'{end:g}' if end < np.inf else ''} s]"
+        return self._place if self.span is None else f"{self.path}[{self.id}]"
+
+    @property
+    def _place(self) -> str:
+        """Its path as it is written: Path has one slash less in s3://bucket/a.wav."""
+        return remote.url_of(self.path) if remote.is_url(self.path) else str(self.path)
 
     def open(self) -> BinaryIO:
-        """Opens its bytes: the file, or the span in memory. The caller closes it.
+        """Opens its bytes: the file, or the span or the file of a URL in memory.
+
+        The caller closes it.
 
         Raises:
             OSError: As from open().
-            ValueError: It is a pipe or a device, or a span over 1 GiB or past the end of the shard.
+            ValueError: It is a pipe or a device, a span or a file of a URL over 1 GiB, or a span
+                past the end of the shard.
+            remote.Unreachable: The store of a URL cannot be reached, or refuses the credentials.
         """
+        if remote.is_url(self.path) and self.span is None:
+            return io.BytesIO(remote.read(remote.url_of(self.path), MAX_SPAN))
         if self.span is None:
             refuse_device(self.path)
             return self.path.open("rb")

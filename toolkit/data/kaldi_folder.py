@@ -10,6 +10,7 @@ from eval.formats.files import text_lines
 from eval.types import name_first
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Items, ItemsBuilder
+from toolkit.data.remote import place_below
 
 
 def is_kaldi_folder(folder: Path) -> bool:
@@ -55,7 +56,7 @@ def read_kaldi_folder(folder: Path, *, root: Path | None = None) -> Items:
     further = {"sex": [sexes.get(label, "") for label in labels]} if labels and sexes else {}
     if any(row[2] for row in rows):
         further |= {"start": [row[2] for row in rows], "end": [row[3] for row in rows]}
-    files = [(start_from / paths[row[1]]).as_posix() for row in rows]
+    files = [place_below(start_from, paths[row[1]]) for row in rows]
     made.add(ids, files, labels, further=further)
     try:
         items = made.build()

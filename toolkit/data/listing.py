@@ -16,6 +16,7 @@ from toolkit.data.item_lists import read_items
 from toolkit.data.items import Items
 from toolkit.data.kaldi_folder import is_kaldi_folder, read_kaldi_folder
 from toolkit.data.label_pattern import LabelPattern
+from toolkit.data.remote import is_url
 from toolkit.data.rttm import read_rttm
 
 Scan = Callable[[Path], Items]
@@ -144,7 +145,7 @@ def _refuse_missing(items: Items, path: Path, base: Path, root: Path | None) -> 
     for item in items:
         if item.path != last and item.path not in known:
             # Path.is_file raises where a name is too long.
-            known[item.path] = os.path.isfile(item.path)
+            known[item.path] = is_url(item.path) or os.path.isfile(item.path)
             if not known[item.path]:
                 missing[item.path] = None
         last = item.path

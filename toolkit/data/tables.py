@@ -13,6 +13,7 @@ from toolkit.data.column_names import FURTHER, by_number, choose, is_header
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Items, ItemsBuilder
 from toolkit.data.label_pattern import LabelPattern
+from toolkit.data.remote import is_url, place_below
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 _ROWS = 2**16
@@ -164,7 +165,10 @@ def _add(
         else names
     )
     ids = [id or name for id, name in zip(cells["id"], own, strict=True)] if "id" in cells else own
-    paths = [name if os.path.isabs(name) else before + name for name in names]
+    paths = [
+        place_below(root, name) if is_url(name) else name if os.path.isabs(name) else before + name
+        for name in names
+    ]
     labels = None
     if "label" in cells and pattern is None:
         labels = [None if text in ("", "nan", "NaN") else text for text in cells["label"]]
@@ -174,8 +178,10 @@ def _add(
 def written_path(text: str, root: Path) -> str:
     r"""Returns a path of a table with slashes and without empty parts.
 
-    A backslash is a separator, as on Windows, unless a file has one in its name.
+    A backslash is a separator, as on Windows, unless a file has one in its name. A URL stays.
     """
+    if is_url(text):
+        return text
     if "\\" in text and os.sep == "/" and not os.path.exists(root / text):
         text = text.replace("\\", "/")
     if "//" in text or "/." in text or text.startswith("./") or text.endswith("/"):
