@@ -43,7 +43,7 @@ _PAUSE_SECONDS = 5.0  # between two looks at what others do
 
 
 @dataclass(frozen=True)
-class Progress:
+class Standing:
     """How far the pieces of a place are.
 
     Attributes:
@@ -132,7 +132,7 @@ def embed_pieces(
     lease_minutes: float = LEASE_MINUTES,
     waits: bool = False,
     sleep: Callable[[float], object] = time.sleep,
-) -> Progress:
+) -> Standing:
     """Make pieces of a place until none is left that nobody works on.
 
     Any number of processes on any machines call this at the same time, with the same model, items
@@ -186,7 +186,7 @@ def embed_pieces(
                 sleep(min(_PAUSE_SECONDS, 15 * lease_minutes))
 
 
-def progress(place: Place) -> Progress:
+def progress(place: Place) -> Standing:
     """Return how far the pieces of a place are.
 
     Raises:
@@ -198,7 +198,7 @@ def progress(place: Place) -> Progress:
     held = {
         piece: claims.holder(place, claim) or "a worker" for piece, claim in found.claims.items()
     }
-    return Progress(plan.num_items, plan.num_pieces, found.done, held)
+    return Standing(plan.num_items, plan.num_pieces, found.done, held)
 
 
 def join(place: Place) -> tuple[Embeddings, list[Bad]]:

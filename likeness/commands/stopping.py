@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -39,7 +38,7 @@ def ending_at_sigterm() -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         say("stopped by SIGTERM", error=True)
-        sys.exit(128 + number)
+        raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, end)
     try:
