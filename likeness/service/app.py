@@ -17,7 +17,6 @@ import re
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from starlette.formparsers import MultiPartParser
 
 from eval.formats.provenance import likeness_version
 from likeness.service import pages
+from likeness.service.batches import Gone, Late, Workers
 from likeness.service.guard import Guard
 from likeness.service.limits import Limits
 from likeness.service.metrics import Metrics
@@ -95,40 +95,20 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
 
 
 def _worker(limits: Limits) -> Work:
-    """Runs tasks in worker threads, within their time."""
-    workers = ThreadPoolExecutor(limits.workers, thread_name_prefix="likeness")
+    """Runs tasks in worker threads, within their time, and gives their errors a status."""
+    workers = Workers(limits.workers, limits.work_seconds)
 
     async def work(task: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """A task that has not begun when its time is up never begins.
-
-        One that has begun cannot be stopped, and the answer says so.
-        """
-        # Whoever takes the task out, the worker or who gives up, decides whether it is done.
-        waiting = [partial(task, *arguments, **named)]
-
-        def begin() -> Any:
-            return waiting.pop()()
-
         try:
-            return await asyncio.wait_for(
-                asyncio.get_running_loop().run_in_executor(workers, begin), limits.work_seconds
-            )
-        except TimeoutError:
-            try:
-                # With the task go the uploads: the executor keeps what was cancelled until its
-                # turn comes.
-                waiting.pop()
-                outcome = "nothing was done: try again, or send less"
-            except IndexError:
-                outcome = (
-                    "it goes on: if it enrols or removes, look at the gallery before you send it "
-                    "again"
-                )
+            return await workers.work(task, *arguments, **named)
+        except Late as late:
             raise HTTPException(
                 503,
-                f"this took longer than {limits.work_seconds:g} s; {outcome}",
+                f"this took longer than {limits.work_seconds:g} s; {late}",
                 {"Retry-After": "5"},
             ) from None
+        except Gone as gone:
+            raise HTTPException(499, str(gone)) from None  # which nobody reads but the metrics
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
         except KeyError as error:
@@ -225,7 +205,7 @@ def _add_questions(app: FastAPI, service: Service, work: Work) -> None:
         """
         numbers = {"first": first_face, "second": second_face}
         chosen = {side: face for side, face in numbers.items() if face is not None}
-        return dict(await work(service.verify, first, second, chosen))
+        return dict(await work(service.verify, first, second, chosen, joins=True))
 
     @app.post("/faces")
     async def faces(file: Upload) -> dict[str, Any]:
@@ -244,7 +224,7 @@ def _add_questions(app: FastAPI, service: Service, work: Work) -> None:
         """The k most similar subjects of the gallery, and who of them it is: the best, if its score
         reaches the threshold (default: the server's).
         """
-        return dict(await work(service.identify, file, k, threshold, face))
+        return dict(await work(service.identify, file, k, threshold, face, joins=True))
 
 
 def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:
@@ -270,7 +250,7 @@ def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:
         photographs the faces may be chosen, by one number of /faces for each file.
         """
         task = partial(service.enrol, subject, files, replaces=False, faces=faces or ())
-        return dict(await work(task))
+        return dict(await work(task, joins=True))
 
     @app.get("/gallery/{subject:path}", dependencies=[gallery])
     async def enrolments(subject: Annotated[str, InPath(max_length=256)]) -> dict[str, Any]:
@@ -293,7 +273,7 @@ def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:
     ) -> dict[str, Any]:
         """Replace all enrolments of a subject."""
         task = partial(service.enrol, subject, files, replaces=True, faces=faces or ())
-        return dict(await work(task))
+        return dict(await work(task, joins=True))
 
     @app.delete("/gallery/{subject:path}", dependencies=writes)
     async def delete(subject: Annotated[str, InPath(max_length=256)]) -> dict[str, Any]:

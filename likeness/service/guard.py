@@ -48,6 +48,7 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from likeness.service.batches import is_gone
 from likeness.service.bodies import (
     BUSY,
     Bodies,
@@ -59,6 +60,7 @@ from likeness.service.bodies import (
     sends_body,
     too_large,
 )
+from likeness.service.connections import GONE
 from likeness.service.limits import Limits, Rates
 from likeness.service.metrics import Metrics
 
@@ -165,6 +167,7 @@ class Guard:
                 return
             self.metrics.busy += uploads
             working = uploads
+            is_gone.set(lambda: GONE in scope)
             await self.app(scope, replay(body, receive) if uploads else receive, answer)
         finally:
             finish()

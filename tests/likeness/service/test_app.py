@@ -582,9 +582,12 @@ def test_a_recording_of_many_channels_is_refused_by_its_header(model: Path) -> N
     )
     recordings = [buffer.getvalue()] * 2
     loaded = load.load(str(model))
-    assert Service(loaded, limits=Limits(max_values=16_000)).verify(*recordings)["same"] is None
+    assert (
+        Service(loaded, limits=Limits(max_values=16_000)).verify(*recordings).answer()["same"]
+        is None
+    )
     with pytest.raises(ValueError, match="too large"):
-        Service(loaded, limits=Limits(max_values=15_999)).verify(*recordings)
+        Service(loaded, limits=Limits(max_values=15_999)).verify(*recordings).answer()
 
 
 def ask_guard(
