@@ -136,6 +136,20 @@ class Service:
 
         return self._asks([first, second], chosen, finish, ids=("first", "second"))
 
+    def embed(self, file: bytes, name: str) -> Question:
+        """Embed one of many files.
+
+        Args:
+            file: a recording or an image.
+            name: what errors call it.
+        """
+
+        def finish(matrix: Floats32) -> dict[str, Any]:
+            norm = float(self._embeddings(matrix).norms[0])
+            return {"embedding": matrix[0].tolist(), "norm": norm}
+
+        return self._asks([file], {}, finish, names=[name])
+
     def find_faces(self, file: bytes) -> dict[str, Any]:
         """The faces of a photograph, and the crop of each that the network would get."""
         if self.model.modality != "face":
@@ -302,6 +316,7 @@ class Service:
         chosen: Mapping[str, int],
         finish: Callable[[Floats32], Any],
         ids: Sequence[str] = (),
+        names: Sequence[str] = (),
     ) -> Question:
         """Decode files, and ask for their embeddings.
 
@@ -310,12 +325,13 @@ class Service:
             chosen: Id -> number of its face.
             finish: What follows from the embeddings.
             ids: Of the files; by default their numbers.
+            names: What errors call the files; by default as `names_of`.
 
         Raises:
             ValueError: One of them cannot be read; all are counted.
         """
         read = reading_for(choosing(self.model, chosen).read)
-        names = names_of(len(files))
+        names = names or names_of(len(files))
         inputs: list[Any] = []
         reasons: list[str] = []
         with private_items(files, ids or [str(i) for i in range(len(files))]) as items:
