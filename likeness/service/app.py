@@ -41,7 +41,7 @@ from eval.formats.provenance import likeness_version
 from likeness.service import openapi, pages
 from likeness.service.address import Address
 from likeness.service.batches import Gone, Late, Workers
-from likeness.service.guard import Guard
+from likeness.service.guard import LINES, Guard
 from likeness.service.limits import Limits
 from likeness.service.metrics import Metrics
 from likeness.service.processes import Worker
@@ -271,7 +271,7 @@ def _add_embed(app: FastAPI, service: Service, work: Work) -> None:
         `file` is its number from 0, with `embedding` and `norm`, or with `error` where it cannot be
         read.
         """
-        return StreamingResponse(lines(files), media_type="application/x-ndjson")
+        return StreamingResponse(lines(files), media_type=LINES)
 
 
 def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:

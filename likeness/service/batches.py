@@ -230,6 +230,9 @@ class Workers:
                     "again"
                 )
             raise Late(outcome) from None
+        finally:
+            # Where nobody waits any more the uploads go, and a task that has not begun never does.
+            waiting.waiting.clear()
 
     def _turn(self) -> None:
         """Work on the task that has waited longest, and on those that may join it.

@@ -68,6 +68,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 # These say nothing of anybody.
 OPEN = ("/", "/health", "/thresholds", "/docs", "/openapi.json")
+LINES = "application/x-ndjson"  # the type of an answer that is sent line by line
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 _WRONG_TOKENS = (0.1, 10.0)  # per second, and at once
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -137,7 +138,10 @@ class Guard:
         async def answer(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                finish()  # who reads the answer slowly keeps nobody else waiting
+                # Who reads the answer slowly keeps nobody else waiting. An answer in lines begins
+                # before the work is done.
+                if not _is_in_lines(message):
+                    finish()
                 status = message["status"]
                 message["headers"] = [*message.get("headers", []), *self.headers]
             # The server would hold the whole of a long answer in memory until it is read.
@@ -258,6 +262,11 @@ class Guard:
     def _refuse_when_busy(self) -> None:
         if self.metrics.busy >= self.limits.workers + self.limits.waiting:
             raise HTTPException(503, BUSY, {"Retry-After": "1"})
+
+
+def _is_in_lines(message: MutableMapping[str, Any]) -> bool:
+    """Whether an answer is sent while it is worked on."""
+    return (b"content-type", LINES.encode()) in message.get("headers", ())
 
 
 def _refuse_other_pages(sent: Mapping[bytes, str]) -> None:
