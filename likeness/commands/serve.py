@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -141,13 +142,17 @@ def serve(
     # The slider takes the file too, also where none of its thresholds decides.
     rule = rule_of(threshold, far, thresholds if far is not None else None)
     _refuse_absent_packages()
+    from likeness.service.address import Address
+
+    address = Address(host, port, allow_host or ())
     worker = None
-    tell, complain = say, warn
+    tell: Callable[[str], object] = say
+    complain: Callable[[str], object] = warn
     if workers > 1:
-        from likeness.service import address, processes
+        from likeness.service import processes
 
         with hidden():
-            worker = processes.start(address.Address(host, port).listen(workers), warn)
+            worker = processes.start(address.listen(workers), warn)
         if not worker.speaks:
             tell = complain = _ignore
 
@@ -184,7 +189,7 @@ def serve(
         serving.serve(
             comparer,
             gallery=gallery,
-            address=serving.Address(host, port, allow_host or ()),
+            address=address,
             token=token,
             limits=Limits(
                 max_bytes=max_bytes,

@@ -17,7 +17,7 @@ import logging
 import re
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,7 +61,7 @@ Upload = Annotated[bytes, File()]
 Uploads = Annotated[list[bytes], File(max_length=MAX_FILES)]
 Face = Annotated[int | None, Form(ge=0, le=9999)]
 Faces = Annotated[list[Annotated[int, Form(ge=0, le=9999)]] | None, Form(max_length=MAX_FILES)]
-Work = Callable[..., Awaitable[Any]]  # work(task, ...) -> what task(...) returns
+Work = Callable[..., Coroutine[Any, Any, Any]]  # work(task, ...) -> what task(...) returns
 
 
 def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: bool = True) -> Any:
@@ -371,7 +371,7 @@ def serve(
     limits: Limits | None = None,
     extras: Extras = NO_EXTRAS,
     worker: Worker | None = None,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], object] = print,
 ) -> None:
     """Serve until Ctrl-C. The address is printed when the server can be asked.
 
@@ -450,7 +450,7 @@ def serve(
             store.close()
 
 
-def _say_media(store: Any, keeps: bool, say: Callable[[str], None]) -> None:
+def _say_media(store: Any, keeps: bool, say: Callable[[str], object]) -> None:
     """What is kept beside the gallery. What is left of subjects who are gone is erased first."""
     if store.folder is None:
         return

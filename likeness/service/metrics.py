@@ -82,7 +82,7 @@ class Metrics(Collector):
             yield GaugeMetricFamily(name, about, value=number())
         counted: Any = self._registry
         if METRICS_FOLDER in os.environ:
-            counted = MultiProcessCollector(None)
+            counted = MultiProcessCollector(None)  # type: ignore[no-untyped-call]
         for series in counted.collect():
             series.samples = [
                 sample for sample in series.samples if not sample.name.endswith("_created")

@@ -104,7 +104,9 @@ class _Parent:
                 worker = self._fork(place, handlers, speaks=False)
         return worker
 
-    def _fork(self, number: int, handlers: Mapping[int, Any], *, speaks: bool) -> Worker | None:
+    def _fork(
+        self, number: int, handlers: Mapping[signal.Signals, Any], *, speaks: bool
+    ) -> Worker | None:
         """Start a process, and wait until it can answer. In it this returns what it is given."""
         can_answer, report = os.pipe()
         sys.stdout.flush()
@@ -163,7 +165,7 @@ def _forget_gauges(process: int) -> None:
     """A process that is gone works on no uploads."""
     from prometheus_client import multiprocess
 
-    multiprocess.mark_process_dead(process)
+    multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
 
 
 def _code(status: int) -> int:

@@ -538,7 +538,8 @@ def test_the_server_closes_connections_on_which_nothing_comes(
     """
     import uvicorn
 
-    from likeness.service.app import Address, serve
+    from likeness.service.address import Address
+    from likeness.service.app import serve
     from likeness.service.limits import Limits
     from likeness.verification import Comparer
 
