@@ -1,39 +1,39 @@
-"""Measures `likeness serve` under load: requests per second of /verify.
+"""Measures `likeness serve` under load: requests per second of /verify, p50 and p99.
 
-    python benchmarks/use_serve.py [--seconds 60] [--clients 50] [--models tiny,resnet34]
+    python benchmarks/use_serve.py [--seconds 30] [--clients 1,10,50] [--models tiny,resnet34]
 
-Measures: 50 clients for a minute on this machine's cores. The server runs in a process of its own
-    as `likeness serve` starts it, with its default limits except the rate, because all clients
-    share one address. Clients are threads of this process, which share the cores with it. Every
+Measures: clients that ask again as soon as they have their answer, for so long. The load generator
+    is wrk, in one thread that shares the cores with the server. The server runs as `likeness serve`
+    starts it, with its default limits except the rate, because all clients share one address. Every
     request uploads two recordings of 3 s (WAV, 96 kB each). Models are untrained, which costs the
     same: `tiny` is a ResNet of 2 channels and shows what the server itself costs; `resnet34` has 32
-    channels, 6.6 M parameters and 80 bands. Errors are answers other than 200, and connections that
-    broke.
+    channels, 6.6 M parameters and 80 bands. Errors are answers other than 2xx, and connections that
+    broke or timed out. "CPU" is processor time for a request, of the server with all its processes:
+    on a busy machine it is steadier than requests per second.
 Peer: none.
-Limit: Model.verify in a process of its own that reads the same two files, one thread, times the
-    number of workers.
-Needs: `pip install likeness[serve]`. No data.
-Takes: three minutes on all cores.
+Limit: the model alone, on the same two files and as many processes of one thread as there are
+    cores, just before and just after the load: Model.verify in a loop, the bare network on inputs
+    that were read before, one by one, and in batches of 16.
+Needs: `pip install likeness[serve]` and wrk (`apt-get install wrk`). No data.
+Takes: five minutes on all cores.
 Gives: the table of section use_serve of docs/performance.md.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from performance import ROOT, environment, environment_of_one_thread, parser_of, row, table
@@ -74,9 +74,10 @@ def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
 
 
 @contextmanager
-def server(model: Path) -> Iterator[tuple[str, int]]:
-    """Start `likeness serve`; gives its address, and ends it afterwards."""
+def server(model: Path, workers: int) -> Iterator[tuple[str, int]]:
+    """Start `likeness serve`; gives its address and its process id, and ends it afterwards."""
     options = ["--model", str(model), "--port", "0", "--rate", "0", "--threshold", "0.5"]
+    options += ["--workers", str(workers)] if workers > 1 else []
     process = subprocess.Popen(
         [sys.executable, "-m", "likeness", "serve", *options],
         cwd=ROOT,
@@ -88,23 +89,32 @@ def server(model: Path) -> Iterator[tuple[str, int]]:
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        address = re.search(r"http://([\d.]+):(\d+)/", line)
+        address = re.search(r"http://\S+?/", line)
         if address is None:
             raise RuntimeError(f"likeness serve began with {line!r}; an address was expected")
-        yield address[1], int(address[2])
+        yield address[0], process.pid
     finally:
         process.terminate()
         process.wait()
 
 
-def load(
-    address: tuple[str, int], files: list[Path], clients: int, seconds: float
-) -> tuple[list[float], Counter[str]]:
-    """Let clients ask for so many seconds.
+# Run by wrk, with the file of the body in BODY. Its last line is a JSON object.
+LOAD = """
+local file = io.open(os.getenv("BODY"), "rb")
+wrk.method, wrk.body = "POST", file:read("*a")
+wrk.headers["Content-Type"] = "multipart/form-data; boundary=likeness-benchmark"
+function done(summary, latency, requests)
+  local wrong = summary.errors
+  io.write(string.format('{"requests": %d, "errors": %d, "wall": %f, "p50": %f, "p99": %f}\\n',
+    summary.requests,
+    wrong.connect + wrong.read + wrong.write + wrong.status + wrong.timeout,
+    summary.duration / 1e6, latency:percentile(50) / 1e6, latency:percentile(99) / 1e6))
+end
+"""
 
-    Returns:
-        The seconds of every request, and how often each kind of error occurred.
-    """
+
+def load(url: str, files: list[Path], clients: int, seconds: float) -> dict[str, float]:
+    """Let clients ask for so many seconds; gives what LOAD writes."""
     head = (
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{{}}"; '
         'filename="upload"\r\nContent-Type: application/octet-stream\r\n\r\n'
@@ -113,97 +123,139 @@ def load(
         head.format(name).encode() + file.read_bytes() + b"\r\n"
         for name, file in zip(("first", "second"), files, strict=True)
     ]
-    body = b"".join([*parts, f"--{BOUNDARY}--\r\n".encode()])
-    headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
-    taken: list[float] = []
-    errors: Counter[str] = Counter()
-    end = time.monotonic() + seconds
+    folder = files[0].parent
+    body, script = folder / "body", folder / "load.lua"
+    body.write_bytes(b"".join([*parts, f"--{BOUNDARY}--\r\n".encode()]))
+    script.write_text(LOAD)
+    options = ["-t1", f"-c{clients}", f"-d{seconds:.0f}s", "--timeout", "300s", "-s", str(script)]
+    output = subprocess.run(
+        ["wrk", *options, f"{url}verify"],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "BODY": str(body)},
+    ).stdout
+    measured: dict[str, float] = json.loads(output.splitlines()[-1])
+    return measured
 
-    def ask() -> None:
-        connection = http.client.HTTPConnection(*address, timeout=120)
-        while time.monotonic() < end:
-            started = time.perf_counter()
-            try:
-                connection.request("POST", "/verify", body, headers)
-                answer = connection.getresponse()
-                content = answer.read()
-                if answer.status != 200 or "score" not in json.loads(content):
-                    errors[str(answer.status)] += 1
-            except (OSError, http.client.HTTPException) as error:
-                errors[type(error).__name__] += 1
-                connection.close()
-            taken.append(time.perf_counter() - started)
 
-    threads = [threading.Thread(target=ask) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return taken, errors
+def processor_seconds(process: int) -> float:
+    """What a process and its children have used so far."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(processor_seconds(int(child)) for child in children)
 
 
 # Run by itself, with the model and the two files as its arguments.
 ALONE = """
-import sys, time, torch
+import json, sys, time, numpy, torch
 import likeness
+from likeness.models.load import load_to_embed
+from pathlib import Path
+from toolkit.data.items import Item
 torch.set_num_threads(1)
 model, files = likeness.load(sys.argv[1]), sys.argv[2:]
-model.verify(*files)
-count, started = 0, time.perf_counter()
-while time.perf_counter() - started < 3:
-    model.verify(*files)
-    count += 1
-print(count / (time.perf_counter() - started))
+loaded = load_to_embed(sys.argv[1])
+waves = numpy.stack([loaded.read(Item(file, Path(file))) for file in files])
+sixteen = numpy.repeat(waves, 8, axis=0)
+def bare():
+    for wave in waves:
+        loaded.embedder.embed_batch(wave[None])
+kinds = {
+    "verify": (lambda: model.verify(*files), 1),
+    "bare": (bare, 1),
+    "batches": (lambda: loaded.embedder.embed_batch(sixteen), 8),
+}
+given = {}
+for name, (task, requests) in kinds.items():
+    task()
+    count, started, used = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - started < 3:
+        task()
+        count += requests
+    wall = time.perf_counter() - started
+    given[name] = [count / wall, (time.process_time() - used) / count]
+print(json.dumps(given))
 """
 
 
-def alone(model: Path, files: list[Path]) -> float:
-    """Requests per second of the model's own `verify`, in one thread of a fresh process."""
-    process = subprocess.run(
-        [sys.executable, "-c", ALONE, str(model), *map(str, files)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment_of_one_thread(),
-    )
-    return float(process.stdout)
+def alone(model: Path, files: list[Path]) -> dict[str, list[float]]:
+    """Requests per second, and processor seconds for each, without a server.
+
+    One process of one thread for each core at the same time.
+    """
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", ALONE, str(model), *map(str, files)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment_of_one_thread(),
+        )
+        for _ in range(min(4, os.cpu_count() or 1))
+    ]
+    measured = [json.loads(process.communicate()[0]) for process in processes]
+    return {
+        name: [
+            float(np.sum([each[name][0] for each in measured])),
+            float(np.mean([each[name][1] for each in measured])),
+        ]
+        for name in measured[0]
+    }
 
 
-def serve_row(name: str, clients: int, seconds: float) -> None:
-    """Measure a model alone and behind the server, and print its row."""
+def serve_rows(name: str, clients: list[int], seconds: float, workers: int) -> None:
+    """Measure a model alone and behind the server, and print its rows."""
     with TemporaryDirectory() as folder:
         model, files = prepare(Path(folder), name)
-        limit = alone(model, files) * min(4, os.cpu_count() or 1)
-        with server(model) as address:
-            started = time.perf_counter()
-            taken, errors = load(address, files, clients, seconds)
-            wall = time.perf_counter() - started
-    median, late = np.quantile(taken, [0.5, 0.95])
-    kinds = ", ".join(f"{count} x {kind}" for kind, count in errors.items())
+        before = alone(model, files)
+        for number in clients:
+            with server(model, workers) as (url, process):
+                load(url, files, 1, 2)
+                used = processor_seconds(process)
+                measured = load(url, files, number, seconds)
+                used = processor_seconds(process) - used
+            after = alone(model, files)
+            limits = {kind: np.mean([before[kind], after[kind]], axis=0) for kind in before}
+            before = after
+            print_row(f"{name}, {number} clients", measured, used, limits)
+
+
+def print_row(what: str, measured: dict[str, float], used: float, limits: dict[str, Any]) -> None:
+    """Print what was measured, with its ratios to the model alone."""
+    count = max(1.0, measured["requests"])
+    rate, spent = measured["requests"] / measured["wall"], used / count
     row(
-        f"/verify, {name}, {clients} clients for {seconds:.0f} s",
-        len(taken),
-        f"{sum(errors.values())} ({kinds})" if errors else "0",
-        f"{len(taken) / wall:.1f}",
-        f"{median:.2f} s",
-        f"{late:.2f} s",
-        f"{limit:.1f} per s",
+        what,
+        f"{measured['requests']:.0f}",
+        f"{measured['errors']:.0f}",
+        f"{rate:.1f}",
+        f"{measured['p50']:.3f} s",
+        f"{measured['p99']:.3f} s",
+        f"{1000 * spent:.1f} ms",
+        *(f"{rate / limits[kind][0]:.2f}, {limits[kind][1] / spent:.2f}" for kind in limits),
     )
 
 
 def main() -> None:
     """Print the table."""
     parser = parser_of(__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--clients", default="1,10,50")
     parser.add_argument("--models", default="tiny,resnet34", help="tiny or resnet34, or both")
+    parser.add_argument("--workers", type=int, default=1, help="processes of the server")
     arguments = parser.parse_args()
     names = arguments.models.split(",")
     if unknown := sorted(set(names) - set(SIZES)):
         parser.error(f"--models has {', '.join(unknown)}; the models are {', '.join(SIZES)}")
-    table("work", "requests", "errors", "requests/s", "median", "95 %", "model alone")
+    if shutil.which("wrk") is None:
+        parser.error("wrk makes the load, and is not installed; run `apt-get install wrk`")
+    kinds = ("Model.verify", "the bare network", "batches of 16")
+    ratios = [f"rate and CPU over {kind}" for kind in kinds]
+    table("work", "requests", "errors", "requests/s", "p50", "p99", "CPU", *ratios)
     for name in names:
-        serve_row(name, arguments.clients, arguments.seconds)
+        clients = [int(number) for number in arguments.clients.split(",")]
+        serve_rows(name, clients, arguments.seconds, arguments.workers)
 
 
 if __name__ == "__main__":

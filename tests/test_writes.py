@@ -126,7 +126,10 @@ ALLOWED = {
     "toolkit/training/run.py": {
         "save_run": "the folder counts once its state.json is there, which is written last"
     },
-    "likeness/service/work.py": {"private_files": "temporary: gone with the process"},
+    "likeness/service/work.py": {
+        "private_files": "temporary: gone with the process",
+        "_in_memory": "anonymous memory: gone with the process",
+    },
     "toolkit/data/shards.py": {
         "_cut_out": "a temporary folder, which goes when its items were packed",
         "_write": "renames what is whole; a kill between the names is finished by the next packing",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -117,9 +118,18 @@ def serve(
     workers: Annotated[
         int,
         typer.Option(
+            min=1,
+            max=64,
+            help="How many processes serve. Above 1 each loads the model, and the gallery has to "
+            "be in PostgreSQL, which they share.",
+        ),
+    ] = 1,
+    threads: Annotated[
+        int,
+        typer.Option(
             min=0,
-            help="How many uploads are worked on at once; 0 takes as many as there are cores, at "
-            "most 4.",
+            help="How many uploads each process works on at once; 0 divides the cores between the "
+            "processes, at most 4 for each.",
         ),
     ] = 0,
 ) -> None:
@@ -132,6 +142,19 @@ def serve(
     # The slider takes the file too, also where none of its thresholds decides.
     rule = rule_of(threshold, far, thresholds if far is not None else None)
     _refuse_absent_packages()
+    from likeness.service.address import Address
+
+    address = Address(host, port, allow_host or ())
+    worker = None
+    tell: Callable[[str], object] = say
+    complain: Callable[[str], object] = warn
+    if workers > 1:
+        from likeness.service import processes
+
+        with hidden():
+            worker = processes.start(address.listen(workers), warn)
+        if not worker.speaks:
+            tell = complain = _ignore
 
     # These are slow to import, so that what is missing has to be reported before.
     from likeness.service import app as serving
@@ -142,7 +165,7 @@ def serve(
     from likeness.verification import load_to_compare
 
     if text := introduction(model):
-        say(text)
+        tell(text)
     max_bytes = round(max_megabytes * 2**20)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     comparer = load_to_compare(
@@ -151,7 +174,7 @@ def serve(
         frontend=frontend,
         calibration=calibration,
         rule=rule,
-        warn=warn,
+        warn=complain,
         trust=trust or (),
     )
     to_try: list[Example] = []
@@ -160,22 +183,27 @@ def serve(
         # Two of them, and what surrounds them in a request, have to fit.
         to_try, left_out = read_examples(examples, comparer.model.modality, max_bytes // 2 - 4096)
     if left_out:
-        warn(f"{examples}: {left_out}")
-    measured, reason = look_up(model, comparer.model.meta, thresholds, warn=warn)
+        complain(f"{examples}: {left_out}")
+    measured, reason = look_up(model, comparer.model.meta, thresholds, warn=complain)
     with hidden():  # of the requests
         serving.serve(
             comparer,
             gallery=gallery,
-            address=serving.Address(host, port, allow_host or ()),
+            address=address,
             token=token,
             limits=Limits(
                 max_bytes=max_bytes,
                 rate=rate,
-                workers=workers or min(4, os.cpu_count() or 1),
+                workers=threads or max(1, min(4, (os.cpu_count() or 1) // workers)),
             ),
             extras=Extras(measured, reason, to_try, keep_media, about(model)),
-            say=say,
+            worker=worker,
+            say=tell,
         )
+
+
+def _ignore(text: str) -> None:
+    """What the first process has said already."""
 
 
 def _refuse_absent_packages() -> None:

@@ -12,13 +12,12 @@ for all who may write.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import secrets
-import socket
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,17 +25,26 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, File, Form, Request
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from fastapi.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 
 from eval.formats.provenance import likeness_version
-from likeness.service import pages
-from likeness.service.guard import Guard
+from likeness.service import openapi, pages
+from likeness.service.address import Address
+from likeness.service.batches import Gone, Late, Workers
+from likeness.service.guard import LINES, Guard
 from likeness.service.limits import Limits
 from likeness.service.metrics import Metrics
+from likeness.service.processes import Worker
 from likeness.service.slider import slider
 from likeness.service.work import NO_EXTRAS, Extras, Service
 from likeness.verification import NO_DECISION, Comparer
@@ -44,13 +52,16 @@ from toolkit.gallery import media
 from toolkit.gallery.open import open_gallery
 
 MAX_FILES = 10  # of one enrolment
+_ON_LOOPBACK = Address()
+MAX_EMBEDDED = 256  # files of one request for embeddings
+EMBEDDED_AHEAD = 16  # of them that wait or are worked on at once
 MIN_TOKEN = 16  # characters
 _log = logging.getLogger("likeness.serve")
 Upload = Annotated[bytes, File()]
 Uploads = Annotated[list[bytes], File(max_length=MAX_FILES)]
 Face = Annotated[int | None, Form(ge=0, le=9999)]
 Faces = Annotated[list[Annotated[int, Form(ge=0, le=9999)]] | None, Form(max_length=MAX_FILES)]
-Work = Callable[..., Awaitable[Any]]  # work(task, ...) -> what task(...) returns
+Work = Callable[..., Coroutine[Any, Any, Any]]  # work(task, ...) -> what task(...) returns
 
 
 def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: bool = True) -> Any:
@@ -81,6 +92,7 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
     _add_state(app, service, metrics, local)
     _add_examples(app, service)
     _add_questions(app, service, work)
+    _add_embed(app, service, work)
     _add_gallery(app, service, work)
     _add_errors(app)
     return Guard(
@@ -95,40 +107,20 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
 
 
 def _worker(limits: Limits) -> Work:
-    """Runs tasks in worker threads, within their time."""
-    workers = ThreadPoolExecutor(limits.workers, thread_name_prefix="likeness")
+    """Runs tasks in worker threads, within their time, and gives their errors a status."""
+    workers = Workers(limits.workers, limits.work_seconds)
 
     async def work(task: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """A task that has not begun when its time is up never begins.
-
-        One that has begun cannot be stopped, and the answer says so.
-        """
-        # Whoever takes the task out, the worker or who gives up, decides whether it is done.
-        waiting = [partial(task, *arguments, **named)]
-
-        def begin() -> Any:
-            return waiting.pop()()
-
         try:
-            return await asyncio.wait_for(
-                asyncio.get_running_loop().run_in_executor(workers, begin), limits.work_seconds
-            )
-        except TimeoutError:
-            try:
-                # With the task go the uploads: the executor keeps what was cancelled until its
-                # turn comes.
-                waiting.pop()
-                outcome = "nothing was done: try again, or send less"
-            except IndexError:
-                outcome = (
-                    "it goes on: if it enrols or removes, look at the gallery before you send it "
-                    "again"
-                )
+            return await workers.work(task, *arguments, **named)
+        except Late as late:
             raise HTTPException(
                 503,
-                f"this took longer than {limits.work_seconds:g} s; {outcome}",
+                f"this took longer than {limits.work_seconds:g} s; {late}",
                 {"Retry-After": "5"},
             ) from None
+        except Gone as gone:
+            raise HTTPException(499, str(gone)) from None  # which nobody reads but the metrics
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
         except KeyError as error:
@@ -148,7 +140,7 @@ def _add_pages(app: FastAPI) -> None:
 
 
 def _add_state(app: FastAPI, service: Service, metrics: Metrics, local: bool) -> None:
-    @app.get("/health")
+    @app.get("/health", responses=openapi.HEALTH)
     async def health() -> dict[str, Any]:
         """What is served: the model and its modality, how it decides, how many are enrolled."""
         model, gallery = service.model, service.gallery
@@ -215,7 +207,7 @@ def _needs_gallery(service: Service) -> Any:
 
 
 def _add_questions(app: FastAPI, service: Service, work: Work) -> None:
-    @app.post("/verify")
+    @app.post("/verify", responses=openapi.VERIFY)
     async def verify(
         first: Upload, second: Upload, first_face: Face = None, second_face: Face = None
     ) -> dict[str, Any]:
@@ -225,16 +217,16 @@ def _add_questions(app: FastAPI, service: Service, work: Work) -> None:
         """
         numbers = {"first": first_face, "second": second_face}
         chosen = {side: face for side, face in numbers.items() if face is not None}
-        return dict(await work(service.verify, first, second, chosen))
+        return dict(await work(service.verify, first, second, chosen, joins=True))
 
-    @app.post("/faces")
+    @app.post("/faces", responses=openapi.FACES)
     async def faces(file: Upload) -> dict[str, Any]:
         """The faces of a photograph: boxes in pixels of the upright picture, scores, the crop of
         each that the network would get, and the number of the face that is taken by itself.
         """
         return dict(await work(service.find_faces, file))
 
-    @app.post("/identify", dependencies=[_needs_gallery(service)])
+    @app.post("/identify", responses=openapi.IDENTIFY, dependencies=[_needs_gallery(service)])
     async def identify(
         file: Upload,
         k: Annotated[int, Form(ge=1, le=100)] = 5,
@@ -244,7 +236,42 @@ def _add_questions(app: FastAPI, service: Service, work: Work) -> None:
         """The k most similar subjects of the gallery, and who of them it is: the best, if its score
         reaches the threshold (default: the server's).
         """
-        return dict(await work(service.identify, file, k, threshold, face))
+        return dict(await work(service.identify, file, k, threshold, face, joins=True))
+
+
+def _add_embed(app: FastAPI, service: Service, work: Work) -> None:
+    async def lines(files: Sequence[bytes]) -> AsyncIterator[bytes]:
+        """One JSON object with a line end for each file, in their order."""
+        ahead = deque[asyncio.Task[Any]]()
+        left = deque(enumerate(files))
+        try:
+            while left or ahead:
+                while left and len(ahead) < EMBEDDED_AHEAD:
+                    number, file = left.popleft()
+                    name = f"file {number + 1}"
+                    ahead.append(asyncio.create_task(work(service.embed, file, name, joins=True)))
+                    del file
+                number = len(files) - len(left) - len(ahead)
+                try:
+                    answer = {"file": number, **await ahead[0]}
+                except HTTPException as refused:
+                    answer = {"file": number, "error": str(refused.detail)}
+                ahead.popleft()
+                yield json.dumps(answer).encode() + b"\n"
+        finally:
+            for task in ahead:
+                task.cancel()
+
+    @app.post("/embed", response_class=StreamingResponse, responses=openapi.EMBED)
+    async def embed(
+        files: Annotated[list[bytes], File(max_length=MAX_EMBEDDED)],
+    ) -> StreamingResponse:
+        """The embeddings of from 1 to 256 files, raw: the norm may carry quality. The answer is a
+        line of JSON for each file, in the order in which they were sent and as soon as it is ready:
+        `file` is its number from 0, with `embedding` and `norm`, or with `error` where it cannot be
+        read.
+        """
+        return StreamingResponse(lines(files), media_type=LINES)
 
 
 def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:
@@ -255,14 +282,14 @@ def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:
     # The guard asks for the token; here it is declared for /docs and /openapi.json.
     writes = [gallery, Depends(bearer)]
 
-    @app.get("/gallery", dependencies=[gallery])
+    @app.get("/gallery", responses=openapi.GALLERY, dependencies=[gallery])
     async def listed(offset: int = 0, limit: int = 100) -> dict[str, Any]:
         """Who is enrolled, with how many enrolments and the norm of the template."""
         entries = await work(service.gallery.entries)
         part = entries[max(0, offset) : max(0, offset) + min(max(0, limit), 1000)]
         return {"subjects": len(entries), "entries": [entry._asdict() for entry in part]}
 
-    @app.post("/enrol", dependencies=writes, status_code=201)
+    @app.post("/enrol", responses=openapi.ENROL, dependencies=writes, status_code=201)
     async def enrol(
         subject: Annotated[str, Form(max_length=256)], files: Uploads, faces: Faces = None
     ) -> dict[str, Any]:
@@ -270,9 +297,9 @@ def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:
         photographs the faces may be chosen, by one number of /faces for each file.
         """
         task = partial(service.enrol, subject, files, replaces=False, faces=faces or ())
-        return dict(await work(task))
+        return dict(await work(task, joins=True))
 
-    @app.get("/gallery/{subject:path}", dependencies=[gallery])
+    @app.get("/gallery/{subject:path}", responses=openapi.ENROLMENTS, dependencies=[gallery])
     async def enrolments(subject: Annotated[str, InPath(max_length=256)]) -> dict[str, Any]:
         """The enrolments of a subject: the norm of each, and the day and what is kept of it, where
         the server keeps media.
@@ -287,15 +314,15 @@ def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:
         content, kind = await work(service.medium, subject, number)
         return Response(content, media_type=kind)
 
-    @app.put("/gallery/{subject:path}", dependencies=writes)
+    @app.put("/gallery/{subject:path}", responses=openapi.PUT, dependencies=writes)
     async def put(
         subject: Annotated[str, InPath(max_length=256)], files: Uploads, faces: Faces = None
     ) -> dict[str, Any]:
         """Replace all enrolments of a subject."""
         task = partial(service.enrol, subject, files, replaces=True, faces=faces or ())
-        return dict(await work(task))
+        return dict(await work(task, joins=True))
 
-    @app.delete("/gallery/{subject:path}", dependencies=writes)
+    @app.delete("/gallery/{subject:path}", responses=openapi.DELETE, dependencies=writes)
     async def delete(subject: Annotated[str, InPath(max_length=256)]) -> dict[str, Any]:
         """Erase a subject, with what is kept of it."""
         return dict(await work(service.remove, subject))
@@ -335,44 +362,16 @@ def _add_errors(app: FastAPI) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where the server listens, and the names that requests may ask for.
-
-    Attributes:
-        host: the address to listen at.
-        port: 0 is a free one.
-        names: by which the server may be addressed, beside `host`.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    names: Sequence[str] = ()
-
-    def listen(self) -> socket.socket:
-        """Bind the address."""
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        return socket.create_server((self.host, self.port), family=family, backlog=256)
-
-    @property
-    def all_names(self) -> list[str]:
-        """The names, with the host unless it stands for every address of the machine."""
-        return [*([] if self.host in ("0.0.0.0", "::") else [self.host]), *self.names]
-
-    def url(self, port: int) -> str:
-        """The page's address, with the port that was bound."""
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{port}/"
-
-
 def serve(
     comparer: Comparer,
     *,
     gallery: str | Path | None = None,
-    address: Address = Address(),
+    address: Address = _ON_LOOPBACK,
     token: str = "",
     limits: Limits | None = None,
     extras: Extras = NO_EXTRAS,
-    say: Callable[[str], None] = print,
+    worker: Worker | None = None,
+    say: Callable[[str], object] = print,
 ) -> None:
     """Serve until Ctrl-C. The address is printed when the server can be asked.
 
@@ -383,11 +382,12 @@ def serve(
         token: of 16 characters or more; where it is empty one is made and printed.
         limits: what one client can cost the others.
         extras: what the page offers beside.
+        worker: which of several processes this is, see `processes.start`; None for the only one.
         say: prints a line.
 
     Raises:
         ValueError: media are to be kept without a gallery, the gallery is another model's, the
-            token is too short, or a host is a pattern.
+            token is too short, a host is a pattern, or several processes cannot share the gallery.
         OSError: the address cannot be bound.
     """
     import uvicorn
@@ -395,7 +395,7 @@ def serve(
     limits, model = limits or Limits(), comparer.model
     model.embedder.share_cores(limits.workers)
     made = not token
-    token = token or secrets.token_urlsafe(24)
+    token = token or (worker.token if worker else secrets.token_urlsafe(24))
     if len(token) < MIN_TOKEN:
         raise ValueError(
             f"the token has {len(token)} characters; at least {MIN_TOKEN} are needed, so that it "
@@ -405,11 +405,17 @@ def serve(
         raise ValueError(
             "--keep-media keeps pictures and sounds beside a gallery; name one with --gallery DIR"
         )
-    listener = address.listen()
+    listener = worker.listener if worker else address.listen()[0]
     bound, port = listener.getsockname()[:2]
     local = bound in ("127.0.0.1", "::1")
     store = None if gallery is None else open_gallery(gallery, model.meta)
     try:
+        if worker is not None and store is not None and not store.shared:
+            raise ValueError(
+                f"the gallery {gallery} cannot be shared by several processes; keep it in "
+                "PostgreSQL (--gallery postgresql://USER@HOST/DATABASE), or start the server with "
+                "--workers 1"
+            )
         service = Service(
             model,
             store,
@@ -435,6 +441,8 @@ def serve(
                 "Other machines can connect: everything but the page needs the token, and nothing "
                 "is encrypted; put a proxy with TLS in front."
             )
+        if worker is not None:
+            worker.report()
         uvicorn.Server(_server_settings(app, limits)).run(sockets=[listener])
     finally:
         listener.close()
@@ -442,7 +450,7 @@ def serve(
             store.close()
 
 
-def _say_media(store: Any, keeps: bool, say: Callable[[str], None]) -> None:
+def _say_media(store: Any, keeps: bool, say: Callable[[str], object]) -> None:
     """What is kept beside the gallery. What is left of subjects who are gone is erased first."""
     if store.folder is None:
         return

@@ -14,6 +14,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 # Read and thrown away after a request that is no HTTP, so that its answer is not lost.
 _DRAIN_BYTES = 2**20
+# Set in the scope of a request whose client has closed the connection.
+GONE = "likeness.gone"
 _LATE = b"the request's headers took too long"
 
 
@@ -50,6 +52,8 @@ class _Bounded(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         self._end_stall()
+        if self.cycle is not None:
+            cast(dict[str, Any], self.cycle.scope)[GONE] = True
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:

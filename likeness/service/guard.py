@@ -48,6 +48,7 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from likeness.service.batches import is_gone
 from likeness.service.bodies import (
     BUSY,
     Bodies,
@@ -59,6 +60,7 @@ from likeness.service.bodies import (
     sends_body,
     too_large,
 )
+from likeness.service.connections import GONE
 from likeness.service.limits import Limits, Rates
 from likeness.service.metrics import Metrics
 
@@ -66,6 +68,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 # These say nothing of anybody.
 OPEN = ("/", "/health", "/thresholds", "/docs", "/openapi.json")
+LINES = "application/x-ndjson"  # the type of an answer that is sent line by line
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 _WRONG_TOKENS = (0.1, 10.0)  # per second, and at once
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -135,7 +138,10 @@ class Guard:
         async def answer(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                finish()  # who reads the answer slowly keeps nobody else waiting
+                # Who reads the answer slowly keeps nobody else waiting. An answer in lines begins
+                # before the work is done.
+                if not _is_in_lines(message):
+                    finish()
                 status = message["status"]
                 message["headers"] = [*message.get("headers", []), *self.headers]
             # The server would hold the whole of a long answer in memory until it is read.
@@ -165,6 +171,7 @@ class Guard:
                 return
             self.metrics.busy += uploads
             working = uploads
+            is_gone.set(lambda: GONE in scope)
             await self.app(scope, replay(body, receive) if uploads else receive, answer)
         finally:
             finish()
@@ -255,6 +262,11 @@ class Guard:
     def _refuse_when_busy(self) -> None:
         if self.metrics.busy >= self.limits.workers + self.limits.waiting:
             raise HTTPException(503, BUSY, {"Retry-After": "1"})
+
+
+def _is_in_lines(message: MutableMapping[str, Any]) -> bool:
+    """Whether an answer is sent while it is worked on."""
+    return (b"content-type", LINES.encode()) in message.get("headers", ())
 
 
 def _refuse_other_pages(sent: Mapping[bytes, str]) -> None:

@@ -8,7 +8,7 @@ import inspect
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,23 +21,28 @@ from typing import Any
 import numpy as np
 
 from eval.calibration import Calibration
+from eval.similarity import pairs
 from eval.thresholds import Thresholds
-from eval.types import Embeddings
-from likeness import verification
+from eval.types import Embeddings, Floats32
+from likeness.service.batches import Question
 from likeness.service.examples import Example
 from likeness.service.faces import choosing, find_faces
 from likeness.service.limits import Limits
 from likeness.service.miniatures import miniature
 from likeness.service.takes import Takes, takes
 from likeness.signatures import suffix_of
+from likeness.verification import Comparer, judged, misfit
+from toolkit.data.forms import reading_for
 from toolkit.data.images import SUFFIXES, BadImage, check_size, open_encoded
 from toolkit.data.items import Item
+from toolkit.data.reading import Array, Bad
 from toolkit.gallery import media
 from toolkit.gallery.media import Medium
-from toolkit.models.embed import embed_where_readable
+from toolkit.models.embed import inputs_of
 from toolkit.models.loaded import Loaded
 
 _log = logging.getLogger("likeness.serve")
+_HAS_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ class Service:
 
     def verify(
         self, first: bytes, second: bytes, chosen: Mapping[str, int] = MappingProxyType({})
-    ) -> dict[str, Any]:
+    ) -> Question:
         """Compare two files.
 
         Args:
@@ -116,21 +121,34 @@ class Service:
             second: the other one.
             chosen: "first" or "second" -> the number of its face, as /faces counts.
         """
-        with private_files([first, second]) as paths:
-            with _anonymous(paths):
-                self._refuse_images([first, second], paths)
-                compared = verification.verify(
-                    choosing(self.model, chosen),
-                    *paths,
-                    threshold=self.threshold,
-                    calibration=self.calibration,
-                    source=self.source,
-                )
+        if self.calibration is not None and (reason := misfit(self.model, self.calibration)):
+            raise ValueError(reason)
+        comparer = Comparer(self.model, self.calibration, self.threshold, self.source)
+
+        def finish(matrix: Floats32) -> dict[str, Any]:
+            score = float(pairs(matrix[:1], matrix[1:], [0], [0], self.model.similarity)[0])
+            first_norm, second_norm = self._embeddings(matrix).norms.tolist()
             return {
-                **compared._asdict(),
+                **judged(comparer, score, (first_norm, second_norm))._asdict(),
                 "modality": self.model.modality,
                 "model": self.model.digest,
             }
+
+        return self._asks([first, second], chosen, finish, ids=("first", "second"))
+
+    def embed(self, file: bytes, name: str) -> Question:
+        """Embed one of many files.
+
+        Args:
+            file: a recording or an image.
+            name: what errors call it.
+        """
+
+        def finish(matrix: Floats32) -> dict[str, Any]:
+            norm = float(self._embeddings(matrix).norms[0])
+            return {"embedding": matrix[0].tolist(), "norm": norm}
+
+        return self._asks([file], {}, finish, names=[name])
 
     def find_faces(self, file: bytes) -> dict[str, Any]:
         """The faces of a photograph, and the crop of each that the network would get."""
@@ -139,35 +157,39 @@ class Service:
                 f"faces are found for models of faces; this is a {self.model.modality} one"
             )
         with private_files([file]) as paths, _anonymous(paths):
-            self._refuse_images([file], paths)
+            self._refuse_images([file], [Item("file", paths[0])])
             return find_faces(self.model, paths[0])
 
     def identify(
         self, file: bytes, k: int, threshold: float | None, face: int | None = None
-    ) -> dict[str, Any]:
+    ) -> Question:
         """Search the gallery for the k subjects who are most similar to a file, or to one of its
         faces.
         """
         least = self.threshold if threshold is None else threshold
-        probe = self._embed([file], {} if face is None else {"0": face})
-        matches = self.gallery.search(probe, k)[0]
-        accepted = [least is not None and match.score >= least for match in matches]
-        return {
-            "identified": matches[0].subject if any(accepted) else None,
-            "decided": least is not None,
-            "threshold": least,
-            "source": self.source if threshold is None else "",
-            "similarity": self.gallery.similarity,
-            "norm": float(probe.norms[0]),
-            "matches": [
-                {**match._asdict(), "accepted": ok if least is not None else None}
-                for match, ok in zip(matches, accepted, strict=True)
-            ],
-        }
+
+        def finish(matrix: Floats32) -> dict[str, Any]:
+            probe = self._embeddings(matrix)
+            matches = self.gallery.search(probe, k)[0]
+            accepted = [least is not None and match.score >= least for match in matches]
+            return {
+                "identified": matches[0].subject if any(accepted) else None,
+                "decided": least is not None,
+                "threshold": least,
+                "source": self.source if threshold is None else "",
+                "similarity": self.gallery.similarity,
+                "norm": float(probe.norms[0]),
+                "matches": [
+                    {**match._asdict(), "accepted": ok if least is not None else None}
+                    for match, ok in zip(matches, accepted, strict=True)
+                ],
+            }
+
+        return self._asks([file], {} if face is None else {"0": face}, finish)
 
     def enrol(
         self, subject: str, files: Sequence[bytes], *, replaces: bool, faces: Sequence[int] = ()
-    ) -> dict[str, Any]:
+    ) -> Question:
         """Add a subject's files to its enrolments, or put them in their place.
 
         Args:
@@ -186,21 +208,25 @@ class Service:
                 "such part; choose another name"
             )
         chosen = {str(i): face for i, face in enumerate(faces)}
-        embeddings = self._embed(files, chosen)
-        small = [] if self.media is None else self._miniatures(files, chosen)
-        kept = 0
-        with self._changing:
-            store = self.gallery.update if replaces else self.gallery.enrol
-            store(embeddings, [subject] * len(files))
-            if self.media is not None:
-                kept = self._keep(self.media, subject, embeddings, small)
-        return {
-            "subject": subject,
-            "added": len(files),
-            "norms": embeddings.norms.tolist(),
-            "subjects": len(self.gallery),
-            "kept": kept,
-        }
+
+        def finish(matrix: Floats32) -> dict[str, Any]:
+            embeddings = self._embeddings(matrix)
+            small = [] if self.media is None else self._miniatures(files, chosen)
+            kept = 0
+            with self._changing:
+                store = self.gallery.update if replaces else self.gallery.enrol
+                store(embeddings, [subject] * len(files))
+                if self.media is not None:
+                    kept = self._keep(self.media, subject, embeddings, small)
+            return {
+                "subject": subject,
+                "added": len(files),
+                "norms": embeddings.norms.tolist(),
+                "subjects": len(self.gallery),
+                "kept": kept,
+            }
+
+        return self._asks(files, chosen, finish)
 
     def enrolments(self, subject: str) -> dict[str, Any]:
         """The enrolments of a subject: number, norm, and where media are kept the day and what."""
@@ -280,46 +306,97 @@ class Service:
             self.gallery.remove([subject])
         return {"subject": subject, "subjects": len(self.gallery)}
 
-    def _embed(
-        self, files: Sequence[bytes], chosen: Mapping[str, int] = MappingProxyType({})
-    ) -> Embeddings:
-        with private_files(files) as paths, _anonymous(paths):
-            self._refuse_images(files, paths)
-            embedded, bad = embed_where_readable(
-                self.model.embedder,
-                [Item(str(i), path) for i, path in enumerate(paths)],
-                choosing(self.model, chosen).read,
-            )
-            if embedded is None or bad:
-                raise ValueError(
-                    f"with this {self.model.modality} model, {len(bad)} of {len(files)} files "
-                    f"cannot be read: {bad[0].reason}"
-                )
-            return Embeddings(embedded.ids, embedded.matrix, self.model.meta)
+    def _embeddings(self, matrix: Floats32) -> Embeddings:
+        """Embeddings of this model, with numbers as ids."""
+        return Embeddings(tuple(map(str, range(len(matrix)))), matrix, self.model.meta)
 
-    def _refuse_images(self, files: Sequence[bytes], paths: Sequence[Path]) -> None:
+    def _asks(
+        self,
+        files: Sequence[bytes],
+        chosen: Mapping[str, int],
+        finish: Callable[[Floats32], Any],
+        ids: Sequence[str] = (),
+        names: Sequence[str] = (),
+    ) -> Question:
+        """Decode files, and ask for their embeddings.
+
+        Args:
+            files: Recordings or images.
+            chosen: Id -> number of its face.
+            finish: What follows from the embeddings.
+            ids: Of the files; by default their numbers.
+            names: What errors call the files; by default as `names_of`.
+
+        Raises:
+            ValueError: One of them cannot be read; all are counted.
+        """
+        read = reading_for(choosing(self.model, chosen).read)
+        names = names or names_of(len(files))
+        inputs: list[Any] = []
+        reasons: list[str] = []
+        with private_items(files, ids or [str(i) for i in range(len(files))]) as items:
+            for content, item, name in zip(files, items, names, strict=True):
+                try:
+                    with _anonymous([item.path], [name]):
+                        self._refuse_images([content], [item])
+                        inputs.append(_read(item, read))
+                except ValueError as error:
+                    reasons.append(str(error))
+        if reasons:
+            raise self._refusal(len(files), len(reasons), reasons[0])
+        refusal = partial(self._refusal, len(files))
+        return Question(self.model.embedder, names, inputs, refusal, finish)
+
+    def _refusal(self, num_files: int, num_bad: int, reason: str) -> ValueError:
+        model = self.model
+        remedy = (
+            "; with --detector FILE.onnx photographs are aligned"
+            if model.modality == "face" and "faces" not in model.settings
+            else ""
+        )
+        return ValueError(
+            f"with this {model.modality} model, {num_bad} of {num_files} files cannot be read: "
+            f"{reason}{remedy}"
+        )
+
+    def _refuse_images(self, files: Sequence[bytes], items: Sequence[Item]) -> None:
         """ValueError for an image of more pixels than are decoded here, and for a photograph where
         the model takes crops, by their headers.
         """
-        for content, path in zip(files, paths, strict=True):
-            if path.suffix not in SUFFIXES:
+        for content, item in zip(files, items, strict=True):
+            if item.suffix not in SUFFIXES:
                 continue
-            check_size(content, str(path), self.limits.max_pixels)
+            check_size(content, item.name, self.limits.max_pixels)
             if self.takes.kind == "crops":
-                _refuse_photograph(content, path, self.takes)
+                _refuse_photograph(content, item.name, self.takes)
 
 
-def _refuse_photograph(content: bytes, path: Path, known: Takes) -> None:
+def _read(item: Item, read: Any) -> list[Array]:
+    """What the network gets of a file: one input, or several.
+
+    Raises:
+        ValueError: The file cannot be read.
+    """
+    parts: list[Array] = []
+    for _, part in inputs_of([item], read):
+        if isinstance(part, Bad):
+            raise ValueError(part.reason)
+        if part is not None:
+            parts.append(part)
+    return parts
+
+
+def _refuse_photograph(content: bytes, name: str, known: Takes) -> None:
     """ValueError for an image of another size than the crops; what has no header is left to the
     decoder.
     """
     try:
-        height, width = open_encoded(content, str(path)).size
+        height, width = open_encoded(content, name).size
     except BadImage:
         return
     if (height, width) != (known.height, known.width):
         raise ValueError(
-            f"{path} has {height} x {width} pixels (height x width), but this model takes aligned "
+            f"{name} has {height} x {width} pixels (height x width), but this model takes aligned "
             f"crops of {known.height} x {known.width}; if it is a photograph, start the server "
             "with --detector FILE.onnx, which finds the face in it and aligns it"
         )
@@ -330,23 +407,41 @@ def _log_not_kept(error: Exception) -> None:
 
 
 @contextmanager
-def private_files(files: Sequence[bytes]) -> Iterator[list[Path]]:
-    """Paths under which uploads can be read.
+def private_items(files: Sequence[bytes], ids: Sequence[str]) -> Iterator[list[Item]]:
+    """Items by which uploads can be read.
 
     They lie in anonymous memory where the system has it, so that not even a kill leaves them
     behind, else in a private folder.
     """
+    if not _HAS_MEMORY:
+        with private_files(files) as paths:
+            yield [Item(name, path) for name, path in zip(ids, paths, strict=True)]
+        return
+    handles: list[int] = []
+    try:
+        items = []
+        for name, content in zip(ids, files, strict=True):
+            handles.append(_in_memory(content))
+            path = Path(f"/proc/{os.getpid()}/fd/{handles[-1]}")
+            # What its sender calls it is never looked at.
+            items.append(Item(name, path, ending=suffix_of(content)))
+        yield items
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+@contextmanager
+def private_files(files: Sequence[bytes]) -> Iterator[list[Path]]:
+    """Paths with the endings of their formats under which uploads can be read, as private_items."""
     with TemporaryDirectory(prefix="likeness-") as folder:
         handles: list[int] = []
         try:
             paths = []
             for i, content in enumerate(files):
-                # What its sender calls it is never looked at.
                 path = Path(folder) / f"{i}{suffix_of(content)}"
-                if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
-                    handles.append(os.memfd_create("upload", os.MFD_CLOEXEC))
-                    with os.fdopen(os.dup(handles[-1]), "wb") as file:
-                        file.write(content)
+                if _HAS_MEMORY:
+                    handles.append(_in_memory(content))
                     path.symlink_to(f"/proc/{os.getpid()}/fd/{handles[-1]}")
                 else:
                     path.write_bytes(content)
@@ -357,8 +452,23 @@ def private_files(files: Sequence[bytes]) -> Iterator[list[Path]]:
                 os.close(handle)
 
 
+def _in_memory(content: bytes) -> int:
+    """The handle of a file in anonymous memory."""
+    handle = os.memfd_create("upload", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(handle), "wb") as file:
+        file.write(content)
+    return handle
+
+
+def names_of(num_files: int) -> list[str]:
+    """What errors call the files of a request."""
+    if num_files == 2:
+        return ["the first file", "the second file"]
+    return [f"file {i + 1}" for i in range(num_files)]
+
+
 @contextmanager
-def _anonymous(paths: Sequence[Path]) -> Iterator[None]:
+def _anonymous(paths: Sequence[Path], names: Sequence[str] = ()) -> Iterator[None]:
     """Errors name the uploads by their number, not by where they lie.
 
     Whatever a network or a decoder cannot take is the upload's fault.
@@ -370,10 +480,7 @@ def _anonymous(paths: Sequence[Path]) -> Iterator[None]:
         if not isinstance(error, ValueError):
             _log.warning("an upload ended in %s", type(error).__name__)
             reason = f"the model cannot embed this ({type(error).__name__})"
-        names = [f"file {i + 1}" for i in range(len(paths))]
-        if len(paths) == 2:
-            names = ["the first file", "the second file"]
-        for path, name in zip(paths, names, strict=True):
+        for path, name in zip(paths, names or names_of(len(paths)), strict=True):
             reason = reason.replace(str(path), name)
         raise ValueError(reason) from None
 

@@ -155,7 +155,7 @@ def embedded_rows(
     num_values = 0
     num_read = num_done = 0  # items
     report("embedding", num_done, len(items))
-    reader = read_beside(partial(_inputs, items, reading_for(read)), workers)
+    reader = read_beside(partial(inputs_of, items, reading_for(read)), workers)
     try:
         with closing(reader):
             for position, value in reader:
@@ -234,8 +234,8 @@ def _means(
     return rows, [item for _, item in sorted(bad, key=lambda pair: pair[0])]
 
 
-def _inputs(
-    items: Sequence[Item], read: Read | ReadParts, first: int, step: int
+def inputs_of(
+    items: Sequence[Item], read: Read | ReadParts, first: int = 0, step: int = 1
 ) -> Iterator[tuple[int, Array | Bad | None]]:
     """Yield every input of every `step`-th item as (position, input), and (position, None) after
     an item's last.

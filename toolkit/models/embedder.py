@@ -109,11 +109,15 @@ class TorchEmbedder(nn.Module):
         """
         device, was_training = self._device, self.training
         relative = None if lengths is None else torch.from_numpy(lengths).to(device)
-        self.eval()
+        # Setting the mode of every module takes a fifth of the time of a small network.
+        sets_mode = any(module.training for module in self.modules())
+        if sets_mode:
+            self.eval()
         try:
             z = self(torch.from_numpy(inputs).to(device).float(), relative)
         finally:
-            self.train(was_training)
+            if sets_mode:
+                self.train(was_training)
         made: Floats = z.float().cpu().numpy()
         return made
 

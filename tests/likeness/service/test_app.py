@@ -538,7 +538,8 @@ def test_the_server_closes_connections_on_which_nothing_comes(
     """
     import uvicorn
 
-    from likeness.service.app import Address, serve
+    from likeness.service.address import Address
+    from likeness.service.app import serve
     from likeness.service.limits import Limits
     from likeness.verification import Comparer
 
@@ -582,16 +583,25 @@ def test_a_recording_of_many_channels_is_refused_by_its_header(model: Path) -> N
     )
     recordings = [buffer.getvalue()] * 2
     loaded = load.load(str(model))
-    assert Service(loaded, limits=Limits(max_values=16_000)).verify(*recordings)["same"] is None
+    assert (
+        Service(loaded, limits=Limits(max_values=16_000)).verify(*recordings).answer()["same"]
+        is None
+    )
     with pytest.raises(ValueError, match="too large"):
-        Service(loaded, limits=Limits(max_values=15_999)).verify(*recordings)
+        Service(loaded, limits=Limits(max_values=15_999)).verify(*recordings).answer()
 
 
 def ask_guard(
-    requests: int = 1, *, chunks: tuple[bytes, ...] = (b"x",), pause: float = 0.0, **settings: Any
+    requests: int = 1,
+    *,
+    chunks: tuple[bytes, ...] = (b"x",),
+    pause: float = 0.0,
+    answers: list[tuple[bytes, bytes]] | None = None,
+    **settings: Any,
 ) -> list[int]:
     """Statuses of requests at once to a Guard before an application that reads the body and waits a
-    little. tokens: one for each request.
+    little. tokens: one for each request; answers: the headers of answers that begin before it
+    waits.
     """
     from likeness.service.guard import Guard
     from likeness.service.limits import Limits
@@ -600,8 +610,11 @@ def ask_guard(
     async def application(scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
             pass
-        await asyncio.sleep(0.05)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if answers is None:
+            await asyncio.sleep(0.05)
+        await send({"type": "http.response.start", "status": 200, "headers": answers or []})
+        if answers is not None:
+            await asyncio.sleep(0.05)
         await send({"type": "http.response.body", "body": b""})
 
     from starlette.middleware.exceptions import ExceptionMiddleware
@@ -670,6 +683,15 @@ def test_rates_queues_and_times_are_bounded() -> None:
         sorted(ask_guard(12, path="/enrol", headers=[(b"host", b"localhost"), bearer]))
         == [401] * 10 + [429] * 2
     )
+
+
+def test_an_answer_in_lines_keeps_its_place_until_its_end() -> None:
+    """Its work goes on after its beginning, so that others wait for it or are refused."""
+    from likeness.service.guard import LINES
+
+    plain, lines = [(b"content-type", b"text/plain")], [(b"content-type", LINES.encode())]
+    assert sorted(ask_guard(9, workers=1, waiting=2, answers=plain)) == [200] * 9
+    assert sorted(ask_guard(9, workers=1, waiting=2, answers=lines)) == [200] * 3 + [503] * 6
 
 
 def test_after_ten_wrong_tokens_even_the_right_token_is_refused() -> None:

@@ -299,7 +299,7 @@ def test_who_is_removed_while_enrolling_leaves_no_media(photographs: Any, tmp_pa
     service = Service(
         photographs, Busy(tmp_path, photographs.meta), extras=Extras(keeps_media=True)
     )
-    assert service.enrol("Ann", [photograph()], replaces=False)["kept"] == 1
+    assert service.enrol("Ann", [photograph()], replaces=False).answer()["kept"] == 1
     for remover in removers:
         remover.join()
     assert removed == [{"subject": "Ann", "subjects": 0}]
@@ -310,7 +310,7 @@ def test_names_that_no_address_can_have_are_refused(photographs: Any) -> None:
     service = Service(photographs, ExactGallery(None, photographs.meta))
     for name in (".", ".."):
         with pytest.raises(ValueError, match="removed"):
-            service.enrol(name, [photograph()], replaces=False)
+            service.enrol(name, [photograph()], replaces=False).answer()
     assert len(service.gallery) == 0
 
 

