@@ -187,7 +187,9 @@ class Diarisation:
             speaks = sum(one.end - one.start for one in own)
             row = [name, f"{own[0].start:.2f} s", f"{speaks:.2f} s", str(len(own))]
             rows.append([*row, f"{best[name]:.4g}"] if best else row)
-        head = f"{self.file}: {len(self.speakers)} speakers in {self.seconds:.1f} s. {self.how}"
+        number = len(self.speakers)
+        who = "one speaker" if number == 1 else f"{number} speakers"
+        head = f"{self.file}: {who} in {self.seconds:.1f} s. {self.how}"
         return "\n".join([head.rstrip(), *aligned(rows)])
 
 
@@ -242,7 +244,7 @@ def diarise(
         >>> noise[16_000:32_000] *= 1e-3
         >>> found = likeness.diarise((noise, 16_000), "runs/voices", speakers=1)
         >>> [(segment.start, segment.end, segment.speaker) for segment in found]
-        [(0.0, 1.06, 'speaker-1'), (1.94, 3.0, 'speaker-1')]
+        [(0.0, 1.04, 'speaker-1'), (1.96, 3.0, 'speaker-1')]
     """
     from likeness import galleries
     from likeness.inputs import items_of

@@ -189,8 +189,7 @@ def diarise(
     if errors is not None:
         say(f"\n{_text(errors, collar, skip_overlap)}")
     if out is not None:
-        number = sum(len(found) for found in results)
-        say(f"\n{number:,} segments of {len(results):,} recordings in {out}")
+        say(f"\n{sum(map(len, results)):,} segments in {out}")
 
 
 def _refuse_wrong_files(

@@ -117,7 +117,7 @@ def test_turns_are_written_and_read_again(tmp_path: Path) -> None:
     write_turns(tmp_path / "a.rttm", turns)
     assert read_turns(tmp_path / "a.rttm") == [turns[0], turns[2]]
     assert rttm_text([Turn("my talk", 0, 1, " ")]).split() == (
-        "SPEAKER my_talk 1 0.000 1.000 <NA> <NA> _ <NA> <NA>".split()
+        ["SPEAKER", "my_talk", "1", "0.000", "1.000", "<NA>", "<NA>", "_", "<NA>", "<NA>"]
     )
 
 
@@ -128,7 +128,7 @@ def test_odd_lines_are_skipped_or_counted(tmp_path: Path) -> None:
     assert len(read_turns(path)) == 1
     for bad in ("t 1 0 1", "SPEAKER t 1 nan 1 . . ann", "SPEAKER t 1 0 inf . . ann", "SPEAKER t"):
         path.write_text(f"{good}{bad}\n{good}")
-        with pytest.raises(ValueError, match="1 lines .*'line 2'"):
+        with pytest.raises(ValueError, match=r"1 lines .*'line 2'"):
             read_turns(path)
     path.write_text(";; nothing\n")
     with pytest.raises(ValueError, match="no turns"):
