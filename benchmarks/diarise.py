@@ -24,10 +24,11 @@ Gives: a section of docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,13 +37,21 @@ import corpora
 import numpy as np
 import soundfile
 from numpy.typing import NDArray
+from performance import is_installed, parser_of, row, table
 from small_voice import LEAST_SECONDS, LEVEL_DBFS, NEEDS_HZ, RATE_HZ, READ, SYSTEMS
 
 import likeness
 from eval.bootstrap import percentile_interval
 from eval.diarisation import DiarisationErrors, diarisation_errors
 from eval.formats.rttm import Turn
-from likeness.diarisation import Clustering, Diarisation, Windows, told_apart, windows_of
+from likeness.diarisation import (
+    CHOSEN,
+    Clustering,
+    Diarisation,
+    Windows,
+    told_apart,
+    windows_of,
+)
 from modalities.speaker import activity, audio, silero
 from modalities.speaker.activity import HOP_SECONDS
 from modalities.speaker.decoding import Wave
@@ -54,8 +63,11 @@ CORPORA = {"librispeech": "speechocean+an4", "speechocean": "an4+librispeech"}  
 NUMBERS = (2, 3, 4)  # of speakers, in turn
 PAUSES = (0.1, 1.2)  # seconds between two turns
 CLOSED_SECONDS = 0.3  # pauses of the reference
-THRESHOLDS = np.arange(0.0, 8.5, 0.5)
+THRESHOLDS = (6.5, 7.0, 7.5, 8.0, 8.5, 9.0)
+WINDOWS = (1.0, 1.5, 2.0)  # seconds, at steps of half of that
+LEAST_WINDOWS = (3, 5)
 RESAMPLES = 1000
+PEER = "Resemblyzer"
 
 
 @dataclass(frozen=True)
@@ -242,3 +254,73 @@ def results_of(
         bounded = replace(how, least_speakers=number or 1, most_speakers=number)
         results.append(told_apart(model, part, bounded))
     return results
+
+
+def print_development(data: Path, out: Path) -> None:
+    """Print what chose the windows, the threshold and the fewest windows of a speaker."""
+    halves = {corpus: conversations(data, corpus, develops=True) for corpus in CORPORA}
+    table("window, s", "fewest windows", "threshold", *(f"{c}: DER %" for c in CORPORA), "mean")
+    for seconds in WINDOWS:
+        how = Clustering(window_seconds=seconds, step_seconds=seconds / 2)
+        models = {corpus: unheard(corpus, out) for corpus in CORPORA}
+        windows = {c: embedded(models[c], talks, how) for c, talks in halves.items()}
+        for least, threshold in product(LEAST_WINDOWS, (*THRESHOLDS, None)):
+            chosen = replace(how, threshold=threshold, least_windows=least)
+            rates = []
+            for corpus, talks in halves.items():
+                found = results_of(models[corpus], talks, windows[corpus], chosen)
+                rates.append(100 * rate(errors_of(talks, [one.turns for one in found])))
+            shown = "estimated" if threshold is None else f"{threshold:g}"
+            row(seconds, least, shown, *(f"{x:.1f}" for x in (*rates, np.mean(rates))))
+
+
+def print_test(corpus: str, systems: Mapping[str, Loaded], data: Path) -> None:
+    """Print the rates of the other half of a corpus's speakers."""
+    talks = conversations(data, corpus, develops=False)
+    speech = sum(turn.end - turn.start for talk in talks for turn in talk.turns)
+    minutes = sum(len(talk.wave) for talk in talks) / RATE_HZ / 60
+    print(
+        f"\n{corpus}: {len(talks)} conversations of {minutes:.1f} minutes, of which "
+        f"{speech / 60:.1f} are speech\n"
+    )
+    table("system", "speech", "speakers", "DER %", "missed, false alarm, confusion", "number right")
+    alone = [[turn._replace(speaker="one") for turn in talk.turns] for talk in talks]
+    found = [1] * len(talks)
+    row("one speaker for all", "known", "", *cells(talks, errors_of(talks, alone), found))
+    (threshold,) = CHOSEN.values()
+    for name, model in systems.items():
+        own = None if name == PEER else threshold
+        for known in (False, True):
+            windows = embedded(model, talks, Clustering(), known=known)
+            ways = {"estimated": Clustering()} if own is None or not known else {}
+            if own is not None:
+                ways = {f"until {own:g}": Clustering(own)} | ways
+            for said, how in (ways | {"known": None}).items():
+                results = results_of(model, talks, windows, how or Clustering(), known=how is None)
+                errors = errors_of(talks, [one.turns for one in results])
+                speakers = [len(one.speakers) for one in results]
+                row(name, "known" if known else "by energy", said, *cells(talks, errors, speakers))
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, required=True, help="folder of small_voice.py")
+    parser.add_argument("--develop", action="store_true", help="print what chose the settings")
+    arguments = parser.parse_args()
+    if arguments.develop:
+        print_development(arguments.data, arguments.out)
+        return
+    for corpus in CORPORA:
+        systems = {
+            "unheard": unheard(corpus, arguments.out),
+            "likeness:voice, which has heard them": likeness.load("likeness:voice").loaded,
+        }
+        if is_installed("resemblyzer", "resemblyzer"):
+            systems[PEER] = Loaded(Resemblyzer(), audio.read, "speaker", "cosine", "resemblyzer", 0)
+        print_test(corpus, systems, arguments.data)
+
+
+if __name__ == "__main__":
+    main()

@@ -46,7 +46,7 @@ _MOST_TRIED = 200  # cuts of a tree, until each of so many speakers has enough w
 _SAMPLED = 1_000  # windows whose pairs say where two speakers' scores end
 # Where likeness:voice stops joining: the mean score of two clusters of windows.
 # benchmarks/diarise.py chose it, on speakers that no table of docs/results.md tests.
-_CHOSEN = {"268d51a03979046b": 3.0}
+CHOSEN = {"268d51a03979046b": 8.5}
 
 
 # Blocks of a recording and their rate -> its speech, as activity.speech gives it.
@@ -74,7 +74,7 @@ class Clustering:
     most_speakers: int | None = None
     window_seconds: float = 1.5
     step_seconds: float = 0.75
-    least_windows: int = 3
+    least_windows: int = 5
 
     def __post_init__(self) -> None:
         if self.least_speakers < 1 or (self.most_speakers or 1e9) < self.least_speakers:
@@ -624,7 +624,7 @@ def _threshold(rows: NDArray[np.float32], model: Loaded, how: Clustering) -> tup
     if how.threshold is not None:
         return how.threshold, "a number of your own"
     usual = how.window_seconds, how.step_seconds
-    chosen = _CHOSEN.get(model.digest[:16])
+    chosen = CHOSEN.get(model.digest[:16])
     if chosen is not None and usual == (USUAL.window_seconds, USUAL.step_seconds):
         return chosen, "measured for this model"
     some = rows[:: -(-len(rows) // _SAMPLED)]
