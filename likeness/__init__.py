@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from eval.types import Scores, Trials
     from likeness import backbones, losses, metrics
     from likeness.clustering import Clusters, cluster
+    from likeness.diarisation import Diarisation, diarise
     from likeness.embeddings import Embeddings, read_embeddings
     from likeness.evaluation import Evaluation, evaluate
     from likeness.joining import join
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Calibration",
     "Clusters",
+    "Diarisation",
     "Embeddings",
     "Evaluation",
     "IdentificationSettings",
@@ -67,6 +69,7 @@ __all__ = [
     "backbones",
     "calibrate",
     "cluster",
+    "diarise",
     "evaluate",
     "identify",
     "items",
@@ -90,6 +93,7 @@ __all__ = [
 _HOMES = {
     "Calibration": "eval.calibration",
     "Clusters": "likeness.clustering",
+    "Diarisation": "likeness.diarisation",
     "Embeddings": "likeness.embeddings",
     "Evaluation": "likeness.evaluation",
     "IdentificationSettings": "eval.protocols.identification",
@@ -105,6 +109,7 @@ _HOMES = {
     "VerificationSettings": "eval.protocols.verification",
     "calibrate": "likeness.scoring",
     "cluster": "likeness.clustering",
+    "diarise": "likeness.diarisation",
     "evaluate": "likeness.evaluation",
     "identify": "likeness.searching",
     "items": "likeness.lists",

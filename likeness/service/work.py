@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +24,7 @@ from eval.calibration import Calibration
 from eval.similarity import pairs
 from eval.thresholds import Thresholds
 from eval.types import Embeddings, Floats32
+from likeness.diarisation import Clustering, Names, segmented
 from likeness.service.batches import Question
 from likeness.service.examples import Example
 from likeness.service.faces import choosing, find_faces
@@ -186,6 +187,37 @@ class Service:
             }
 
         return self._asks([file], {} if face is None else {"0": face}, finish)
+
+    def diarise(
+        self, file: bytes, how: Clustering, threshold: float | None = None
+    ) -> dict[str, Any]:
+        """Say who speaks when in a long recording; with names where there is a gallery.
+
+        Args:
+            file: a recording.
+            how: the bounds of the number of speakers.
+            threshold: from which on a name is given; the server's by default.
+        """
+        least = self.threshold if threshold is None else threshold
+        names = None if self.gallery is None else Names(self.gallery, least)
+        with private_files([file]) as paths, _anonymous(paths):
+            found = segmented(
+                self.model,
+                Item("0", paths[0]),
+                how,
+                names,
+                max_seconds=self.limits.long_seconds,
+                max_values=self.limits.max_values,
+            )
+        return {
+            "seconds": found.seconds,
+            "speakers": list(found.speakers),
+            "segments": [asdict(segment) for segment in found],
+            "named": names is not None and least is not None,
+            "threshold": None if names is None else least,
+            "similarity": self.model.similarity,
+            "model": self.model.digest,
+        }
 
     def enrol(
         self, subject: str, files: Sequence[bytes], *, replaces: bool, faces: Sequence[int] = ()

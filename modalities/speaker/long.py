@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -183,6 +184,85 @@ def _chunks(wave: Wave, size: float) -> Iterator[Wave]:
         yield wave[start:end]
 
 
+def blocks(
+    item: Item,
+    *,
+    rate_hz: int = 16_000,
+    max_seconds: float = MAX_SECONDS,
+    max_values: int = MAX_VALUES,
+) -> Iterator[Wave]:
+    """Yield a recording as waves that follow each other, about 10 s each, with nothing left out.
+
+    The memory is a few blocks, whatever the length, unless the item lies in a tar shard.
+
+    Args:
+        item: The file, or the stretch or the span, to read.
+        rate_hz: The rate of the waves in Hz.
+        max_seconds: The longest duration that is accepted.
+        max_values: The most samples x channels.
+
+    Yields:
+        Waves (samples,) float32 at rate_hz.
+
+    Raises:
+        BadAudio: The file cannot be decoded, is cut short or out of bounds, or holds NaN or
+            infinity. It may be raised after the first waves.
+    """
+    if not _is_streamed(item, 1.0):
+        decode = decoding.decode_av if item.suffix in AV_SUFFIXES else decoding.decode_soundfile
+        yield from _resampled(item, decode(item, max_seconds, max_values), rate_hz)
+        return
+    with _opened(item, max_seconds, max_values) as (file, frames, speed):
+        for block, _ in _blocks(item, file, frames, speed, rate_hz):
+            yield block
+
+
+def _resampled(item: Item, decoded: Iterator[tuple[Wave, int]], rate_hz: int) -> Iterator[Wave]:
+    """Yield decoded blocks as mono waves at rate_hz."""
+    speed = decoding.speed_of(item.id)
+    to_rate: soxr.ResampleStream | None = None
+    for raw, file_hz in decoded:
+        bad = int(np.count_nonzero(~np.isfinite(raw)))
+        if bad:
+            raise BadAudio(
+                f"{item.name}: {bad} samples are NaN or infinite; all must be finite; write the "
+                "file again"
+            )
+        wave = decoding.mix(raw)
+        decoding.refuse_level(item.name, float(np.abs(wave).max(initial=0.0)))
+        if file_hz * speed != rate_hz:
+            to_rate = to_rate or soxr.ResampleStream(
+                file_hz * speed, rate_hz, 1, dtype="float32", quality="HQ"
+            )
+            wave = to_rate.resample_chunk(wave)
+        yield wave
+    if to_rate is not None:
+        yield to_rate.resample_chunk(np.empty(0, np.float32), last=True)
+
+
+@contextmanager
+def _opened(
+    item: Item, max_seconds: float, max_values: int
+) -> Iterator[tuple[soundfile.SoundFile, int, float]]:
+    """Open a file at the first sample of an item; give it, the samples to read, and the speed.
+
+    Unreadable files are refused, also where the block finds them to be so.
+    """
+    try:
+        with soundfile.SoundFile(item.path) as file:
+            _check_header(item, file, max_seconds, max_values)
+            begin, stop = decoding.frames_of(item, int(file.samplerate), int(file.frames))
+            if begin:
+                file.seek(begin)
+            yield file, stop - begin, decoding.speed_of(item.id)
+    except (soundfile.SoundFileError, OSError) as error:
+        reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
+        raise BadAudio(
+            f"{item.name}: unreadable, {reason.rstrip('. ')}; {', '.join(decoding.SUFFIXES)} "
+            "are read in chunks"
+        ) from error
+
+
 def _stream(
     item: Item, chunk_seconds: float, rate_hz: int, max_seconds: float, max_values: int
 ) -> Iterator[Wave]:
@@ -190,33 +270,21 @@ def _stream(
 
     The memory is a piece and a block, whatever the file's length. Unreadable files are refused.
     """
-    try:
-        with soundfile.SoundFile(item.path) as file:
-            _check_header(item, file, max_seconds, max_values)
-            speed = decoding.speed_of(item.id)
-            begin, stop = decoding.frames_of(item, int(file.samplerate), int(file.frames))
-            if begin:
-                file.seek(begin)
-            total = (stop - begin) / int(file.samplerate) / speed * rate_hz
-            num_pieces = max(1, math.ceil(total / (chunk_seconds * rate_hz)))
-            size = max(1, math.ceil(total / num_pieces))
-            pending: list[Wave] = []
-            length = 0
-            for block, last in _blocks(item, file, stop - begin, speed, rate_hz):
-                pending.append(block)
-                length += len(block)
-                while length >= size or (last and length):
-                    joined = np.concatenate(pending)
-                    piece, rest = joined[:size], joined[size:]
-                    pending, length = [rest], len(rest)
-                    if float(np.abs(piece).max()) >= 10 ** (SILENCE_DBFS / 20):
-                        yield piece
-    except (soundfile.SoundFileError, OSError) as error:
-        reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
-        raise BadAudio(
-            f"{item.name}: unreadable, {reason.rstrip('. ')}; {', '.join(decoding.SUFFIXES)} "
-            "are read in chunks"
-        ) from error
+    with _opened(item, max_seconds, max_values) as (file, frames, speed):
+        total = frames / int(file.samplerate) / speed * rate_hz
+        num_pieces = max(1, math.ceil(total / (chunk_seconds * rate_hz)))
+        size = max(1, math.ceil(total / num_pieces))
+        pending: list[Wave] = []
+        length = 0
+        for block, last in _blocks(item, file, frames, speed, rate_hz):
+            pending.append(block)
+            length += len(block)
+            while length >= size or (last and length):
+                joined = np.concatenate(pending)
+                piece, rest = joined[:size], joined[size:]
+                pending, length = [rest], len(rest)
+                if float(np.abs(piece).max()) >= 10 ** (SILENCE_DBFS / 20):
+                    yield piece
 
 
 def _check_header(

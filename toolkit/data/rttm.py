@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from eval.formats.files import text_lines
+from eval.formats.rttm import Turn, read_turns
 from eval.types import name_first
 from toolkit.data import tree
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Items, ItemsBuilder
-
-_KINDS = (
-    *("SPEAKER", "LEXEME", "NON-LEX", "NON-SPEECH", "SPKR-INFO", "SEGMENT", "NOSCORE"),
-    *("NO_RT_METADATA", "SU", "FILLER", "IP", "CB", "EDIT", "A/P"),
-)
 
 
 def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None) -> Items:
@@ -36,15 +31,15 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
     """
     turns = _turns(path)
     folder = path.parent if root is None else root
-    place_of = _places(path, {turn[0] for turn in turns}, folder, suffixes)
+    place_of = _places(path, {turn.file for turn in turns}, folder, suffixes)
     made = ItemsBuilder()
     made.add(
-        [f"{speaker}/{file}@{start:.10g}-{end:.10g}" for file, start, end, speaker in turns],
-        [place_of[turn[0]] for turn in turns],
-        [turn[3] for turn in turns],
+        [f"{turn.speaker}/{turn.file}@{turn.start:.10g}-{turn.end:.10g}" for turn in turns],
+        [place_of[turn.file] for turn in turns],
+        [turn.speaker for turn in turns],
         further={
-            "start": [repr(turn[1]) for turn in turns],
-            "end": [repr(turn[2]) for turn in turns],
+            "start": [repr(turn.start) for turn in turns],
+            "end": [repr(turn.end) for turn in turns],
         },
     )
     try:
@@ -55,29 +50,12 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
     return items
 
 
-def _turns(path: Path) -> list[tuple[str, float, float, str]]:
-    """(file, start, end, speaker) of each line."""
-    turns, bad = list[tuple[str, float, float, str]](), list[str]()
+def _turns(path: Path) -> list[Turn]:
+    """The turns of a file whose recordings have one channel each."""
+    turns = read_turns(path)
     channels: dict[str, set[str]] = {}
-    for number, line in text_lines(path):
-        fields = line.split()
-        if line.startswith(";;") or (fields[0] in _KINDS and fields[0] != "SPEAKER"):
-            continue
-        try:
-            start, duration = float(fields[3]), float(fields[4])
-            if fields[0] != "SPEAKER" or not duration > 0 or fields[7] == "<NA>":
-                raise ValueError
-        except (ValueError, IndexError):
-            bad.append(f"line {number}")
-            continue
-        channels.setdefault(fields[1], set()).add(fields[2])
-        turns.append((fields[1], start, round(start + duration, 9), fields[7]))
-    if bad or not turns:
-        raise ValueError(
-            f"{path}: {len(bad)} lines are no `SPEAKER file channel start duration <NA> <NA> "
-            f"speaker` with a duration above 0 ({name_first(bad) if bad else 'it has no turns'}); "
-            "correct them"
-        )
+    for turn in turns:
+        channels.setdefault(turn.file, set()).add(turn.channel)
     several = sorted(file for file, names in channels.items() if len(names) > 1)
     if several:
         raise ValueError(
