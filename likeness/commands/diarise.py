@@ -122,7 +122,12 @@ def diarise(
     """
     refuse_input_as_output(context, "out")
     refuse_idle(context, ("collar", "skip_overlap"), "--reference", reference)
-    refuse_idle(context, ("far", "threshold", "thresholds"), "--gallery", gallery)
+    if threshold is not None and gallery is None:
+        raise ValueError(
+            "--threshold is for the names of a gallery, and none is given; --cluster-threshold "
+            "tells the speakers of a recording apart"
+        )
+    refuse_idle(context, ("far", "thresholds"), "--gallery", gallery)
     if out is None and reference is None:
         raise ValueError(
             "nothing would come of it; name the file to write with --out, or a truth to compare "
