@@ -346,7 +346,7 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         ("evaluate scores.txt --no-such-option 1", "--no-such-option"),
         ("evaluate scores.txt --eer-method guess", "guess"),
         ("evaluate scores.txt --far much", "--far"),
-        ("embed --model m", "--out"),
+        ("embed --out z.npz", "--model"),
         ("train recipes/speaker/folders.py:nobody --out o", "nobody"),
         ("train recipes/speaker/folders.py loss.marginn=1 --out o", "marginn"),
         ("train recipes/speaker/absent.py --out o", "absent"),

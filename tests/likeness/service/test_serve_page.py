@@ -177,7 +177,7 @@ def test_a_refused_photo_is_explained(browser: Any, tmp_path: Path) -> None:
         page.set_input_files("#file-second", str(broken))
         page.click("#compare:not([disabled])")
         output = page.inner_text("#answer .error")
-        assert "1 of 2 items cannot be read: the second file: " in output
+        assert "1 of 2 files cannot be read: the second file: " in output
         assert "likeness-" not in output  # the private folder in which it was
         page.context.close()
 
