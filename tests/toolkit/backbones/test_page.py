@@ -46,6 +46,7 @@ def test_counts_are_the_field_s_and_no_backbone_is_left_out() -> None:
         "__init__",
         "beside",
         "external",
+        "given",
         "head",
         "hub.__init__",
         "hub.families",

@@ -23,13 +23,13 @@ from likeness import demo, extract
 from likeness.cli import main
 from likeness.models.run import load_model
 from likeness.prepare import prepare
+from modalities.embedding.rows import Vectors
 from modalities.speaker import folders
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
 from toolkit.data.source import Dataset
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded
-from toolkit.models.onnx import Whole
 from toolkit.training import compare
 from toolkit.training import recipe as recipes
 from toolkit.training.lock import NAME, Busy, empty, only_writer
@@ -246,7 +246,7 @@ def ones(item: Item) -> Any:
 
 
 def test_all_who_write_many_files_into_a_folder_have_the_lock(voices: Path, tmp_path: Path) -> None:
-    model = Loaded(TorchEmbedder(Whole(1), Sums()), ones, "speaker", "cosine", "digest", 0)
+    model = Loaded(TorchEmbedder(Vectors(dim=4), Sums()), ones, "speaker", "cosine", "digest", 0)
     items = [Item(str(place), Path(), "a") for place in range(6)]
     whole = recipes.load(f"{TINY}:arcface")[0]
     busy = tmp_path / "busy"
