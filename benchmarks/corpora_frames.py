@@ -41,20 +41,27 @@ def in_room(wave: Array, rng: np.random.Generator) -> Array:
 
 
 def frames_of(
-    corpus: str, speed: float, data: Path, out: Path, *, rooms: bool = False
+    corpus: str,
+    speed: float,
+    data: Path,
+    out: Path,
+    *,
+    rooms: bool = False,
+    frame_ms: float = 25.0,
 ) -> list[Array]:
     """The log filterbank (T, BANDS) of each recording of a corpus at a speed, kept in OUT.
 
     With rooms each recording is in a room of its own.
     """
-    file = out / "frames" / f"fbank{'_rooms' if rooms else ''}_{corpus}_{speed:g}"
+    changed = ("_rooms" if rooms else "") + ("" if frame_ms == 25 else f"_{frame_ms:g}_ms")
+    file = out / "frames" / f"fbank{changed}_{corpus}_{speed:g}"
     values, ends = (file.parent / f"{file.name}{ending}" for ending in (".npy", ".ends.npy"))
     if not ends.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         items: Sequence[Item] = items_of(data, corpus)
         if speed != 1:
             items = [item for item in speed_copies(items, (speed,)) if "#" in item.id]
-        frontend = KaldiFbank(num_mels=BANDS, cmn=False)
+        frontend = KaldiFbank(num_mels=BANDS, cmn=False, frame_ms=frame_ms)
         rng = np.random.default_rng([CORPORA.index(corpus), int(speed * 10), 1])
         rows = []
         for item in items:
@@ -131,9 +138,12 @@ def pcen(view: Array, *, alpha: float = 0.98) -> Array:
     return np.asarray(np.sqrt(energy / (smooth + 1e-6) ** alpha + 2) - 2**0.5, dtype=np.float32)
 
 
+FRAMES_MS = {"fbank, 12 ms": 12.0, "fbank, 50 ms": 50.0}  # front-ends with other frames
+
 # Front-ends whose statistics are those of "fbank": what they do to the filterbank.
 CHANGES: dict[str, Callable[[Array], Array]] = {
     "fbank": lambda view: view,
     "sliding mean": sliding_mean,
     "pcen": pcen,
+    **dict.fromkeys(FRAMES_MS, lambda view: view),
 }

@@ -45,6 +45,7 @@ from corpora_frames import (
     BANDS,
     CHANGES,
     CORRUPTIONS,
+    FRAMES_MS,
     NUM_CROPS,
     ROOMS,
     Array,
@@ -167,11 +168,20 @@ class Store:
         """(R, S) of whole recordings and (R * NUM_CROPS, S) of their crops."""
         of_sources = f"@{'+'.join(sources)}" if front in MIXTURES else ""
         marked = f"_{corrupt}" if corrupt else ""
-        name = f"{front}{marked}{of_sources}_{corpus}_{speed:g}.npz".replace(" ", "_")
+        name = f"{front}{marked}{of_sources}_{corpus}_{speed:g}.npz".replace(" ", "_").replace(
+            ",", ""
+        )
         file = self.out / "statistics" / name
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            read = frames_of(corpus, speed, self.data, self.out, rooms=corrupt == ROOMS)
+            read = frames_of(
+                corpus,
+                speed,
+                self.data,
+                self.out,
+                rooms=corrupt == ROOMS,
+                frame_ms=FRAMES_MS.get(front, 25.0),
+            )
             whole = [CHANGES.get(front, CHANGES["fbank"])(view) for view in read]
             rng = np.random.default_rng([CORPORA.index(corpus), int(speed * 10)])
             crops = random_crops(whole if corpus in sources or not of_sources else [], rng)
@@ -490,6 +500,10 @@ CANDIDATES: dict[str, tuple[System, ...]] = {
     **{f"crops with {name}": each([FBANK], corrupt=(name,)) for name in CORRUPTIONS},
     "crops in rooms on waves": each([FBANK], corrupt=(ROOMS,)),
     **{name: each([FBANK], front=name) for name in CHANGES if name != "fbank"},
+    "fbank, frames of 12, 25 and 50 ms": (
+        FBANK,
+        *(replace(FBANK, front=name) for name in FRAMES_MS),
+    ),
     "PLDA by EM": each([FBANK], norm="PLDA"),
     "fbank, trained": each([FBANK], steps=1000),
     "fbank, trained, mean of weights": each([FBANK], steps=1000, averaged=True),
