@@ -138,12 +138,9 @@ def pcen(view: Array, *, alpha: float = 0.98) -> Array:
     return np.asarray(np.sqrt(energy / (smooth + 1e-6) ** alpha + 2) - 2**0.5, dtype=np.float32)
 
 
-FRAMES_MS = {"fbank, 12 ms": 12.0, "fbank, 50 ms": 50.0}  # front-ends with other frames
-
-# Front-ends whose statistics are those of "fbank": what they do to the filterbank.
+# Front-ends beside "fbank", with its statistics: of other frames, or with a changed filterbank.
+FRAMES_MS = {"fbank, 12 ms": 12.0, "fbank, 50 ms": 50.0}
 CHANGES: dict[str, Callable[[Array], Array]] = {
-    "fbank": lambda view: view,
     "sliding mean": sliding_mean,
     "pcen": pcen,
-    **dict.fromkeys(FRAMES_MS, lambda view: view),
 }

@@ -182,7 +182,7 @@ class Store:
                 rooms=corrupt == ROOMS,
                 frame_ms=FRAMES_MS.get(front, 25.0),
             )
-            whole = [CHANGES.get(front, CHANGES["fbank"])(view) for view in read]
+            whole = list(map(CHANGES[front], read)) if front in CHANGES else read
             rng = np.random.default_rng([CORPORA.index(corpus), int(speed * 10)])
             crops = random_crops(whole if corpus in sources or not of_sources else [], rng)
             if corrupt:
@@ -231,7 +231,7 @@ class System:
     """A front-end, whitened within class, and its scores.
 
     Attributes:
-        front: A name of CHANGES, or of MIXTURES.
+        front: "fbank", or a name of CHANGES, FRAMES_MS or MIXTURES.
         shrinkage: Of the covariance within classes, towards its diagonal.
         speeds: Of the recordings that are learnt from.
         corrupt: Names of CORRUPTIONS, or ROOMS; a copy of the crops is learnt from with each.
@@ -499,7 +499,7 @@ CANDIDATES: dict[str, tuple[System, ...]] = {
     "the tested corpus' centre": each([FBANK], norm="own centre"),
     **{f"crops with {name}": each([FBANK], corrupt=(name,)) for name in CORRUPTIONS},
     "crops in rooms on waves": each([FBANK], corrupt=(ROOMS,)),
-    **{name: each([FBANK], front=name) for name in CHANGES if name != "fbank"},
+    **{name: each([FBANK], front=name) for name in (*CHANGES, *FRAMES_MS)},
     "fbank, frames of 12, 25 and 50 ms": (
         FBANK,
         *(replace(FBANK, front=name) for name in FRAMES_MS),

@@ -44,14 +44,10 @@ import likeness
 from eval.bootstrap import percentile_interval
 from eval.diarisation import DiarisationErrors, diarisation_errors
 from eval.formats.rttm import Turn
-from likeness.diarisation import (
-    CHOSEN,
-    Clustering,
-    Diarisation,
-    Windows,
-    told_apart,
-    windows_of,
-)
+from likeness.diarisation.clusters import CHOSEN, Clustering
+from likeness.diarisation.diarise import diarise_windows
+from likeness.diarisation.segments import Diarisation
+from likeness.diarisation.windows import Windows, windows_of
 from modalities.speaker import activity, audio, silero
 from modalities.speaker.activity import HOP_SECONDS
 from modalities.speaker.decoding import Wave
@@ -252,7 +248,7 @@ def results_of(
     for talk, part in zip(talks, windows, strict=True):
         number = talk.num_speakers if known else None
         bounded = replace(how, least_speakers=number or 1, most_speakers=number)
-        results.append(told_apart(model, part, bounded))
+        results.append(diarise_windows(model, part, bounded))
     return results
 
 

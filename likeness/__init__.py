@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from eval.types import Scores, Trials
     from likeness import backbones, losses, metrics
     from likeness.clustering import Clusters, cluster
-    from likeness.diarisation import Diarisation, diarise
+    from likeness.diarisation.diarise import diarise
+    from likeness.diarisation.segments import Diarisation
     from likeness.embeddings import Embeddings, read_embeddings
     from likeness.evaluation import Evaluation, evaluate
     from likeness.joining import join
@@ -93,7 +94,7 @@ __all__ = [
 _HOMES = {
     "Calibration": "eval.calibration",
     "Clusters": "likeness.clustering",
-    "Diarisation": "likeness.diarisation",
+    "Diarisation": "likeness.diarisation.segments",
     "Embeddings": "likeness.embeddings",
     "Evaluation": "likeness.evaluation",
     "IdentificationSettings": "eval.protocols.identification",
@@ -109,7 +110,7 @@ _HOMES = {
     "VerificationSettings": "eval.protocols.verification",
     "calibrate": "likeness.scoring",
     "cluster": "likeness.clustering",
-    "diarise": "likeness.diarisation",
+    "diarise": "likeness.diarisation.diarise",
     "evaluate": "likeness.evaluation",
     "identify": "likeness.searching",
     "items": "likeness.lists",

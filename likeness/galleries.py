@@ -44,16 +44,22 @@ def opened(
         ValueError: It is of another model, damaged, or used by another process.
         OSError: A server does not answer.
     """
-    if not makes and not exists(name):
-        raise FileNotFoundError(
-            f"{masked(name)} contains no gallery; enrol with `likeness gallery enrol`, or correct "
-            "the path"
-        )
+    if not makes:
+        refuse_absent(name)
     gallery = open_gallery(name, meta)
     try:
         yield gallery
     finally:
         gallery.close()
+
+
+def refuse_absent(name: str | Path) -> None:
+    """Raise FileNotFoundError where there is no gallery; OSError where a server does not answer."""
+    if not exists(name):
+        raise FileNotFoundError(
+            f"{masked(name)} contains no gallery; enrol with `likeness gallery enrol`, or correct "
+            "the path"
+        )
 
 
 class Listing(NamedTuple):

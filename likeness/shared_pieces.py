@@ -163,27 +163,26 @@ def embed_pieces(
     with claims.working(place, 60 * lease_minutes) as worker:
         while True:
             claim = worker.take(plan.num_pieces)
-            if claim is not None:
-                start = claim.piece * piece_items
-                with worker.holding(claim):
-                    piece = embed_where_readable(
-                        model.embedder,
-                        items[start : start + piece_items],
-                        model.read,
-                        batch_size=batch_size,
-                        workers=workers,
-                        part=True,
-                    )
-                    numbers.add(piece)
-                    _put(place, claim.piece, piece, plan)
-                num_made = plan.size_of(claim.piece) - len(piece[1])
-                console.print(
-                    f"piece {claim.piece + 1} of {plan.num_pieces}: {num_made} embeddings"
-                )
-            elif not waits or not progress(place).missing:
-                return progress(place)
-            else:
+            if claim is None:
+                now = progress(place)
+                if not waits or not now.missing:
+                    return now
                 sleep(min(_PAUSE_SECONDS, 15 * lease_minutes))
+                continue
+            start = claim.piece * piece_items
+            with worker.holding(claim):
+                piece = embed_where_readable(
+                    model.embedder,
+                    items[start : start + piece_items],
+                    model.read,
+                    batch_size=batch_size,
+                    workers=workers,
+                    part=True,
+                )
+                numbers.add(piece)
+                _put(place, claim.piece, piece, plan)
+            num_made = plan.size_of(claim.piece) - len(piece[1])
+            console.print(f"piece {claim.piece + 1} of {plan.num_pieces}: {num_made} embeddings")
 
 
 def progress(place: Place) -> Standing:

@@ -19,7 +19,8 @@ from eval.similarity import pairs
 from eval.types import Embeddings
 from likeness.included import resolved
 from likeness.missing import refuse_missing_files
-from likeness.models.load import Frontend, load_to_embed
+from likeness.models.filterbanks import Frontend
+from likeness.models.load import load_to_embed
 from likeness.thresholds import Rule
 from toolkit.data.items import Item
 from toolkit.models.embed import embed
@@ -288,13 +289,16 @@ def unless_misfit(
     return None
 
 
+def remedy_for(model: Loaded) -> str:
+    """What may help where a file cannot be read, as the end of a sentence; "" for nothing."""
+    if model.modality == "face" and "faces" not in model.settings:
+        return "; with --detector FILE.onnx photographs are aligned"
+    return ""
+
+
 def _embed(model: Loaded, items: Sequence[Item]) -> Embeddings:
     """Embed both items; the error says which of them the model cannot read."""
-    remedy = (
-        "; with --detector FILE.onnx photographs are aligned"
-        if model.modality == "face" and "faces" not in model.settings
-        else ""
-    )
+    remedy = remedy_for(model)
     try:
         embeddings, bad = embed(model.embedder, items, model.read, batch_size=2)
     except ValueError as error:

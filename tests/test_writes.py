@@ -127,7 +127,7 @@ ALLOWED = {
         "save_run": "the folder counts once its state.json is there, which is written last"
     },
     "likeness/service/work.py": {
-        "private_files": "temporary: gone with the process",
+        "private_items": "temporary: gone with the process",
         "_in_memory": "anonymous memory: gone with the process",
     },
     "toolkit/data/shards.py": {

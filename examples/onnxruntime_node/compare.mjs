@@ -3,8 +3,8 @@
 //     npm install
 //     node compare.mjs voices.onnx a.wav b.wav
 //
-// It prints the score as one line of JSON. In a browser the same works with onnxruntime-web: replace
-// the import, and read the files by fetch().
+// It prints the score as one line of JSON. In a browser the same works with onnxruntime-web:
+// replace the import, and read the files by fetch().
 
 import { readFileSync } from "node:fs";
 import * as ort from "onnxruntime-node";
@@ -30,7 +30,7 @@ function readWav(path) {
       };
     } else if (name === "data") {
       if (format === null || format.rateHz !== RATE_HZ || format.bits !== 16) {
-        throw new Error(`${path}: WAV files of 16 bits at ${RATE_HZ} Hz are read; convert it first`);
+        throw new Error(`${path} is no WAV file of 16 bits at ${RATE_HZ} Hz; convert it first`);
       }
       const count = Math.floor(Math.min(size, bytes.length - body) / 2 / format.channels);
       const samples = new Float32Array(count);

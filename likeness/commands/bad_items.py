@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 NUM_NAMED = 20  # so many are named, and the others counted
 
 
+def check_bad_items(bad_items: str) -> None:
+    """Raise ValueError unless `--bad-items` says what there is to choose from."""
+    if bad_items not in ("skip", "refuse"):
+        raise ValueError(f"--bad-items {bad_items!r}: must be skip or refuse")
+
+
 def print_bad(bad: Sequence[Bad], others: str) -> None:
     """Print to stderr which items cannot be read, and why.
 

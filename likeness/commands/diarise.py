@@ -1,4 +1,4 @@
-"""`likeness diarise`: who speaks when in a recording. likeness/diarisation.py does the work."""
+"""`likeness diarise`: who speaks when in a recording. likeness/diarisation/ does the work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eval.diarisation import DiarisationErrors
-    from likeness.diarisation import Clustering
+    from likeness.diarisation.clusters import Clustering
 
 app = typer.Typer()
 
@@ -148,16 +148,17 @@ def diarise(
     # These are slow to import, so that what is missing has to be reported before.
     from eval.formats.rttm import read_turns, write_turns
     from likeness import galleries
-    from likeness.diarisation import Names, by_network, compared, segmented
+    from likeness.diarisation.diarise import Names, segmented
+    from likeness.diarisation.segments import compared
+    from likeness.diarisation.windows import by_network
     from likeness.verification import load_to_compare
     from modalities.speaker.decoding import BadAudio
     from toolkit.data.items import Item
-    from toolkit.gallery.open import exists
 
     if reference is not None:
         read_turns(reference)
-    if gallery is not None and not exists(gallery):
-        galleries.entries_of(gallery)  # says what is missing
+    if gallery is not None:
+        galleries.refuse_absent(gallery)
     comparer = load_to_compare(
         chosen,
         detector=None,
@@ -224,7 +225,7 @@ def _refuse_wrong_files(
 def _clustering(
     threshold: float | None, speakers: int | None, least: int | None, most: int | None
 ) -> Clustering:
-    from likeness.diarisation import Clustering
+    from likeness.diarisation.clusters import Clustering
 
     if speakers is not None:
         if least is not None or most is not None or threshold is not None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from likeness.commands.bad_items import NUM_NAMED, print_bad
-from likeness.commands.options import EXISTING, PACK, Columns, Frontend, Trust, placed
+from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
+from likeness.commands.options import EXISTING, PACK, BadItems, Columns, Frontend, Trust, placed
 from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
 from toolkit.printing import say
 
@@ -117,13 +117,7 @@ def embed(
         typer.Option(help="The folder that relative paths start from (default: the list's own)."),
     ] = None,
     columns: Columns = None,
-    bad_items: Annotated[
-        str,
-        typer.Option(
-            help="What becomes of unreadable items: skip leaves them out and names them, refuse "
-            "writes nothing."
-        ),
-    ] = "skip",
+    bad_items: BadItems = "skip",
     batch_size: Annotated[
         int, typer.Option(min=1, help="How many inputs make a batch; this changes no embedding.")
     ] = 16,
@@ -228,8 +222,7 @@ def _refuse_early(
     """Refuse what can be refused without torch, before the work and not after it."""
     from eval.formats import embeddings
 
-    if bad_items not in ("skip", "refuse"):
-        raise ValueError(f"--bad-items {bad_items!r}: must be skip or refuse")
+    check_bad_items(bad_items)
     if out is not None:
         embeddings.check_suffix(out)
         refuse_missing_folder(out)

@@ -174,12 +174,10 @@ def search(
     _refuse_missing(data, model)
     rule = rule_of(threshold, far, thresholds)
     from likeness import galleries
-    from toolkit.gallery.open import exists
 
     if out is not None:
         check_written(out, galleries.WRITTEN, "results")
-    if not exists(gallery):
-        galleries.entries_of(gallery)  # says what is missing, before the model is loaded
+    galleries.refuse_absent(gallery)  # before the model is loaded, which takes seconds
     comparer = _loaded(model, detector, frontend, trust, rule)
     with galleries.opened(gallery, comparer.model.meta) as store:
         found = galleries.search(

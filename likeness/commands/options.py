@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from likeness.models import filterbanks
 
 if TYPE_CHECKING:
     from likeness.thresholds import Rule
@@ -16,7 +18,7 @@ PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
 # Options that are the same in several commands.
 Frontend = Annotated[
-    Literal["wespeaker", "3dspeaker"],
+    filterbanks.Frontend,
     typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
 ]
 Trust = Annotated[
@@ -48,6 +50,13 @@ Root = Annotated[
     Path | None,
     typer.Option(
         help="The folder that relative paths of a list start from (default: the list's own)."
+    ),
+]
+BadItems = Annotated[
+    str,
+    typer.Option(
+        help="What becomes of unreadable items: skip leaves them out and names them, refuse "
+        "writes nothing."
     ),
 ]
 ModelCalibration = Annotated[

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from likeness.commands.bad_items import NUM_NAMED, print_bad
-from likeness.commands.options import placed
+from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
+from likeness.commands.options import BadItems, placed
 from likeness.missing import refuse_missing_folder
 from toolkit.printing import say
 
@@ -31,13 +31,7 @@ def pieces(
             metavar="FILE",
         ),
     ] = None,
-    bad_items: Annotated[
-        str,
-        typer.Option(
-            help="What becomes of unreadable items: skip leaves them out and names them, refuse "
-            "writes nothing."
-        ),
-    ] = "skip",
+    bad_items: BadItems = "skip",
 ) -> None:
     """Say how far the pieces of `embed --pieces` are, and join them.
 
@@ -46,8 +40,7 @@ def pieces(
     """
     from eval.formats import embeddings
 
-    if bad_items not in ("skip", "refuse"):
-        raise ValueError(f"--bad-items {bad_items!r}: must be skip or refuse")
+    check_bad_items(bad_items)
     if out is not None:
         embeddings.check_suffix(out)
         refuse_missing_folder(out)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from eval.formats.provenance import digest, sha256
 from likeness.models import arcface_torch, insightface, speechbrain, wespeaker
-from likeness.models.load import Frontend
+from likeness.models.filterbanks import SETTINGS, Frontend
 from modalities.face import images
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank, RawWave
@@ -29,13 +29,6 @@ from toolkit.models import onnx
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded
 from toolkit.models.parts import describe
-
-# These are WESPEAKER_FBANK and THREED_SPEAKER_FBANK of modalities/speaker/features.py without
-# dither, which is for training only.
-_KALDI: dict[str, dict[str, Any]] = {
-    "wespeaker": {"window": "hamming", "scale": 32768.0},
-    "3dspeaker": {"window": "povey", "scale": 1.0},
-}
 
 
 def _speaker(
@@ -76,7 +69,7 @@ def load_speechbrain(source: str) -> Loaded:
 def load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
     file = path / "avg_model.pt" if path.is_dir() else path
     backbone, num_mels, part = wespeaker.network(file, _load_state(file))
-    fbank = partial(KaldiFbank, num_mels=num_mels, **_KALDI[frontend])
+    fbank = partial(KaldiFbank, num_mels=num_mels, **SETTINGS[frontend])
     loaded = _speaker(fbank(), backbone, _summed(file, frontend))
     parts = {"frontend": fbank, "backbone": part, "read": loaded.read}
     return replace(loaded, parts={name: describe(value, name) for name, value in parts.items()})
@@ -192,7 +185,7 @@ def load_onnx(path: Path, frontend: Frontend) -> Loaded:
         front, in_dim, probe = RawWave(), 1, (1, 16_000)
     else:
         in_dim = inputs[0].shape[2] if isinstance(inputs[0].shape[2], int) else 80
-        front, probe = KaldiFbank(num_mels=in_dim, **_KALDI[frontend]), (1, 200, in_dim)
+        front, probe = KaldiFbank(num_mels=in_dim, **SETTINGS[frontend]), (1, 200, in_dim)
         summed = _summed(path, frontend)
     if isinstance(inputs[0].shape[1], int):
         raise ValueError(

@@ -47,11 +47,11 @@ from eval.formats.provenance import sha256
 from eval.progress import step
 from eval.types import check_counts
 from likeness.included import resolved
+from likeness.models.filterbanks import Frontend
 from toolkit.models.loaded import Loaded
 
 # What a reading in parts takes over from the model's own.
 _OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
-Frontend = Literal["wespeaker", "3dspeaker"]
 # a Python file of the user, perhaps with the name of a network in it
 _MODEL_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
 

@@ -38,7 +38,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 
 from eval.formats.provenance import likeness_version
-from likeness.diarisation import Clustering
+from likeness.diarisation.clusters import Clustering
 from likeness.service import openapi, pages
 from likeness.service.address import Address
 from likeness.service.batches import Gone, Late, Workers

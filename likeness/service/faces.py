@@ -8,7 +8,6 @@ import base64
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,13 @@ from toolkit.models.loaded import Loaded
 MAX_FACES = 30  # of one photograph that are given back, those of the highest scores
 
 
-def find_faces(model: Loaded, path: Path) -> dict[str, Any]:
+def find_faces(model: Loaded, item: Item) -> dict[str, Any]:
     """Find the faces of a photograph.
 
     Args:
         model: A face model. One without a detector looks for no face; it says what becomes of the
             whole picture.
-        path: The picture.
+        item: The picture.
 
     Returns:
         A JSON object: `width` and `height` of the upright picture in pixels; `detector`, whether
@@ -39,10 +38,9 @@ def find_faces(model: Loaded, path: Path) -> dict[str, Any]:
     Raises:
         ValueError: The picture cannot be read.
     """
-    item = Item("file", path)
     bound = _with_detector(model)
     if bound is None:
-        height, width = open_encoded(path.read_bytes(), item.name).size
+        height, width = open_encoded(item.path.read_bytes(), item.name).size
         seen = np.asarray(model.read(item))
         return {
             "width": width,

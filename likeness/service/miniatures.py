@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -21,13 +20,13 @@ MAX_SECONDS = 8.0
 _RATE_HZ = 16_000
 
 
-def miniature(model: Loaded, path: Path, face: int | None = None) -> tuple[bytes, str]:
+def miniature(model: Loaded, item: Item, face: int | None = None) -> tuple[bytes, str]:
     """Make a small JPEG or FLAC file, without what else a file says, such as where it was taken.
 
     Args:
         model: What embeds the file. Of a photograph in which a detector finds faces the crop that
             the network saw is taken, and nothing of its surroundings.
-        path: A recording or an image that the model can read.
+        item: A recording or an image that the model can read.
         face: The number of the face that somebody chose, or None.
 
     Returns:
@@ -36,7 +35,6 @@ def miniature(model: Loaded, path: Path, face: int | None = None) -> tuple[bytes
     Raises:
         ValueError: The file cannot be read.
     """
-    item = Item("file", path)
     if model.modality == "speaker":
         wave = np.asarray(audio.read(item, rate_hz=_RATE_HZ))[: round(MAX_SECONDS * _RATE_HZ)]
         sound = io.BytesIO()

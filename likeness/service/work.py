@@ -24,7 +24,8 @@ from eval.calibration import Calibration
 from eval.similarity import pairs
 from eval.thresholds import Thresholds
 from eval.types import Embeddings, Floats32
-from likeness.diarisation import Clustering, Names, segmented
+from likeness.diarisation.clusters import Clustering
+from likeness.diarisation.diarise import Names, segmented
 from likeness.service.batches import Question
 from likeness.service.examples import Example
 from likeness.service.faces import choosing, find_faces
@@ -32,7 +33,7 @@ from likeness.service.limits import Limits
 from likeness.service.miniatures import miniature
 from likeness.service.takes import Takes, takes
 from likeness.signatures import suffix_of
-from likeness.verification import Comparer, judged, misfit
+from likeness.verification import Comparer, judged, misfit, remedy_for
 from toolkit.data.forms import reading_for
 from toolkit.data.images import SUFFIXES, BadImage, check_size, open_encoded
 from toolkit.data.items import Item
@@ -157,9 +158,9 @@ class Service:
             raise KeyError(
                 f"faces are found for models of faces; this is a {self.model.modality} one"
             )
-        with private_files([file]) as paths, _anonymous(paths):
-            self._refuse_images([file], [Item("file", paths[0])])
-            return find_faces(self.model, paths[0])
+        with private_items([file], ["file"]) as items, _anonymous([items[0].path]):
+            self._refuse_images([file], items)
+            return find_faces(self.model, items[0])
 
     def identify(
         self, file: bytes, k: int, threshold: float | None, face: int | None = None
@@ -200,19 +201,19 @@ class Service:
         """
         least = self.threshold if threshold is None else threshold
         names = None if self.gallery is None else Names(self.gallery, least)
-        with private_files([file]) as paths, _anonymous(paths):
-            found = segmented(
+        with private_items([file], ["0"]) as items, _anonymous([items[0].path]):
+            result = segmented(
                 self.model,
-                Item("0", paths[0]),
+                items[0],
                 how,
                 names,
                 max_seconds=self.limits.long_seconds,
                 max_values=self.limits.max_values,
             )
         return {
-            "seconds": found.seconds,
-            "speakers": list(found.speakers),
-            "segments": [asdict(segment) for segment in found],
+            "seconds": result.seconds,
+            "speakers": list(result.speakers),
+            "segments": [asdict(segment) for segment in result],
             "named": names is not None and least is not None,
             "threshold": None if names is None else least,
             "similarity": self.model.similarity,
@@ -304,10 +305,10 @@ class Service:
     ) -> list[tuple[bytes, str] | None]:
         """A small picture or sound of each file, and its ending; None where none can be made."""
         small: list[tuple[bytes, str] | None] = []
-        with private_files(files) as paths:
-            for i, path in enumerate(paths):
+        with private_items(files, [str(i) for i in range(len(files))]) as items:
+            for item in items:
                 try:
-                    small.append(miniature(self.model, path, chosen.get(str(i))))
+                    small.append(miniature(self.model, item, chosen.get(item.id)))
                 except (ValueError, OSError) as error:
                     _log_not_kept(error)
                     small.append(None)
@@ -380,15 +381,9 @@ class Service:
         return Question(self.model.embedder, names, inputs, refusal, finish)
 
     def _refusal(self, num_files: int, num_bad: int, reason: str) -> ValueError:
-        model = self.model
-        remedy = (
-            "; with --detector FILE.onnx photographs are aligned"
-            if model.modality == "face" and "faces" not in model.settings
-            else ""
-        )
         return ValueError(
-            f"with this {model.modality} model, {num_bad} of {num_files} files cannot be read: "
-            f"{reason}{remedy}"
+            f"with this {self.model.modality} model, {num_bad} of {num_files} files cannot be "
+            f"read: {reason}{remedy_for(self.model)}"
         )
 
     def _refuse_images(self, files: Sequence[bytes], items: Sequence[Item]) -> None:
@@ -445,43 +440,27 @@ def private_items(files: Sequence[bytes], ids: Sequence[str]) -> Iterator[list[I
     They lie in anonymous memory where the system has it, so that not even a kill leaves them
     behind, else in a private folder.
     """
+    # What its sender calls a file is never looked at: its first bytes say what it is.
+    named = list(zip(ids, files, map(suffix_of, files), strict=True))
     if not _HAS_MEMORY:
-        with private_files(files) as paths:
-            yield [Item(name, path) for name, path in zip(ids, paths, strict=True)]
+        with TemporaryDirectory(prefix="likeness-") as folder:
+            items = []
+            for i, (name, content, ending) in enumerate(named):
+                items.append(Item(name, Path(folder) / f"{i}{ending}"))
+                items[-1].path.write_bytes(content)
+            yield items
         return
     handles: list[int] = []
     try:
         items = []
-        for name, content in zip(ids, files, strict=True):
+        for name, content, ending in named:
             handles.append(_in_memory(content))
             path = Path(f"/proc/{os.getpid()}/fd/{handles[-1]}")
-            # What its sender calls it is never looked at.
-            items.append(Item(name, path, ending=suffix_of(content)))
+            items.append(Item(name, path, ending=ending))
         yield items
     finally:
         for handle in handles:
             os.close(handle)
-
-
-@contextmanager
-def private_files(files: Sequence[bytes]) -> Iterator[list[Path]]:
-    """Paths with the endings of their formats under which uploads can be read, as private_items."""
-    with TemporaryDirectory(prefix="likeness-") as folder:
-        handles: list[int] = []
-        try:
-            paths = []
-            for i, content in enumerate(files):
-                path = Path(folder) / f"{i}{suffix_of(content)}"
-                if _HAS_MEMORY:
-                    handles.append(_in_memory(content))
-                    path.symlink_to(f"/proc/{os.getpid()}/fd/{handles[-1]}")
-                else:
-                    path.write_bytes(content)
-                paths.append(path)
-            yield paths
-        finally:
-            for handle in handles:
-                os.close(handle)
 
 
 def _in_memory(content: bytes) -> int:

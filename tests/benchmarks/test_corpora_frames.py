@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
@@ -13,16 +10,8 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def frames() -> Iterator[ModuleType]:
-    """The module, which imports its neighbours by name, as scripts do."""
-    folder = str(Path(__file__).parents[2] / "benchmarks")
-    sys.path.insert(0, folder)
-    before = set(sys.modules)
-    yield importlib.import_module("corpora_frames")
-    sys.path.remove(folder)
-    for name in ("corpora_frames", "corpora", "folds", "performance", "voice_peers"):
-        if name not in before:
-            sys.modules.pop(name, None)
+def frames(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("corpora_frames")
 
 
 @pytest.mark.parametrize("num_frames", [1, 5, 12])

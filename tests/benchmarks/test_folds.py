@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -17,16 +15,8 @@ from eval.verification import eer
 
 
 @pytest.fixture(scope="module")
-def folds() -> Iterator[ModuleType]:
-    """The module, which imports its neighbours by name, as scripts do."""
-    folder = str(Path(__file__).parents[2] / "benchmarks")
-    sys.path.insert(0, folder)
-    before = set(sys.modules)
-    yield importlib.import_module("folds")
-    sys.path.remove(folder)
-    for name in ("folds", "performance"):
-        if name not in before:
-            sys.modules.pop(name, None)
+def folds(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("folds")
 
 
 def trials_of(speakers: str, rng: np.random.Generator) -> tuple[Trials, np.ndarray]:

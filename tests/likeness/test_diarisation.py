@@ -14,7 +14,9 @@ from eval.diarisation import diarisation_errors
 from eval.formats.rttm import Turn, read_turns, write_turns
 from eval.types import Embeddings
 from likeness.cli import main
-from likeness.diarisation import Clustering, Names, between, clustered, segmented, windows_of
+from likeness.diarisation.clusters import Clustering, between, clustered
+from likeness.diarisation.diarise import Names, segmented
+from likeness.diarisation.windows import windows_of
 from modalities.speaker import audio
 from modalities.speaker.decoding import BadAudio
 from toolkit.data.items import Item
@@ -156,7 +158,7 @@ def test_more_windows_than_are_clustered(monkeypatch: pytest.MonkeyPatch) -> Non
     rng = np.random.default_rng(0)
     truth = np.repeat([0, 1, 2, 0], 60)
     rows = (np.eye(8)[truth] + rng.normal(0, 0.1, (240, 8))).astype(np.float32)
-    monkeypatch.setattr("likeness.diarisation.MOST_WINDOWS", 50)
+    monkeypatch.setattr("likeness.diarisation.clusters.MOST_WINDOWS", 50)
     assert clustered(rows, model(), Clustering(0.5))[0].tolist() == truth.tolist()
 
 

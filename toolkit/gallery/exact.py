@@ -54,6 +54,7 @@ from eval.similarity import matrix, pairs
 from eval.types import Embeddings, Floats32, nfc
 from toolkit.gallery import media
 from toolkit.gallery.rules import (
+    EXTRA,
     Entry,
     Match,
     pooled,
@@ -70,7 +71,6 @@ from toolkit.gallery.store import Enrolments
 _CELLS = 1 << 21
 _QUERIES = 256  # probes searched at once
 _WIDTH = (1 << 12, 1 << 16)  # least and most templates in a block
-_EXTRA = 8  # candidates beside k: rounding of the product must not decide who is among the best
 
 
 class ExactGallery:
@@ -226,7 +226,7 @@ class ExactGallery:
             if not count:
                 return [()] * len(probes.ids)
             asked = as_asked(probes.matrix, self.b_theta, self.similarity)
-            num_candidates = min(k + _EXTRA, count)
+            num_candidates = min(k + EXTRA, count)
             product = self.similarity.partition(":")[0] in PRODUCTS
             places = np.concatenate(
                 [

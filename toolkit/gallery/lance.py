@@ -28,6 +28,7 @@ from eval.formats.writing import added
 from eval.types import Embeddings, Floats32, name_first, nfc
 from toolkit.gallery import media
 from toolkit.gallery.rules import (
+    EXTRA,
     Entry,
     Match,
     joined,
@@ -47,7 +48,6 @@ INDEXED_FROM = 20_000  # subjects, and rows beside an index
 SHARE = 0.08  # of the lists of the index that a search visits
 _PER_LIST = 256  # rows of a list
 _INDEX = "by_vector"
-_EXTRA = 8  # candidates beside k: rounding must not decide who is among the best
 _BLOCK = 1 << 14
 
 
@@ -142,9 +142,7 @@ class LanceGallery:
         """Replaces enrolments, as ExactGallery.update."""
         subjects = list(map(nfc, subjects))
         with self._lock, self._readable():
-            refuse_unknown(
-                list(dict.fromkeys(subjects)), dict.fromkeys(self._enrolments(subjects), 0)
-            )
+            refuse_unknown(list(dict.fromkeys(subjects)), set(self._enrolments(subjects)))
             self._write(embeddings, subjects, replace=True)
             self._erase_older()
 
@@ -152,7 +150,7 @@ class LanceGallery:
         """Erases subjects, as ExactGallery.remove."""
         leaving = list(dict.fromkeys(map(nfc, subjects)))
         with self._lock, self._readable():
-            refuse_unknown(leaving, dict.fromkeys(self._enrolments(leaving), 0))
+            refuse_unknown(leaving, set(self._enrolments(leaving)))
             if leaving:
                 media.erase(self.folder, leaving)
                 with added(self._path):
@@ -195,7 +193,7 @@ class LanceGallery:
         name = nfc(subject)
         with self._readable():
             rows = self._enrolments([name])
-            refuse_unknown([name], dict.fromkeys(rows, 0))
+            refuse_unknown([name], rows)
             return rows[name]
 
     def close(self) -> None:
@@ -246,7 +244,7 @@ class LanceGallery:
         query = (
             self._table.search(asked, vector_column_name="vector")
             .distance_type("dot")
-            .limit(k + _EXTRA)
+            .limit(k + EXTRA)
         )
         if lists:
             query = query.nprobes(math.ceil(SHARE * lists))

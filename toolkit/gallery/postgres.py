@@ -27,6 +27,7 @@ import numpy as np
 from eval.types import Embeddings, Floats32, nfc
 from toolkit.gallery.location import Location, masked
 from toolkit.gallery.rules import (
+    EXTRA,
     Entry,
     Match,
     joined,
@@ -47,7 +48,6 @@ _MOST_EFFORT = 1000  # of pgvector
 _MOST_DIMS = 2000  # of pgvector's index; longer rows are compared without it
 _LINKS = 16  # of a row in the index (m), and
 _CARE = 64  # candidates when a row is linked (ef_construction)
-_EXTRA = 8  # candidates beside k: rounding must not decide who is among the best
 _MEMORY = (64, 4096)  # megabytes for making an index, at least and at most
 _SERVERS: dict[Path, Any] = {}  # started by this process
 
@@ -180,7 +180,7 @@ class PostgresGallery:
             if not state.dim:
                 return [()] * len(probes.ids)
             asked = as_asked(probes.matrix, self.b_theta, self.similarity)
-            num_candidates = k + _EXTRA
+            num_candidates = k + EXTRA
             if num_candidates * 2 > _MOST_EFFORT:
                 cursor.execute("SET LOCAL enable_indexscan = off")
             else:
@@ -225,7 +225,7 @@ class PostgresGallery:
         name = nfc(subject)
         with self._reading() as (cursor, state):
             rows = self._enrolments(cursor, state, [name])
-            refuse_unknown([name], dict.fromkeys(rows, 0))
+            refuse_unknown([name], rows)
             return rows[name]
 
     def close(self) -> None:
@@ -251,15 +251,15 @@ class PostgresGallery:
         refuse_contradictions(self._server.name, state.meta, self._meta)
         return state
 
-    def _known(self, cursor: Any, state: _State, subjects: Sequence[str]) -> dict[str, int]:
+    def _known(self, cursor: Any, state: _State, subjects: Sequence[str]) -> set[str]:
         """Those of the subjects who are enrolled."""
         if not state.dim:
-            return {}
+            return set()
         cursor.execute(
             f"SELECT subject FROM {self._server.schema}.template WHERE subject = ANY(%s)",
             (storable(subjects),),
         )
-        return {name: 0 for (name,) in cursor.fetchall()}
+        return {name for (name,) in cursor.fetchall()}
 
     def _enrolments(
         self, cursor: Any, state: _State, subjects: Sequence[str]

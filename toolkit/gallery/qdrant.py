@@ -30,6 +30,7 @@ from eval.types import Embeddings, Floats32, nfc
 from toolkit.gallery import media
 from toolkit.gallery.location import Location, masked
 from toolkit.gallery.rules import (
+    EXTRA,
     Entry,
     Match,
     joined,
@@ -45,7 +46,6 @@ from toolkit.gallery.search import angular_bias, as_asked, as_searched
 from toolkit.gallery.store import refuse_contradictions
 
 EFFORT = 256  # candidates that a search of a server's index keeps (hnsw_ef)
-_EXTRA = 8  # candidates beside k: rounding must not decide who is among the best
 _BLOCK = 256  # points sent or asked for at once
 _STATE = 1  # the id of the one point that says what the gallery is
 
@@ -168,7 +168,7 @@ class QdrantGallery:
         with self._lock:
             state = self._all.clear_up(self._state())
             known = self._all.of(state, leaving)
-            refuse_unknown(leaving, dict.fromkeys(known, 0))
+            refuse_unknown(leaving, known)
             if leaving:
                 media.erase(self.folder, leaving)
                 self._all.change(state, [], [known[name].id for name in leaving])
@@ -194,7 +194,7 @@ class QdrantGallery:
                     similarity=self.similarity,
                 )
                 for probe, candidates in zip(
-                    probes.matrix, self._all.nearest(state, asked, k + _EXTRA), strict=True
+                    probes.matrix, self._all.nearest(state, asked, k + EXTRA), strict=True
                 )
             ]
 
@@ -208,7 +208,7 @@ class QdrantGallery:
         name = nfc(subject)
         with self._lock:
             known = self._all.of(self._state(), [name])
-            refuse_unknown([name], dict.fromkeys(known, 0))
+            refuse_unknown([name], known)
             return known[name].rows
 
     def close(self) -> None:
@@ -233,7 +233,7 @@ class QdrantGallery:
         names = list(dict.fromkeys(subjects))
         known = self._all.of(state, names)
         if replace:
-            refuse_unknown(names, dict.fromkeys(known, 0))
+            refuse_unknown(names, known)
             media.erase(self.folder, names)
         before = {} if replace else {name: point.rows for name, point in known.items()}
         blocks, templates = joined(embeddings, subjects, before, state.pooling)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +13,8 @@ from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first
 from toolkit.gallery.search import PRODUCTS, angular_bias
 from toolkit.gallery.store import MAX_SUBJECT, contradictions
+
+EXTRA = 8  # candidates beside k: rounding of products must not decide who is among the best
 
 
 class Match(NamedTuple):
@@ -277,7 +279,7 @@ def refuse_names(subjects: Sequence[str], rows: int) -> None:
         )
 
 
-def refuse_unknown(subjects: Mapping[str, Any] | Sequence[str], known: Mapping[str, int]) -> None:
+def refuse_unknown(subjects: Mapping[str, Any] | Sequence[str], known: Collection[str]) -> None:
     """Raises KeyError for subjects that are not enrolled.
 
     Args:

@@ -12,7 +12,9 @@ function openTab(tab) {
   clear();
   $("rule").hidden = tab.dataset.tab === "gallery" || $("rule").dataset.there === undefined;
   $("rule-none").hidden = tab.dataset.tab === "gallery" || !!places.length;
-  if (tab.dataset.tab === "gallery") list();
+  // What a list says depends on what the server keeps. start() opens this tab again when that is
+  // known.
+  if (tab.dataset.tab === "gallery" && state.modality) list();
 }
 
 for (const tab of tabs) tab.onclick = () => openTab(tab);

@@ -24,6 +24,7 @@ from likeness.service.examples import MAX_EXAMPLES, read_examples
 from modalities.face import align
 from tests.tiny_yunet import network, tiny_yunet
 from toolkit.data.images import decode_bytes, encode
+from toolkit.data.items import Item
 from toolkit.gallery import media
 from toolkit.gallery.exact import ExactGallery
 
@@ -328,7 +329,7 @@ def test_of_sound_a_few_seconds_are_kept_and_nothing_else_of_the_file(
     ) as file:
         file.title = "where it was recorded"
         file.write(rng.normal(0, 0.8, (8000 * 12, 2)))
-    small, ending = miniature(Voices(), tmp_path / "a.wav")  # type: ignore[arg-type]
+    small, ending = miniature(Voices(), Item("a", tmp_path / "a.wav"))  # type: ignore[arg-type]
     wave, rate_hz = soundfile.read(io.BytesIO(small))
     assert (ending, rate_hz, wave.shape) == (".flac", 16_000, (int(MAX_SECONDS) * 16_000,))
     assert b"where it was" not in small

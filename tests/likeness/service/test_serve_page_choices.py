@@ -288,10 +288,13 @@ def test_a_tab_that_is_opened_before_the_server_answered_stays_open(
         page.set_default_timeout(TIMEOUT_MS)
         waiting: list[Any] = []
         page.route("**/health", lambda route: waiting.append(route))
-        page.goto(f"{url}#token={TOKEN}")
+        with page.expect_request("**/health"):
+            page.goto(f"{url}#token={TOKEN}")
         page.click("[data-tab=gallery]")
+        assert page.inner_text("#entries") == ""  # nothing is said of what is not known
         waiting[0].continue_()
         page.wait_for_selector("#formats:not(:empty)")
+        page.wait_for_selector("#entries:has-text('--keep-media')")
         page.wait_for_selector("#file-enrolment", state="attached")
         page.wait_for_selector("#examples:not(:empty)", state="attached")
         assert page.is_visible("#gallery")

@@ -1,0 +1,1 @@
+"""Who speaks when in a recording: windows of speech, clusters of them, and segments."""
