@@ -15,7 +15,6 @@ to the last digit.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.cores import num_cores, num_threads
 from eval.progress import report
 from eval.types import Bools, Floats, Scores, SplitScores
 from eval.verification import AnyFloats
@@ -187,19 +187,12 @@ def in_threads(work: Callable[[T], V], values: Iterable[T]) -> Iterator[V]:
     NumPy and SciPy let other threads run while they compute. With OMP_NUM_THREADS=1 there is one
     thread, as in all other work.
     """
-    num_threads = min(_cores(), int(os.environ.get("OMP_NUM_THREADS") or _cores()))
-    if num_threads < 2:
+    number = min(num_cores(), num_threads())
+    if number < 2:
         yield from map(work, values)
         return
-    with ThreadPoolExecutor(num_threads) as pool:
+    with ThreadPoolExecutor(number) as pool:
         yield from pool.map(work, values)
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _rows(num_resamples: int, thinned: Thinned) -> list[slice]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from eval.cores import num_cores
 from likeness.commands.options import (
     EXISTING,
     Frontend,
@@ -194,7 +194,7 @@ def serve(
             limits=Limits(
                 max_bytes=max_bytes,
                 rate=rate,
-                workers=threads or max(1, min(4, (os.cpu_count() or 1) // workers)),
+                workers=threads or max(1, min(4, num_cores() // workers)),
             ),
             extras=Extras(measured, reason, to_try, keep_media, about(model)),
             worker=worker,

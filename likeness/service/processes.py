@@ -23,6 +23,8 @@ from tempfile import mkdtemp
 from types import FrameType
 from typing import Any
 
+from eval.cores import num_threads
+
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client, where processes count together
 _GRACE_SECONDS = 15.0  # for answers that are being written, when the server ends
 
@@ -124,6 +126,9 @@ class _Parent:
             return None
         for signal_number, handler in handlers.items():
             signal.signal(signal_number, handler)
+        # Read by torch and by ONNX Runtime, which are not loaded yet. With more threads than cores
+        # the threads of the processes wait for each other, and a request takes ten times as long.
+        os.environ["OMP_NUM_THREADS"] = str(max(1, num_threads() // len(self._listeners)))
         os.close(can_answer)
         os.close(self._kept_open)
         for other, listener in enumerate(self._listeners):

@@ -111,8 +111,8 @@ def test_threads_change_no_number(monkeypatch):
 
     monkeypatch.setattr(resampling.Thinned, "block", noted)
     for number in (1, 4):
-        monkeypatch.setattr(resampling, "_cores", lambda number=number: number)
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        monkeypatch.setattr(resampling, "num_cores", lambda number=number: number)
+        monkeypatch.setenv("OMP_NUM_THREADS", "4")
         values.append(resample(FAST, scores, subjects, num_resamples=200).values)
         assert (threads == {threading.get_ident()}) is (number == 1)
     for name in FAST:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from typing import Literal, cast
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from eval.cores import num_threads
 from toolkit.data.reading import Array, Floats
 from toolkit.losses.simple import polarlike
 from toolkit.models.loaded import Flip, Loaded
@@ -146,8 +146,8 @@ class TorchEmbedder(nn.Module):
             ) from None
 
     def share_cores(self, num_calls: int) -> None:
-        """Divide the cores of the machine between so many calls at a time."""
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // num_calls))
+        """Divide the threads of this process between so many calls at a time."""
+        torch.set_num_threads(max(1, num_threads() // num_calls))
 
     def _view(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
         """Return the embeddings of these inputs alone, without those of their mirror images."""

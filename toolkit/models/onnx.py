@@ -16,7 +16,6 @@ there. Nothing here imports torch.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.cores import num_threads
 from eval.formats.boundary import Ended, Limits, Process
 from toolkit.data.reading import Array, Floats
 from toolkit.models import onnx_process
@@ -287,18 +287,6 @@ class Session:
                 # belongs to the one that this one was forked from.
                 if self._process is process:
                     self._open()
-
-
-def num_threads() -> int:
-    """Return how many threads a graph runs on: OMP_NUM_THREADS where it is set, as for torch, else
-    the number of cores that this process may use.
-    """
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdecimal() and int(asked):
-        return int(asked)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _cuda_memory() -> int:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -142,6 +143,44 @@ def start(model: Path, *more: object) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_answers_are_not_held_back() -> None:
+    from likeness.service.address import Address
+
+    for number in (1, 2):
+        for listener in Address(port=0).listen(number):
+            with listener, socket.create_connection(listener.getsockname()):
+                connection, _ = listener.accept()
+                with connection:
+                    assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+SAYS_ITS_THREADS = """
+import os, signal
+from likeness.service import processes
+from likeness.service.address import Address
+worker = processes.start(Address(port=0).listen(3), print)
+os.write(1, os.environ["OMP_NUM_THREADS"].encode())
+worker.report()
+signal.pause()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(("threads", "shares"), [("1", "111"), ("7", "222")])
+def test_processes_divide_the_threads(threads: str, shares: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SAYS_ITS_THREADS],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": threads},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdout.read(3) == shares
+        server.terminate()
+        assert server.wait(60) == 0
 
 
 def processes_of(parent: int) -> list[int]:
