@@ -53,6 +53,11 @@ RUN = (
     "docs/photographs.md",
     "docs/fine_tuning.md",
     "docs/deployment.md",
+    "docs/export.md",
+    "docs/embeddings.md",
+    "docs/galleries.md",
+    "docs/service.md",
+    "docs/many_machines.md",
     "docs/protocols.md",
 )
 QUICK = [
