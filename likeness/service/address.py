@@ -22,13 +22,21 @@ class Address:
     names: Sequence[str] = ()
 
     def listen(self, number: int = 1) -> list[socket.socket]:
-        """Bind the address: by one socket, or by several between which connections are divided."""
+        """Bind the address: by one socket, or by several between which connections are divided.
+
+        Raises:
+            OSError: The address is not of this machine, or another server listens there.
+            ValueError: Several are asked for, and this system has no sockets that share a port.
+        """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         if number > 1 and not hasattr(socket, "SO_REUSEPORT"):
             raise ValueError(
                 "this system does not divide connections between processes; start the server with "
                 "--workers 1"
             )
+        if number > 1 and self.port:
+            # Sockets that share a port would share it with those of another server, too.
+            socket.create_server((self.host, self.port), family=family).close()
         listeners: list[socket.socket] = []
         for _ in range(number):
             port = listeners[0].getsockname()[1] if listeners else self.port

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -130,6 +131,25 @@ def test_the_client_of_the_docs_asks_a_server(model: Path, files: list[Path]) ->
         listener.close()
     assert answer["score"] == pytest.approx(1)
     assert answer["same"] is True
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no sockets share a port here")
+def test_a_port_is_shared_by_the_processes_of_one_server_only() -> None:
+    from likeness.service.address import Address
+
+    listeners = Address(port=0).listen(2)
+    try:
+        port = listeners[0].getsockname()[1]
+        assert listeners[1].getsockname()[1] == port
+        for number in (1, 2):
+            with pytest.raises(OSError, match="in use"):
+                Address(port=port).listen(number)
+    finally:
+        for listener in listeners:
+            listener.close()
+    for listener in (again := Address(port=port).listen(2)):
+        listener.close()
+    assert len(again) == 2
 
 
 def start(model: Path, *more: object) -> subprocess.Popen[str]:
