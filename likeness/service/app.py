@@ -177,7 +177,8 @@ def _add_state(app: FastAPI, service: Service, metrics: Metrics, local: bool) ->
     @app.get("/metrics", response_class=PlainTextResponse)
     async def prometheus() -> PlainTextResponse:
         """Counts and times in Prometheus' text format."""
-        return PlainTextResponse(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        text = await asyncio.to_thread(metrics.text)  # which asks the gallery, as /health does
+        return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_examples(app: FastAPI, service: Service) -> None:

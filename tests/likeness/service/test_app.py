@@ -869,6 +869,31 @@ def test_errors_of_the_operating_system_are_answered(
     assert "Quentin" not in caplog.text
 
 
+def test_metrics_wait_for_the_gallery_apart_and_do_without_it() -> None:
+    """A database that is slow holds up no other answer, and one that is gone no other number."""
+    from likeness.service.limits import Limits
+
+    threads: list[threading.Thread] = []
+
+    class Gone:
+        limits = Limits()
+
+        @property
+        def gallery(self) -> Any:
+            return self
+
+        def __len__(self) -> int:
+            threads.append(threading.current_thread())
+            raise ConnectionError("the database does not answer")
+
+    (got,) = of_app(Gone(), "GET", "/metrics")
+    assert got.status_code == 200
+    assert "likeness_uploads_in_progress 0.0" in got.text
+    assert "likeness_gallery_subjects" not in got.text
+    assert threads
+    assert threading.main_thread() not in threads
+
+
 @pytest.mark.parametrize("host", ["*", "*.example.org", "a*b"])
 def test_a_pattern_of_hosts_is_refused(host: str) -> None:
     with pytest.raises(ValueError, match="pattern"):
