@@ -144,7 +144,8 @@ class LanceGallery:
         with self._lock, self._readable():
             refuse_unknown(list(dict.fromkeys(subjects)), set(self._enrolments(subjects)))
             self._write(embeddings, subjects, replace=True)
-            self._erase_older()
+            if subjects:
+                self._erase_older()
 
     def remove(self, subjects: Sequence[str]) -> None:
         """Erases subjects, as ExactGallery.remove."""

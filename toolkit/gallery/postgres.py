@@ -151,7 +151,8 @@ class PostgresGallery:
     def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
         """Replaces enrolments, as ExactGallery.update."""
         self._write(embeddings, list(map(nfc, subjects)), replace=True)
-        self._server.erase()
+        if subjects:
+            self._server.erase()
 
     def remove(self, subjects: Sequence[str]) -> None:
         """Erases subjects, as ExactGallery.remove.

@@ -379,13 +379,23 @@ class _Collections:
         self.clear_up(state)
 
     def erase(self) -> None:
-        """Overwrites what was deleted from the file of the local mode; a server does so itself."""
+        """Overwrites what was deleted from the file of the local mode; a server does so itself.
+
+        Raises:
+            OSError: The file cannot be written, for example because the disk is full.
+        """
         if self._folder is None:
             return
         path = self._folder / "collection" / self._points / "storage.sqlite"
-        with closing(sqlite3.connect(path, timeout=10)) as database:
-            database.execute("PRAGMA secure_delete=ON")
-            database.execute("VACUUM")
+        try:
+            with closing(sqlite3.connect(path, timeout=10)) as database:
+                database.execute("PRAGMA secure_delete=ON")
+                database.execute("VACUUM")
+        except sqlite3.Error as error:
+            raise OSError(
+                f"{self.name}: the change was made, but what it removed is not overwritten in "
+                f"{path} ({_reason(error)}); make room, and remove or replace somebody again"
+            ) from None
 
     def count(self, state: _State) -> int:
         """How many subjects there are."""

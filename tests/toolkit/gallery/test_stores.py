@@ -6,6 +6,7 @@ import base64
 import json
 import pickle
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -161,6 +162,37 @@ def test_wrong_input_is_refused_and_changes_nothing(kind: str, place: Place) -> 
     gallery.close()
     with pytest.raises(ValueError, match=r"made with model 'a.*and not 'b"):
         open_gallery(where, other)
+
+
+@every
+def test_nothing_is_enrolled_replaced_removed_or_searched_without_an_error(
+    kind: str, place: Place
+) -> None:
+    gallery = open_gallery(place(kind).format(0), META)
+    nobody = embedded(np.zeros((0, 3)))
+    for size in (0, 2):
+        gallery.enrol(nobody, [])
+        gallery.update(nobody, [])
+        gallery.remove([])
+        assert gallery.search(nobody) == []
+        assert len(gallery) == size
+        gallery.enrol(embedded(np.eye(3)[:2]), ["ann", "bob"])
+    gallery.close()
+
+
+def test_a_file_of_qdrant_that_cannot_be_overwritten_is_named(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    gallery = open_gallery(place("qdrant").format(0), META)
+    gallery.enrol(embedded(np.eye(2)), ["ann", "bob"])
+    monkeypatch.setattr("sqlite3.connect", full)
+    with pytest.raises(OSError, match=r"change was made.*storage\.sqlite.*disk is full"):
+        gallery.remove(["ann"])
+    assert [entry.subject for entry in gallery.entries()] == ["bob"]
+    gallery.close()
 
 
 HOSTILE = (
