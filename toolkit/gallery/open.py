@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from eval.types import Embeddings
-from toolkit.gallery import faiss, lance, postgres, qdrant
+from toolkit.gallery import faiss, lance
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.location import location
+from toolkit.gallery.postgres import gallery as postgres
+from toolkit.gallery.qdrant import gallery as qdrant
 from toolkit.gallery.rules import Match
 from toolkit.gallery.store import FILE
 

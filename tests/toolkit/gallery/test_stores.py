@@ -20,10 +20,12 @@ import numpy as np
 import pytest
 
 from eval.types import Embeddings
-from toolkit.gallery import faiss, lance, postgres
+from toolkit.gallery import faiss, lance
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.location import location, masked
 from toolkit.gallery.open import exists, open_gallery, recall
+from toolkit.gallery.postgres import connection
+from toolkit.gallery.postgres import gallery as postgres
 
 META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
 ROOT = Path(__file__).parents[3]
@@ -273,7 +275,7 @@ def test_who_is_removed_or_replaced_is_in_no_file(
         assert form not in after
     assert any(form in after for form in traces(rows[6]))
     if kind == "own postgresql":
-        postgres._SERVERS.pop(folder.resolve()).cleanup()
+        connection._SERVERS.pop(folder.resolve()).cleanup()
         shutil.rmtree(folder.parent)
 
 
@@ -371,7 +373,7 @@ def test_an_index_finds_what_the_exact_search_finds(
         assert gallery._num_indexed() == 800
     if kind == "postgresql":
         with gallery._reading() as (cursor, _):
-            assert gallery._server._has_index(cursor)
+            assert gallery._tables.has_index(cursor)
     for each in (exact, gallery):
         each.remove(names[100:120])
         each.update(embedded(-rows[5:6]), ["s5"])
@@ -473,8 +475,8 @@ def test_a_lost_connection_is_said_and_made_anew(database: str) -> None:
     gallery = open_gallery(f"{database}#lost{next(_numbers)}", META)
     gallery.enrol(embedded(np.eye(2)), ["ann", "bob"])
     other = open_gallery(f"{database}#lost{next(_numbers)}", META)
-    pid = gallery._server._connection.info.backend_pid
-    with other._server.transaction() as cursor:
+    pid = gallery._connection._connected().info.backend_pid
+    with other._connection.transaction() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
     with pytest.raises(ConnectionError, match="does not answer"):
         len(gallery)
