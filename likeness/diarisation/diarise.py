@@ -26,6 +26,7 @@ from likeness.included import VOICE
 from modalities.speaker import long
 from modalities.speaker.activity import HOP_SECONDS
 from toolkit.data.items import Item
+from toolkit.gallery.rules import Gallery
 from toolkit.models.loaded import Loaded
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Names(NamedTuple):
         threshold: The score from which on a speaker is taken for somebody in it; None names nobody.
     """
 
-    gallery: Any
+    gallery: Gallery
     threshold: float | None
 
 

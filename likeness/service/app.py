@@ -51,6 +51,7 @@ from likeness.service.work import NO_EXTRAS, Extras, Service
 from likeness.verification import NO_DECISION, Comparer
 from toolkit.gallery import media
 from toolkit.gallery.open import open_gallery
+from toolkit.gallery.rules import Gallery
 
 MAX_FILES = 10  # of one enrolment
 _ON_LOOPBACK = Address()
@@ -474,7 +475,7 @@ def serve(
             store.close()
 
 
-def _say_media(store: Any, keeps: bool, say: Callable[[str], object]) -> None:
+def _say_media(store: Gallery, keeps: bool, say: Callable[[str], object]) -> None:
     """What is kept beside the gallery. What is left of subjects who are gone is erased first."""
     if store.folder is None:
         return
