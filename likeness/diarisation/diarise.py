@@ -102,7 +102,8 @@ def diarise(
     if isinstance(speakers, tuple):
         how = Clustering(cluster_threshold, *speakers)
     else:
-        how = Clustering(cluster_threshold, speakers or 1, speakers)
+        least = 1 if speakers is None else speakers
+        how = Clustering(cluster_threshold, least, speakers)
     loaded = model if isinstance(model, Model) else load(model, calibration=False)
     find = None if vad is None else by_network(vad)
     with items_of(recording, modality="speaker") as items:
