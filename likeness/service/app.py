@@ -90,7 +90,7 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
         metrics.show(
             "likeness_gallery_subjects", "Subjects who are enrolled.", lambda: len(service.gallery)
         )
-    work = _worker(service.limits)
+    work = _in_threads(service.limits)
     _add_pages(app)
     _add_state(app, service, metrics, local)
     _add_examples(app, service)
@@ -110,9 +110,9 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
     )
 
 
-def _worker(limits: Limits) -> Work:
+def _in_threads(limits: Limits) -> Work:
     """Runs tasks in worker threads, within their time, and gives their errors a status."""
-    workers = Workers(limits.workers, limits.work_seconds)
+    workers = Workers(limits.threads, limits.work_seconds)
 
     async def work(task: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
@@ -418,7 +418,7 @@ def serve(
     import uvicorn
 
     limits, model = limits or Limits(), comparer.model
-    model.embedder.share_cores(limits.workers)
+    model.embedder.share_cores(limits.threads)
     made = not token
     token = token or (worker.token if worker else secrets.token_urlsafe(24))
     if len(token) < MIN_TOKEN:

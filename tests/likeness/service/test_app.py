@@ -701,7 +701,7 @@ def ask_guard(
 def test_rates_queues_and_times_are_bounded() -> None:
     # the next is due after 100 seconds, however long this takes
     assert sorted(ask_guard(9, rate=0.01)) == [200] + [429] * 8
-    assert sorted(ask_guard(9, workers=1, waiting=2)) == [200] * 3 + [503] * 6
+    assert sorted(ask_guard(9, threads=1, waiting=2)) == [200] * 3 + [503] * 6
     assert ask_guard(chunks=(b"x",) * 9, pause=0.1, body_seconds=0.25) == [408]
     assert ask_guard(chunks=(b"x" * 60, b"x" * 60), max_bytes=100) == [413]
     bearer = (b"authorization", b"Bearer wrong")
@@ -716,8 +716,8 @@ def test_an_answer_in_lines_keeps_its_place_until_its_end() -> None:
     from likeness.service.guard import LINES
 
     plain, lines = [(b"content-type", b"text/plain")], [(b"content-type", LINES.encode())]
-    assert sorted(ask_guard(9, workers=1, waiting=2, answers=plain)) == [200] * 9
-    assert sorted(ask_guard(9, workers=1, waiting=2, answers=lines)) == [200] * 3 + [503] * 6
+    assert sorted(ask_guard(9, threads=1, waiting=2, answers=plain)) == [200] * 9
+    assert sorted(ask_guard(9, threads=1, waiting=2, answers=lines)) == [200] * 3 + [503] * 6
 
 
 def test_after_ten_wrong_tokens_even_the_right_token_is_refused() -> None:
@@ -776,7 +776,7 @@ def test_work_that_takes_too_long_is_given_up() -> None:
 
     class Slow:
         # A busy machine needs a while to begin the first work.
-        limits, gallery = Limits(workers=1, work_seconds=1.0), None
+        limits, gallery = Limits(threads=1, work_seconds=1.0), None
 
         def verify(self, first: bytes, second: bytes, chosen: object = ()) -> None:
             begun.append(first)

@@ -70,7 +70,7 @@ def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(
     loaded = load.load(str(model))
     sent = [file.read_bytes() for file in files[:20]]
     sent[3] = b"no sound"
-    got = asked(Service(loaded, limits=Limits(workers=2)), sent)
+    got = asked(Service(loaded, limits=Limits(threads=2)), sent)
     assert (got.status_code, got.headers["content-type"]) == (200, "application/x-ndjson")
     lines = [json.loads(line) for line in got.text.splitlines()]
     assert [line["file"] for line in lines] == list(range(20))
@@ -183,6 +183,7 @@ def test_two_processes_share_a_gallery(model: Path, files: list[Path]) -> None:
         url = re.search(r"http://\S+/", server.stdout.readline())
         assert url is not None
         while len(processes_of(server.pid)) < 2:
+            assert server.poll() is None
             time.sleep(0.1)
 
         def alive() -> set[int]:
@@ -207,6 +208,7 @@ def test_two_processes_share_a_gallery(model: Path, files: list[Path]) -> None:
         crashed = max(before)
         os.kill(crashed, signal.SIGKILL)
         while crashed in alive() or len(alive()) < 2:
+            assert server.poll() is None
             time.sleep(0.1)
         assert subjects() == [1] * 20
         server.send_signal(signal.SIGINT)
