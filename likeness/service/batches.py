@@ -220,9 +220,11 @@ class Workers:
         self._waiting.append(waiting)
         self._threads.submit(self._turn)
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._seconds) as time:
                 return await waiting.answered
         except TimeoutError:
+            if not time.expired():  # it is the task's own, of a network disk for instance
+                raise
             try:
                 waiting.waiting.pop()
                 outcome = "nothing was done: try again, or send less"

@@ -148,6 +148,17 @@ def test_who_is_gone_or_late_is_not_worked_for() -> None:
     assert begun == []
 
 
+def test_a_time_out_of_the_task_itself_is_not_that_of_the_server() -> None:
+    async def ask() -> None:
+        def fail() -> None:
+            raise TimeoutError(110, "Connection timed out")
+
+        await Workers(1, 60).work(fail)
+
+    with pytest.raises(TimeoutError, match="Connection"):
+        asyncio.run(ask())
+
+
 def test_a_batch_of_a_trained_network_gives_the_scores_of_single_requests() -> None:
     torch.manual_seed(0)
     frontend = KaldiFbank(num_mels=16)
