@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ class Address:
             OSError: The address is not of this machine, or another server listens there.
             ValueError: Several are asked for, and this system has no sockets that share a port.
         """
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         if number > 1 and not hasattr(socket, "SO_REUSEPORT"):
             raise ValueError(
                 "this system does not divide connections between processes; start the server with "
@@ -36,16 +36,26 @@ class Address:
             )
         if number > 1 and self.port:
             # Sockets that share a port would share it with those of another server, too.
-            socket.create_server((self.host, self.port), family=family).close()
+            self._bound(self.port, shares=False).close()
         listeners: list[socket.socket] = []
         for _ in range(number):
             port = listeners[0].getsockname()[1] if listeners else self.port
-            listeners.append(
-                socket.create_server(
-                    (self.host, port), family=family, backlog=256, reuse_port=number > 1
-                )
-            )
+            listeners.append(self._bound(port, shares=number > 1))
         return listeners
+
+    def _bound(self, port: int, *, shares: bool) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            return socket.create_server(
+                (self.host, port), family=family, backlog=256, reuse_port=shares
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise OSError(
+                f"port {port} of {self.host} is in use by another server; stop it, or choose "
+                "another --port (0 takes a free one)"
+            ) from None
 
     @property
     def all_names(self) -> list[str]:

@@ -546,7 +546,7 @@ def test_what_cannot_be_served_is_refused_at_the_start(
             "was made with model 'bbbb": ("--gallery", tmp_path / "other"),
             "at least 16 are needed": ("--token", "short"),
             "threshold nan": ("--threshold", "nan"),
-            "Address already in use": ("--port", taken.getsockname()[1]),
+            "choose another --port": ("--port", taken.getsockname()[1]),
         }
         for message, arguments in cases.items():
             assert likeness("serve", "--model", model, "--port", 0, *arguments) == 2
