@@ -46,7 +46,7 @@ def networks() -> dict[str, Any]:
     with torch.no_grad():
         for _ in range(5):
             speaker(export.waves(16_000)[0])
-            face(export._images((3, 112, 112))[-1])
+            face(export.images((3, 112, 112))[-1])
     return {
         "ResNet34, voices": speaker.eval(),
         "IResNet18, faces": face.eval(),
@@ -100,7 +100,7 @@ def main() -> None:
     table("model", "precision", "MB", "ms, one", "ms, each of 8", "speed", "cosines differ by")
     for name, embedder in networks().items():
         is_face = "faces" in name
-        batches = export._images((3, 112, 112)) if is_face else export.waves(16_000)
+        batches = export.images((3, 112, 112)) if is_face else export.waves(16_000)
         proto, frontend = export.translate(embedder, batches[-1], "images" if is_face else "waves")
         arrays = [batch.numpy() for batch in batches]
         calibration = [array[: max(1, len(array) // 3)] for array in arrays]

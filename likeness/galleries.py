@@ -19,7 +19,7 @@ from toolkit.data.items import Item
 from toolkit.data.reading import Bad
 from toolkit.gallery.location import masked
 from toolkit.gallery.open import exists, open_gallery
-from toolkit.gallery.rules import Entry
+from toolkit.gallery.rules import Entry, Gallery
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
@@ -30,7 +30,7 @@ WRITTEN = (*DELIMITERS, ".json")
 @contextmanager
 def opened(
     name: str | Path, meta: Mapping[str, str] | None, *, makes: bool = False
-) -> Iterator[Any]:
+) -> Iterator[Gallery]:
     """Open a gallery, and close it at the end.
 
     Args:
@@ -172,7 +172,7 @@ def enrol(
         return Enrolled(len(kept), len(set(names)), skipped, bad, repeated, len(gallery))
 
 
-def _write(gallery: Any, rows: Embeddings, names: Sequence[str], replaced: set[str]) -> None:
+def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: set[str]) -> None:
     """Enrol rows; of subjects who are replaced in place of what they had."""
     for chosen, store in (
         ([i for i, name in enumerate(names) if name in replaced], gallery.update),
@@ -337,7 +337,7 @@ class Found:
 
 
 def search(
-    gallery: Any,
+    gallery: Gallery,
     model: Loaded,
     inputs: Any,
     *,

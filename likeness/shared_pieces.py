@@ -10,6 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,6 +41,7 @@ _PLAN = "plan.json"
 _MAX_PLAN = 1 << 24  # bytes
 _MOST_PIECES = 10**6  # their numbers have six digits
 _PAUSE_SECONDS = 5.0  # between two looks at what others do
+_LOOKS_AT_PLAN = 5  # until a plan that cannot be read is taken for damaged, a second apart
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def embed_pieces(
         OSError: The place cannot be read or written.
     """
     check_unique(items, "items to embed")
-    plan = _agreed(model, items, place, piece_items)
+    plan = _agreed(model, items, place, piece_items, sleep)
     numbers = _Numbers()
     with claims.working(place, 60 * lease_minutes) as worker:
         while True:
@@ -249,7 +251,13 @@ class _Broken(ValueError):
     """The file of a piece cannot be read, or is not of that piece."""
 
 
-def _agreed(model: Loaded, items: Sequence[Item], place: Place, piece_items: int) -> _Plan:
+def _agreed(
+    model: Loaded,
+    items: Sequence[Item],
+    place: Place,
+    piece_items: int,
+    sleep: Callable[[float], object],
+) -> _Plan:
     """The plan, which is that of every other worker here.
 
     Raises:
@@ -269,7 +277,7 @@ def _agreed(model: Loaded, items: Sequence[Item], place: Place, piece_items: int
             f"{_MOST_PIECES} are allowed: give --piece-items another number"
         )
     if not place.create(_PLAN, json.dumps(content).encode()):
-        before = _read_plan(place).content
+        before = _plan_of_others(place, sleep).content
         differ = sorted(key for key in content if before.get(key) != content[key])
         if differ:
             raise ValueError(
@@ -278,6 +286,18 @@ def _agreed(model: Loaded, items: Sequence[Item], place: Place, piece_items: int
                 "another place"
             )
     return plan
+
+
+def _plan_of_others(place: Place, sleep: Callable[[float], object]) -> _Plan:
+    """The plan of the worker that was first.
+
+    Where a file system has no links, the file is there a moment before its content is.
+    """
+    for _ in range(_LOOKS_AT_PLAN - 1):
+        with suppress(ValueError):
+            return _read_plan(place)
+        sleep(1.0)
+    return _read_plan(place)
 
 
 def _read_plan(place: Place) -> _Plan:

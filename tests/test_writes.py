@@ -115,7 +115,7 @@ ALLOWED = {
     "toolkit/gallery/lance.py": dict.fromkeys(
         ("LanceGallery.__init__", "LanceGallery._erase_older"), _TABLE
     ),
-    "toolkit/gallery/qdrant.py": {"_Collections.erase": "SQLite's transactions"},
+    "toolkit/gallery/qdrant/points.py": {"Collections.erase": "SQLite's transactions"},
     "toolkit/gallery/store.py": {"Enrolments.__init__": "SQLite's transactions"},
     "toolkit/training/log.py": {
         "Log.__init__": "entries are appended; a half line is dropped when the run goes on"

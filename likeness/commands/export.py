@@ -107,6 +107,7 @@ def export(
     costs no more than --max-loss on your --trials.
     """
     refuse_idle(context, ("precision",), "--for likeness", runtime == "likeness")
+    refuse_idle(context, ("size",), "--for likeness or openvino", runtime != "sherpa-onnx")
     refuse_idle(context, ("calibrate",), "--precision int8", precision == "int8")
     refuse_idle(
         context, ("trials",), "--precision float16 or --precision int8", precision != "float32"

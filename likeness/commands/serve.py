@@ -194,7 +194,7 @@ def serve(
             limits=Limits(
                 max_bytes=max_bytes,
                 rate=rate,
-                workers=threads or max(1, min(4, num_cores() // workers)),
+                threads=threads or max(1, min(4, num_cores() // workers)),
             ),
             extras=Extras(measured, reason, to_try, keep_media, about(model)),
             worker=worker,

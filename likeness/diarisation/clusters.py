@@ -43,7 +43,8 @@ class Clustering:
     least_windows: int = 5
 
     def __post_init__(self) -> None:
-        if self.least_speakers < 1 or (self.most_speakers or 1e9) < self.least_speakers:
+        most = np.inf if self.most_speakers is None else self.most_speakers
+        if not 1 <= self.least_speakers <= most:
             raise ValueError(
                 f"from {self.least_speakers} to {self.most_speakers} speakers: give at least 1, "
                 "and no smaller number as the most"

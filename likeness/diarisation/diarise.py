@@ -26,6 +26,7 @@ from likeness.included import VOICE
 from modalities.speaker import long
 from modalities.speaker.activity import HOP_SECONDS
 from toolkit.data.items import Item
+from toolkit.gallery.rules import Gallery
 from toolkit.models.loaded import Loaded
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Names(NamedTuple):
         threshold: The score from which on a speaker is taken for somebody in it; None names nobody.
     """
 
-    gallery: Any
+    gallery: Gallery
     threshold: float | None
 
 
@@ -101,7 +102,8 @@ def diarise(
     if isinstance(speakers, tuple):
         how = Clustering(cluster_threshold, *speakers)
     else:
-        how = Clustering(cluster_threshold, speakers or 1, speakers)
+        least = 1 if speakers is None else speakers
+        how = Clustering(cluster_threshold, least, speakers)
     loaded = model if isinstance(model, Model) else load(model, calibration=False)
     find = None if vad is None else by_network(vad)
     with items_of(recording, modality="speaker") as items:

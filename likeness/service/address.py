@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,25 +23,44 @@ class Address:
     names: Sequence[str] = ()
 
     def listen(self, number: int = 1) -> list[socket.socket]:
-        """Bind the address: by one socket, or by several between which connections are divided."""
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        """Bind the address: by one socket, or by several between which connections are divided.
+
+        Raises:
+            OSError: The address is not of this machine, or another server listens there.
+            ValueError: Several are asked for, and this system has no sockets that share a port.
+        """
         if number > 1 and not hasattr(socket, "SO_REUSEPORT"):
             raise ValueError(
                 "this system does not divide connections between processes; start the server with "
                 "--workers 1"
             )
+        if number > 1 and self.port:
+            # Sockets that share a port would share it with those of another server, too.
+            self._bound(self.port, shares=False).close()
         listeners: list[socket.socket] = []
         for _ in range(number):
             port = listeners[0].getsockname()[1] if listeners else self.port
-            listener = socket.create_server(
-                (self.host, port), family=family, backlog=256, reuse_port=number > 1
-            )
-            # Connections inherit it. Without it the end of every answer waits for the client to
-            # acknowledge its beginning, which takes 40 ms. asyncio would set it only for sockets
-            # whose protocol is named, which those of create_server are not.
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            listeners.append(listener)
+            listeners.append(self._bound(port, shares=number > 1))
         return listeners
+
+    def _bound(self, port: int, *, shares: bool) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            listener = socket.create_server(
+                (self.host, port), family=family, backlog=256, reuse_port=shares
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise OSError(
+                f"port {port} of {self.host} is in use by another server; stop it, or choose "
+                "another --port (0 takes a free one)"
+            ) from None
+        # Connections inherit it. Without it the end of every answer waits for the client to
+        # acknowledge its beginning, which takes 40 ms. asyncio would set it only for sockets whose
+        # protocol is named, which those of create_server are not.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
 
     @property
     def all_names(self) -> list[str]:

@@ -51,6 +51,7 @@ from likeness.service.work import NO_EXTRAS, Extras, Service
 from likeness.verification import NO_DECISION, Comparer
 from toolkit.gallery import media
 from toolkit.gallery.open import open_gallery
+from toolkit.gallery.rules import Gallery
 
 MAX_FILES = 10  # of one enrolment
 _ON_LOOPBACK = Address()
@@ -89,7 +90,7 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
         metrics.show(
             "likeness_gallery_subjects", "Subjects who are enrolled.", lambda: len(service.gallery)
         )
-    work = _worker(service.limits)
+    work = _in_threads(service.limits)
     _add_pages(app)
     _add_state(app, service, metrics, local)
     _add_examples(app, service)
@@ -109,9 +110,9 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
     )
 
 
-def _worker(limits: Limits) -> Work:
+def _in_threads(limits: Limits) -> Work:
     """Runs tasks in worker threads, within their time, and gives their errors a status."""
-    workers = Workers(limits.workers, limits.work_seconds)
+    workers = Workers(limits.threads, limits.work_seconds)
 
     async def work(task: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
@@ -177,7 +178,8 @@ def _add_state(app: FastAPI, service: Service, metrics: Metrics, local: bool) ->
     @app.get("/metrics", response_class=PlainTextResponse)
     async def prometheus() -> PlainTextResponse:
         """Counts and times in Prometheus' text format."""
-        return PlainTextResponse(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        text = await asyncio.to_thread(metrics.text)  # which asks the gallery, as /health does
+        return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_examples(app: FastAPI, service: Service) -> None:
@@ -416,7 +418,7 @@ def serve(
     import uvicorn
 
     limits, model = limits or Limits(), comparer.model
-    model.embedder.share_cores(limits.workers)
+    model.embedder.share_cores(limits.threads)
     made = not token
     token = token or (worker.token if worker else secrets.token_urlsafe(24))
     if len(token) < MIN_TOKEN:
@@ -473,7 +475,7 @@ def serve(
             store.close()
 
 
-def _say_media(store: Any, keeps: bool, say: Callable[[str], object]) -> None:
+def _say_media(store: Gallery, keeps: bool, say: Callable[[str], object]) -> None:
     """What is kept beside the gallery. What is left of subjects who are gone is erased first."""
     if store.folder is None:
         return

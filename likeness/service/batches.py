@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -193,6 +194,7 @@ class Workers:
     def __init__(self, number: int, seconds: float):
         self._seconds = seconds
         self._waiting: deque[_Task] = deque()
+        self._taking = Lock()
         self._threads = ThreadPoolExecutor(number, thread_name_prefix="likeness")
 
     async def work(
@@ -218,9 +220,11 @@ class Workers:
         self._waiting.append(waiting)
         self._threads.submit(self._turn)
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._seconds) as time:
                 return await waiting.answered
         except TimeoutError:
+            if not time.expired():  # it is the task's own, of a network disk for instance
+                raise
             try:
                 waiting.waiting.pop()
                 outcome = "nothing was done: try again, or send less"
@@ -234,19 +238,22 @@ class Workers:
             # Where nobody waits any more the uploads go, and a task that has not begun never does.
             waiting.waiting.clear()
 
+    def _take(self, *, only_joining: bool) -> _Task | None:
+        """Take the task that has waited longest; None where there is none, or where it has to join
+        others and may not.
+        """
+        with self._taking:  # another thread must not take it after this one has looked at it
+            if not self._waiting or (only_joining and not self._waiting[0].joins):
+                return None
+            return self._waiting.popleft()
+
     def _turn(self) -> None:
         """Work on the task that has waited longest, and on those that may join it.
 
         There is one turn for every task, so that a turn may find that nothing is left.
         """
         taken: list[tuple[_Task, Question]] = []
-        while True:
-            try:
-                if taken and not self._waiting[0].joins:
-                    break
-                task = self._waiting.popleft()
-            except IndexError:  # another thread may take tasks meanwhile
-                break
+        while (task := self._take(only_joining=bool(taken))) is not None:
             question = task.begin()
             if question is not None:
                 taken.append((task, question))

@@ -260,7 +260,7 @@ class Guard:
             )
 
     def _refuse_when_busy(self) -> None:
-        if self.metrics.busy >= self.limits.workers + self.limits.waiting:
+        if self.metrics.busy >= self.limits.threads + self.limits.waiting:
             raise HTTPException(503, BUSY, {"Retry-After": "1"})
 
 

@@ -23,7 +23,7 @@ class Limits:
         connections: open at once.
         work_seconds: for an upload to wait, be embedded and be compared.
         rate: requests per second and client address, and twice as many at once; 0 is no limit.
-        workers: uploads that are worked on at once.
+        threads: uploads that a process works on at once.
         waiting: uploads that may wait beside them.
         max_seconds: of one recording.
         long_seconds: of one recording of which is asked who speaks when.
@@ -40,7 +40,7 @@ class Limits:
     connections: int = 400
     work_seconds: float = 120.0
     rate: float = 200.0
-    workers: int = 2
+    threads: int = 2
     waiting: int = 100
     max_seconds: float = 60.0
     long_seconds: float = 900.0

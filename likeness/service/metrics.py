@@ -61,7 +61,11 @@ class Metrics(Collector):
         self._in_progress.set(number)
 
     def show(self, name: str, about: str, number: Callable[[], float]) -> None:
-        """Add a number that is asked for whenever the metrics are read."""
+        """Add a number that is asked for whenever the metrics are read.
+
+        It is left out where asking raises ConnectionError: a database that does not answer takes
+        no other number away.
+        """
         self._shown[name] = about, number
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -79,7 +83,11 @@ class Metrics(Collector):
         prometheus_client would leave these out only for the whole process.
         """
         for name, (about, number) in self._shown.items():
-            yield GaugeMetricFamily(name, about, value=number())
+            try:
+                value = number()
+            except ConnectionError:
+                continue
+            yield GaugeMetricFamily(name, about, value=value)
         counted: Any = self._registry
         if METRICS_FOLDER in os.environ:
             counted = MultiProcessCollector(None)  # type: ignore[no-untyped-call]

@@ -89,6 +89,14 @@ def test_a_change_without_a_pause_is_found_by_the_votes(tmp_path: Path) -> None:
     assert (first.speaker, second.speaker) == ("speaker-1", "speaker-2")
 
 
+@pytest.mark.parametrize("speakers", [0, (0, 2), (1, 0), (3, 2), -1])
+def test_numbers_of_speakers_that_nobody_can_mean_are_refused(
+    speakers: int | tuple[int, int],
+) -> None:
+    with pytest.raises(ValueError, match="speakers: give at least 1"):
+        likeness.diarise("talk.wav", speakers=speakers)
+
+
 @pytest.mark.parametrize(("bounds", "number"), [((1, 1), 1), ((2, 2), 2), ((1, 2), 2), ((3, 9), 3)])
 def test_the_number_of_speakers_is_kept(
     tmp_path: Path, bounds: tuple[int, int], number: int

@@ -108,7 +108,7 @@ def served(model: likeness.Model, files: dict[str, bytes]) -> dict[str, Any]:
     from likeness.service.limits import Limits
     from likeness.service.work import Service
 
-    service = Service(model.loaded, limits=Limits(workers=2))
+    service = Service(model.loaded, limits=Limits(threads=2))
 
     async def ask() -> Any:
         transport = httpx.ASGITransport(app=make_app(service, token="t" * 16))

@@ -257,6 +257,28 @@ def test_a_worker_that_is_stopped_gives_its_piece_back(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_plan_that_is_about_to_be_written_is_waited_for(
+    model: Path, items: list[Item], place: Place, tmp_path: Path
+) -> None:
+    loaded = load_to_embed(str(model))
+    other = claims.open_place(str(tmp_path / "other"))
+    shared_pieces.embed_pieces(loaded, items, other, piece_items=8)
+    plan = other.read("plan.json", 1 << 20)
+    slept: list[float] = []
+
+    def written(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            place.write("plan.json", plan)
+
+    place.write("plan.json", b"")
+    done = shared_pieces.embed_pieces(loaded, items, place, piece_items=8, sleep=written)
+    assert (len(slept), done.missing) == (2, [])
+    place.write("plan.json", b"")
+    with pytest.raises(ValueError, match="damaged"):
+        shared_pieces.embed_pieces(loaded, items, place, piece_items=8, sleep=slept.append)
+
+
 def test_a_damaged_plan_and_a_place_without_one(place: Place) -> None:
     with pytest.raises(FileNotFoundError, match="no pieces"):
         shared_pieces.progress(place)

@@ -11,9 +11,9 @@ There are five stores with the same methods (Gallery in rules.py); this file has
     LanceGallery
         a LanceDB table, which need not fit into memory (lance.py)
     QdrantGallery
-        Qdrant, in a folder or on a server (qdrant.py)
+        Qdrant, in a folder or on a server (qdrant/)
     PostgresGallery
-        PostgreSQL with pgvector, which many processes share (postgres.py)
+        PostgreSQL with pgvector, which many processes share (postgres/)
 
 These are the methods:
 
@@ -223,7 +223,7 @@ class ExactGallery:
         refuse_other(self.meta, self._store.dim, probes, k)
         with self.lock:
             count = len(self.names)
-            if not count:
+            if not count or not probes.ids:
                 return [()] * len(probes.ids)
             asked = as_asked(probes.matrix, self.b_theta, self.similarity)
             num_candidates = min(k + EXTRA, count)

@@ -34,6 +34,7 @@ from toolkit.gallery.rules import (
     joined,
     pooled,
     ranked,
+    reason,
     refuse_names,
     refuse_other,
     refuse_similarity,
@@ -144,7 +145,8 @@ class LanceGallery:
         with self._lock, self._readable():
             refuse_unknown(list(dict.fromkeys(subjects)), set(self._enrolments(subjects)))
             self._write(embeddings, subjects, replace=True)
-            self._erase_older()
+            if subjects:
+                self._erase_older()
 
     def remove(self, subjects: Sequence[str]) -> None:
         """Erases subjects, as ExactGallery.remove."""
@@ -231,9 +233,8 @@ class LanceGallery:
         ):
             raise
         except BaseException as error:  # a panic of Rust is not an Exception
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise ValueError(
-                f"{self.folder}: its table cannot be read or changed ({reason}); if it is "
+                f"{self.folder}: its table cannot be read or changed ({reason(error)}); if it is "
                 "damaged, restore a copy or use another folder"
             ) from None
 

@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
 from eval.types import Embeddings
-from toolkit.gallery import faiss, lance, postgres, qdrant
+from toolkit.gallery import faiss, lance
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.location import location
-from toolkit.gallery.rules import Match
+from toolkit.gallery.postgres import gallery as postgres
+from toolkit.gallery.qdrant import gallery as qdrant
+from toolkit.gallery.rules import Gallery
 from toolkit.gallery.store import FILE
 
 
-class Searchable(Protocol):
-    """What every store can do that a comparison of two stores needs."""
-
-    def search(
-        self, probes: Embeddings, k: int = 5, threshold: float | None = None
-    ) -> list[tuple[Match, ...]]:
-        """Finds the k most similar subjects of every probe, best first."""
-        ...
-
-
-def recall(gallery: Searchable, exact: Searchable, probes: Embeddings, k: int = 10) -> float:
+def recall(gallery: Gallery, exact: Gallery, probes: Embeddings, k: int = 10) -> float:
     """Measures the recall@k of a gallery against exact search.
 
     This is the share of the k best subjects by `exact` that `gallery` finds too, as a mean over the
@@ -76,7 +67,7 @@ def exists(place: str | PathLike[str]) -> bool:
     return lance.holds(folder) if where.kind == "lance" else _is_folder_of_gallery(folder)
 
 
-def open_gallery(place: str | PathLike[str], meta: Mapping[str, str] | None = None) -> Any:
+def open_gallery(place: str | PathLike[str], meta: Mapping[str, str] | None = None) -> Gallery:
     """Opens the gallery at a place, or makes one there.
 
     Args:
@@ -87,7 +78,7 @@ def open_gallery(place: str | PathLike[str], meta: Mapping[str, str] | None = No
         meta: The meta of the embeddings to come; may be None where there is a gallery.
 
     Returns:
-        The gallery, see toolkit.gallery.rules.Gallery.
+        The gallery.
 
     Raises:
         ValueError: The gallery is of another model, damaged, or used by another process; or the

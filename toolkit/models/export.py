@@ -199,7 +199,7 @@ def inputs_of(model: Loaded, size: tuple[int, int] | None = None) -> Inputs:
     """
     shape, read = _shape_and_read(model, size)
     if len(shape) == 3:
-        return Inputs(shape, read, "images", _images(cast(tuple[int, int, int], shape)))
+        return Inputs(shape, read, "images", images(cast(tuple[int, int, int], shape)))
     return Inputs(shape, read, "waves", waves(rate_hz_of(model)))
 
 
@@ -470,7 +470,7 @@ def waves(rate_hz: int) -> list[Tensor]:
     return batches
 
 
-def _images(shape: tuple[int, int, int]) -> list[Tensor]:
+def images(shape: tuple[int, int, int]) -> list[Tensor]:
     """Return images of smooth random levels from 0 to 255."""
     generator = torch.Generator().manual_seed(0)
     channels, height, width = shape

@@ -18,7 +18,7 @@ import re
 import socket
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -274,15 +274,10 @@ class Worker:
                 for piece in range(num_pieces)
                 if piece not in found.done and piece not in found.claims
             ]
-            lapsed = (
-                Claim(claim.piece, claim.attempt + 1)
-                for claim in sorted(found.claims.values(), key=lambda claim: claim.piece)
-                if Claim(claim.piece, claim.attempt + 1) not in lost and self._is_lapsed(claim)
-            )
             free = [claim for claim in free if claim not in lost]
             # Workers that start together begin at different pieces.
-            first = free[zlib.crc32(self.name.encode()) % len(free)] if free else None
-            claim = first or next(lapsed, None)
+            claim = free[zlib.crc32(self.name.encode()) % len(free)] if free else None
+            claim = claim or self._lapsed(found, lost)
             if claim is None or self.place.create(claim.name, self._content()):
                 return claim
             lost.add(claim)
@@ -315,11 +310,21 @@ class Worker:
         stated = {"worker": self.name, "lease_seconds": self.lease_seconds}
         return json.dumps(stated).encode()
 
-    def _is_lapsed(self, claim: Claim) -> bool:
-        """Whether the owner of a claim has not written it for the time of its lease."""
+    def _lapsed(self, found: Survey, lost: Collection[Claim]) -> Claim | None:
+        """The claim by which the first piece is taken over whose owner is taken for dead."""
+        if not found.claims:
+            return None
         own = _own_file(self.name)
         self.place.write(own, self._content())
-        now = self.place.written_at(own)
+        now = self.place.written_at(own)  # by the store's clock
+        for claim in sorted(found.claims.values(), key=lambda claim: claim.piece):
+            following = Claim(claim.piece, claim.attempt + 1)
+            if following not in lost and self._is_lapsed(claim, now):
+                return following
+        return None
+
+    def _is_lapsed(self, claim: Claim, now: float) -> bool:
+        """Whether the owner of a claim has not written it for the time of its lease."""
         try:
             written = self.place.written_at(claim.name)
         except FileNotFoundError:  # given back, or done, a moment ago

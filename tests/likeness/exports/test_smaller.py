@@ -178,6 +178,7 @@ class Same(nn.Module):
         (["m.onnx", "--calibrate", "."], "--precision int8"),
         (["m.onnx", "--max-loss", "1"], "--trials"),
         (["m.xml", "--for", "openvino", "--precision", "int8"], "--for likeness"),
+        (["m.onnx", "--for", "sherpa-onnx", "--size", "9x9"], "--for likeness or openvino"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(

@@ -546,7 +546,7 @@ def test_what_cannot_be_served_is_refused_at_the_start(
             "was made with model 'bbbb": ("--gallery", tmp_path / "other"),
             "at least 16 are needed": ("--token", "short"),
             "threshold nan": ("--threshold", "nan"),
-            "Address already in use": ("--port", taken.getsockname()[1]),
+            "choose another --port": ("--port", taken.getsockname()[1]),
         }
         for message, arguments in cases.items():
             assert likeness("serve", "--model", model, "--port", 0, *arguments) == 2
@@ -701,7 +701,7 @@ def ask_guard(
 def test_rates_queues_and_times_are_bounded() -> None:
     # the next is due after 100 seconds, however long this takes
     assert sorted(ask_guard(9, rate=0.01)) == [200] + [429] * 8
-    assert sorted(ask_guard(9, workers=1, waiting=2)) == [200] * 3 + [503] * 6
+    assert sorted(ask_guard(9, threads=1, waiting=2)) == [200] * 3 + [503] * 6
     assert ask_guard(chunks=(b"x",) * 9, pause=0.1, body_seconds=0.25) == [408]
     assert ask_guard(chunks=(b"x" * 60, b"x" * 60), max_bytes=100) == [413]
     bearer = (b"authorization", b"Bearer wrong")
@@ -716,8 +716,8 @@ def test_an_answer_in_lines_keeps_its_place_until_its_end() -> None:
     from likeness.service.guard import LINES
 
     plain, lines = [(b"content-type", b"text/plain")], [(b"content-type", LINES.encode())]
-    assert sorted(ask_guard(9, workers=1, waiting=2, answers=plain)) == [200] * 9
-    assert sorted(ask_guard(9, workers=1, waiting=2, answers=lines)) == [200] * 3 + [503] * 6
+    assert sorted(ask_guard(9, threads=1, waiting=2, answers=plain)) == [200] * 9
+    assert sorted(ask_guard(9, threads=1, waiting=2, answers=lines)) == [200] * 3 + [503] * 6
 
 
 def test_after_ten_wrong_tokens_even_the_right_token_is_refused() -> None:
@@ -776,7 +776,7 @@ def test_work_that_takes_too_long_is_given_up() -> None:
 
     class Slow:
         # A busy machine needs a while to begin the first work.
-        limits, gallery = Limits(workers=1, work_seconds=1.0), None
+        limits, gallery = Limits(threads=1, work_seconds=1.0), None
 
         def verify(self, first: bytes, second: bytes, chosen: object = ()) -> None:
             begun.append(first)
@@ -867,6 +867,31 @@ def test_errors_of_the_operating_system_are_answered(
         assert got.json()["error"].startswith("the server could not do this")
     assert caplog.text.count(f"a request ended in {type(error).__name__}: ") == 3
     assert "Quentin" not in caplog.text
+
+
+def test_metrics_wait_for_the_gallery_apart_and_do_without_it() -> None:
+    """A database that is slow holds up no other answer, and one that is gone no other number."""
+    from likeness.service.limits import Limits
+
+    threads: list[threading.Thread] = []
+
+    class Gone:
+        limits = Limits()
+
+        @property
+        def gallery(self) -> Any:
+            return self
+
+        def __len__(self) -> int:
+            threads.append(threading.current_thread())
+            raise ConnectionError("the database does not answer")
+
+    (got,) = of_app(Gone(), "GET", "/metrics")
+    assert got.status_code == 200
+    assert "likeness_uploads_in_progress 0.0" in got.text
+    assert "likeness_gallery_subjects" not in got.text
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize("host", ["*", "*.example.org", "a*b"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,36 @@ def test_batches_are_bounded_and_small_for_sound_on_a_cpu() -> None:
     assert network.batches == [1, 1, 1]
 
 
+def test_a_worker_that_has_a_batch_takes_only_what_may_join_it() -> None:
+    """Also where a second worker comes between its look at what waits first and its taking that."""
+    network, workers = Network(), Workers(1, 60)
+    seconds: list[threading.Thread] = []
+
+    class Waiting(deque[Any]):
+        def __getitem__(self, place: Any) -> Any:
+            first = super().__getitem__(place)
+            if not seconds:
+                seconds.append(threading.Thread(target=workers._turn))
+                seconds[0].start()
+                seconds[0].join(0.3)  # it may have to wait for this worker
+            return first
+
+    async def ask() -> Any:
+        tasks = [
+            batches._Task(lambda: asking(network, 1), True),
+            batches._Task(lambda: asking(network, 2), True),
+            batches._Task(threading.current_thread, False),
+        ]
+        workers._waiting = Waiting(tasks)
+        workers._turn()
+        seconds[0].join()
+        return await asyncio.gather(*(task.answered for task in tasks))
+
+    *embedded, alone = asyncio.run(ask())
+    assert embedded == [[[1, 1]], [[2, 2]]]
+    assert alone is seconds[0]
+
+
 def test_who_is_gone_or_late_is_not_worked_for() -> None:
     begun: list[str] = []
 
@@ -115,6 +146,17 @@ def test_who_is_gone_or_late_is_not_worked_for() -> None:
 
     asyncio.run(ask())
     assert begun == []
+
+
+def test_a_time_out_of_the_task_itself_is_not_that_of_the_server() -> None:
+    async def ask() -> None:
+        def fail() -> None:
+            raise TimeoutError(110, "Connection timed out")
+
+        await Workers(1, 60).work(fail)
+
+    with pytest.raises(TimeoutError, match="Connection"):
+        asyncio.run(ask())
 
 
 def test_a_batch_of_a_trained_network_gives_the_scores_of_single_requests() -> None:

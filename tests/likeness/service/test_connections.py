@@ -233,7 +233,7 @@ def test_who_opens_many_connections_loses_one_of_its_own() -> None:
 
 
 def test_slow_bodies_take_no_place() -> None:
-    with serving(workers=1, waiting=1) as port, ExitStack() as stack:
+    with serving(threads=1, waiting=1) as port, ExitStack() as stack:
         opened = [stack.enter_context(connect(port)) for _ in range(10)]
         for entry in opened:
             entry.sendall(BODY_BEGUN)

