@@ -223,7 +223,7 @@ class ExactGallery:
         refuse_other(self.meta, self._store.dim, probes, k)
         with self.lock:
             count = len(self.names)
-            if not count:
+            if not count or not probes.ids:
                 return [()] * len(probes.ids)
             asked = as_asked(probes.matrix, self.b_theta, self.similarity)
             num_candidates = min(k + EXTRA, count)

@@ -23,7 +23,7 @@ MAX_SUBJECT = 256  # characters of a name
 _APPLICATION = 0x4C4B4E53  # "LKNS", in the file's header
 _MAX_META = 1 << 16  # characters
 _MAX_DIM = 1 << 16
-_MAX_NUMBER = 1e35  # in an embedding, so that the norm of the longest is a float32
+MAX_NUMBER = 1e35  # in an embedding, so that the norm of the longest is a float32
 _BLOCK = 1 << 14  # rows read at once
 _ASKED = 500  # subjects named in one statement
 # SQLite's errors that say something of the disk. All others say something of the file.
@@ -337,9 +337,9 @@ class Enrolments:
             .reshape(len(blobs), self.dim)
             .astype(np.float32)
         )
-        if not np.isfinite(rows).all() or np.abs(rows).max(initial=0) > _MAX_NUMBER:
+        if not np.isfinite(rows).all() or np.abs(rows).max(initial=0) > MAX_NUMBER:
             raise ValueError(
-                f"{self.name}: enrolments hold NaN, infinity or numbers beyond {_MAX_NUMBER:g}; it "
+                f"{self.name}: enrolments hold NaN, infinity or numbers beyond {MAX_NUMBER:g}; it "
                 "is damaged"
             )
         return rows

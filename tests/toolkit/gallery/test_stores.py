@@ -176,6 +176,23 @@ HOSTILE = (
 
 
 @every
+def test_what_could_not_be_read_again_is_refused(kind: str, place: Place) -> None:
+    where = place(kind).format(0)
+    gallery = open_gallery(where, META)
+    gallery.enrol(embedded(np.eye(2)), ["ann", "bob"])
+    for change in (gallery.enrol, gallery.update):
+        with pytest.raises(ValueError, match=r"2 embeddings hold numbers beyond 1e\+35"):
+            change(embedded(np.eye(2) * 1e36), ["ann", "bob"])
+    gallery.enrol(embedded(np.eye(2)[:1] * 1e35), ["eve"])
+    gallery.close()
+    gallery = open_gallery(where)
+    assert len(gallery) == 3
+    assert gallery.search(embedded(np.ones((0, 2)))) == []
+    assert len(gallery.search(embedded(np.eye(2)), k=2**40)[0]) == 3
+    gallery.close()
+
+
+@every
 def test_any_printable_name_is_a_name_and_nothing_else(kind: str, place: Place) -> None:
     gallery = open_gallery(place(kind).format(0), META)
     rows = np.random.default_rng(1).normal(size=(len(HOSTILE) + 2, 8))
