@@ -14,7 +14,10 @@ of a change that was never made, or points that are yet to be deleted; the next 
 from __future__ import annotations
 
 import base64
+import io
+import json
 import os
+import pickle
 import sqlite3
 import uuid
 import warnings
@@ -43,11 +46,14 @@ from toolkit.gallery.rules import (
     storable,
 )
 from toolkit.gallery.search import angular_bias, as_asked, as_searched
-from toolkit.gallery.store import refuse_contradictions
+from toolkit.gallery.store import refuse_contradictions, refuse_foreign
 
 EFFORT = 256  # candidates that a search of a server's index keeps (hnsw_ef)
 _BLOCK = 256  # points sent or asked for at once
 _STATE = 1  # the id of the one point that says what the gallery is
+# What the client's pickles name, and the one table that they lie in.
+_PICKLED = ("qdrant_client.http.models.models", "PointStruct")
+_TABLE = "CREATE TABLE points (id TEXT PRIMARY KEY, point BLOB)"
 
 
 class _State(NamedTuple):
@@ -305,6 +311,7 @@ class _Collections:
                     raise ValueError(
                         f"{self.name}: the folder contains something else; choose an empty one"
                     )
+                _refuse_hostile(self._folder)
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._client = qdrant_client.QdrantClient(
                     path=str(self._folder), force_disable_check_same_thread=True
@@ -527,7 +534,11 @@ class _Collections:
                     "at a time: stop it, name a server, or choose another folder"
                 ) from None
             raise self._unreadable(error) from None
-        except (sqlite3.Error, KeyError, TypeError, AttributeError) as error:
+        except (
+            *(sqlite3.Error, KeyError, TypeError, AttributeError),
+            *(json.JSONDecodeError, UnicodeDecodeError, pickle.UnpicklingError, RecursionError),
+            *(EOFError, IndexError, OverflowError),  # of damaged pickles
+        ) as error:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> ValueError:
@@ -535,6 +546,55 @@ class _Collections:
             f"{self.name}: not a gallery that can be read ({_reason(error)}); restore a copy, or "
             "choose another folder or name"
         )
+
+
+def _refuse_hostile(folder: Path) -> None:
+    """Raises what stands against giving a folder to Qdrant's local mode, which runs its pickles.
+
+    A pickle may call any function. Here each is gone through with nothing that could be called, and
+    only the class of a point may be named.
+
+    Raises:
+        ValueError: A file is a link, or a database of something else.
+        pickle.UnpicklingError: A pickle is damaged, or names anything else.
+    """
+    for path in sorted(folder.glob("collection/**/storage.sqlite")):
+        refuse_foreign(path)
+        with closing(sqlite3.connect(path, timeout=10)) as database:
+            database.execute("PRAGMA trusted_schema=OFF")
+            made = database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 9")
+            if any(text != _TABLE for (text,) in made.fetchall()):
+                raise ValueError(
+                    f"{path}: its tables are not those of a gallery; it is damaged or hostile: "
+                    "restore a copy"
+                )
+            for (value,) in database.execute("SELECT point FROM points"):
+                _Pickled(io.BytesIO(value)).load()
+
+
+class _Pickled(pickle.Unpickler):
+    """Goes through a pickle of Qdrant's client without importing or calling what it names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Gives a stand-in for the class of a point.
+
+        Raises:
+            pickle.UnpicklingError: It is anything else.
+        """
+        if (module, name) == _PICKLED:
+            return _StandIn
+        raise pickle.UnpicklingError(f"it names {module}.{name}"[:100] + ", as hostile files do")
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Refuses a reference, which no point has."""
+        raise pickle.UnpicklingError("it refers to something outside it")
+
+
+class _StandIn:
+    """In place of a point."""
+
+    def __setstate__(self, state: Any) -> None:
+        """Takes what a point has, and leaves it."""
 
 
 def _reason(error: Exception) -> str:

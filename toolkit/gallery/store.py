@@ -95,20 +95,23 @@ def refuse_contradictions(
         )
 
 
-def _refuse_foreign(path: Path) -> None:
+def refuse_foreign(path: Path) -> None:
     """Raises ValueError for what cannot belong to a gallery, before SQLite sees it.
+
+    Args:
+        path: The file of a database.
 
     SQLite plays back the journal of a change that was killed, which is right. But a journal of a
     transaction over several files names another file, and SQLite then removes that file, whatever
     it is. No gallery has such a journal.
     """
-    for file_path in (path, path.with_name(f"{FILE}-journal"), path.with_name(f"{FILE}-wal")):
+    journal = path.with_name(f"{path.name}-journal")
+    for file_path in (path, journal, path.with_name(f"{path.name}-wal")):
         if file_path.is_symlink() or (file_path.exists() and not file_path.is_file()):
             raise ValueError(
                 f"{file_path} is a link or a folder, which no gallery has; remove it or choose "
                 "another folder"
             )
-    journal = path.with_name(f"{FILE}-journal")
     if journal.is_file():
         with journal.open("rb") as file:
             file.seek(max(0, journal.stat().st_size - 8))
@@ -153,7 +156,7 @@ class Enrolments:
                     "make one"
                 )
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _refuse_foreign(folder / FILE)
+            refuse_foreign(folder / FILE)
         self._db = sqlite3.connect(
             folder / FILE if folder else ":memory:",
             timeout=1.0,

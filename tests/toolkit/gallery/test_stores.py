@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import pickle
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -481,3 +483,40 @@ def test_a_folder_of_one_kind_is_not_taken_for_another(tmp_path: Path) -> None:
     assert type(open_gallery(tmp_path / "table")).__name__ == "LanceGallery"
     with pytest.raises(ValueError, match="LanceDB table"):
         open_gallery(f"faiss:{tmp_path / 'table'}", META)
+
+
+class Calling:
+    """What a pickle calls that makes a folder when it is loaded."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("damage", ["pickle", "cut", "view", "link", "meta"])
+def test_nothing_in_a_folder_of_qdrant_is_run(damage: str, tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client")
+    folder, called = tmp_path / "people", tmp_path / "called"
+    gallery = open_gallery(f"qdrant:{folder}", META)
+    gallery.enrol(embedded(np.eye(2)), ["ann", "bob"])
+    gallery.close()
+    file = folder / "collection" / "likeness" / "storage.sqlite"
+    if damage == "meta":
+        (folder / "meta.json").write_text("{")
+    elif damage == "link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    else:
+        value = pickle.dumps(Calling(called)) if damage == "pickle" else b"\x80\x04\x95"
+        with sqlite3.connect(file) as database:
+            if damage == "view":
+                database.execute("CREATE VIEW more AS SELECT * FROM points")
+            else:
+                database.execute("INSERT INTO points VALUES ('x', ?)", (value,))
+        database.close()
+    for ask in (exists, open_gallery):
+        with pytest.raises(ValueError, match=str(tmp_path)):
+            ask(f"qdrant:{folder}")
+    assert not called.exists()
