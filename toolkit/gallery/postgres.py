@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import struct
 import subprocess
@@ -615,6 +616,7 @@ def _own_server(folder: Path) -> str:
         if folder not in _SERVERS:
             folder.parent.mkdir(parents=True, exist_ok=True)
             _SERVERS[folder] = pgserver.get_server(folder)
+            _forget_ended(_SERVERS[folder])
         return str(_SERVERS[folder].get_uri())
     except (OSError, RuntimeError, AssertionError, ValueError) as error:
         reason = _reason(error)
@@ -624,6 +626,22 @@ def _own_server(folder: Path) -> str:
         f"postgresql:{folder}: PostgreSQL cannot be started there ({reason}); see the file `log` "
         "in it, if there is one"
     )
+
+
+def _forget_ended(server: Any) -> None:
+    """Forgets the processes that used a PostgreSQL of our own and were killed.
+
+    It would run for ever, because it ends with the last process of its list.
+    """
+    with server._lock:  # of the package, between all processes
+        users = server.global_process_id_list
+        for process in users.get_and_add(os.getpid()):
+            try:
+                os.kill(process, 0)
+            except ProcessLookupError:
+                users.get_and_remove(process)
+            except OSError:  # it is somebody else's
+                pass
 
 
 def _reason(error: BaseException) -> str:

