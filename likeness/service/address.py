@@ -22,13 +22,25 @@ class Address:
     names: Sequence[str] = ()
 
     def listen(self, number: int = 1) -> list[socket.socket]:
-        """Bind the address: by one socket, or by several between which connections are divided."""
+        """Bind the address: by one socket, or by several between which connections are divided.
+
+        Args:
+            number: Of sockets.
+
+        Raises:
+            ValueError: The system does not divide connections.
+            OSError: The address cannot be bound, for instance because another server has it.
+        """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         if number > 1 and not hasattr(socket, "SO_REUSEPORT"):
             raise ValueError(
                 "this system does not divide connections between processes; start the server with "
                 "--workers 1"
             )
+        if number > 1 and self.port:
+            # Sockets that share a port share it with those of any other server that does, which
+            # would get some of the requests. A socket that does not share says so.
+            socket.create_server((self.host, self.port), family=family).close()
         listeners: list[socket.socket] = []
         for _ in range(number):
             port = listeners[0].getsockname()[1] if listeners else self.port
