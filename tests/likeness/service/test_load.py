@@ -167,12 +167,14 @@ def start(model: Path, *more: object) -> subprocess.Popen[str]:
 def test_answers_are_not_held_back() -> None:
     from likeness.service.address import Address
 
-    for number in (1, 2):
-        for listener in Address(port=0).listen(number):
-            with listener, socket.create_connection(listener.getsockname()):
-                connection, _ = listener.accept()
-                with connection:
-                    assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    (alone,) = Address(port=0).listen()
+    with alone, socket.create_connection(alone.getsockname()):
+        connection, _ = alone.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    for listener in Address(port=0).listen(2):
+        with listener:
+            assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 SAYS_ITS_THREADS = """
