@@ -304,19 +304,30 @@ def _read_plan(place: Place) -> _Plan:
     try:
         content = json.loads(place.read(_PLAN, _MAX_PLAN))
         plan = _Plan(content)
-        is_plan = plan.num_items > 0 and plan.piece_items > 0 and isinstance(plan.meta, dict)
+        is_plan = (
+            plan.num_items > 0
+            and plan.piece_items > 0
+            and plan.num_pieces <= _MOST_PIECES
+            and isinstance(plan.meta, dict)
+        )
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{place} holds no pieces of `likeness embed --pieces`; correct the place, or start "
             "a worker there"
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        *(ValueError, KeyError, TypeError, AttributeError),
+        *(RecursionError, OverflowError),
+    ) as error:
         raise ValueError(
             f"{place}: its {_PLAN} is damaged ({type(error).__name__}); remove the whole place, "
             "and start the workers again"
         ) from None
     if not is_plan:
-        raise ValueError(f"{place}: its {_PLAN} states no items; remove the whole place")
+        raise ValueError(
+            f"{place}: its {_PLAN} states no items, or over {_MOST_PIECES} pieces; remove "
+            "the whole place, and start the workers again"
+        )
     return plan
 
 

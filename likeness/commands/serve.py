@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -148,9 +149,11 @@ def serve(
     worker = None
     tell: Callable[[str], object] = say
     complain: Callable[[str], object] = warn
-    if workers > 1:
-        from likeness.service import processes
+    from likeness.service import processes
 
+    # A folder of another program's counts would be shared with it.
+    os.environ.pop(processes.METRICS_FOLDER, None)
+    if workers > 1:
         with hidden():
             worker = processes.start(address.listen(workers), warn)
         if not worker.speaks:

@@ -16,8 +16,12 @@ import json
 import logging
 import re
 import secrets
+import signal
+import sys
+import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -468,11 +472,28 @@ def serve(
             )
         if worker is not None:
             worker.report()
-        uvicorn.Server(_server_settings(app, limits)).run(sockets=[listener])
+        with _closing_at_sigterm():
+            uvicorn.Server(_server_settings(app, limits)).run(sockets=[listener])
     finally:
         listener.close()
         if store is not None:
             store.close()
+
+
+@contextmanager
+def _closing_at_sigterm() -> Iterator[None]:
+    """Within the block, SIGTERM ends the process as an exception does: galleries are closed.
+
+    uvicorn sends itself the signal once more when it has ended.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which gets all signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _say_media(store: Gallery, keeps: bool, say: Callable[[str], object]) -> None:

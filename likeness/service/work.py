@@ -25,7 +25,8 @@ from eval.similarity import pairs
 from eval.thresholds import Thresholds
 from eval.types import Embeddings, Floats32
 from likeness.diarisation.clusters import Clustering
-from likeness.diarisation.diarise import Names, segmented
+from likeness.diarisation.diarise import Names, diarise_windows
+from likeness.diarisation.windows import windows_of
 from likeness.service.batches import Question
 from likeness.service.examples import Example
 from likeness.service.faces import choosing, find_faces
@@ -202,14 +203,15 @@ class Service:
         least = self.threshold if threshold is None else threshold
         names = None if self.gallery is None else Names(self.gallery, least)
         with private_items([file], ["0"]) as items, _anonymous([items[0].path]):
-            result = segmented(
+            windows = windows_of(
                 self.model,
                 items[0],
                 how,
-                names,
                 max_seconds=self.limits.long_seconds,
                 max_values=self.limits.max_values,
             )
+        # Whatever the gallery raises is not the upload's fault.
+        result = diarise_windows(self.model, windows, how, names)
         return {
             "seconds": result.seconds,
             "speakers": list(result.speakers),

@@ -314,3 +314,11 @@ def test_recordings_and_lists_of_a_bucket(
         made = files.read(tmp_path / name)
         assert made.ids == plain[0].ids
         np.testing.assert_allclose(made.matrix, plain[0].matrix, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", ["1e400", "1e300", "10000000", "-1", "[]"])
+def test_a_plan_of_absurd_size_is_refused_at_once(number: str, place: Place) -> None:
+    plan = '{"num_items": NUMBER, "piece_items": 2, "meta": {}}'.replace("NUMBER", number)
+    place.create("plan.json", plan.encode())
+    with pytest.raises(ValueError, match=r"plan\.json"):
+        shared_pieces.progress(place)

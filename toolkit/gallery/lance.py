@@ -171,7 +171,7 @@ class LanceGallery:
         lists = math.ceil(self._num_indexed() / _PER_LIST)
         with self._readable():
             return [
-                self._nearest(row, probe, lists, k, threshold)
+                self._nearest(row, probe, lists, min(k, count), threshold)
                 for row, probe in zip(asked, probes.matrix, strict=True)
             ]
 

@@ -12,7 +12,7 @@ from eval.scoring.templates import pool
 from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first
 from toolkit.gallery.search import PRODUCTS, angular_bias
-from toolkit.gallery.store import MAX_SUBJECT, contradictions
+from toolkit.gallery.store import MAX_NUMBER, MAX_SUBJECT, contradictions
 
 EXTRA = 8  # candidates beside k: rounding of products must not decide who is among the best
 
@@ -233,7 +233,8 @@ def refuse_other(meta: Mapping[str, str], dim: int, embeddings: Embeddings, k: i
 
     Raises:
         ValueError: They are of another model, other settings (crops, flip, detector) or another
-            size, or k is below 1.
+            size, or k is below 1; or their numbers are so large that no gallery could be read again
+            that holds them.
     """
     mine, theirs = meta.get("model"), embeddings.meta.get("model")
     if mine != theirs:
@@ -258,6 +259,13 @@ def refuse_other(meta: Mapping[str, str], dim: int, embeddings: Embeddings, k: i
         raise ValueError(
             f"these embeddings have {embeddings.matrix.shape[1]} dimensions, but the gallery has "
             f"{dim}; use one model for both"
+        )
+    huge = np.abs(embeddings.matrix).max(axis=1) > MAX_NUMBER
+    if huge.any():
+        raise ValueError(
+            f"{np.count_nonzero(huge)} embeddings hold numbers beyond {MAX_NUMBER:g} "
+            f"({name_first(embeddings.ids[i] for i in np.flatnonzero(huge))}), which are not "
+            "compared; the network or these items are damaged: leave them out"
         )
     if k < 1:
         raise ValueError(f"k = {k}: at least one match must be asked for")

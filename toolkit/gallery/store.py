@@ -23,7 +23,7 @@ MAX_SUBJECT = 256  # characters of a name
 _APPLICATION = 0x4C4B4E53  # "LKNS", in the file's header
 _MAX_META = 1 << 16  # characters
 _MAX_DIM = 1 << 16
-_MAX_NUMBER = 1e35  # in an embedding, so that the norm of the longest is a float32
+MAX_NUMBER = 1e35  # in an embedding, so that the norm of the longest is a float32
 _BLOCK = 1 << 14  # rows read at once
 _ASKED = 500  # subjects named in one statement
 # SQLite's errors that say something of the disk. All others say something of the file.
@@ -95,20 +95,23 @@ def refuse_contradictions(
         )
 
 
-def _refuse_foreign(path: Path) -> None:
+def refuse_foreign(path: Path) -> None:
     """Raises ValueError for what cannot belong to a gallery, before SQLite sees it.
+
+    Args:
+        path: The file of a database.
 
     SQLite plays back the journal of a change that was killed, which is right. But a journal of a
     transaction over several files names another file, and SQLite then removes that file, whatever
     it is. No gallery has such a journal.
     """
-    for file_path in (path, path.with_name(f"{FILE}-journal"), path.with_name(f"{FILE}-wal")):
+    journal = path.with_name(f"{path.name}-journal")
+    for file_path in (path, journal, path.with_name(f"{path.name}-wal")):
         if file_path.is_symlink() or (file_path.exists() and not file_path.is_file()):
             raise ValueError(
                 f"{file_path} is a link or a folder, which no gallery has; remove it or choose "
                 "another folder"
             )
-    journal = path.with_name(f"{FILE}-journal")
     if journal.is_file():
         with journal.open("rb") as file:
             file.seek(max(0, journal.stat().st_size - 8))
@@ -153,7 +156,7 @@ class Enrolments:
                     "make one"
                 )
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _refuse_foreign(folder / FILE)
+            refuse_foreign(folder / FILE)
         self._db = sqlite3.connect(
             folder / FILE if folder else ":memory:",
             timeout=1.0,
@@ -337,9 +340,9 @@ class Enrolments:
             .reshape(len(blobs), self.dim)
             .astype(np.float32)
         )
-        if not np.isfinite(rows).all() or np.abs(rows).max(initial=0) > _MAX_NUMBER:
+        if not np.isfinite(rows).all() or np.abs(rows).max(initial=0) > MAX_NUMBER:
             raise ValueError(
-                f"{self.name}: enrolments hold NaN, infinity or numbers beyond {_MAX_NUMBER:g}; it "
+                f"{self.name}: enrolments hold NaN, infinity or numbers beyond {MAX_NUMBER:g}; it "
                 "is damaged"
             )
         return rows

