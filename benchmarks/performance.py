@@ -82,6 +82,7 @@ is not in a table was not measured.
 | [eval_scoring](#eval_scoring) | scoring of trials, AS-norm, reading of trial lists |
 | [eval_verification](#eval_verification) | EER, minDCF, TAR, bootstrap intervals, identification |
 | [face](#face) | alignment and augmentation of faces, RecordIO, the tables of IJB-C |
+| [gpu](#gpu) | a GPU beside the CPU: values, training, embedding, search |
 | [hub](#hub) | a network of the Hugging Face hub through `embed` |
 | [image](#image) | training views, decoding, steps on MNIST, a test of retrieval |
 | [losses](#losses) | every loss, forward and backward |

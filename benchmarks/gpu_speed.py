@@ -1,0 +1,537 @@
+"""How fast is a GPU? The sections of benchmarks/gpu.py that take times.
+
+Networks run in bfloat16, losses in float32, as `likeness train` does on such a GPU. Inputs are
+random and lie on the GPU already, except in `loops`, `loader` and `extraction`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gpu_setting import Setting, Table
+from losses import How, classification_row, has_proxies, loss_classes, pair_row
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, normalize
+
+from eval.searching import search_embeddings
+from modalities.speaker.features import KaldiFbank
+from modalities.speaker.spec_augment import SpecAugment
+from toolkit.backbones.ecapa import ECAPA
+from toolkit.backbones.iresnet import IResNet
+from toolkit.backbones.redimnet import ReDimNet
+from toolkit.backbones.resnet import ResNet34
+from toolkit.backbones.vit import ViT
+from toolkit.data.batch import Batch
+from toolkit.data.items import Item
+from toolkit.data.pixels import IMAGENET, INSIGHTFACE
+from toolkit.losses.contrast import SupCon
+from toolkit.losses.margin import ArcFace
+from toolkit.losses.proxy import ProxyAnchor
+from toolkit.losses.simple import SimPLE
+from toolkit.models.embed import embed
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.training.build import build, half
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Compute, Optim, Parallel, Recipe
+from toolkit.training.train import step
+
+RATE_HZ = 16_000
+FACE = Recipe(
+    modality="face",
+    frontend=INSIGHTFACE,
+    backbone=IResNet,
+    loss=partial(ArcFace, scale=64.0),
+    items=list,
+    read=np.load,
+    optim=Optim(lr=0.02),
+    compute=Compute(channels_last=True),
+)
+SPEECH = replace(
+    FACE,
+    modality="speaker",
+    frontend=partial(KaldiFbank, num_mels=80),
+    backbone=partial(ResNet34, dim=256),
+    loss=partial(ArcFace, margin=0.2, scale=32.0),
+    compute=Compute(),
+)
+IMAGE = replace(
+    FACE, modality="image", frontend=IMAGENET, backbone=partial(ViT, dim=128), loss=ProxyAnchor
+)
+MS1MV2, WEBFACE, VOXCELEB = 93_431, 617_970, 17_982  # classes; VoxCeleb2 at three speeds
+# Name, recipe, classes, items in a batch.
+STEPS: list[tuple[str, Recipe, int, int]] = [
+    ("IResNet-50, ArcFace", FACE, MS1MV2, 256),
+    ("IResNet-100, ArcFace", replace(FACE, backbone=partial(IResNet, depth=100)), MS1MV2, 256),
+    (
+        "IResNet-50, ArcFace, Partial FC .1",
+        replace(FACE, parallel=Parallel(class_rate=0.1)),
+        WEBFACE,
+        256,
+    ),
+    ("ResNet34, ArcFace, 2 s", SPEECH, VOXCELEB, 256),
+    ("ECAPA, ArcFace, 2 s", replace(SPEECH, backbone=partial(ECAPA, dim=192)), VOXCELEB, 256),
+    ("ReDimNet, ArcFace, 2 s", replace(SPEECH, backbone=ReDimNet), VOXCELEB, 128),
+    ("ViT-S/16, Proxy-Anchor", IMAGE, 100, 128),
+    (
+        "IResNet-50, SimPLE, 65,536 keys",
+        replace(FACE, loss=SimPLE, memory=Memory(65_536)),
+        MS1MV2,
+        256,
+    ),
+]
+
+
+def inputs_of(recipe: Recipe, number: int, setting: Setting) -> Tensor:
+    """Return random inputs on the device: crops of 2 s, or images of the network's size."""
+    if recipe.modality == "speaker":
+        samples = setting.size(2 * RATE_HZ, RATE_HZ // 2)
+        return torch.randn(number, samples, device=setting.device) * 0.1
+    side = 224 if recipe.modality == "image" else 112
+    images = torch.rand(number, 3, side, side, device=setting.device) * 255
+    return images.contiguous(memory_format=torch.channels_last)
+
+
+# ---------------------------------------------------------------- steps
+
+
+def steps(setting: Setting) -> Table:
+    """Measure a training step beside the bare network, and beside arcface_torch's own step."""
+    table = Table(
+        [
+            "network and loss",
+            "classes",
+            "items/s",
+            "of the bare loop",
+            "of arcface_torch",
+            "share of the network",
+            "GiB",
+        ],
+        "One batch that lies on the GPU already: front-end, network, loss, backward pass, "
+        "optimiser. The bare loop has the same network, one linear layer on unit vectors of all "
+        "classes, cross-entropy and SGD. The share is the network's own forward and backward pass.",
+    )
+    for name, recipe, num_classes, size in STEPS[3:4] if setting.small else STEPS:
+        if setting.is_over:
+            table.add(name, "no time left", *[""] * 5)
+            continue
+        if setting.small:
+            recipe = replace(recipe, backbone=partial(ResNet34, dim=16, width=4))
+        number, count = setting.size(size, 8), setting.size(num_classes, 20)
+        try:
+            table.add(name, f"{count:,}", *_step_cells(recipe, number, count, setting))
+        except Exception as error:
+            table.add_failed(name, error)
+        if setting.device.type == "cuda":
+            torch.cuda.empty_cache()
+    return table
+
+
+def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> list[object]:
+    """Return items a second, the ratios, the share of the network, and the memory."""
+    inputs = inputs_of(recipe, size, setting)
+    labels = torch.randint(num_classes, (size,), device=setting.device)
+    precision = half(recipe, setting.device)
+    autocast = partial(
+        torch.autocast,
+        setting.device.type,
+        dtype=precision,
+        enabled=precision is not torch.float32,
+    )
+    run = build(recipe, num_classes, setting.device)
+    run.embedder.train()
+
+    def ours() -> None:
+        run.optimizer.zero_grad(set_to_none=True)
+        with autocast():
+            loss = step(run, Batch(inputs, labels, None), recipe)
+        run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+        run.step += 1
+
+    seconds = setting.seconds(ours)
+    memory = setting.peak_gib(ours)
+    network = run.embedder
+
+    def alone() -> None:
+        network.zero_grad(set_to_none=True)
+        with autocast():
+            z = network(inputs)
+        z.float().square().mean().backward()
+
+    share = setting.seconds(alone) / seconds
+    dim = int(network.backbone.dim)
+    torch.manual_seed(0)
+    proxies = nn.Parameter(torch.randn(num_classes, dim, device=setting.device) * 0.01)
+    optimizer = torch.optim.SGD([*network.parameters(), proxies], lr=0.02, momentum=0.9)
+
+    def bare() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with autocast():
+            z = network(inputs)
+            logits = linear(normalize(z), normalize(proxies))
+        cross_entropy(64.0 * logits.float(), labels).backward()
+        optimizer.step()
+
+    ratios: list[object] = []
+    for work in (bare, partial(_arcface_torch, network, proxies, optimizer, autocast, recipe)):
+        takes_part = work is bare or recipe.modality == "face"
+        call: Callable[[], object] = work if work is bare else partial(work, inputs, labels)
+        try:
+            ratios.append(setting.seconds(call) / seconds if takes_part else None)
+        except torch.OutOfMemoryError:
+            ratios.append("out of memory")
+    return [size / seconds, *ratios, share, memory]
+
+
+def _arcface_torch(
+    network: nn.Module,
+    proxies: nn.Parameter,
+    optimizer: torch.optim.Optimizer,
+    autocast: Callable[[], Any],
+    recipe: Recipe,
+    inputs: Tensor,
+    labels: Tensor,
+) -> None:
+    """Take a step as insightface's arcface_torch does (partial_fc_v2.py, losses.py, train_v2.py).
+
+    Partial FC draws by a sort of random numbers; logits lose the margin's part by arccos and cos of
+    all of them; softmax and its gradient are those of cross_entropy here. Gradients of the network
+    are clipped to the norm 5.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    rate, count = recipe.parallel.class_rate, len(proxies)
+    weights: Tensor = proxies
+    if rate < 1:
+        with torch.no_grad():
+            positive = torch.unique(labels, sorted=True)
+            order = torch.rand(count, device=labels.device)
+            order[positive] = 2.0
+            index = torch.topk(order, k=int(rate * count))[1].sort()[0]
+            labels = torch.searchsorted(index, labels)
+        weights = proxies[index]
+    with autocast():
+        z = network(inputs)
+        logits = linear(normalize(z), normalize(weights))
+    logits = logits.float().clamp(-1, 1)
+    rows = torch.arange(len(labels), device=labels.device)
+    with torch.no_grad():
+        angles = logits[rows, labels].arccos() + 0.5
+        logits.arccos_()
+        logits[rows, labels] = angles
+        logits.cos_()
+    cross_entropy(64.0 * logits, labels).backward()
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 5)
+    optimizer.step()
+
+
+def loss_times(setting: Setting) -> Table:
+    """Measure every loss alone, forward and backward."""
+    table = Table(
+        [
+            "loss",
+            "B",
+            "C or rows per class",
+            "ms",
+            "x bare linear or SupCon",
+            "x normalised",
+            "x PML",
+        ],
+        "Losses with class vectors beside cross-entropy of one linear layer, plain and of unit "
+        "vectors; pair losses beside SupCon. PML is pytorch-metric-learning, where it is installed "
+        "and has the loss.",
+    )
+    known = loss_classes()
+    names = ("ArcFace", "Triplet") if setting.small else tuple(known)
+    device = "cuda" if setting.device.type == "cuda" else "cpu"
+    how = How([device], setting.size(7, 1), 0.5)
+    for name in names:
+        cls, proxies = known[name], has_proxies(known[name])
+        if setting.is_over:
+            table.add(name, "no time left", *[""] * 5)
+            continue
+        try:
+            if proxies:
+                row = classification_row(cls, setting.size(512, 16), setting.size(10_000, 20), how)
+                cells = row[3:7] if device == "cpu" else row[7:11]
+                table.add(*row[:3], *cells)
+            else:
+                row = pair_row(cls, SupCon, setting.size(2_048, 32), 4, how)
+                cells = row[3:6] if device == "cpu" else row[6:9]
+                table.add(*row[:3], cells[0], cells[1], "", cells[2])
+        except Exception as error:
+            table.add_failed(name, error)
+    return table
+
+
+# ---------------------------------------------------------------- data
+
+
+def _memory_read(shape: tuple[int, ...]) -> Callable[[Item], Any]:
+    """Return a function that gives random inputs that are in memory already."""
+    rng = np.random.default_rng(0)
+    kept = [rng.random(shape, dtype=np.float32) for _ in range(64)]
+    return lambda item: kept[int(item.id) % len(kept)]
+
+
+def extraction(setting: Setting) -> Table:
+    """Measure `embed` over the bare forward pass, in batches of several sizes."""
+    table = Table(
+        ["network", "batch", "items/s", "bare items/s", "of the bare pass", "GiB"],
+        "Inputs are in memory on the CPU, so that nothing is decoded. The bare pass gets one batch "
+        "that lies on the GPU. Both are in float32, with TF32 off as `likeness embed` leaves it.",
+    )
+    makers: dict[str, tuple[Recipe, tuple[int, ...]]] = {
+        "IResNet-50, 112 x 112": (FACE, (3, 112, 112)),
+        "ResNet34, 3 s": (SPEECH, (setting.size(3 * RATE_HZ, RATE_HZ // 2),)),
+    }
+    if setting.small:
+        makers = {"ResNet34": (replace(SPEECH, backbone=partial(ResNet34, width=4)), (RATE_HZ,))}
+    for name, (recipe, shape) in makers.items():
+        frontend = recipe.frontend()
+        backbone = recipe.backbone(frontend.dim)
+        embedder = TorchEmbedder(frontend, backbone).eval().to(setting.device)
+        for size in (4,) if setting.small else (16, 64, 256):
+            number = setting.size(4_096, 8)
+            items = [Item(str(place), Path(), "") for place in range(number)]
+            read = _memory_read(shape)
+            embed(embedder, items[:size], read, batch_size=size)
+            setting.wait()
+            started = time.perf_counter()
+            embed(embedder, items, read, batch_size=size)
+            seconds = (time.perf_counter() - started) / number
+            inputs = torch.rand(size, *shape, device=setting.device)
+
+            def bare(embedder: TorchEmbedder = embedder, inputs: Tensor = inputs) -> None:
+                with torch.inference_mode():
+                    embedder(inputs, None)
+
+            limit = setting.seconds(bare) / size
+            memory = setting.peak_gib(bare)
+            table.add(name, size, 1 / seconds, 1 / limit, limit / seconds, memory)
+    return table
+
+
+def frontends(setting: Setting) -> Table:
+    """Measure filterbanks, masks, noise and rooms in batches on the GPU, and on the CPU."""
+    table = Table(
+        ["work", "s of audio a second, GPU", "CPU, all cores", "GPU / CPU"],
+        "Batches of crops of 2 s. Noise and rooms are added to a batch by torch here, with one "
+        "noise and one response for each crop; on the CPU they are those of the loader.",
+    )
+    size, samples = setting.size(256, 8), 2 * RATE_HZ
+    torch.manual_seed(0)
+    wave, noise = torch.randn(2, size, samples) * 0.1
+    decay = torch.exp(-torch.arange(RATE_HZ // 2) / 2_000.0)
+    room = torch.randn(size, RATE_HZ // 2) * decay
+
+    def add_noise(wave: Tensor, noise: Tensor) -> Tensor:
+        power = wave.square().mean(1, keepdim=True) / noise.square().mean(1, keepdim=True)
+        return wave + noise * (power / 10.0).sqrt()
+
+    def reverberate(wave: Tensor, room: Tensor) -> Tensor:
+        length = wave.shape[1] + room.shape[1]
+        spectrum = torch.fft.rfft(wave, length) * torch.fft.rfft(room, length)
+        return torch.fft.irfft(spectrum, length)[:, : wave.shape[1]]
+
+    fbank, masked = KaldiFbank(num_mels=80), SpecAugment(partial(KaldiFbank, num_mels=80))
+    masked.train()
+    works: dict[str, Callable[[torch.device], object]] = {
+        "filterbank": lambda device: fbank.to(device)(wave.to(device)),
+        "filterbank and SpecAugment": lambda device: masked.to(device)(wave.to(device)),
+        "noise": lambda device: add_noise(wave.to(device), noise.to(device)),
+        "a room": lambda device: reverberate(wave.to(device), room.to(device)),
+    }
+    audio = size * samples / RATE_HZ
+    with torch.no_grad():
+        for name, work in works.items():
+            here = setting.seconds(partial(work, setting.device))
+            there = setting.seconds(partial(work, torch.device("cpu")), budget=1.0)
+            table.add(f"{name}, waves copied there", audio / here, audio / there, there / here)
+    return table
+
+
+def loader(setting: Setting) -> Table:
+    """Measure what the loader reads a second, from folders and from tar archives."""
+    import os
+
+    from PIL import Image
+
+    from modalities.face import folders, images
+    from modalities.face.augment import FLIP_VIEW
+    from toolkit.data import shards
+    from toolkit.data.sampling import Sampling, draws
+    from toolkit.training.loading import loader_of, views_of
+
+    table = Table(
+        ["items", "from", "processes", "items/s"],
+        "JPEG files of 112 x 112 (quality 95, noise), decoded and flipped, in batches of 256.",
+    )
+    rng = np.random.default_rng(0)
+    number = setting.size(20_000, 64)
+    data = setting.folder / "faces"
+    for place in range(number):
+        path = data / f"{place % 100:03d}" / f"{place}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (14, 14, 3), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
+        Image.fromarray(pixels).save(path, quality=95)
+    shards.write(folders.items(data, split="all"), setting.folder / "tar")
+    counts = (0,) if setting.small else (1, 4, os.cpu_count() or 1)
+    for kind, where in (("a folder", data), ("shards", setting.folder / "tar")):
+        items = folders.items(where, split="all")
+        names = sorted({item.label for item in items})
+        classes = np.array([names.index(item.label) for item in items])
+        for workers in counts:
+            sampling = Sampling(batch_size=setting.size(256, 16))
+            recipe = replace(
+                FACE,
+                read=images.read,
+                augment=FLIP_VIEW,
+                sampling=sampling,
+                compute=Compute(workers=workers),
+            )
+            batches = setting.size(80, 3)
+            order = draws(classes, sampling, seed=0, start=0, stop=batches)
+            views = views_of(recipe, items, classes, seed=0)
+            feed = iter(loader_of(views, order, recipe, setting.device))
+            next(feed)
+            started = time.perf_counter()
+            count = sum(len(batch.labels) for batch, _ in feed)
+            table.add("faces", kind, workers, count / (time.perf_counter() - started))
+    return table
+
+
+def loops(setting: Setting) -> Table:
+    """Measure fit() as a whole beside its bare step: reading, batching, logging, saving."""
+    import train as cpu_train
+
+    from toolkit.training.recipe import Schedule
+    from toolkit.training.run import Run
+    from toolkit.training.train import fit
+
+    table = Table(
+        ["recipe", "items/s of fit()", "items/s of the bare step", "ratio"],
+        "64 items of noise that the loader keeps in memory, as in benchmarks/train.py; larger "
+        "batches here, four processes read.",
+    )
+    cpu_train.write(setting.folder)
+    number, size = setting.size(120, 6), setting.size(64, 8)
+    names = ("order statistics, ArcFace",) if setting.small else tuple(cpu_train.RECIPES)
+    for name in names:
+        if setting.is_over:
+            table.add(name, "no time left", "", "")
+            continue
+        base = cpu_train.RECIPES[name]
+        recipe = replace(
+            base,
+            sampling=replace(base.sampling, batch_size=size),
+            compute=Compute(
+                cache=True,
+                workers=setting.size(4, 0),
+                channels_last=base.modality != "speaker",
+            ),
+            schedule=Schedule(steps=number, save_every=number),
+        )
+        starts: list[float] = []
+
+        def timed(run: Run, batch: Batch, recipe: Recipe, starts: list[float] = starts) -> Tensor:
+            starts.append(time.perf_counter())
+            return step(run, batch, recipe)
+
+        try:
+            items = cpu_train.items(
+                setting.folder, ".wav" if recipe.modality == "speaker" else ".png"
+            )
+            out = setting.folder / name.replace(" ", "-").replace(",", "")
+            fit(recipe, data=setting.folder, out=out, items=items, step=timed)
+            half_way = len(starts) // 3
+            seconds = (starts[-1] - starts[half_way]) / (len(starts) - 1 - half_way)
+            limit = _bare_step(recipe, setting)
+            table.add(name, size / seconds, size / limit, limit / seconds)
+        except Exception as error:
+            table.add_failed(name, error)
+    return table
+
+
+def _bare_step(recipe: Recipe, setting: Setting) -> float:
+    """Return the seconds of a step on one batch that lies on the device."""
+    run = build(recipe, 16, setting.device)
+    run.embedder.train()
+    size = recipe.sampling.batch_size
+    batch = Batch(
+        inputs_of(recipe, size, replace(setting, small=False)),
+        torch.arange(size, device=setting.device) % 16,
+        None,
+    )
+    precision = half(recipe, setting.device)
+    enabled = precision is not torch.float32
+
+    def work() -> None:
+        run.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(setting.device.type, dtype=precision, enabled=enabled):
+            loss = step(run, batch, recipe)
+        run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+
+    return setting.seconds(work)
+
+
+# ---------------------------------------------------------------- evaluation
+
+
+def evaluation(setting: Setting) -> Table:
+    """Measure a search on the CPU, as eval does it, beside the bare product on the GPU."""
+    table = Table(
+        ["search", "ours on the CPU, s", "bare product and top 10 there, s", "the same on the GPU"],
+        "1,000 probes of 512 numbers among so many templates; on the GPU in float32 with TF32 off, "
+        "templates copied to it in blocks, which is part of the time.",
+    )
+    rng = np.random.default_rng(0)
+    probes = rng.standard_normal((setting.size(1_000, 16), 512), dtype=np.float32)
+    most = setting.size(1_000_000, 1_000)
+    templates = rng.standard_normal((most, 512), dtype=np.float32)
+    subjects = np.arange(most)
+    for number in (most // 10, most) if setting.small else (most // 10, most, 10 * most):
+        if setting.is_over:
+            table.add(f"{number:,} templates", "no time left", "", "")
+            continue
+        ours: float | None = None
+        if number <= most:
+            some = templates[:number]
+            started = time.perf_counter()
+            search_embeddings(probes, some, subjects[:number], np.arange(len(probes)))
+            ours = time.perf_counter() - started
+        seconds = [
+            setting.seconds(
+                partial(_product, probes, templates, number, device), warm_up=1, budget=1.0
+            )
+            if number <= most or device.type == "cuda"
+            else None
+            for device in (torch.device("cpu"), setting.device)
+        ]
+        table.add(f"{number:,} templates", ours, *seconds)
+    return table
+
+
+def _product(
+    probes: np.ndarray, templates: np.ndarray, number: int, device: torch.device
+) -> Tensor:
+    """Return the ten largest scores of each probe; beyond the templates they are taken again."""
+    asked = torch.from_numpy(probes).to(device)
+    best = torch.full((len(probes), 10), -torch.inf, device=device)
+    block = 200_000
+    for start in range(0, number, block):
+        at = start % len(templates)
+        part = torch.from_numpy(templates[at : at + min(block, number - start)]).to(device)
+        scores = asked @ part.T
+        found = torch.cat([best, scores.topk(min(10, scores.shape[1]), 1).values], 1)
+        best = found.topk(10, 1).values
+    return best

@@ -1,0 +1,111 @@
+"""The benchmark of a GPU: its report, sections that fail, and all sections on a CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def gpu(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("gpu")
+
+
+@pytest.fixture(scope="module")
+def correct(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("gpu_correct")
+
+
+@pytest.fixture(scope="module")
+def setting(
+    script: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory
+) -> object:
+    made = script("gpu_setting").Setting
+    return made(torch.device("cpu"), True, float("inf"), tmp_path_factory.mktemp("gpu"))
+
+
+def test_a_report_has_the_tables_and_why_others_are_missing(
+    gpu: ModuleType, script: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    table = script("gpu_setting").Table(["work", "ms"], "Two things.")
+    table.add("one", 1234.5678)
+    table.add_failed("two", ValueError("a | b"))
+    report = gpu.Report("a machine", "2026-01-02", "python benchmarks/gpu.py")
+    report.sections = {"times": gpu.Section(table, 1.0), "other": gpu.Section(problem="no time")}
+    report.write(tmp_path)
+    text = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    assert text.startswith("`python benchmarks/gpu.py`, 2026-01-02, a machine.\n")
+    assert "| one | 1235 |\n| two | failed: ValueError: a / b |\n" in text
+    assert "Not measured: no time." in text
+    stated = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    assert stated["sections"]["times"]["table"]["rows"][0] == ["one", "1235"]
+
+
+def test_a_section_that_fails_costs_no_other_its_rows(gpu: ModuleType, setting: object) -> None:
+    def absent(_: object) -> None:
+        raise ModuleNotFoundError("No module named 'soundfile'", name="soundfile")
+
+    def wrong(_: object) -> None:
+        raise RuntimeError("out of memory\nmore")
+
+    assert gpu.run(absent, setting).problem == "soundfile is not installed"
+    assert gpu.run(wrong, setting).problem == "RuntimeError: out of memory"
+
+
+def test_a_difference_is_seen(correct: ModuleType) -> None:
+    """Otherwise the comparison of a CPU with itself would prove nothing."""
+
+    class Wrong(torch.nn.Module):
+        """A loss that gives one percent more from its second call on, as a device might."""
+
+        def __init__(self, called: list[int]) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(8))
+            self.called = called
+
+        def __deepcopy__(self, memo: object) -> Wrong:
+            self.called.append(1)
+            return Wrong(self.called)
+
+        def forward(self, z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return ((z @ self.weight) ** 2).mean() * (1.01 if len(self.called) > 2 else 1.0)
+
+    torch.manual_seed(0)
+    z, y = torch.randn(16, 8), torch.arange(16)
+    value, of_z, of_weight, half, remark = correct._loss_cells(Wrong([]), z, y, z.device)
+    assert value == pytest.approx(0.01, rel=1e-3)
+    assert of_z == pytest.approx(0.01, rel=1e-3)
+    assert of_weight == pytest.approx(0.01, rel=1e-3)
+    assert half == pytest.approx(0.01, rel=0.5)
+    assert remark == ""
+
+
+@pytest.mark.slow  # all sections, with processes of their own
+def test_all_sections_run_on_a_cpu(tmp_path: Path) -> None:
+    pytest.importorskip("cv2")
+    subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "gpu.py", "--small", "--out", tmp_path],
+        check=True,
+        cwd=tmp_path,  # so that nothing is imported from the folder of the clone by chance
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+    )
+    sections = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))["sections"]
+    assert len(sections) == 11
+    for name, section in sections.items():
+        assert section["problem"] == "", name
+        rows = section["table"]["rows"]
+        assert rows, name
+        assert not [row for row in rows if "failed" in row[1] or "not measured:" in row[1]], name
+        assert {len(row) for row in rows} == {len(section["table"]["columns"])}, name
+    assert all(float(row[1]) == 0 for row in sections["losses"]["table"]["rows"])
