@@ -115,6 +115,7 @@ ALLOWED = {
     "toolkit/gallery/lance.py": dict.fromkeys(
         ("LanceGallery.__init__", "LanceGallery._erase_older"), _TABLE
     ),
+    "toolkit/gallery/qdrant/pickles.py": {"refuse_hostile": "it only reads"},
     "toolkit/gallery/qdrant/points.py": {"Collections.erase": "SQLite's transactions"},
     "toolkit/gallery/store.py": {"Enrolments.__init__": "SQLite's transactions"},
     "toolkit/training/log.py": {

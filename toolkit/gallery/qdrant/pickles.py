@@ -28,7 +28,8 @@ def refuse_hostile(folder: Path) -> None:
     """
     for path in sorted(folder.glob("collection/**/storage.sqlite")):
         refuse_foreign(path)
-        with closing(sqlite3.connect(path, timeout=10)) as database:
+        address = f"{path.resolve().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, timeout=10)) as database:
             database.execute("PRAGMA trusted_schema=OFF")
             made = database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 9")
             if any(text != _TABLE for (text,) in made.fetchall()):
