@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
+
+from eval import per_item
+from eval.per_item import PerItem
+from likeness.commands.recipes import located
+from modalities.image import digits
+from toolkit.training import recipe as recipes
+from toolkit.training.recipe import Schedule
+from toolkit.training.train import fit
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.slow  # a process that imports torch and draws
-def test_vmf_figures(tmp_path: Path) -> None:
+def test_figures_of_the_papers(tmp_path: Path) -> None:
     command = [
         sys.executable,
-        str(ROOT / "examples" / "vmf_figures.py"),
+        str(ROOT / "examples" / "paper_figures.py"),
         "--out",
         str(tmp_path / "figures"),
         "--points",
@@ -32,8 +43,100 @@ def test_vmf_figures(tmp_path: Path) -> None:
         env={"PYTHONPATH": str(ROOT), "MPLCONFIGDIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )
     written = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert written == ["nivmf_fig3.png", "nivmf_fig8.png", "vmf_fig2.png"]
+    assert written == [
+        "nivmf_fig2.png",
+        "nivmf_fig3.png",
+        "nivmf_fig8.png",
+        "simple_fig4.png",
+        "vmf_fig2.png",
+    ]
     assert all((tmp_path / "figures" / name).read_bytes()[:4] == b"\x89PNG" for name in written)
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_norms_are_split_by_what_another_run_got_right(tmp_path: Path) -> None:
+    drawn = example("run_figures")
+    ids, right = ("a", "b", "c", "d"), np.array([1.0, 0.0, 1.0, 0.0])
+    for name, columns in {
+        "baseline": {"correct": right, "norm": np.ones(4)},
+        "run": {"correct": 1 - right, "norm": np.array([5.0, 1.0, 7.0, 2.0])},
+        "another": {"norm": np.ones(4)},
+    }.items():
+        (tmp_path / name).mkdir()
+        items = PerItem(("z", *ids[1:]) if name == "another" else ids, columns, None, "items")
+        per_item.write(tmp_path / name / "test.npz", items)
+    baseline, run, out = tmp_path / "baseline", tmp_path / "run", tmp_path / "figure.png"
+    assert drawn.norms(baseline, run, "correct", out) == (6.0, 1.5)
+    assert out.read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(ValueError, match="different items"):
+        drawn.norms(baseline, tmp_path / "another", "correct", out)
+    with pytest.raises(ValueError, match="no column wrong; it has correct, norm"):
+        drawn.norms(baseline, run, "wrong", out)
+
+
+@pytest.mark.slow  # trains
+def test_figures_of_a_run(tmp_path: Path) -> None:
+    drawn = example("run_figures")
+    recipe = "image/demo:arcface"
+    data, out, figure = tmp_path / "data", tmp_path / "run", tmp_path / "figure.png"
+    digits.write(data)
+    made = replace(recipes.load(located(recipe))[0], schedule=Schedule(steps=3, save_every=3))
+    fit(made, data=data, out=out)
+    rows = drawn.ordered(made, out, data, figure, 2)
+    assert figure.read_bytes()[:4] == b"\x89PNG"
+    items, matrix = drawn.embedded(made, out, data)
+    norms = dict(zip(items.ids, np.linalg.norm(matrix, axis=1), strict=True))
+    labels = {item.id: item.label for item in items}
+    assert len(rows) == 2
+    for row in rows:
+        assert len(row) == 10
+        assert len({labels[name] for name in row}) == 1
+        assert [norms[name] for name in row] == sorted(norms[name] for name in row)
+    with pytest.raises(ValueError, match=r"32 dimensions; train with backbone\.dim=3"):
+        drawn.sphere({"arcface": out}, "image/demo", data, figure, 100)
+    flat = tmp_path / "flat.py"
+    flat.write_text(
+        f"from dataclasses import replace\nfrom functools import partial\n"
+        "from toolkit.backbones.small import SmallCNN\nfrom toolkit.training import recipe\n"
+        f"made = recipe.load({located(recipe)!r})[0]\n"
+        "backbone = partial(SmallCNN, dim=3, image_size=16)\n"
+        "schedule = replace(made.schedule, steps=3, save_every=3)\n"
+        "RECIPES = {'flat': replace(made, backbone=backbone, schedule=schedule)}\n"
+    )
+    fit(recipes.load(str(flat))[0], data=data, out=tmp_path / "flat")
+    figure.unlink()
+    drawn.sphere({"flat": tmp_path / "flat"}, str(flat), data, figure, 100)
+    assert figure.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_figures_of_a_comparison(tmp_path: Path) -> None:
+    drawn = example("comparison_figures")
+    runs = [
+        {"variant": name, "values": {"eer": value}}
+        for name, values in {"w=0.1": (0.2, 0.3), "d.w=10": (0.1,), "plain": (0.4,)}.items()
+        for value in values
+    ]
+    runs.append({"variant": "plain", "values": {}})  # one that failed
+    stated = {"metrics": ["eer"], "variants": ["w=0.1", "d.w=10", "plain"], "runs": runs}
+    (tmp_path / "comparison.json").write_text(json.dumps(stated))
+    values = drawn.values_of(tmp_path, "eer")
+    assert values == {"w=0.1": [0.2, 0.3], "d.w=10": [0.1], "plain": [0.4]}
+    for arguments in ([], ["--over", "w"]):
+        out = tmp_path / f"{len(arguments)}.png"
+        drawn.main([str(tmp_path), "--metric", "eer", "--out", str(out), *arguments])
+        assert out.read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(ValueError, match="has no far; it has eer"):
+        drawn.values_of(tmp_path, "far")
+    with pytest.raises(ValueError, match="has 0 variants called q=NUMBER"):
+        drawn.over(tmp_path, "eer", "q", tmp_path / "x.png")
 
 
 @pytest.mark.slow  # an export

@@ -1,15 +1,21 @@
-"""Draws three figures of the vMF and nivMF papers with toolkit.vmf.
+"""Draws the figures of the three papers that need no data and no training.
 
 This takes seconds:
 
-    python examples/vmf_figures.py --out figures
+    python examples/paper_figures.py --out figures
 
 - vmf_fig2.png shows the ratio of Bessel functions A_n(kappa), and where the vMF paper's
   initialisation puts kappa (Scott et al. 2021, Fig. 2).
+- nivmf_fig2.png shows the densities of a vMF and of a non-isotropic vMF distribution on the sphere
+  in three dimensions (Kirchhof et al. 2022, Fig. 2).
 - nivmf_fig3.png shows three distances of an embedding to a proxy of norm 10, over their cosine and
   the norm of the embedding (Kirchhof et al. 2022, Fig. 3).
 - nivmf_fig8.png shows approximations of log C_n beside the exact one, for n = 512 (Kirchhof et al.
   2022, Fig. 8).
+- simple_fig4.png shows SimPLE's loss of a positive and of a negative pair over their similarity,
+  and its slope, for several r (Wen et al. 2023, Fig. 4).
+
+Figures of trained models: run_figures.py and comparison_figures.py beside this file.
 """
 
 from __future__ import annotations
@@ -20,9 +26,15 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import torch
+from torch.nn.functional import softplus
 
 from toolkit.vmf.distances import d_b_vmf, d_cos, d_l2
-from toolkit.vmf.distribution import log_normalizer, mean_resultant
+from toolkit.vmf.distribution import (
+    Normalizer,
+    log_density_nivmf,
+    log_normalizer,
+    mean_resultant,
+)
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # the back end comes first
@@ -56,6 +68,47 @@ def resultants(out: Path, points: int) -> Path:
     )
     axes.legend(fontsize=8, frameon=False)
     return save(figure, out / "vmf_fig2.png")
+
+
+def densities(out: Path, points: int) -> Path:
+    """Draws Fig. 2 of the nivMF paper.
+
+    The density of the vMF distribution depends on the angle to its direction only. The
+    non-isotropic one falls faster along the axis of the larger concentration. The paper's does not
+    integrate to 1, and its mode is its direction. The exact one has a Jacobian, which moves the
+    mode towards the axis of the smallest concentration.
+    """
+    azimuth, height = np.meshgrid(
+        np.linspace(0, 2 * np.pi, 2 * points), np.linspace(0, np.pi, points)
+    )
+    x = torch.from_numpy(
+        np.stack(
+            [np.sin(height) * np.cos(azimuth), np.sin(height) * np.sin(azimuth), np.cos(height)],
+            axis=-1,
+        )
+    )
+    mu = torch.tensor([[0.3, -0.6, 0.74]], dtype=torch.float64)
+    mu = mu / mu.norm()
+    isotropic = torch.full((1, 3), 10.0, dtype=torch.float64)
+    apart = torch.tensor([[5.0, 10.0, 20.0]], dtype=torch.float64)
+    panels: dict[str, tuple[torch.Tensor, Normalizer]] = {
+        "(a) vMF, κ = 10": (isotropic, "exact"),
+        "(b) nivMF, κ = (5, 10, 20), paper": (apart, "paper"),
+        "(c) the same, exact": (apart, "exact"),
+    }
+    figure = plt.figure(figsize=(11, 4), layout="constrained")
+    for number, (title, (kappas, normalizer)) in enumerate(panels.items()):
+        density = log_density_nivmf(x, mu, kappas, normalizer=normalizer)[..., 0].exp().numpy()
+        panel = figure.add_subplot(1, 3, number + 1, projection="3d")
+        colours = plt.get_cmap("viridis")(density / density.max())
+        panel.plot_surface(  # type: ignore[attr-defined]
+            *x.numpy().transpose(2, 0, 1), facecolors=colours, rstride=1, cstride=1, shade=False
+        )
+        panel.set_box_aspect((1, 1, 1))  # type: ignore[arg-type]
+        panel.view_init(elev=45, azim=-64)  # type: ignore[attr-defined]
+        panel.set_axis_off()
+        panel.set_title(title)
+    return save(figure, out / "nivmf_fig2.png")
 
 
 def distances(out: Path, points: int) -> Path:
@@ -120,6 +173,35 @@ def normalizers(out: Path, points: int) -> Path:
     return save(figure, out / "nivmf_fig8.png")
 
 
+def mining(out: Path, points: int) -> Path:
+    """Draws Fig. 4 of the SimPLE paper, and the slopes that the paper speaks of.
+
+    With a larger r the slope of positive pairs is spread over easy ones too, and that of negative
+    pairs lies on the hard ones.
+    """
+    similarity = torch.linspace(-4, 4, points, dtype=torch.float64)
+    figure, panels = plt.subplots(2, 2, figsize=(9, 6), layout="constrained", sharex=True)
+    for r in (0.5, 1.0, 2.0, 4.0):
+        curves = {
+            "$Q_1$, a positive pair": lambda s, r=r: softplus(-s / r),
+            "$Q_2$, a negative pair": lambda s, r=r: softplus(r * s),
+        }
+        for column, (name, curve) in enumerate(curves.items()):
+            at = similarity.clone().requires_grad_()
+            values = curve(at)
+            values.sum().backward()
+            assert at.grad is not None
+            panels[0, column].plot(similarity, values.detach(), label=f"r = {r:g}")
+            panels[1, column].plot(similarity, at.grad / at.grad.abs().max(), label=f"r = {r:g}")
+            panels[0, column].set_title(name)
+    panels[0, 0].set_ylabel("loss")
+    panels[1, 0].set_ylabel("slope, of its largest")
+    for panel in panels[1]:
+        panel.set_xlabel("similarity with its bias, S + b")
+    panels[0, 0].legend(fontsize=8, frameon=False)
+    return save(figure, out / "simple_fig4.png")
+
+
 def kumar(kappa: torch.Tensor, dim: int) -> torch.Tensor:
     """Returns log C_n of Kumar & Tsvetkov 2019, supplement 8.2, up to a constant.
 
@@ -143,7 +225,8 @@ def main(arguments: list[str] | None = None) -> list[Path]:
     parser.add_argument("--points", type=int, default=120, help="points along every axis")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    written = [make(options.out, options.points) for make in (resultants, distances, normalizers)]
+    makers = (resultants, densities, distances, normalizers, mining)
+    written = [make(options.out, options.points) for make in makers]
     print(*written, sep="\n")
     return written
 

@@ -1,0 +1,185 @@
+"""Draws the figures of the papers that show what trained models make of their test items.
+
+    python examples/run_figures.py sphere --recipe image/vmf --data DATA --out vmf_fig4.png \\
+        mnist.standard=runs/mnist/mnist.standard/seed-0 mnist.vmf=runs/mnist/mnist.vmf/seed-0
+    python examples/run_figures.py norms --baseline runs/cosine --run runs/el_nivmf \\
+        --correct recall@1 --out nivmf_fig9.png
+    python examples/run_figures.py ordered --recipe image/omniglot_losses:el_nivmf --data DATA \\
+        --run runs/el_nivmf --out nivmf_fig11.png
+
+- `sphere` shows embeddings in three dimensions of the test items, in the colours of their classes
+  (Scott et al. 2021, Fig. 4). Each VARIANT=RUN is a panel.
+- `norms` splits the test items by whether a baseline was right about them, and shows the norms that
+  another run gives to both kinds (Kirchhof et al. 2022, Fig. 9). Both runs have a test.npz, which
+  `likeness train` and `likeness compare` write.
+- `ordered` shows test images of a few classes, one class a row, from the lowest to the highest norm
+  (Kirchhof et al. 2022, Fig. 11).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from numpy.typing import NDArray
+
+from eval import per_item
+from likeness.commands.recipes import located
+from toolkit.data.items import Items
+from toolkit.models.embed import embed
+from toolkit.training import recipe as recipes
+from toolkit.training.measure import load_embedder
+from toolkit.training.of_data import of_data
+from toolkit.training.recipe import Classification, Recipe, Retrieval
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt  # the back end comes first
+
+
+def tested(recipe: Recipe, data: Path) -> Items:
+    """Return the test items of a recipe.
+
+    Raises:
+        ValueError: The recipe is measured by trials, which have no classes.
+    """
+    if not isinstance(recipe.measure, Classification | Retrieval):
+        raise ValueError("the recipe has no test items with classes; take one of images")
+    return Items.of(recipe.measure.items(data))
+
+
+def embedded(recipe: Recipe, run: Path, data: Path) -> tuple[Items, NDArray[np.float32]]:
+    """Return the test items of a run, and their raw embeddings (N, D)."""
+    items = tested(recipe, data)
+    loaded = load_embedder(run, of_data(recipe, data))
+    return items, embed(loaded.embedder, items, loaded.read, batch_size=256)[0].matrix
+
+
+def sphere(panels: dict[str, Path], recipe: str, data: Path, out: Path, most: int) -> None:
+    """Draw test items in three dimensions, one panel for each variant.
+
+    Embeddings are drawn as they are, and those of a loss on the sphere as directions.
+
+    Raises:
+        ValueError: The embeddings of a run do not have three dimensions.
+    """
+    figure = plt.figure(figsize=(4 * len(panels), 4), layout="constrained")
+    for number, (variant, run) in enumerate(panels.items()):
+        items, points = embedded(recipes.load(located(f"{recipe}:{variant}"))[0], run, data)
+        if points.shape[1] != 3:
+            raise ValueError(
+                f"{run}: its embeddings have {points.shape[1]} dimensions; train with "
+                "backbone.dim=3"
+            )
+        drawn = np.random.default_rng(0).permutation(len(items))[:most]
+        classes = np.unique([item.label for item in items], return_inverse=True)[1]
+        if variant.endswith("vmf"):
+            points = points / np.linalg.norm(points, axis=1, keepdims=True)
+        panel = figure.add_subplot(1, len(panels), number + 1, projection="3d")
+        colours = plt.get_cmap("tab10")(classes[drawn] % 10)
+        panel.scatter(*points[drawn].T, c=colours, s=2)
+        panel.set_title(variant)
+    figure.savefig(out, dpi=110)
+
+
+def norms(baseline: Path, run: Path, correct: str, out: Path) -> tuple[float, float]:
+    """Draw the norms of items that a baseline got right, and of those that it got wrong.
+
+    Returns:
+        The means of both.
+
+    Raises:
+        ValueError: The runs were tested on different items, or the column is not there.
+    """
+    first, second = (per_item.read(path / "test.npz") for path in (baseline, run))
+    if first.digest != second.digest:
+        raise ValueError(f"{baseline} and {run} were tested on different items")
+    for path, measured, column in ((baseline, first, correct), (run, second, "norm")):
+        if column not in measured.columns:
+            known = ", ".join(sorted(measured.columns))
+            raise ValueError(f"{path}/test.npz has no column {column}; it has {known}")
+    right, sizes = first.columns[correct] > 0, second.columns["norm"]
+    figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
+    edges = np.linspace(sizes.min(), sizes.max(), 40)
+    for which, name in ((right, "right"), (~right, "wrong")):
+        label = f"the baseline is {name} ({which.sum():,})"
+        axes.hist(sizes[which], edges, density=True, alpha=0.6, label=label)
+    axes.set(xlabel="norm of the embedding", ylabel="density", yticks=[])
+    axes.legend(frameon=False)
+    figure.savefig(out, dpi=110)
+    return float(sizes[right].mean()), float(sizes[~right].mean())
+
+
+def ordered(recipe: Recipe, run: Path, data: Path, out: Path, num_classes: int) -> list[list[str]]:
+    """Draw images of a few classes, each row from the lowest to the highest norm.
+
+    Returns:
+        The ids that were drawn, row by row.
+    """
+    items, matrix = embedded(recipe, run, data)
+    sizes = np.linalg.norm(matrix, axis=1)
+    labels = np.array([item.label for item in items])
+    names = np.unique(labels)
+    chosen = np.random.default_rng(0).permutation(names)[:num_classes]
+    rows = [np.flatnonzero(labels == name) for name in chosen]
+    rows = [row[np.argsort(sizes[row], kind="stable")] for row in rows]
+    rows = [
+        row[np.linspace(0, len(row) - 1, min(10, len(row))).round().astype(int)] for row in rows
+    ]
+    width = max(map(len, rows))
+    figure, panels = plt.subplots(
+        len(rows),
+        width,
+        figsize=(1.1 * width, 1.3 * len(rows)),
+        layout="constrained",
+        squeeze=False,
+    )
+    for panel in panels.flat:
+        panel.set_axis_off()
+    for row, places in zip(panels, rows, strict=True):
+        for panel, place in zip(row, places, strict=False):
+            pixels = np.asarray(recipe.read(items[int(place)]), dtype=np.float32)
+            shown = pixels.transpose(1, 2, 0) / max(float(pixels.max()), 1e-9)
+            panel.imshow(shown.squeeze(), cmap="gray", vmin=0, vmax=1)
+            panel.set_title(f"{sizes[place]:.3g}", fontsize=7)
+    figure.savefig(out, dpi=110)
+    return [[items[int(place)].id for place in places] for places in rows]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Draw the figure that the command names."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="figure", required=True)
+    for name in ("sphere", "norms", "ordered"):
+        command = commands.add_parser(name)
+        command.add_argument("--out", type=Path, required=True, help="the PNG file")
+        if name != "norms":
+            command.add_argument("--recipe", required=True, help="as for likeness train")
+            command.add_argument("--data", type=Path, required=True)
+        if name == "sphere":
+            command.add_argument("panels", nargs="+", metavar="VARIANT=RUN")
+            command.add_argument("--most", type=int, default=3000, help="items of a panel")
+        else:
+            command.add_argument("--run", type=Path, required=True)
+        if name == "norms":
+            command.add_argument("--baseline", type=Path, required=True)
+            command.add_argument("--correct", default="correct", help="a column of test.npz")
+        if name == "ordered":
+            command.add_argument("--classes", type=int, default=4)
+    given = parser.parse_args(arguments)
+    if given.figure == "sphere":
+        panels = dict(panel.split("=", 1) for panel in given.panels)
+        paths = {name: Path(run) for name, run in panels.items()}
+        sphere(paths, given.recipe, given.data, given.out, given.most)
+    elif given.figure == "norms":
+        right, wrong = norms(given.baseline, given.run, given.correct, given.out)
+        print(f"mean norm where the baseline is right {right:.4g}, where it is wrong {wrong:.4g}")
+    else:
+        recipe = recipes.load(located(given.recipe))[0]
+        ordered(recipe, given.run, given.data, given.out, given.classes)
+    print(given.out)
+
+
+if __name__ == "__main__":
+    main()
