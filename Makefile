@@ -13,7 +13,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 # each of the processes below would compile torch once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-ci test-all lint check bench results install clean
+.PHONY: demo test test-ci test-all lint check bench results docs install clean
 
 install: $(READY)
 
@@ -63,6 +63,11 @@ lint: $(READY)
 	$(BIN)/mypy
 
 check: lint test
+
+# HTML pages of the documentation, in build/docs. Broken links and public names without a docstring
+# end it.
+docs: $(READY)
+	$(BIN)/python docs/make_site.py
 
 # A night of two cores, in the background: everything that docs/results.md reports. It can be run
 # again: what is done is not done again. DATA is the folder that holds an4/, orl/ and the others.

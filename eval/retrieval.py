@@ -309,30 +309,37 @@ def retrieval_metrics(
     lone: Lone = "exclude",
     compat: Compat | None = None,
 ) -> dict[str, float]:
-    """Means over the queries: "recall@K" for each of ks, "precision@1", "r_precision", "map@r",
-    "map@1000", and the counts "num_queries", "num_lone".
+    """Return the metrics of retrieval, as means over the queries.
 
-    embeddings: (Q, D) raw. labels: (Q,) integers or strings of any size. gallery: (G, D) with
-    gallery_labels (G,); None: retrieval among the embeddings, each without itself. ks beyond the
-    gallery take all of it. similarity: as in eval.similarity; scores are float32, bit-equal rows
-    tie exactly.
-    lone: queries without a relevant item are left out of the mean ("exclude"), count 0 ("zero") or
-    are refused ("error"); num_lone counts them, num_queries the queries averaged. map@1000 =
-    (1/min(R, 1000)) sum_{i<=1000} precision(i) rel(i).
-    compat: another tool's conventions under the same keys, `lone` included. All: ties by row.
-      "pml"
-          pytorch-metric-learning 2.9: MAP@1000 divides by R even beyond 1000; lone queries
-          excluded.
-      "oml"
-          Open Metric Learning 4.0: MAPs divide by the hits found within k; lone queries count 0,
-          but precision@1 and r_precision are then NaN. Ties: OML leaves them to torch.topk, which
-          promises no order, so its numbers on tied scores cannot be reproduced.
-      "rdml"
-          Revisiting-DML: drops what ranks first instead of the query; "map@r" is its mAP_c, over R
-          + 1 places and divided by R + 1; "map@1000" its mAP_1000, divided by R + 1, with up to
-          1,000 items inflated by faiss's padding (it may exceed 1); lone queries count.
-    ValueError: NaN or infinity, no rows, shapes or labels that do not fit, no query with a relevant
-    item, lone="error" and lone queries.
+    Scores are float32, and rows that are equal bit for bit tie exactly. With R the number of
+    relevant items of a query, map@1000 = (1/min(R, 1000)) sum_{i<=1000} precision(i) rel(i).
+
+    Args:
+        embeddings: The queries (Q, D), raw.
+        labels: Their classes (Q,), integers or strings of any size.
+        gallery: What is searched (G, D). None searches among the embeddings, each without itself.
+        gallery_labels: The classes of the gallery (G,).
+        ks: The K of recall@K. Where K is beyond the gallery, all of it is taken.
+        similarity: As in eval.similarity.
+        lone: What becomes of queries without a relevant item: they are left out of the mean
+            ("exclude"), count 0 ("zero"), or are refused ("error").
+        compat: Another tool's conventions under the same keys, `lone` included; ties are by row.
+            "pml" is pytorch-metric-learning 2.9: MAP@1000 divides by R even beyond 1000, and lone
+            queries are left out. "oml" is Open Metric Learning 4.0: MAPs divide by the hits found
+            within k; lone queries count 0, but precision@1 and r_precision are then NaN. OML leaves
+            ties to torch.topk, which promises no order, so its numbers on tied scores cannot be
+            reproduced. "rdml" is Revisiting-DML: it drops what ranks first instead of the query;
+            "map@r" is its mAP_c, over R + 1 places and divided by R + 1; "map@1000" is its
+            mAP_1000, divided by R + 1, with up to 1,000 items inflated by faiss's padding, so that
+            it may exceed 1; lone queries count.
+
+    Returns:
+        "recall@K" for each of ks, "precision@1", "r_precision", "map@r" and "map@1000"; and the
+        counts "num_queries", of the queries averaged, and "num_lone".
+
+    Raises:
+        ValueError: NaN or infinity, no rows, shapes or labels that do not fit, no query with a
+            relevant item, or lone queries with lone="error".
 
     >>> embeddings = [[1, 0], [1, 0.1], [0, 1], [0.1, 1]]
     >>> result = retrieval_metrics(embeddings, ["a", "a", "b", "a"], ks=(1,))

@@ -420,6 +420,27 @@ def test_lines_have_at_most_100_columns_but_for_tables_of_data(page: Path) -> No
     assert [line for line in wide if not line.startswith("| ")] == []
 
 
+@pytest.mark.slow  # imports everything, and makes fifty pages
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    for package in ("sphinx", "myst_parser", "furo"):
+        pytest.importorskip(package)
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "make_site.py", "--out", tmp_path / "site"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    losses = (tmp_path / "site" / "python_likeness_losses.html").read_text(encoding="utf-8")
+    assert 'id="toolkit.losses.simple.SimPLE"' in losses
+    assert "likeness verify" in (tmp_path / "site" / "command_line.html").read_text("utf-8")
+
+
+def test_public_names_have_docstrings() -> None:
+    assert module_of(ROOT / "docs" / "make_site.py").undocumented() == []
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}

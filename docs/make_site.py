@@ -1,0 +1,207 @@
+"""Builds the documentation as HTML pages, without a network: `make docs`.
+
+    python docs/make_site.py --out build/docs
+
+The pages are those of docs/index.md, in its order, beside the change log and the other pages of the
+clone's root. Others are made here: the Python API from the docstrings, and the command line from
+its own help. A link that leads nowhere, and a public name without a docstring, end it with exit
+code 1. It needs the extra docs (Sphinx, MyST, Furo).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PARTS = {
+    "likeness": "What `import likeness` gives.",
+    "likeness.losses": "Every loss is a torch module: `loss(z, y)` gives a scalar.",
+    "likeness.backbones": "Every network gives raw embeddings (B, dim).",
+    "likeness.metrics": "Metrics of arrays, without torch.",
+}
+# Pages of the clone's root and of packages, which pages of docs/ link to.
+OTHERS = {
+    "CHANGELOG.md": "changes.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "likeness/voice/CARD.md": "voice_card.md",
+}
+CONF = """
+import re
+
+project = "Likeness"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_heading_anchors = 4
+html_theme = "furo"
+html_title = "Likeness"
+html_show_copyright = False
+napoleon_use_ivar = True
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+suppress_warnings = ["myst.header"]
+
+
+def plain(app, what, name, obj, options, lines):
+    # Docstrings are plain text with formulas: |z| and a * b are no markup.
+    for number, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            lines[number] = re.sub(r"[|*]|_(?=\\W|$)", r"\\\\\\g<0>", line)
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon
+"""
+
+
+def public_names() -> dict[str, list[str]]:
+    """Return the public names of each part, without modules and constants."""
+    names: dict[str, list[str]] = {}
+    for part in PARTS:
+        module = importlib.import_module(part)
+        found = [getattr(module, name) for name in module.__all__]
+        names[part] = [
+            name
+            for name, value in zip(module.__all__, found, strict=True)
+            if inspect.isclass(value) or inspect.isroutine(value)
+        ]
+    return names
+
+
+def undocumented() -> list[str]:
+    """Return the public names, and their public methods, that have no docstring."""
+    missing: list[str] = []
+    for part, names in public_names().items():
+        for name in names:
+            value = getattr(importlib.import_module(part), name)
+            members = [(f"{part}.{name}", value)]
+            if inspect.isclass(value):
+                members += [
+                    (f"{part}.{name}.{method}", made)
+                    for method, made in vars(value).items()
+                    if not method.startswith("_")
+                    and inspect.isroutine(made)
+                    and method not in ("forward", "estimate", "param_groups", "at_step", "reads")
+                ]
+            missing += [called for called, made in members if not inspect.getdoc(made)]
+    return missing
+
+
+def python_pages() -> dict[str, str]:
+    """Return the pages of the Python API by the names of their files, one for each part."""
+    pages: dict[str, str] = {}
+    for part, names in public_names().items():
+        lines = [f"# {part}", "", PARTS[part], ""]
+        module: Any = importlib.import_module(part)
+        for name in names:
+            value = getattr(module, name)
+            kind = "autoclass" if inspect.isclass(value) else "autofunction"
+            options = ":members:\n:exclude-members: forward\n" if inspect.isclass(value) else ""
+            where = f"{value.__module__}.{value.__qualname__}"
+            lines += [f"## {name}", "", f"```{{eval-rst}}\n.. {kind}:: {where}"]
+            lines += [*(f"   {option}" for option in options.splitlines()), "```", ""]
+        pages["python_" + part.replace(".", "_")] = "\n".join(lines)
+    return pages
+
+
+def command_page() -> str:
+    """Return the page of the command line: the help of every command."""
+    import typer
+
+    from likeness.cli import app
+
+    group: Any = typer.main.get_command(app)
+    lines = ["# The command line", "", "This is what `likeness COMMAND --help` prints.", ""]
+    commands: list[tuple[str, Any]] = []
+    for name in sorted(group.commands):
+        command = group.commands[name]
+        commands.append((name, command))
+        commands += [
+            (f"{name} {sub}", getattr(command, "commands", {})[sub])
+            for sub in sorted(getattr(command, "commands", {}))
+        ]
+    for name, command in commands:
+        context = command.make_context(f"likeness {name}", [], resilient_parsing=True)
+        help_text = command.get_help(context)
+        lines += [f"## likeness {name}", "", "```text", help_text.strip(), "```", ""]
+    return "\n".join(lines)
+
+
+def indexed() -> str:
+    """Return the index with a table of contents for each of its sections."""
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    contents: list[str] = []
+    for section in text.split("\n## ")[1:]:
+        title = section.partition("\n")[0]
+        pages = re.findall(r"\]\((\w+)\.md", section)
+        if title == "Look up":
+            pages += ["command_line", *("python_" + part.replace(".", "_") for part in PARTS)]
+        contents += ["```{toctree}", ":hidden:", f":caption: {title}", *pages, "```", ""]
+    rest = [Path(name).stem for name in OTHERS.values()]
+    contents += ["```{toctree}", ":hidden:", ":caption: The project", *rest, "```", ""]
+    return text + "\n" + "\n".join(contents)
+
+
+def linked(text: str, page: str) -> str:
+    """Return a page with links to other files of the clone led to their copies."""
+
+    def led(match: re.Match[str]) -> str:
+        target, anchor = match[2], match[3] or ""
+        path = ((ROOT / page).parent / target).resolve()
+        if not path.is_relative_to(ROOT):
+            return match[0]
+        name = path.relative_to(ROOT).as_posix()
+        if name in OTHERS:
+            return f"[{match[1]}]({OTHERS[name]}{anchor})"
+        if path.parent == DOCS:
+            return f"[{match[1]}]({path.name}{anchor})"
+        return f"{match[1]} (`{name}`)" if path.exists() else match[0]
+
+    return re.sub(r"\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)", led, text)
+
+
+def write_pages(folder: Path) -> None:
+    """Write all pages into a folder, as Sphinx reads them."""
+    for path in DOCS.iterdir():
+        if path.suffix == ".md" and path.name != "index.md":
+            text = linked(path.read_text(encoding="utf-8"), f"docs/{path.name}")
+            (folder / path.name).write_text(text, encoding="utf-8")
+        elif path.suffix in (".png", ".svg"):
+            shutil.copy(path, folder)
+    for name, page in OTHERS.items():
+        text = linked((ROOT / name).read_text(encoding="utf-8"), name)
+        (folder / page).write_text(text, encoding="utf-8")
+    (folder / "index.md").write_text(indexed(), encoding="utf-8")
+    for name, text in python_pages().items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    (folder / "command_line.md").write_text(command_page(), encoding="utf-8")
+    (folder / "conf.py").write_text(CONF, encoding="utf-8")
+
+
+def main() -> None:
+    """Build the pages."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs")
+    out = parser.parse_args().out
+    if missing := undocumented():
+        sys.exit(f"{len(missing)} public names have no docstring: {', '.join(missing)}")
+    with tempfile.TemporaryDirectory() as folder:
+        write_pages(Path(folder))
+        command = ["-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", folder, str(out)]
+        done = subprocess.run([sys.executable, *command], check=False)
+    if done.returncode:
+        sys.exit("the pages have errors, which stand above")
+    print(f"the pages are in {out}/index.html")
+
+
+if __name__ == "__main__":
+    main()
