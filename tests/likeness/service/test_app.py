@@ -492,6 +492,15 @@ def test_fifty_clients_at_once(server: str, files: list[Path]) -> None:
     assert statuses == [200] * 100
 
 
+@pytest.mark.slow  # a server of its own
+def test_the_packages_of_a_store_write_nothing_into_the_log(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    with serving(model, tmp_path, "--gallery", f"faiss:{tmp_path / 'people'}") as (url, _):
+        assert get(f"{url}health").status_code == 200
+    (line,) = (tmp_path / "log").read_text().splitlines()
+    assert "GET /health 200" in line
+
+
 @pytest.mark.slow  # a server of its own; test_writes.py kills the gallery without one
 def test_a_kill_in_the_midst_of_enrolment_leaves_old_or_new(
     model: Path, tmp_path: Path, files: list[Path]
