@@ -231,7 +231,7 @@ def test_a_gallery_is_managed_and_searched(server: str, files: list[Path]) -> No
         assert "1 of 2 files cannot be read: the second file: " in bad.json()["error"]
         bad = client.post("identify", files={"file": b"no sound"})
         assert bad.json()["error"].startswith(
-            "with this speaker model, 1 of 1 files cannot be read: file 1: unreadable"
+            "with this speaker model, 1 of 1 files cannot be read: the file: unreadable"
         )
         assert client.delete("gallery/Eve").status_code == 404
         assert client.delete("gallery/Ann").json() == {"subject": "Ann", "subjects": 1}

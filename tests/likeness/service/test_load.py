@@ -74,11 +74,11 @@ def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(
     assert (got.status_code, got.headers["content-type"]) == (200, "application/x-ndjson")
     lines = [json.loads(line) for line in got.text.splitlines()]
     assert [line["file"] for line in lines] == list(range(20))
-    assert "cannot be read: file 4: " in lines[3]["error"]
+    assert "cannot be read: the file: " in lines[3]["error"]
     assert "embedding" not in lines[3]
     for number, line in enumerate(lines):
         if number != 3:
-            expected = Service(loaded).embed(sent[number], "").answer()
+            expected = Service(loaded).embed(sent[number]).answer()
             assert line["embedding"] == pytest.approx(expected["embedding"], rel=1e-4, abs=1e-6)
 
 
