@@ -16,6 +16,8 @@ import json
 import logging
 import re
 import secrets
+import signal
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
@@ -465,11 +467,19 @@ def serve(
             )
         if worker is not None:
             worker.report()
+        if threading.current_thread() is threading.main_thread():
+            # uvicorn raises the signal again when it has ended. By default that would kill this
+            # process before the gallery is closed and a PostgreSQL of its own is ended.
+            signal.signal(signal.SIGTERM, _leave)
         uvicorn.Server(_server_settings(app, limits)).run(sockets=[listener])
     finally:
         listener.close()
         if store is not None:
             store.close()
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(0)
 
 
 def _say_media(store: Any, keeps: bool, say: Callable[[str], object]) -> None:

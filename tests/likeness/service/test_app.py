@@ -495,8 +495,10 @@ def test_fifty_clients_at_once(server: str, files: list[Path]) -> None:
 @pytest.mark.slow  # a server of its own
 def test_the_packages_of_a_store_write_nothing_into_the_log(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
-    with serving(model, tmp_path, "--gallery", f"faiss:{tmp_path / 'people'}") as (url, _):
+    with serving(model, tmp_path, "--gallery", f"faiss:{tmp_path / 'people'}") as (url, process):
         assert get(f"{url}health").status_code == 200
+        process.terminate()
+        assert process.wait(60) == 0  # after the gallery is closed, and not by the signal
     (line,) = (tmp_path / "log").read_text().splitlines()
     assert "GET /health 200" in line
 
