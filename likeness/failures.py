@@ -13,6 +13,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from traceback import walk_tb
 from typing import TextIO
@@ -28,6 +29,7 @@ _OF_OTHERS = tuple(
         for name in ("stdlib", "platstdlib", "purelib", "platlib")
     }
 )
+_NAMES_FOR_PIP = {"cv2": "opencv-python-headless", "sklearn": "scikit-learn"}
 _INSTALLED = ("site-packages", "dist-packages")
 # The allocators of torch and ONNX Runtime raise RuntimeError with these words.
 _NO_MEMORY = ("allocate memory", "out of memory", "bad_alloc")
@@ -121,9 +123,21 @@ def explain(error: BaseException) -> str:
         return f"there is not enough memory{f' ({text})' if text else ''}: {_LESS}"
     if place := place_of(error):
         return _in_file(place, error, text)
+    if isinstance(error, ModuleNotFoundError) and error.name and not _is_found(error.name):
+        module = error.name.partition(".")[0]
+        package = _NAMES_FOR_PIP.get(module, module)
+        return f"this needs {package}, which is not installed; run `pip install {package}`"
     if isinstance(error, OSError | ImportError) and text:
         return text
     return _doubtful(type(error).__name__, text)
+
+
+def _is_found(module: str) -> bool:
+    """Whether the package that the module is of is installed."""
+    try:
+        return find_spec(module.partition(".")[0]) is not None
+    except ValueError:  # a module that was put in place by hand
+        return True
 
 
 def explain_in_file(error: BaseException) -> str:

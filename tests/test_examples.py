@@ -158,7 +158,7 @@ def test_node_compares_two_recordings_as_onnx_runtime_does(voices: Path, tmp_pat
     modules = Path(os.environ.get("LIKENESS_NODE_MODULES", example / "node_modules"))
     node = shutil.which("node")
     if node is None or not (modules / "onnxruntime-node").is_dir():
-        pytest.skip("node or onnxruntime-node is absent: `npm install` in the example's folder")
+        pytest.skip("node or its package is absent: `npm install --ignore-scripts` in that folder")
     shutil.copy(example / "compare.mjs", tmp_path)
     (tmp_path / "node_modules").symlink_to(modules.resolve())
     torch.manual_seed(0)

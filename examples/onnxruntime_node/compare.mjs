@@ -1,6 +1,6 @@
 // Compares two recordings by a model of `likeness export`, without Python.
 //
-//     npm install
+//     npm install --ignore-scripts
 //     node compare.mjs voices.onnx a.wav b.wav
 //
 // It prints the score as one line of JSON. In a browser the same works with onnxruntime-web:

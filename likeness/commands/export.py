@@ -112,7 +112,8 @@ def export(
     refuse_idle(
         context, ("trials",), "--precision float16 or --precision int8", precision != "float32"
     )
-    refuse_idle(context, ("items", "root", "far", "max_loss"), "--trials", trials)
+    refuse_idle(context, ("items", "far", "max_loss"), "--trials", trials)
+    refuse_idle(context, ("root",), "--trials or --calibrate", trials or calibrate)
     path = _output(out, onnx)
     if trials is not None and items is None:
         raise ValueError("--trials needs the items that the trials name; give --items LIST")
@@ -143,7 +144,7 @@ def export(
         about = None
         if trials is not None and items is not None:
             about = _on_trials(loaded, trials, items, root, far, max_loss)
-        calibration = None if calibrate is None else _for_calibration(loaded, calibrate)
+        calibration = None if calibrate is None else _for_calibration(loaded, calibrate, root)
         _smaller(loaded, path, height_width, precision, calibration, about)
 
 
@@ -236,9 +237,9 @@ def _on_trials(
     return OnTrials(read_trials(trials), listed, trials.name, far, max_loss)
 
 
-def _for_calibration(loaded: Loaded, source: Path) -> list[Item]:
+def _for_calibration(loaded: Loaded, source: Path, root: Path | None) -> list[Item]:
     """At most _NUM_CALIBRATED of the items, evenly spaced."""
-    listed = _items(loaded, source, None)
+    listed = _items(loaded, source, root)
     step = max(1, len(listed) // _NUM_CALIBRATED)
     return listed[::step][:_NUM_CALIBRATED]
 

@@ -170,7 +170,8 @@ def serve(
     if text := introduction(model):
         tell(text)
     max_bytes = round(max_megabytes * 2**20)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s")
+    logging.getLogger("likeness.serve").setLevel(logging.INFO)  # not the stores' own packages
     comparer = load_to_compare(
         model,
         detector=detector,

@@ -148,7 +148,7 @@ def _threshold(rows: NDArray[np.float32], model: Loaded, how: Clustering) -> tup
         return chosen, "measured for this model"
     some = rows[:: -(-len(rows) // _SAMPLED)]
     scores = matrix(some, some, model.similarity).astype(np.float64)
-    return between(scores[np.triu_indices(len(scores), 1)]), "estimated from this recording"
+    return between(scores[np.triu_indices(len(scores), 1)]), "estimated as if several people spoke"
 
 
 def between(scores: NDArray[np.float64], *, rounds: int = 50) -> float:

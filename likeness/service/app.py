@@ -252,13 +252,12 @@ def _add_embed(app: FastAPI, service: Service, work: Work) -> None:
     async def lines(files: Sequence[bytes]) -> AsyncIterator[bytes]:
         """One JSON object with a line end for each file, in their order."""
         ahead = deque[asyncio.Task[Any]]()
-        left = deque(enumerate(files))
+        left = deque(files)
         try:
             while left or ahead:
                 while left and len(ahead) < EMBEDDED_AHEAD:
-                    number, file = left.popleft()
-                    name = f"file {number + 1}"
-                    ahead.append(asyncio.create_task(work(service.embed, file, name, joins=True)))
+                    file = left.popleft()
+                    ahead.append(asyncio.create_task(work(service.embed, file, joins=True)))
                     del file
                 number = len(files) - len(left) - len(ahead)
                 try:

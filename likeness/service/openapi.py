@@ -81,7 +81,7 @@ FACES = _answers(
 )
 EMBED = _answers(
     '{"file": 0, "embedding": [0.12, -0.03, 0.4], "norm": 0.42}\n'
-    '{"file": 1, "error": "with this speaker model, 1 of 1 files cannot be read: ..."}\n',
+    '{"file": 1, "error": "with this speaker model, 1 of 1 files cannot be read: the file: ..."}\n',
     *_UPLOAD,
     kind="application/x-ndjson",
 )

@@ -139,19 +139,14 @@ class Service:
 
         return self._asks([first, second], chosen, finish, ids=("first", "second"))
 
-    def embed(self, file: bytes, name: str) -> Question:
-        """Embed one of many files.
-
-        Args:
-            file: a recording or an image.
-            name: what errors call it.
-        """
+    def embed(self, file: bytes) -> Question:
+        """Embed one of many files, each a recording or an image."""
 
         def finish(matrix: Floats32) -> dict[str, Any]:
             norm = float(self._embeddings(matrix).norms[0])
             return {"embedding": matrix[0].tolist(), "norm": norm}
 
-        return self._asks([file], {}, finish, names=[name])
+        return self._asks([file], {}, finish)
 
     def find_faces(self, file: bytes) -> dict[str, Any]:
         """The faces of a photograph, and the crop of each that the network would get."""
@@ -351,7 +346,6 @@ class Service:
         chosen: Mapping[str, int],
         finish: Callable[[Floats32], Any],
         ids: Sequence[str] = (),
-        names: Sequence[str] = (),
     ) -> Question:
         """Decode files, and ask for their embeddings.
 
@@ -360,13 +354,12 @@ class Service:
             chosen: Id -> number of its face.
             finish: What follows from the embeddings.
             ids: Of the files; by default their numbers.
-            names: What errors call the files; by default as `names_of`.
 
         Raises:
             ValueError: One of them cannot be read; all are counted.
         """
         read = reading_for(choosing(self.model, chosen).read)
-        names = names or names_of(len(files))
+        names = names_of(len(files))
         inputs: list[Any] = []
         reasons: list[str] = []
         with private_items(files, ids or [str(i) for i in range(len(files))]) as items:
@@ -475,6 +468,8 @@ def _in_memory(content: bytes) -> int:
 
 def names_of(num_files: int) -> list[str]:
     """What errors call the files of a request."""
+    if num_files == 1:
+        return ["the file"]
     if num_files == 2:
         return ["the first file", "the second file"]
     return [f"file {i + 1}" for i in range(num_files)]

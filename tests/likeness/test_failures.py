@@ -86,6 +86,12 @@ def test_any_other_exception_is_named_with_a_doubt(kind: str) -> None:
     assert "LIKENESS_TRACEBACK=1" in text
 
 
+def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it() -> None:
+    code = compile("__import__('absent.part')", str(ROOT / "toolkit" / "any.py"), "eval")
+    said = "this needs absent, which is not installed; run `pip install absent`"
+    assert explain(raised_by(code)) == said
+
+
 BROKEN_FILES = {
     "def f(:\n": "own.py, line 1: SyntaxError: ",
     "\nimport beside\n": "beside.py, line 2: SyntaxError: ",

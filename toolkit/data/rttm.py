@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from eval.formats.rttm import Turn, read_turns
+from eval.formats.rttm import Turn, as_field, read_turns
 from eval.types import name_first
 from toolkit.data import tree
 from toolkit.data.item_checks import check_unique
@@ -18,8 +18,8 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
     Args:
         path: The file, with lines `SPEAKER file channel start duration <NA> <NA> speaker ...`.
         suffixes: The suffixes of recordings, in small letters.
-        root: The folder that holds the recordings at any depth, as FILE.wav or such; by default
-            that of the file.
+        root: The folder that holds the recordings at any depth, as FILE.wav or such, with
+            underscores or with blanks; by default that of the file.
 
     Returns:
         An item for each turn. Its id is `speaker/file@start-end`, and its label the speaker.
@@ -72,8 +72,9 @@ def _places(path: Path, names: set[str], folder: Path, suffixes: Collection[str]
         raise FileNotFoundError(f"{folder}: there is no such folder of recordings; correct it")
     places: dict[str, list[str]] = {}
     for item in tree.anywhere(folder, suffixes):
-        if item.path.stem in names:
-            places.setdefault(item.path.stem, []).append(item.path.as_posix())
+        name = as_field(item.path.stem)  # as it was written: a blank would end the field
+        if name in names:
+            places.setdefault(name, []).append(item.path.as_posix())
     missing = sorted(names - places.keys())
     if missing:
         raise ValueError(

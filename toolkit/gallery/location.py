@@ -25,7 +25,8 @@ _KINDS = {
     "postgres": "postgresql",
     "postgresql": "postgresql",
 }
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
+# A single letter is a drive of Windows.
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):(.*)", re.DOTALL | re.IGNORECASE)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 # All between the first colon behind the slashes and the last @: a password that was written without
 # %40 for its own @ is hidden whole.
@@ -74,19 +75,25 @@ name=''))
     if not isinstance(text, str):
         return Location("folder", str(text.__fspath__()))
     match = _SCHEME.fullmatch(text)
-    if match is None or (match[1] not in _KINDS and not match[2].startswith("//")):
-        return Location("folder", text)  # also a drive of Windows
+    if match is None:
+        return Location("folder", text)
     kind, place = _KINDS.get(match[1]), match[2]
     on_server = place.startswith("//") if kind == "postgresql" else "://" in place
     if kind is None or (on_server and kind not in ("postgresql", "qdrant")):
         raise ValueError(
             f"{masked(text)}: no gallery can lie there; write a folder, faiss:FOLDER, "
             "lance:FOLDER, qdrant:FOLDER, qdrant:http://HOST:6333, postgresql:FOLDER or "
-            "postgresql://USER@HOST/DATABASE"
+            "postgresql://USER@HOST/DATABASE; a folder with a colon in its name is ./NAME"
         )
     if not place:
         raise ValueError(f"{text} names no folder; write for example {text}people")
     if not on_server:
+        folder, mark, name = place.rpartition("#")
+        if kind in ("postgresql", "qdrant") and mark and "/" not in name:
+            raise ValueError(
+                f"{text}: only on a server do galleries have a name behind #; write another folder "
+                f"for each, for example {match[1]}:{folder}-{name}"
+            )
         return Location(kind, place)
     _refuse_unescaped(text, place)
     place, mark, name = place.partition("#")

@@ -208,8 +208,8 @@ def _readable(
 ) -> list[NDArray[np.float32]]:
     """Return the inputs of the items that can be read, each a batch of one.
 
-    Long waves are cut to their middle: what flows through a network does not grow with their
-    length, and the time does.
+    A warning counts the others. Long waves are cut to their middle: what flows through a network
+    does not grow with their length, and the time does.
 
     Raises:
         ValueError: None of them can be read; the reason of the first is given.
@@ -228,6 +228,12 @@ def _readable(
     if not inputs:
         raise ValueError(
             f"none of the {len(items)} items for calibration can be read ({reasons[0]})"
+        )
+    if reasons:
+        warnings.warn(
+            f"{len(reasons)} of {len(items)} items for calibration cannot be read and are left out "
+            f"({reasons[0]})",
+            stacklevel=1,
         )
     return inputs
 

@@ -83,7 +83,9 @@ def test_smaller_files_keep_the_front_end_and_state_what_they_are(
     export.export(plain, files["float32"])
     export.export(plain, files["float16"], smaller=export.Smaller("float16"))
     items = folders.items(voices, split="all")
-    export.export(plain, files["int8"], smaller=export.Smaller("int8", items[:3]))
+    calibration = [*items[:3], Item("absent", tmp_path / "absent.wav", "ann")]
+    with pytest.warns(UserWarning, match="1 of 4 items for calibration cannot be read"):
+        export.export(plain, files["int8"], smaller=export.Smaller("int8", calibration))
     before = files["float16"].read_bytes()
 
     def refuse(file: Path) -> dict[str, Any]:
@@ -168,6 +170,17 @@ class Same(nn.Module):
 
     def forward(self, features: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
         return features
+
+
+def test_a_list_for_calibration_starts_from_the_root(
+    checkpoint_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "items.txt").write_text("absent.wav\n")
+    root = tmp_path / "voices"
+    root.mkdir()
+    where = ("--calibrate", tmp_path / "items.txt", "--root", root)
+    assert call("export", checkpoint_file, tmp_path / "m.onnx", "--precision", "int8", *where) == 2
+    assert str(root / "absent.wav") in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_a_gallery_is_managed_and_searched(server: str, files: list[Path]) -> No
         assert "1 of 2 files cannot be read: the second file: " in bad.json()["error"]
         bad = client.post("identify", files={"file": b"no sound"})
         assert bad.json()["error"].startswith(
-            "with this speaker model, 1 of 1 files cannot be read: file 1: unreadable"
+            "with this speaker model, 1 of 1 files cannot be read: the file: unreadable"
         )
         assert client.delete("gallery/Eve").status_code == 404
         assert client.delete("gallery/Ann").json() == {"subject": "Ann", "subjects": 1}
@@ -490,6 +490,17 @@ def test_fifty_clients_at_once(server: str, files: list[Path]) -> None:
     for thread in clients:
         thread.join()
     assert statuses == [200] * 100
+
+
+@pytest.mark.slow  # a server of its own
+def test_the_packages_of_a_store_write_nothing_into_the_log(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    with serving(model, tmp_path, "--gallery", f"faiss:{tmp_path / 'people'}") as (url, process):
+        assert get(f"{url}health").status_code == 200
+        process.terminate()
+        assert process.wait(60) == 0  # after the gallery is closed, and not by the signal
+    (line,) = (tmp_path / "log").read_text().splitlines()
+    assert "GET /health 200" in line
 
 
 @pytest.mark.slow  # a server of its own; test_writes.py kills the gallery without one

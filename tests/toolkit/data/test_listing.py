@@ -8,6 +8,7 @@ import numpy as np
 import pandas
 import pytest
 
+from eval.formats.rttm import Turn, write_turns
 from toolkit.data.column_names import choose, parse_columns
 from toolkit.data.items import Item, Items
 from toolkit.data.label_pattern import LabelPattern
@@ -242,6 +243,16 @@ def test_turns_of_an_rttm(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="absent"):
         listed(tmp_path / "m.rttm", root=tmp_path / "absent")
     (tmp_path / "m.wav").touch()
+    with pytest.raises(ValueError, match="several times"):
+        listed(tmp_path / "m.rttm")
+
+
+def test_an_rttm_finds_recordings_whose_names_have_blanks(tmp_path: Path) -> None:
+    recording = tmp_path / "my  first meeting.wav"
+    recording.touch()
+    write_turns(tmp_path / "m.rttm", [Turn(recording.stem, 0.5, 2.0, "ann")])
+    assert [item.path for item in listed(tmp_path / "m.rttm")] == [recording]
+    (tmp_path / "my_first_meeting.wav").touch()
     with pytest.raises(ValueError, match="several times"):
         listed(tmp_path / "m.rttm")
 
