@@ -66,7 +66,12 @@ if (second === undefined) {
   console.error("usage: node compare.mjs MODEL.onnx FIRST.wav SECOND.wav");
   process.exit(2);
 }
-const session = await ort.InferenceSession.create(model);
-const x = await embed(session, readWav(first));
-const y = await embed(session, readWav(second));
-console.log(JSON.stringify({ cosine: cosine(x, y), dim: x.length }));
+try {
+  const session = await ort.InferenceSession.create(model);
+  const x = await embed(session, readWav(first));
+  const y = await embed(session, readWav(second));
+  console.log(JSON.stringify({ cosine: cosine(x, y), dim: x.length }));
+} catch (error) {
+  console.error(error.message);
+  process.exit(1);
+}

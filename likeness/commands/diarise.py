@@ -128,11 +128,6 @@ def diarise(
             "tells the speakers of a recording apart"
         )
     refuse_idle(context, ("far", "thresholds"), "--gallery", gallery)
-    if out is None and reference is None:
-        raise ValueError(
-            "nothing would come of it; name the file to write with --out, or a truth to compare "
-            "with by --reference"
-        )
     _refuse_wrong_files(recordings, out, context)
     rule = rule_of(threshold, far, thresholds)
     if gallery is not None and not rule.decides:

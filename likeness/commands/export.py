@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from toolkit.models.loaded import Loaded
 
 app = typer.Typer()
+FAR_APART = 0.1  # cosine distance on synthetic inputs from which on an export is warned of
 _NUM_CALIBRATED = 100  # items; more change the ranges little, and take longer
 
 
@@ -106,7 +107,11 @@ def export(
     written only if it gives the same embeddings as torch; with a smaller --precision, only if it
     costs no more than --max-loss on your --trials.
     """
-    refuse_idle(context, ("precision",), "--for likeness", runtime == "likeness")
+    if precision != "float32" and runtime != "likeness":
+        raise ValueError(
+            f"--precision {precision} makes .onnx files for ONNX Runtime, and not for {runtime}; "
+            "leave one of the two out"
+        )
     refuse_idle(context, ("size",), "--for likeness or openvino", runtime != "sherpa-onnx")
     refuse_idle(context, ("calibrate",), "--precision int8", precision == "int8")
     refuse_idle(
@@ -221,6 +226,12 @@ def _smaller(
             "What it costs was not measured: --trials TRIALS --items ITEMS gives EER and TAR "
             "before and after."
         )
+        if parity.distance > FAR_APART:
+            say(
+                "These embeddings are far from those of float32, so measure before you use the "
+                "file; networks of order statistics often lose most of what they know in int8.",
+                error=True,
+            )
     say(
         "It is a model of its own: embed, store thresholds and fill galleries with it, and do not "
         "mix its embeddings with those of the model in float32."

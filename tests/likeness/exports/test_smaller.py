@@ -190,7 +190,7 @@ def test_a_list_for_calibration_starts_from_the_root(
         ([], "FILE.onnx"),
         (["m.onnx", "--calibrate", "."], "--precision int8"),
         (["m.onnx", "--max-loss", "1"], "--trials"),
-        (["m.xml", "--for", "openvino", "--precision", "int8"], "--for likeness"),
+        (["m.xml", "--for", "openvino", "--precision", "int8"], "not for openvino"),
         (["m.onnx", "--for", "sherpa-onnx", "--size", "9x9"], "--for likeness or openvino"),
     ],
 )
@@ -199,3 +199,18 @@ def test_options_that_would_change_nothing_are_refused(
 ) -> None:
     assert call("export", "likeness:voice", *words) == 2
     assert named in capsys.readouterr().err
+
+
+@pytest.mark.slow  # an export
+def test_embeddings_far_from_float32_are_warned_of(
+    checkpoint_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from likeness.commands import export
+
+    for least, warned in ((0.0, True), (2.0, False)):
+        monkeypatch.setattr(export, "FAR_APART", least)
+        assert call("export", checkpoint_file, tmp_path / "m.onnx", "--precision", "int8") == 0
+        assert ("measure before you use the file" in capsys.readouterr().err) is warned
