@@ -21,7 +21,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -434,11 +434,10 @@ def serve(
         raise ValueError(
             "--keep-media keeps pictures and sounds beside a gallery; name one with --gallery DIR"
         )
-    listener = worker.listener if worker else address.listen()[0]
-    bound, port = listener.getsockname()[:2]
-    local = bound in ("127.0.0.1", "::1")
-    store = None if gallery is None else open_gallery(gallery, model.meta)
-    try:
+    with ExitStack() as opened:
+        store = None
+        if gallery is not None:
+            store = opened.enter_context(closing(open_gallery(gallery, model.meta)))
         if worker is not None and store is not None and not store.shared:
             raise ValueError(
                 f"the gallery {gallery} cannot be shared by several processes; keep it in "
@@ -454,6 +453,10 @@ def serve(
             limits=limits,
             extras=extras,
         )
+        # Nobody can connect before, and so nobody waits for a server that cannot be started.
+        listener = opened.enter_context(worker.listen() if worker else address.listen())
+        bound, port = listener.getsockname()[:2]
+        local = bound in ("127.0.0.1", "::1")
         app = make_app(service, token=token, hosts=address.all_names, local=local)
         url = address.url(port) + (f"#token={token}" if made else "")
         say(f"Likeness serves this {model.modality} model at {url}")
@@ -474,10 +477,6 @@ def serve(
             worker.report()
         with _closing_at_sigterm():
             uvicorn.Server(_server_settings(app, limits)).run(sockets=[listener])
-    finally:
-        listener.close()
-        if store is not None:
-            store.close()
 
 
 @contextmanager
