@@ -348,7 +348,10 @@ def _get(place: Place, number: int, plan: _Plan) -> Piece:
         OSError: It cannot be read.
     """
     name = claims.piece_name(number)
-    content = place.read(name, MAX_SPAN)
+    try:
+        content = place.read(name, MAX_SPAN)
+    except (ValueError, IsADirectoryError) as error:  # no worker made that
+        raise _Broken(str(error)) from None
     with TemporaryDirectory(prefix="likeness-piece-") as folder:
         path = Path(folder) / name
         path.write_bytes(content)

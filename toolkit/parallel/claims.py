@@ -80,8 +80,12 @@ class Folder:
         return bounded(self.path / name, limit)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        remove(self.path / name)
+        """Remove a file, if it is there; a folder, which no worker makes, gets another name."""
+        path = self.path / name
+        if path.is_dir() and not path.is_symlink():
+            os.replace(path, path.with_name(f"{name}.{uuid4().hex}"))
+        else:
+            remove(path)
 
     def written_at(self, name: str) -> float:
         """Return when a file was last written, in seconds of the store's clock."""
@@ -400,8 +404,13 @@ def _status(error: Exception) -> int | None:
 def _create_in_place(path: Path, content: bytes) -> bool:
     """Make a file, unless it is there, on a file system without links."""
     try:
-        with path.open("xb") as file:
-            file.write(content)
+        file = path.open("xb")
     except FileExistsError:
         return False
+    try:
+        with file:
+            file.write(content)
+    except BaseException:
+        path.unlink()  # others would wait for the rest of it
+        raise
     return True
