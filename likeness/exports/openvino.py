@@ -76,8 +76,9 @@ def write(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) -> 
         try:
             converted = openvino.convert_model(plain)
         except RuntimeError as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[-1][:200]
             raise ValueError(
-                f"OpenVINO cannot take this network ({str(error).strip().splitlines()[-1][:200]}); "
+                f"OpenVINO cannot take this network ({reason}); "
                 "use the .onnx file, with ONNX Runtime"
             ) from None
         converted.set_rt_info(described[onnx.KEY], [onnx.KEY])
