@@ -54,9 +54,11 @@ from likeness.service.slider import slider
 from likeness.service.work import NO_EXTRAS, Extras, Service
 from likeness.verification import NO_DECISION, Comparer
 from toolkit.gallery import media
+from toolkit.gallery.location import masked
 from toolkit.gallery.open import open_gallery
 from toolkit.gallery.rules import Gallery
 
+_PLACE = re.compile(r"\b(postgres(ql)?|qdrant|lance(db)?|faiss):[^\s,;()]*[^\s,;():.]")
 MAX_FILES = 10  # of one enrolment
 _ON_LOOPBACK = Address()
 MAX_EMBEDDED = 256  # files of one request for embeddings
@@ -130,7 +132,8 @@ def _in_threads(limits: Limits) -> Work:
         except Gone as gone:
             raise HTTPException(499, str(gone)) from None  # which nobody reads but the metrics
         except ValueError as error:
-            raise HTTPException(422, str(error)) from None
+            # A client need not know where the gallery lies.
+            raise HTTPException(422, _PLACE.sub("the gallery", str(error))) from None
         except KeyError as error:
             raise HTTPException(404, str(error.args[0])) from None
 
@@ -440,9 +443,9 @@ def serve(
             store = opened.enter_context(closing(open_gallery(gallery, model.meta)))
         if worker is not None and store is not None and not store.shared:
             raise ValueError(
-                f"the gallery {gallery} cannot be shared by several processes; keep it in "
-                "PostgreSQL (--gallery postgresql://USER@HOST/DATABASE), or start the server with "
-                "--workers 1"
+                f"the gallery {masked(str(gallery))} cannot be shared by several processes; keep "
+                "it in PostgreSQL (--gallery postgresql://USER@HOST/DATABASE), or start the server "
+                "with --workers 1"
             )
         service = Service(
             model,

@@ -435,6 +435,30 @@ class _Away:
     search = entries = enrolments = lambda self, *_: len(self)
 
 
+class _Refusing(_Away):
+    """A gallery whose database refuses what is asked."""
+
+    def __len__(self) -> int:
+        raise ValueError("postgresql://ann@10.0.0.5:5432/faces#staff: the database refuses this")
+
+    search = entries = enrolments = lambda self, *_: len(self)
+
+
+def test_no_answer_says_where_the_gallery_lies(model: Path, files: list[Path]) -> None:
+    from likeness.service.app import make_app
+
+    service = Service(load.load(str(model)), _Refusing(), threshold=0.5)
+
+    async def ask() -> Any:
+        transport = httpx.ASGITransport(app=make_app(service, token=TOKEN))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post("/identify", files={"file": files[0].read_bytes()})
+
+    got = asyncio.run(ask())
+    assert got.status_code == 422
+    assert got.json()["error"] == "the gallery: the database refuses this"
+
+
 def test_a_database_that_is_away_is_not_the_fault_of_a_recording(
     model: Path, files: list[Path]
 ) -> None:

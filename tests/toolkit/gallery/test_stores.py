@@ -447,6 +447,27 @@ def test_an_index_file_of_faiss_is_used_completed_and_never_trusted_when_old(
     gallery.close()
 
 
+def test_an_index_of_faiss_that_cannot_be_kept_is_used_all_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(faiss, "_SMALL", 100)
+    where = place("faiss").format(0)
+    rows = np.random.default_rng(4).normal(size=(200, 8)).astype(np.float32)
+    gallery = open_gallery(where, META)
+    gallery.enrol(embedded(rows), [f"s{i}" for i in range(200)])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # as on a disk that is full
+    try:
+        with pytest.warns(UserWarning, match="the index cannot be kept"):
+            found = gallery.search(embedded(rows[:2]), 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert subjects(found) == [["s0"], ["s1"]]
+    gallery.close()
+    assert not (Path(location(where).place) / faiss.FILE).exists()
+
+
 @pytest.mark.parametrize(
     "password", ["s3cret", "s3c@ret", "s3c/ret", "s3c?ret", "s3c#ret", "s3:c@/"]
 )
