@@ -18,6 +18,7 @@ from typing import Any
 
 from eval.formats.provenance import likeness_version
 from eval.types import Embeddings, name_first
+from likeness.defaults import LEASE_MINUTES, PIECE_ITEMS
 from likeness.extract import (
     MANY_NO_NUMBERS,
     Piece,
@@ -35,8 +36,6 @@ from toolkit.models.loaded import Loaded
 from toolkit.parallel import claims
 from toolkit.parallel.claims import Place
 
-PIECE_ITEMS = 1024
-LEASE_MINUTES = 10.0
 _PLAN = "plan.json"
 _MAX_PLAN = 1 << 24  # bytes
 _MOST_PIECES = 10**6  # their numbers have six digits

@@ -92,10 +92,8 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
     # Otherwise Starlette puts uploads of over 1 MiB into files. This holds for the whole process.
     MultiPartParser.spool_max_size = service.limits.max_bytes + 1
     metrics = Metrics()
-    if service.gallery is not None:
-        metrics.show(
-            "likeness_gallery_subjects", "Subjects who are enrolled.", lambda: len(service.gallery)
-        )
+    if (store := service.gallery) is not None:
+        metrics.show("likeness_gallery_subjects", "Subjects who are enrolled.", lambda: len(store))
     work = _in_threads(service.limits)
     _add_pages(app)
     _add_state(app, service, metrics, local)
@@ -317,7 +315,7 @@ def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:
     @app.get("/gallery", responses=openapi.GALLERY, dependencies=[gallery])
     async def listed(offset: int = 0, limit: int = 100) -> dict[str, Any]:
         """Who is enrolled, with how many enrolments and the norm of the template."""
-        entries = await work(service.gallery.entries)
+        entries = await work(service.people.entries)
         part = entries[max(0, offset) : max(0, offset) + min(max(0, limit), 1000)]
         return {"subjects": len(entries), "entries": [entry._asdict() for entry in part]}
 

@@ -262,7 +262,10 @@ def contents(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("kind", [*KINDS[:4], "own postgresql"])
+@pytest.mark.parametrize(
+    "kind",
+    [*KINDS[:4], pytest.param("own postgresql", marks=pytest.mark.slow)],  # starts a PostgreSQL
+)
 def test_who_is_removed_or_replaced_is_in_no_file(
     kind: str, place: Place, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +337,7 @@ for turn in range(8):
 """
 
 
+@pytest.mark.slow  # three processes
 def test_processes_share_postgresql(database: str) -> None:
     where = f"{database}#shared{next(_numbers)}"
     workers = [
@@ -405,6 +409,7 @@ def test_an_index_finds_what_the_exact_search_finds(
     gallery.close()
 
 
+@pytest.mark.slow  # makes an index fifteen times
 def test_an_index_file_of_faiss_is_used_completed_and_never_trusted_when_old(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
