@@ -18,9 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.formats.rttm import Turn
+from eval.formats.rttm import MAX_SECONDS, Turn
 
 _MOST_CELLS = 2**25  # speakers x intervals of one recording, 8 bytes each
+_MOST_PAIRS = 2**22  # speakers of one recording, reference x system: counterparts take seconds
 _Times = NDArray[np.float64]
 
 
@@ -76,8 +77,9 @@ def diarisation_errors(
         them.
 
     Raises:
-        ValueError: The collar is negative or no number, a time is not finite, or a recording has so
-            many turns and speakers that they would take over a quarter of a gigabyte.
+        ValueError: The collar is negative or no number, a time is not below 1e10, or a recording
+            has so many turns and speakers that they would take over a quarter of a gigabyte, or
+            over four million pairs of speakers.
 
     Example:
         >>> reference = [Turn("talk", 0, 4, "ann"), Turn("talk", 4, 8, "bob")]
@@ -115,8 +117,10 @@ def _of_file(
         np.array([turn[1:3] for turn in side], dtype=np.float64).reshape(-1, 2)
         for side in (reference, system)
     ]
-    if not all(np.isfinite(part).all() for part in times):
-        raise ValueError(f"{file}: a turn starts or ends at a time that is not finite; correct it")
+    if not all((np.abs(part) < MAX_SECONDS).all() for part in times):  # which also refuses NaN
+        raise ValueError(
+            f"{file}: a turn starts or ends at a time that is no number below 1e10 s; correct it"
+        )
     edges = times[0].reshape(-1, 1)
     # Whoever adds a start to a duration gets a number that differs in its last digits.
     collars = np.array([-collar, collar], dtype=np.float64)
@@ -128,6 +132,12 @@ def _of_file(
         raise ValueError(
             f"{file}: {len(names[0])} and {len(names[1])} speakers in {len(instants)} intervals "
             "are too many to be compared; divide the recording"
+        )
+    if len(names[0]) * len(names[1]) > _MOST_PAIRS:
+        raise ValueError(
+            f"{file}: {len(names[0])} speakers of the reference against {len(names[1])} of the "
+            f"system are {len(names[0]) * len(names[1]):,} pairs, and at most {_MOST_PAIRS:,} are "
+            "compared; correct the names, or divide the recording"
         )
     lengths = np.diff(instants)
     speaks = [
@@ -166,8 +176,10 @@ def _activity(
     number = {name: i for i, name in enumerate(names)}
     own = np.array([number[turn.speaker] for turn in turns], dtype=np.int64)
     active = np.zeros((len(names), max(0, len(instants) - 1)), dtype=np.bool_)
-    for i in range(len(names)):
-        active[i] = _covered(spans[own == i], instants)
+    order = np.argsort(own, kind="stable")
+    firsts = np.searchsorted(own[order], np.arange(1, len(names)))
+    for i, mine in enumerate(np.split(spans[order], firsts) if names else ()):
+        active[i] = _covered(mine, instants)
     return active
 
 

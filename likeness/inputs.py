@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.types import first_line
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
 from toolkit.data.column_names import parse_columns
@@ -347,7 +348,7 @@ def _tensor_as_numpy(tensor: Any) -> np.ndarray[Any, np.dtype[Any]]:
         return np.asarray(tensor)
     except (TypeError, RuntimeError) as error:  # of a sparse, quantised or meta tensor
         raise ValueError(
-            f"a tensor of {tensor.dtype} cannot become an array ({str(error).splitlines()[0]}); "
+            f"a tensor of {tensor.dtype} cannot become an array ({first_line(error)}); "
             "give a dense tensor of numbers"
         ) from None
 

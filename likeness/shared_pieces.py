@@ -18,6 +18,7 @@ from typing import Any
 
 from eval.formats.provenance import likeness_version
 from eval.types import Embeddings, name_first
+from likeness.defaults import LEASE_MINUTES, PIECE_ITEMS
 from likeness.extract import (
     MANY_NO_NUMBERS,
     Piece,
@@ -35,8 +36,6 @@ from toolkit.models.loaded import Loaded
 from toolkit.parallel import claims
 from toolkit.parallel.claims import Place
 
-PIECE_ITEMS = 1024
-LEASE_MINUTES = 10.0
 _PLAN = "plan.json"
 _MAX_PLAN = 1 << 24  # bytes
 _MOST_PIECES = 10**6  # their numbers have six digits
@@ -348,7 +347,10 @@ def _get(place: Place, number: int, plan: _Plan) -> Piece:
         OSError: It cannot be read.
     """
     name = claims.piece_name(number)
-    content = place.read(name, MAX_SPAN)
+    try:
+        content = place.read(name, MAX_SPAN)
+    except (ValueError, IsADirectoryError) as error:  # no worker made that
+        raise _Broken(str(error)) from None
     with TemporaryDirectory(prefix="likeness-piece-") as folder:
         path = Path(folder) / name
         path.write_bytes(content)

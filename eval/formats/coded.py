@@ -38,7 +38,7 @@ from eval.formats.files import (
     refuse_device,
 )
 from eval.formats.tables import check_installed
-from eval.types import Bools, Floats, Ints, Trials, name_first
+from eval.types import Bools, Floats, Ints, Trials, first_line, name_first
 
 SUFFIXES = (".npz", ".parquet")
 
@@ -388,10 +388,9 @@ def refused(path: Path) -> Iterator[None]:
             raise
         if _CAST in str(error):
             raise ValueError(f"{path}: {error}") from None
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise ValueError(
-            f"{path}: not a Parquet file that can be read ({reason}); it is damaged, truncated or "
-            "of another kind: write it again"
+            f"{path}: not a Parquet file that can be read ({first_line(error)}); it is "
+            "damaged, truncated or of another kind: write it again"
         ) from None
 
 

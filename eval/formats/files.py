@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from eval.formats import plain
 from eval.formats.writing import atomic_path as atomic_path
 from eval.progress import report
-from eval.types import Floats, Ints, nfc
+from eval.types import Floats, Ints, first_line, nfc
 
 MAX_LINE = 65_536  # bytes
 # The widest tables have half as many fields in a line. The bound keeps a file of another kind from
@@ -78,9 +78,8 @@ def json_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(bounded(path, _MAX_JSON).decode())
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
         raise ValueError(
-            f"{path} is damaged: it is no JSON ({reason}); restore it or remove it"
+            f"{path} is damaged: it is no JSON ({first_line(error)}); restore it or remove it"
         ) from None
     if not isinstance(content, dict):
         raise ValueError(

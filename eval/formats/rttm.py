@@ -7,7 +7,6 @@ Times are in seconds. A name with blanks would be several fields, so that blanks
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from eval.formats.writing import atomic_path
 from eval.types import name_first, nfc
 
 MAX_TURNS = 2_000_000  # of one file, which take about half a gigabyte
+MAX_SECONDS = 1e10  # three hundred years; beyond, nanoseconds are lost and products overflow
 _KINDS = (
     *("SPEAKER", "LEXEME", "NON-LEX", "NON-SPEECH", "SPKR-INFO", "SEGMENT", "NOSCORE"),
     *("NO_RT_METADATA", "SU", "FILLER", "IP", "CB", "EDIT", "A/P"),
@@ -67,7 +67,7 @@ def read_turns(path: Path) -> list[Turn]:
             if fields[0] != "SPEAKER" or not duration > 0 or fields[7] == "<NA>":
                 raise ValueError
             end = round(start + duration, 9)
-            if not start < end < math.inf:  # which also refuses NaN
+            if not 0 <= start < end < MAX_SECONDS:  # which also refuses NaN
                 raise ValueError
         except (ValueError, IndexError):
             bad.append(f"line {number}")
@@ -78,8 +78,8 @@ def read_turns(path: Path) -> list[Turn]:
     if bad or not turns:
         raise ValueError(
             f"{path}: {len(bad)} lines are no `SPEAKER file channel start duration <NA> <NA> "
-            f"speaker` with a duration above 0 ({name_first(bad) if bad else 'it has no turns'}); "
-            "correct them"
+            f"speaker` with a start of 0 or more, a duration above 0 and an end below "
+            f"1e10 s ({name_first(bad) if bad else 'it has no turns'}); correct them"
         )
     return turns
 

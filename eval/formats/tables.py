@@ -25,7 +25,7 @@ from eval.formats.files import EXPANSION, atomic_path
 from eval.formats.kaldi import MAX_DIM, MAX_META
 from eval.formats.plain import numbers
 from eval.formats.writing import added, move, remove_abandoned, staged, sync
-from eval.types import Embeddings
+from eval.types import Embeddings, first_line
 
 # The ids (N,), the matrix (N, D) of floats, and the meta as JSON text.
 Read = tuple[tuple[str, ...], NDArray[Any], str]
@@ -87,10 +87,9 @@ def _named(path: Path, kind: str) -> Iterator[None]:
         raise
     except Exception as error:
         # pyarrow, h5py and lancedb raise some ten kinds for what is wrong with a file.
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise ValueError(
-            f"{path}: not a {kind} that can be read ({reason}); it is damaged, truncated or "
-            "of another kind: write it again"
+            f"{path}: not a {kind} that can be read ({first_line(error)}); it is damaged, "
+            "truncated or of another kind: write it again"
         ) from None
 
 

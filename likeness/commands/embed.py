@@ -11,6 +11,7 @@ import typer
 
 from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
 from likeness.commands.options import EXISTING, PACK, BadItems, Columns, Frontend, Trust, placed
+from likeness.defaults import LEASE_MINUTES, PIECE_ITEMS
 from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
 from toolkit.printing import say
 
@@ -175,7 +176,7 @@ def embed(
     ] = None,
     piece_items: Annotated[
         int, typer.Option(min=1, help="With --pieces: how many items make a piece.")
-    ] = 1024,
+    ] = PIECE_ITEMS,
     lease: Annotated[
         float,
         typer.Option(
@@ -184,7 +185,7 @@ def embed(
             help="With --pieces: after so long without a sign of life, the piece of a worker goes "
             "to another.",
         ),
-    ] = 10.0,
+    ] = LEASE_MINUTES,
     trust: Trust = None,
 ) -> None:
     """Embed every item of a list, and write raw vectors with their norms.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from likeness.commands.options import EXISTING, Root, Trust, refuse_idle
+from likeness.defaults import MAX_LOSS
 from likeness.missing import refuse_missing_folder, refuse_missing_model
 from toolkit.printing import say
 
@@ -94,7 +95,7 @@ def export(
             help="With --trials: by how many percentage points the EER may rise. Nothing is "
             "written if it rises more."
         ),
-    ] = 0.2,
+    ] = MAX_LOSS,
     frontend: Annotated[
         Literal["wespeaker", "3dspeaker"],
         typer.Option(help="The filterbanks that a wespeaker: model was trained with."),

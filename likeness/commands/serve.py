@@ -155,7 +155,7 @@ def serve(
     os.environ.pop(processes.METRICS_FOLDER, None)
     if workers > 1:
         with hidden():
-            worker = processes.start(address.listen(workers), warn)
+            worker = processes.start(address, workers, warn)
         if not worker.speaks:
             tell = complain = _ignore
 

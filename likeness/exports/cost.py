@@ -11,14 +11,13 @@ from typing import Any
 from eval.protocols.verification import VerificationSettings
 from eval.results import aligned, metric_label, metric_text, signed_ends, signed_text
 from eval.types import Embeddings, Trials, name_first
+from likeness.defaults import MAX_LOSS
 from likeness.evaluation import evaluate
 from likeness.models import onnx as exported
 from likeness.scoring import score
 from toolkit.data.items import Item
 from toolkit.models.embed import embed
 from toolkit.models.loaded import Loaded
-
-MAX_LOSS = 0.2  # percentage points of EER
 
 
 @dataclass(frozen=True)

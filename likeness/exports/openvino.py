@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.formats.writing import move, staged
+from eval.formats.writing import move, remove, staged
 from toolkit.models import export, onnx
 from toolkit.models.loaded import Loaded
 
@@ -25,13 +25,20 @@ def check(path: Path) -> None:
     """Raise what stands against writing this file.
 
     Raises:
-        ValueError: Its name does not end in .xml.
+        ValueError: Its name does not end in .xml, or its weights would replace a file that is not
+            of it.
         ImportError: OpenVINO is missing.
     """
     if path.suffix.lower() != ".xml":
         raise ValueError(
             f"{path}: OpenVINO's model is named FILE.xml; its weights are written beside it, as "
             "FILE.bin"
+        )
+    weights = path.with_suffix(".bin")
+    if os.path.lexists(weights) and not os.path.lexists(path):
+        raise ValueError(
+            f"{weights} is there without {path.name}, so that it is not known to be of an OpenVINO "
+            "model; remove it, or give another name"
         )
     if find_spec("openvino") is None:
         raise ImportError("--for openvino needs openvino; run `pip install 'likeness[openvino]'`")
@@ -69,17 +76,27 @@ def write(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) -> 
         try:
             converted = openvino.convert_model(plain)
         except RuntimeError as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[-1][:200]
             raise ValueError(
-                f"OpenVINO cannot take this network ({str(error).strip().splitlines()[-1][:200]}); "
+                f"OpenVINO cannot take this network ({reason}); "
                 "use the .onnx file, with ONNX Runtime"
             ) from None
         converted.set_rt_info(described[onnx.KEY], [onnx.KEY])
         openvino.save_model(converted, partial_xml, compress_to_fp16=False)
         difference = _difference(model, partial_xml, size)
         os.replace(partial_xml.with_suffix(".bin"), partial_bin)
-        move(partial_bin, weights)
-        move(partial_xml, path)
+        _replace(partial_xml, partial_bin, path)
     return difference
+
+
+def _replace(new_xml: Path, new_bin: Path, path: Path) -> None:
+    """Put both new files in place of the old ones. A kill leaves no two that are not of each other.
+
+    OpenVINO reads the .xml file, and takes the .bin file of that name.
+    """
+    remove(path)
+    move(new_bin, path.with_suffix(".bin"))
+    move(new_xml, path)
 
 
 def _difference(model: Loaded, xml: Path, size: tuple[int, int] | None) -> float:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.formats.provenance import digest, sha256
+from eval.types import first_line
 from likeness.models import arcface_torch, insightface, speechbrain, wespeaker
 from likeness.models.filterbanks import SETTINGS, Frontend
 from modalities.face import images
@@ -117,7 +118,7 @@ def _try_out(session: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray[Any
         z: np.ndarray[Any, Any] = session.run(None, {value.name: probe})[0]
     except Exception as error:  # onnxruntime's exceptions have no base but Exception
         raise ValueError(
-            f"{path}: it does not run on an input of {shape} ({str(error).splitlines()[0][:200]})"
+            f"{path}: it does not run on an input of {shape} ({first_line(error)})"
         ) from None
     if z.ndim not in (2, 3) or z.shape[0] != 1:
         raise ValueError(f"{path}: it gives {z.shape} for one input; (1, dim) is needed")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from eval.formats.writing import atomic_path
+from eval.types import first_line
 
 MAX_WEIGHTS = 32 * 2**30  # bytes of all files together
 _MAX_SETTINGS = 2**24  # bytes of a file of settings, such as config.json
@@ -101,9 +102,9 @@ def from_hub(
     except Exception:  # not enough was fetched before: the first error says why
         pass
     kind = model.partition(":")[0]
-    reason = (str(failure).strip() or type(failure).__name__).splitlines()[0].rstrip(". ")
+    reason = first_line(failure).rstrip(". ")
     raise OSError(
-        f"{model} could not be fetched from the Hugging Face hub ({reason[:200]}), and it is not "
+        f"{model} could not be fetched from the Hugging Face hub ({reason}), and it is not "
         f"in the cache; connect, or fetch its files elsewhere and give {kind}:FOLDER"
     )
 

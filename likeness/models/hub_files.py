@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from eval.formats.files import bounded
-from eval.types import name_first
+from eval.types import first_line, name_first
 from likeness.models.hub_cache import MAX_WEIGHTS, Refused, Snapshot, from_hub, of_folder
 from toolkit.backbones.weights import read_weights
 
@@ -135,9 +135,8 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(bounded(path, _MAX_JSON))
     except (ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0][:200]
         raise ValueError(
-            f"{path} holds no JSON that can be read ({reason}); copy it again"
+            f"{path} holds no JSON that can be read ({first_line(error)}); copy it again"
         ) from None
     if not isinstance(content, dict):
         raise ValueError(

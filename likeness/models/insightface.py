@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from eval.formats.boundary import Answer, Limits, ask_once
-from eval.types import name_first
+from eval.types import first_line, name_first
 from likeness.models.pixels import MAX_SIDE, Pixels, Stated, split
 from toolkit.console import console
 
@@ -307,9 +307,7 @@ def _graph(path: Path) -> onnx.GraphProto:
         graph = onnx.load_model(str(path), format="protobuf", load_external_data=False).graph
     except Exception as error:
         # protobuf's DecodeError has no base but Exception, and onnx has exceptions of its own.
-        raise ValueError(
-            f"{path}: no ONNX model ({(str(error).splitlines() or ['empty'])[0][:200]})"
-        ) from None
+        raise ValueError(f"{path}: no ONNX model ({first_line(error)})") from None
     if not graph.node:
         raise ValueError(f"{path}: no ONNX model (it has no nodes)")
     external = onnx.TensorProto.EXTERNAL

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any, Literal
 
+from eval.types import first_line
 from likeness.models.trust import OURS
 from toolkit.models import foreign
 from toolkit.models.described import check_arguments
@@ -143,10 +144,10 @@ def _foreign_target(
     try:
         target = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # the package runs as it is imported, and may raise anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise ValueError(
-            f"{name}: {call[:80]!r} cannot be imported ({reason}); the model was made with "
-            f"{package} {version}, and {foreign.version_of(module_name) or 'no such module'} is "
+            f"{name}: {call[:80]!r} cannot be imported ({first_line(error)}); the model was "
+            f"made with {package} {version}, and "
+            f"{foreign.version_of(module_name) or 'no such module'} is "
             "here"
         ) from None
     # A module also has the names of what it imports, and trust in it is no trust in these.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.formats.files import bounded
-from eval.types import name_first
+from eval.types import first_line, name_first
 from likeness.models.hub_cache import from_hub
 
 _MAX_YAML = 2**16  # bytes: the published ones have 2 kB; one number of 1 MB takes minutes to parse
@@ -306,9 +306,7 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
         settings = yaml.load(text.decode(), Loader=Plain)
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
         # ValueError and OverflowError come from dates and numbers that are none.
-        raise ValueError(
-            f"{path}: no YAML that can be read ({str(error).splitlines()[0][:200]})"
-        ) from None
+        raise ValueError(f"{path}: no YAML that can be read ({first_line(error)})") from None
     if not isinstance(settings, dict):
         raise ValueError(
             f"{path}: expected names and values, but it holds a {type(settings).__name__}"

@@ -22,32 +22,49 @@ class Address:
     port: int = 8000
     names: Sequence[str] = ()
 
-    def listen(self, number: int = 1) -> list[socket.socket]:
-        """Bind the address: by one socket, or by several between which connections are divided.
+    def listen(self) -> socket.socket:
+        """Bind the address and listen there.
 
         Raises:
             OSError: The address is not of this machine, or another server listens there.
-            ValueError: Several are asked for, and this system has no sockets that share a port.
         """
-        if number > 1 and not hasattr(socket, "SO_REUSEPORT"):
+        return self._bound(self.port)
+
+    def reserve(self) -> socket.socket:
+        """Keep the address for processes that call `listen_at`; nobody connects to this socket.
+
+        Raises:
+            OSError: The address is not of this machine, or another server listens there.
+            ValueError: This system has no sockets that share a port.
+        """
+        if not hasattr(socket, "SO_REUSEPORT"):
             raise ValueError(
                 "this system does not divide connections between processes; start the server with "
                 "--workers 1"
             )
-        if number > 1 and self.port:
+        if self.port:
             # Sockets that share a port would share it with those of another server, too.
-            self._bound(self.port, shares=False).close()
-        listeners: list[socket.socket] = []
-        for _ in range(number):
-            port = listeners[0].getsockname()[1] if listeners else self.port
-            listeners.append(self._bound(port, shares=number > 1))
-        return listeners
+            self._bound(self.port).close()
+        kept = socket.socket(self._family)
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind((self.host, self.port))
+        # Or another server might listen there as long as no process of ours does.
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        return kept
 
-    def _bound(self, port: int, *, shares: bool) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+    def listen_at(self, port: int) -> socket.socket:
+        """Listen at a port that `reserve` keeps, beside other processes of this server.
+
+        The system divides connections between the sockets that listen. One whose process ends is
+        gone with it, so that nobody waits there.
+        """
+        return self._bound(port, shares=True)
+
+    def _bound(self, port: int, *, shares: bool = False) -> socket.socket:
         try:
             listener = socket.create_server(
-                (self.host, port), family=family, backlog=256, reuse_port=shares
+                (self.host, port), family=self._family, backlog=256, reuse_port=shares
             )
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
@@ -61,6 +78,10 @@ class Address:
         # protocol is named, which those of create_server are not.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
+
+    @property
+    def _family(self) -> socket.AddressFamily:
+        return socket.AF_INET6 if ":" in self.host else socket.AF_INET
 
     @property
     def all_names(self) -> list[str]:

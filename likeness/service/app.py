@@ -21,7 +21,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,9 +54,11 @@ from likeness.service.slider import slider
 from likeness.service.work import NO_EXTRAS, Extras, Service
 from likeness.verification import NO_DECISION, Comparer
 from toolkit.gallery import media
+from toolkit.gallery.location import masked
 from toolkit.gallery.open import open_gallery
 from toolkit.gallery.rules import Gallery
 
+_PLACE = re.compile(r"\b(postgres(ql)?|qdrant|lance(db)?|faiss):[^\s,;()]*[^\s,;():.]")
 MAX_FILES = 10  # of one enrolment
 _ON_LOOPBACK = Address()
 MAX_EMBEDDED = 256  # files of one request for embeddings
@@ -90,10 +92,8 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
     # Otherwise Starlette puts uploads of over 1 MiB into files. This holds for the whole process.
     MultiPartParser.spool_max_size = service.limits.max_bytes + 1
     metrics = Metrics()
-    if service.gallery is not None:
-        metrics.show(
-            "likeness_gallery_subjects", "Subjects who are enrolled.", lambda: len(service.gallery)
-        )
+    if (store := service.gallery) is not None:
+        metrics.show("likeness_gallery_subjects", "Subjects who are enrolled.", lambda: len(store))
     work = _in_threads(service.limits)
     _add_pages(app)
     _add_state(app, service, metrics, local)
@@ -130,7 +130,8 @@ def _in_threads(limits: Limits) -> Work:
         except Gone as gone:
             raise HTTPException(499, str(gone)) from None  # which nobody reads but the metrics
         except ValueError as error:
-            raise HTTPException(422, str(error)) from None
+            # A client need not know where the gallery lies.
+            raise HTTPException(422, _PLACE.sub("the gallery", str(error))) from None
         except KeyError as error:
             raise HTTPException(404, str(error.args[0])) from None
 
@@ -313,7 +314,7 @@ def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:
     @app.get("/gallery", responses=openapi.GALLERY, dependencies=[gallery])
     async def listed(offset: int = 0, limit: int = 100) -> dict[str, Any]:
         """Who is enrolled, with how many enrolments and the norm of the template."""
-        entries = await work(service.gallery.entries)
+        entries = await work(service.people.entries)
         part = entries[max(0, offset) : max(0, offset) + min(max(0, limit), 1000)]
         return {"subjects": len(entries), "entries": [entry._asdict() for entry in part]}
 
@@ -433,16 +434,15 @@ def serve(
         raise ValueError(
             "--keep-media keeps pictures and sounds beside a gallery; name one with --gallery DIR"
         )
-    listener = worker.listener if worker else address.listen()[0]
-    bound, port = listener.getsockname()[:2]
-    local = bound in ("127.0.0.1", "::1")
-    store = None if gallery is None else open_gallery(gallery, model.meta)
-    try:
+    with ExitStack() as opened:
+        store = None
+        if gallery is not None:
+            store = opened.enter_context(closing(open_gallery(gallery, model.meta)))
         if worker is not None and store is not None and not store.shared:
             raise ValueError(
-                f"the gallery {gallery} cannot be shared by several processes; keep it in "
-                "PostgreSQL (--gallery postgresql://USER@HOST/DATABASE), or start the server with "
-                "--workers 1"
+                f"the gallery {masked(str(gallery))} cannot be shared by several processes; keep "
+                "it in PostgreSQL (--gallery postgresql://USER@HOST/DATABASE), or start the server "
+                "with --workers 1"
             )
         service = Service(
             model,
@@ -453,6 +453,10 @@ def serve(
             limits=limits,
             extras=extras,
         )
+        # Nobody can connect before, and so nobody waits for a server that cannot be started.
+        listener = opened.enter_context(worker.listen() if worker else address.listen())
+        bound, port = listener.getsockname()[:2]
+        local = bound in ("127.0.0.1", "::1")
         app = make_app(service, token=token, hosts=address.all_names, local=local)
         url = address.url(port) + (f"#token={token}" if made else "")
         say(f"Likeness serves this {model.modality} model at {url}")
@@ -473,10 +477,6 @@ def serve(
             worker.report()
         with _closing_at_sigterm():
             uvicorn.Server(_server_settings(app, limits)).run(sockets=[listener])
-    finally:
-        listener.close()
-        if store is not None:
-            store.close()
 
 
 @contextmanager

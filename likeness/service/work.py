@@ -41,6 +41,7 @@ from toolkit.data.items import Item
 from toolkit.data.reading import Array, Bad
 from toolkit.gallery import media
 from toolkit.gallery.media import Medium
+from toolkit.gallery.rules import Gallery
 from toolkit.models.embed import inputs_of
 from toolkit.models.loaded import Loaded
 
@@ -90,7 +91,7 @@ class Service:
     def __init__(
         self,
         model: Loaded,
-        gallery: Any = None,
+        gallery: Gallery | None = None,
         *,
         threshold: float | None = None,
         calibration: Calibration | None = None,
@@ -101,7 +102,8 @@ class Service:
         if threshold is not None and not math.isfinite(threshold):
             raise ValueError(f"threshold {threshold}: must be a finite number")
         self.limits = limits or Limits()
-        self.model, self.gallery = _bounded(model, self.limits), gallery
+        self.model = _bounded(model, self.limits)
+        self.gallery = gallery
         self.threshold, self.calibration, self.source = threshold, calibration, source
         self.extras, self.takes = extras, takes(self.model, self.limits)
         folder = None if gallery is None else gallery.folder
@@ -113,6 +115,17 @@ class Service:
         # An enrolment and its media belong together: who removes the subject meanwhile would leave
         # media of somebody who is not enrolled.
         self._changing = Lock()
+
+    @property
+    def people(self) -> Gallery:
+        """The gallery, for what needs one.
+
+        Raises:
+            ValueError: There is none.
+        """
+        if self.gallery is None:
+            raise ValueError("this server has no gallery")
+        return self.gallery
 
     def verify(
         self, first: bytes, second: bytes, chosen: Mapping[str, int] = MappingProxyType({})
@@ -168,14 +181,14 @@ class Service:
 
         def finish(matrix: Floats32) -> dict[str, Any]:
             probe = self._embeddings(matrix)
-            matches = self.gallery.search(probe, k)[0]
+            matches = self.people.search(probe, k)[0]
             accepted = [least is not None and match.score >= least for match in matches]
             return {
                 "identified": matches[0].subject if any(accepted) else None,
                 "decided": least is not None,
                 "threshold": least,
                 "source": self.source if threshold is None else "",
-                "similarity": self.gallery.similarity,
+                "similarity": self.people.similarity,
                 "norm": float(probe.norms[0]),
                 "matches": [
                     {**match._asdict(), "accepted": ok if least is not None else None}
@@ -244,7 +257,7 @@ class Service:
             small = [] if self.media is None else self._miniatures(files, chosen)
             kept = 0
             with self._changing:
-                store = self.gallery.update if replaces else self.gallery.enrol
+                store = self.people.update if replaces else self.people.enrol
                 store(embeddings, [subject] * len(files))
                 if self.media is not None:
                     kept = self._keep(self.media, subject, embeddings, small)
@@ -252,7 +265,7 @@ class Service:
                 "subject": subject,
                 "added": len(files),
                 "norms": embeddings.norms.tolist(),
-                "subjects": len(self.gallery),
+                "subjects": len(self.people),
                 "kept": kept,
             }
 
@@ -260,7 +273,7 @@ class Service:
 
     def enrolments(self, subject: str) -> dict[str, Any]:
         """The enrolments of a subject: number, norm, and where media are kept the day and what."""
-        rows = self.gallery.enrolments(subject)
+        rows = self.people.enrolments(subject)
         known: list[Medium | None] = [None] * len(rows)
         if self.media is not None:
             known = media.kept(self.media, subject, rows)
@@ -285,7 +298,7 @@ class Service:
         Raises:
             KeyError: Nothing is.
         """
-        rows = self.gallery.enrolments(subject)
+        rows = self.people.enrolments(subject)
         known = []
         if self.media is not None and number < len(rows):
             known = media.kept(self.media, subject, rows[number : number + 1])
@@ -333,8 +346,8 @@ class Service:
     def remove(self, subject: str) -> dict[str, Any]:
         """Erase a subject."""
         with self._changing:
-            self.gallery.remove([subject])
-        return {"subject": subject, "subjects": len(self.gallery)}
+            self.people.remove([subject])
+        return {"subject": subject, "subjects": len(self.people)}
 
     def _embeddings(self, matrix: Floats32) -> Embeddings:
         """Embeddings of this model, with numbers as ids."""

@@ -112,6 +112,19 @@ def test_what_would_take_all_memory_is_refused() -> None:
         diarisation_errors(many, [])
 
 
+def test_pairs_of_speakers_are_bounded() -> None:
+    many = [Turn("a", 0, 1, f"x{i}") for i in range(2049)]
+    with pytest.raises(ValueError, match="2049 speakers of the reference against 2049"):
+        diarisation_errors(many, many)
+    assert diarisation_errors(many, many[:2]).missed == 2047
+
+
+@pytest.mark.parametrize("time", [1e10, float("inf"), float("nan")])
+def test_absurd_times_are_refused(time: float) -> None:
+    with pytest.raises(ValueError, match="a: a turn starts or ends at a time"):
+        diarisation_errors([Turn("a", 0, time, "x")], [])
+
+
 def test_turns_are_written_and_read_again(tmp_path: Path) -> None:
     turns = [Turn("talk", 0.5, 2.25, "ann"), Turn("talk", 2.25, 2.2504, "x"), Turn("b", 1, 2, "é")]
     write_turns(tmp_path / "a.rttm", turns)
@@ -126,7 +139,8 @@ def test_odd_lines_are_skipped_or_counted(tmp_path: Path) -> None:
     good = "SPEAKER t 1 0 1 <NA> <NA> ann <NA> <NA>\n"
     path.write_text(f";; by hand\n\n# so\nSPKR-INFO t 1 <NA> <NA> <NA> adult ann\n{good}")
     assert len(read_turns(path)) == 1
-    for bad in ("t 1 0 1", "SPEAKER t 1 nan 1 . . ann", "SPEAKER t 1 0 inf . . ann", "SPEAKER t"):
+    times = [f"SPEAKER t 1 {time} . . ann" for time in ("nan 1", "0 inf", "-5 1", "0 1e300", "0 0")]
+    for bad in ("t 1 0 1", *times, "SPEAKER t"):
         path.write_text(f"{good}{bad}\n{good}")
         with pytest.raises(ValueError, match=r"1 lines .*'line 2'"):
             read_turns(path)

@@ -207,6 +207,27 @@ def test_a_damaged_piece_is_named_and_made_again(
     assert np.array_equal(shared_pieces.join(place)[0].matrix, before.matrix)
 
 
+def test_what_no_worker_made_is_put_away_and_the_piece_made_again(
+    model: Path, items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_to_embed(str(model))
+    place = claims.open_place(str(tmp_path / "pieces"))
+    shared_pieces.embed_pieces(loaded, items, place, piece_items=4)
+    too_large, folder = (tmp_path / "pieces" / claims.piece_name(number) for number in (1, 2))
+    monkeypatch.setattr(shared_pieces, "MAX_SPAN", 2**20)  # or a gigabyte would be read
+    os.truncate(too_large, 2**20 + 1)
+    folder.unlink()
+    folder.mkdir()
+    (folder / "mine.txt").write_text("kept")
+    with pytest.raises(shared_pieces.Damaged, match=r"2 of 4 pieces .*over 1048576 bytes"):
+        shared_pieces.join(place)
+    assert shared_pieces.progress(place).missing == [1, 2]
+    assert [path.read_text() for path in tmp_path.rglob("mine.txt")] == ["kept"]
+    shared_pieces.embed_pieces(loaded, items, place, piece_items=4)
+    assert not shared_pieces.progress(place).missing
+    shared_pieces.join(place)
+
+
 def test_a_piece_of_another_extraction_is_refused_and_stays(
     model: Path, items: list[Item], place: Place, tmp_path: Path
 ) -> None:

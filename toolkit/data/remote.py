@@ -7,11 +7,14 @@ nothing else here uses the network.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "sftp")
@@ -19,6 +22,9 @@ _BEGINNINGS = tuple(f"{scheme}:/" for scheme in SCHEMES)
 # The extra that brings the package of a scheme; the other packages are named by fsspec.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
+_SHORTEST_SECRET = 8  # characters; shorter ones would be found within other words
+PATIENCE_SECONDS = 60.0  # for an answer of a store
+SLOWEST = 2**16  # bytes a second that a store has to carry, beyond that
 _LOOKED_AT = 8  # buckets of a list that are asked before the work begins
 
 
@@ -44,7 +50,7 @@ def url_of(path: str | Path) -> str:
     """Return the URL that a path states.
 
     Raises:
-        ValueError: It holds a user or a password, which would be shown with it.
+        ValueError: It holds a password, which would be shown with it.
 
     Example:
         >>> url_of(Path("s3://bucket/ann/1.wav"))
@@ -52,9 +58,10 @@ def url_of(path: str | Path) -> str:
     """
     scheme, _, rest = str(path).partition(":")
     rest = rest.lstrip("/")
-    if "@" in rest.partition("/")[0]:
+    user, is_named, _ = rest.partition("/")[0].rpartition("@")
+    if is_named and ":" in user:
         raise ValueError(
-            f"a URL of {scheme}:// holds a user or a password before an @; leave them out, and "
+            f"a URL of {scheme}:// holds a password before an @; leave user and password out, and "
             "give them by the environment, as fsspec reads it"
         )
     return f"{scheme}://{rest}"
@@ -106,11 +113,71 @@ def read(url: str, limit: int) -> bytes:
         Unreachable: The store cannot be reached, or refuses the credentials.
     """
     system, path = file_system(url)
-    with plain_errors(url), system.open(path, "rb") as file:
-        content: bytes = file.read(limit + 1)
-    if len(content) > limit:
-        raise ValueError(f"{url}: it has over {limit} bytes, but at most so many are read")
-    return content
+    from fsspec.callbacks import Callback
+
+    def refuse_more(size: int | None, value: int, **_: object) -> None:
+        if max(size or 0, value) > limit:
+            raise ValueError(f"{url}: it has over {limit} bytes, but at most so many are read")
+
+    arrived = Callback(hooks={"limit": refuse_more})
+    with plain_errors(url), TemporaryDirectory(prefix="likeness-file-") as folder:
+        refuse_more(ask(system, url, "info", path).get("size"), 0)
+        copy = Path(folder) / "copy"
+        # In parts at once, each would be read whole, however much the store sends.
+        is_s3 = url.startswith(("s3:", "s3a:"))
+        one_by_one: dict[str, Any] = {"max_concurrency": 1} if is_s3 else {}
+        ask(
+            system,
+            url,
+            *("get_file", path, str(copy)),
+            carried=lambda: arrived.value,
+            callback=arrived,
+            **one_by_one,
+        )
+        return copy.read_bytes()
+
+
+def ask(
+    system: Any,
+    url: str,
+    method: str,
+    *args: object,
+    carried: Callable[[], int] = lambda: 0,
+    **options: object,
+) -> Any:
+    """Call a method of a file system, but do not wait for ever where the store is one of a network.
+
+    Args:
+        system: As of `file_system`.
+        url: What errors name.
+        method: Its name.
+        args: What it is given.
+        carried: Says how many bytes have been carried so far. For each there is more time.
+        options: What it is given, by name.
+
+    Raises:
+        Unreachable: The store is too slow. What else fails is raised as it is, see `plain_errors`.
+    """
+    from fsspec.asyn import AsyncFileSystem, sync
+
+    async def in_time() -> Any:
+        began = time.monotonic()
+        work = asyncio.ensure_future(getattr(system, f"_{method}")(*args, **options))
+        while True:
+            left = began + PATIENCE_SECONDS + carried() / SLOWEST - time.monotonic()
+            if left <= 0:
+                work.cancel()
+                raise Unreachable(
+                    f"{url}: the store did not answer in {time.monotonic() - began:.0f} s, or "
+                    f"carried under {SLOWEST // 1024} KiB a second; look whether it can be "
+                    "reached from here"
+                )
+            if (await asyncio.wait({work}, timeout=left))[0]:
+                return work.result()
+
+    if isinstance(system, AsyncFileSystem):
+        return sync(system.loop, in_time)
+    return getattr(system, method)(*args, **options)
 
 
 def refuse_unreachable(paths: Iterable[str | Path]) -> None:
@@ -137,7 +204,7 @@ def refuse_unreachable(paths: Iterable[str | Path]) -> None:
         system, inside = file_system(url)
         try:
             with plain_errors(url):
-                system.info(inside)
+                ask(system, url, "info", inside)
         except FileNotFoundError:
             pass
 
@@ -196,6 +263,6 @@ def _reason(error: Exception) -> str:
     """Return the first line of an exception, without credentials and addresses with passwords."""
     text = (str(error).splitlines() or [""])[0] or type(error).__name__
     for name in _SECRETS:
-        if secret := os.environ.get(name):
+        if len(secret := os.environ.get(name, "")) >= _SHORTEST_SECRET:
             text = text.replace(secret, f"${name}")
     return re.sub(r"//[^/@\s]*@", "//", text)[:300]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from eval.formats.writing import atomic_path
-from eval.types import Embeddings, Floats32, nfc
+from eval.types import Embeddings, Floats32, first_line, nfc
 from toolkit.gallery import media
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.rules import Entry, Match, refuse_other, refuse_unknown
@@ -236,7 +237,7 @@ class FaissGallery:
             index.add(rows)
         except RuntimeError as error:
             # FAISS knows the description, but cannot use it for so many templates or dimensions.
-            reason = str(error).splitlines()[0][-120:]
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][-120:]
             size = f"{len(rows)} templates of {rows.shape[1]} dimensions"
             raise ValueError(
                 f"index {description!r}: FAISS cannot make it of {size} ({reason}); choose another "
@@ -267,9 +268,16 @@ class FaissGallery:
             "trained": self._trained,
             "digest": self._digest(self._saved),
         }
-        with atomic_path(self.folder / FILE) as temporary, temporary.open("wb") as file:
-            file.write(json.dumps(head).encode() + b"\n")
-            self._faiss.write_index(self._index, self._faiss.PyCallbackIOWriter(file.write))
+        try:
+            with atomic_path(self.folder / FILE) as temporary, temporary.open("wb") as file:
+                file.write(json.dumps(head).encode() + b"\n")
+                self._faiss.write_index(self._index, self._faiss.PyCallbackIOWriter(file.write))
+        except (OSError, RuntimeError) as error:  # the file only saves time
+            warnings.warn(
+                f"{self.folder / FILE}: the index cannot be kept ({first_line(error)}), and the "
+                "next process makes it anew; make room on the disk",
+                stacklevel=2,
+            )
 
     def _load(self) -> bool:
         """Takes the index from its file and completes it; False where the file is of no use."""

@@ -25,7 +25,7 @@ import numpy as np
 
 from eval.formats.tables import create_lance, has_version, remove_older_versions
 from eval.formats.writing import added
-from eval.types import Embeddings, Floats32, name_first, nfc
+from eval.types import Embeddings, Floats32, first_line, name_first, nfc
 from toolkit.gallery import media
 from toolkit.gallery.rules import (
     EXTRA,
@@ -34,7 +34,6 @@ from toolkit.gallery.rules import (
     joined,
     pooled,
     ranked,
-    reason,
     refuse_names,
     refuse_other,
     refuse_similarity,
@@ -234,8 +233,8 @@ class LanceGallery:
             raise
         except BaseException as error:  # a panic of Rust is not an Exception
             raise ValueError(
-                f"{self.folder}: its table cannot be read or changed ({reason(error)}); if it is "
-                "damaged, restore a copy or use another folder"
+                f"{self.folder}: its table cannot be read or changed ({first_line(error)}); if it "
+                "is damaged, restore a copy or use another folder"
             ) from None
 
     def _nearest(

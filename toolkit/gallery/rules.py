@@ -311,17 +311,6 @@ def refuse_similarity(similarity: str, store: str) -> None:
         )
 
 
-def reason(error: BaseException) -> str:
-    """The first line of what an exception of a database says, or its type where it says nothing.
-
-    Example:
-        >>> reason(OSError("disk full\\nat page 7")), reason(KeyError())
-        ('disk full', 'KeyError')
-    """
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
-
-
 def storable(subjects: Sequence[str]) -> list[str]:
     """Those of the names that can be enrolled at all; a database need not be asked for the others.
 

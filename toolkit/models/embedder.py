@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eval.cores import num_threads
+from eval.types import first_line
 from toolkit.data.reading import Array, Floats
 from toolkit.losses.simple import polarlike
 from toolkit.models.loaded import Flip, Loaded
@@ -141,7 +142,7 @@ class TorchEmbedder(nn.Module):
             self.to(device or pick_device())
         except (RuntimeError, AssertionError) as error:
             raise ValueError(
-                f"device {device!r} cannot be used ({str(error).splitlines()[0]}); give cpu, cuda "
+                f"device {device!r} cannot be used ({first_line(error)}); give cpu, cuda "
                 "or cuda:NUMBER"
             ) from None
 

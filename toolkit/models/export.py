@@ -28,6 +28,7 @@ from torch import Tensor
 from eval.formats.files import atomic_path
 from eval.formats.provenance import digest, likeness_version
 from eval.progress import step, tracked
+from eval.types import first_line
 from toolkit.data.items import Item
 from toolkit.data.reading import Read, as_input
 from toolkit.models import onnx, onnx_process, precision
@@ -360,8 +361,7 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Graph:
         except Exception as error:  # torch.onnx and torch.export raise some dozen types
             cause = error.__cause__ or error
             raise ValueError(
-                f"the model cannot be exported to ONNX: {type(cause).__name__}: "
-                f"{(str(cause).splitlines() or [''])[0][:300]}"
+                f"the model cannot be exported to ONNX: {type(cause).__name__}: {first_line(cause)}"
             ) from error
     assert program is not None
     proto = program.model_proto

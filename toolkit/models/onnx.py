@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from eval.cores import num_threads
 from eval.formats.boundary import Ended, Limits, Process
+from eval.types import first_line
 from toolkit.data.reading import Array, Floats
 from toolkit.models import onnx_process
 from toolkit.models.loaded import Flip
@@ -101,8 +102,7 @@ class OnnxEmbedder:
         except Exception as error:
             # onnxruntime has an exception for each of its states, with no base but Exception.
             raise ValueError(
-                f"the .onnx model does not run on inputs of {shape_text} "
-                f"({str(error).splitlines()[0][:200]})"
+                f"the .onnx model does not run on inputs of {shape_text} ({first_line(error)})"
             ) from None
         return np.concatenate(rows).astype(np.float32, copy=False)
 

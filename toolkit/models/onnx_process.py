@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.formats.boundary import Answer, Array
-from eval.types import name_first
+from eval.types import first_line, name_first
 
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 _MAX_DESCRIPTION = 2**20
@@ -54,10 +54,7 @@ def open_model(path: str, key: str, threads: int) -> Answer:
     try:
         session = onnxruntime.InferenceSession(content, options, providers=providers)
     except Exception as error:
-        raise ValueError(
-            f"{path} is no ONNX model that can be run "
-            f"({(str(error).splitlines() or ['?'])[0][:200]})"
-        ) from None
+        raise ValueError(f"{path} is no ONNX model that can be run ({first_line(error)})") from None
     _sessions[path] = session
     text = session.get_modelmeta().custom_metadata_map.get(key)
     if text is not None and len(text) > _MAX_DESCRIPTION:

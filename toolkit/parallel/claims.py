@@ -80,8 +80,12 @@ class Folder:
         return bounded(self.path / name, limit)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        remove(self.path / name)
+        """Remove a file, if it is there; a folder, which no worker makes, gets another name."""
+        path = self.path / name
+        if path.is_dir() and not path.is_symlink():
+            os.replace(path, path.with_name(f"{name}.{uuid4().hex}"))
+        else:
+            remove(path)
 
     def written_at(self, name: str) -> float:
         """Return when a file was last written, in seconds of the store's clock."""
@@ -109,7 +113,7 @@ class Bucket:
         """Return the names of the files in it; none where there are no files yet."""
         with remote.plain_errors(self.url):
             try:
-                paths = self.system.ls(self.path, detail=False)
+                paths = remote.ask(self.system, self.url, "ls", self.path, detail=False)
             except FileNotFoundError as error:
                 if remote.lacks_bucket(error):
                     raise
@@ -120,7 +124,7 @@ class Bucket:
         """Make a file, unless it is there; return whether it was made."""
         with remote.plain_errors(self.url):
             try:
-                self.system.pipe_file(f"{self.path}/{name}", content, mode="create")
+                self._put(name, content, mode="create")
             except FileExistsError:
                 return False
             except Exception as error:
@@ -133,7 +137,14 @@ class Bucket:
     def write(self, name: str, content: bytes) -> None:
         """Write a file, whole or not at all."""
         with remote.plain_errors(self.url):
-            self.system.pipe_file(f"{self.path}/{name}", content)
+            self._put(name, content)
+
+    def _put(self, name: str, content: bytes, **options: object) -> None:
+        path = f"{self.path}/{name}"
+        size = len(content)
+        remote.ask(
+            self.system, self.url, "pipe_file", path, content, carried=lambda: size, **options
+        )
 
     def read(self, name: str, limit: int) -> bytes:
         """Return the bytes of a file."""
@@ -142,7 +153,7 @@ class Bucket:
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
         with remote.plain_errors(self.url), suppress(FileNotFoundError):
-            self.system.rm_file(f"{self.path}/{name}")
+            remote.ask(self.system, self.url, "rm_file", f"{self.path}/{name}")
 
     def written_at(self, name: str) -> float:
         """Return when a file was last written, in seconds of the store's clock."""
@@ -393,8 +404,13 @@ def _status(error: Exception) -> int | None:
 def _create_in_place(path: Path, content: bytes) -> bool:
     """Make a file, unless it is there, on a file system without links."""
     try:
-        with path.open("xb") as file:
-            file.write(content)
+        file = path.open("xb")
     except FileExistsError:
         return False
+    try:
+        with file:
+            file.write(content)
+    except BaseException:
+        path.unlink()  # others would wait for the rest of it
+        raise
     return True

@@ -12,7 +12,7 @@ from torch import nn
 
 from eval.progress import report
 from eval.similarity import score_trials
-from eval.types import Trials
+from eval.types import Trials, first_line
 from toolkit.console import Interrupted, console, interruptible
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
@@ -316,6 +316,6 @@ def _lost_processes(run: Run, out: Path) -> Iterator[None]:
             raise
         raise ConnectionError(
             f"process {distributed.rank()}, step {run.step}: another process of the run died or "
-            f"does not answer ({str(error).splitlines()[0][:120]}); "
+            f"does not answer ({first_line(error)}); "
             f"the last checkpoint in {out} is whole, start all again with --resume"
         ) from error

@@ -16,7 +16,7 @@ from typing import Any
 
 from eval.formats.files import atomic_path
 from eval.formats.writing import FULL, full_disk
-from eval.types import name_first
+from eval.types import first_line, name_first
 from toolkit.console import console
 from toolkit.data.batch import Batch
 from toolkit.data.reading import Bad
@@ -147,7 +147,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
         entries = [json.loads(line) for line in lines if line.endswith("}")]
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{file} is damaged: a line of it is no JSON ({str(error).splitlines()[0]}); restore "
+            f"{file} is damaged: a line of it is no JSON ({first_line(error)}); restore "
             "it or remove it"
         ) from None
     if wrong := [entry for entry in entries if not isinstance(entry.get("step"), int)]:

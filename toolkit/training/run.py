@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
 from eval.formats.writing import sync, sync_names
+from eval.types import first_line
 from toolkit.models import checkpoint
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import distributed, spread
@@ -260,10 +261,9 @@ def _unwritten(folder: Path, error: BaseException) -> OSError:
         if isinstance(error, CheckpointException)
         else error
     )
-    reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0][:200]
     return OSError(
-        f"writing {folder} failed, and the checkpoint before it is kept ({reason}); make room and "
-        "go on with --resume"
+        f"writing {folder} failed, and the checkpoint before it is kept ({first_line(cause)}); "
+        "make room and go on with --resume"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -115,6 +116,40 @@ def test_without_dft_a_graph_gives_the_same_spectra() -> None:
     after = onnxruntime.InferenceSession(proto.SerializeToString())
     a, b = (session.run(None, {"waves": wave.numpy()})[0] for session in (before, after))
     np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_weights_of_another_program_are_not_replaced(tmp_path: Path) -> None:
+    weights = tmp_path / "m.bin"
+    weights.write_bytes(b"mine")
+    with pytest.raises(ValueError, match=r"m\.bin is there without m\.xml"):
+        for_openvino.check(tmp_path / "m.xml")
+    assert weights.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_kill_leaves_no_network_with_the_weights_of_another(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    for name in ("remove", "move"):
+        do = getattr(for_openvino, name)
+
+        def counted(*paths: Path, name: str = name, do: Callable[..., None] = do) -> None:
+            steps.append(name)
+            if len(steps) == number:
+                raise KeyboardInterrupt
+            do(*paths)
+
+        monkeypatch.setattr(for_openvino, name, counted)
+    (tmp_path / "new").mkdir()
+    for folder, text in ((tmp_path, "old"), (tmp_path / "new", "new")):
+        for suffix in (".xml", ".bin"):
+            (folder / f"m{suffix}").write_text(text)
+    new = tmp_path / "new"
+    with pytest.raises(KeyboardInterrupt):
+        for_openvino._replace(new / "m.xml", new / "m.bin", tmp_path / "m.xml")
+    found = {path.suffix: path.read_text() for path in tmp_path.glob("m.*")}
+    assert ".xml" not in found or len(set(found.values())) == 1
 
 
 @pytest.mark.slow  # an export

@@ -862,6 +862,8 @@ def test_errors_of_the_operating_system_are_answered(
         def gallery(self) -> Any:
             return self
 
+        people = gallery
+
         def __len__(self) -> int:
             raise error
 
@@ -892,6 +894,8 @@ def test_metrics_wait_for_the_gallery_apart_and_do_without_it() -> None:
         @property
         def gallery(self) -> Any:
             return self
+
+        people = gallery
 
         def __len__(self) -> int:
             threads.append(threading.current_thread())

@@ -129,8 +129,16 @@ def test_who_is_gone_or_late_is_not_worked_for() -> None:
     begun: list[str] = []
 
     async def ask() -> None:
-        workers, busy, gone = Workers(1, 1.0), threading.Event(), [False]
-        first = asyncio.create_task(workers.work(busy.wait, 60))
+        busy, begins, gone = threading.Event(), threading.Event(), [False]
+
+        def work() -> None:
+            begins.set()
+            busy.wait(60)
+
+        workers = Workers(1, 0.05)
+        first = asyncio.create_task(workers.work(work))
+        await asyncio.sleep(0)
+        begins.wait(60)  # which also holds up the end of its time
         batches.is_gone.set(lambda: gone[0])
         leaving = asyncio.create_task(workers.work(begun.append, "gone"))
         await asyncio.sleep(0)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import select
 import shutil
 import signal
 import socket
@@ -15,6 +14,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_the_client_of_the_docs_asks_a_server(model: Path, files: list[Path]) ->
     assert block is not None
     client: dict[str, Any] = {}
     exec(compile(block[1], "client.py", "exec"), client)
-    (listener,) = Address(port=0).listen()
+    listener = Address(port=0).listen()
     app = make_app(Service(load.load(str(model)), threshold=0.5), token=TOKEN)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, args=([listener],))
@@ -135,22 +136,21 @@ def test_the_client_of_the_docs_asks_a_server(model: Path, files: list[Path]) ->
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no sockets share a port here")
-def test_a_port_is_shared_by_the_processes_of_one_server_only() -> None:
+@pytest.mark.parametrize("listening", [0, 2])
+def test_a_port_is_shared_by_the_processes_of_one_server_only(listening: int) -> None:
     from likeness.service.address import Address
 
-    listeners = Address(port=0).listen(2)
-    try:
-        port = listeners[0].getsockname()[1]
-        assert listeners[1].getsockname()[1] == port
-        for number in (1, 2):
+    with ExitStack() as opened:
+        kept = opened.enter_context(Address(port=0).reserve())
+        port = kept.getsockname()[1]
+        other = Address(port=port)
+        for _ in range(listening):
+            assert opened.enter_context(other.listen_at(port)).getsockname()[1] == port
+        for take in (other.listen, other.reserve):
             with pytest.raises(OSError, match="in use"):
-                Address(port=port).listen(number)
-    finally:
-        for listener in listeners:
-            listener.close()
-    for listener in (again := Address(port=port).listen(2)):
-        listener.close()
-    assert len(again) == 2
+                take()
+    for take in (other.reserve, other.listen):
+        take().close()
 
 
 def start(model: Path, *more: object) -> subprocess.Popen[str]:
@@ -168,22 +168,20 @@ def start(model: Path, *more: object) -> subprocess.Popen[str]:
 def test_answers_are_not_held_back() -> None:
     from likeness.service.address import Address
 
-    for number in (1, 2):
-        listeners = Address(port=0).listen(number)
-        with socket.create_connection(listeners[0].getsockname()):
-            listener = select.select(listeners, [], [])[0][0]  # the system chooses one of them
-            connection, _ = listener.accept()
-            with connection:
-                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        for listener in listeners:
-            listener.close()
+    address = Address(port=0)
+    with address.reserve() as kept:
+        for listener in (address.listen(), address.listen_at(kept.getsockname()[1])):
+            with listener, socket.create_connection(listener.getsockname()):
+                connection, _ = listener.accept()
+                with connection:
+                    assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 SAYS_ITS_THREADS = """
 import os, signal
 from likeness.service import processes
 from likeness.service.address import Address
-worker = processes.start(Address(port=0).listen(3), print)
+worker = processes.start(Address(port=0), 3, print)
 os.write(1, os.environ["OMP_NUM_THREADS"].encode())
 worker.report()
 signal.pause()
@@ -204,6 +202,125 @@ def test_processes_divide_the_threads(threads: str, shares: str) -> None:
         assert server.stdout.read(3) == shares
         server.terminate()
         assert server.wait(60) == 0
+
+
+# Each process says its number and its port when it listens. Those that start when the file "away"
+# exists end with code 3.
+CRASHES = """
+import os, signal, sys
+from likeness.service import processes
+from likeness.service.address import Address
+processes.FIRST_PAUSE, processes.LONGEST_PAUSE, processes.LASTED_SECONDS = map(float, sys.argv[1:])
+worker = processes.start(Address(port=0), 2, lambda text: print(text, flush=True))
+if os.path.exists("away"):
+    raise SystemExit(3)
+listener = worker.listen()
+os.write(1, f"{os.getpid()} {listener.getsockname()[1]}\\n".encode())
+worker.report()
+while True:
+    connection, _ = listener.accept()
+    connection.sendall(str(os.getpid()).encode())
+    connection.close()
+"""
+
+
+@contextmanager
+def crashing(
+    folder: Path, first_pause: float, longest_pause: float, lasted: float
+) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", CRASHES, *map(str, (first_pause, longest_pause, lasted))],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def said(server: subprocess.Popen[str]) -> str:
+    assert server.stdout is not None
+    line = server.stdout.readline()
+    assert line, "the server has ended"
+    return line.strip()
+
+
+def who_answers(port: int) -> str:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        return connection.recv(100).decode()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_others_answer_while_a_process_cannot_start(tmp_path: Path) -> None:
+    with crashing(tmp_path, 0.01, 0.04, 3600) as server:
+        first, port = said(server).split()
+        second, _ = said(server).split()
+        (tmp_path / "away").touch()
+        os.kill(int(second), signal.SIGKILL)
+        pauses = []
+        for how in ("(SIGKILL)", *["before it could answer (code 3)"] * 3):
+            line = said(server)
+            assert f"{how}; it is started anew in" in line
+            pauses.append(float(line.split()[-2]))
+        assert pauses == [0.01, 0.02, 0.04, 0.04]
+        assert {who_answers(int(port)) for _ in range(20)} == {first}
+        (tmp_path / "away").unlink()
+        while not (line := said(server)).endswith(port):
+            assert "code 3" in line
+        assert line.split()[0] not in (first, second)
+        server.terminate()
+        assert server.wait(60) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_who_answered_for_long_is_started_anew_after_the_first_pause(tmp_path: Path) -> None:
+    with crashing(tmp_path, 0.01, 60, 0) as server:
+        said(server)
+        for _ in range(3):
+            process, port = said(server).split()
+            while who_answers(int(port)) != process:
+                pass
+            os.kill(int(process), signal.SIGKILL)
+            assert said(server).endswith("it is started anew in 0.01 s")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_ends_at_once_while_its_processes_wait(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with crashing(tmp_path, 3600, 3600, 3600) as server:
+        for process in [said(server).split()[0] for _ in range(2)]:
+            os.kill(int(process), signal.SIGKILL)
+            assert "anew in 3600 s" in said(server)
+        server.send_signal(number)
+        assert server.wait(60) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_server_that_cannot_start_ends_with_the_code_of_its_first_process(tmp_path: Path) -> None:
+    (tmp_path / "away").touch()
+    with crashing(tmp_path, 0.01, 0.01, 3600) as server:
+        assert server.wait(60) == 3
+
+
+def test_a_server_whose_gallery_cannot_be_opened_keeps_no_port(model: Path) -> None:
+    from likeness.service.address import Address
+    from likeness.service.app import serve
+    from likeness.verification import Comparer
+
+    with Address(port=0).listen() as listener:
+        address = Address(port=listener.getsockname()[1])
+    with pytest.raises(ValueError, match="redis"):
+        serve(
+            Comparer(load.load(str(model)), None, None, ""),
+            gallery="redis://people",
+            address=address,
+        )
+    address.listen().close()
 
 
 def processes_of(parent: int) -> list[int]:
@@ -270,22 +387,6 @@ def test_a_gallery_in_a_folder_is_not_shared(model: Path, tmp_path: Path) -> Non
     assert errors.count("cannot be shared by several processes") == 1
 
 
-def test_a_port_that_another_server_shares_is_refused() -> None:
-    from likeness.service.address import Address
-
-    first = Address(port=0).listen(2)
-    port = first[0].getsockname()[1]
-    try:
-        for number in (1, 2):
-            with pytest.raises(OSError, match="in use"):
-                Address(port=port).listen(number)
-    finally:
-        for listener in first:
-            listener.close()
-    for listener in Address(port=port).listen(2):
-        listener.close()
-
-
 @pytest.mark.slow  # starts a server
 def test_sigterm_closes_the_gallery(model: Path, tmp_path: Path) -> None:
     script = (
@@ -332,6 +433,30 @@ class _Away:
         raise ConnectionError("postgresql://ann@db/faces: the database does not answer")
 
     search = entries = enrolments = lambda self, *_: len(self)
+
+
+class _Refusing(_Away):
+    """A gallery whose database refuses what is asked."""
+
+    def __len__(self) -> int:
+        raise ValueError("postgresql://ann@10.0.0.5:5432/faces#staff: the database refuses this")
+
+    search = entries = enrolments = lambda self, *_: len(self)
+
+
+def test_no_answer_says_where_the_gallery_lies(model: Path, files: list[Path]) -> None:
+    from likeness.service.app import make_app
+
+    service = Service(load.load(str(model)), _Refusing(), threshold=0.5)
+
+    async def ask() -> Any:
+        transport = httpx.ASGITransport(app=make_app(service, token=TOKEN))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post("/identify", files={"file": files[0].read_bytes()})
+
+    got = asyncio.run(ask())
+    assert got.status_code == 422
+    assert got.json()["error"] == "the gallery: the database refuses this"
 
 
 def test_a_database_that_is_away_is_not_the_fault_of_a_recording(

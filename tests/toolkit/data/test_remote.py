@@ -4,6 +4,10 @@ wrong is said without credentials. The store is an S3 server of its own.
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +109,86 @@ def test_a_store_that_refuses_ends_the_work(
     ask("does not answer")
 
 
+MEGABYTE = 2**20
+
+
+def serve(connection: socket.socket, size: int | None, sent: int) -> None:
+    """Answer HEAD by a size, if there is one, and GET by other bytes, without an end."""
+    head = b'HTTP/1.1 200 OK\r\nLast-Modified: Mon, 23 Nov 2026 10:00:00 GMT\r\nETag: "x"\r\n'
+    with connection, suppress(OSError):
+        while request := connection.recv(65536):
+            if size is None:
+                continue
+            is_get = request.startswith(b"GET")
+            connection.sendall(
+                head + (b"" if is_get else b"Content-Length: %d\r\n" % size) + b"\r\n"
+            )
+            for _ in range(sent if is_get else 0):
+                connection.sendall(b"x" * MEGABYTE)
+
+
+@pytest.fixture
+def strange_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None, int], None]]:
+    """Make a server that states a size, or nothing, and sends so many megabytes."""
+    s3fs = pytest.importorskip("s3fs")
+    listener = socket.create_server(("127.0.0.1", 0))
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{listener.getsockname()[1]}",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+    def begin(size: int | None, sent: int) -> None:
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    threading.Thread(
+                        target=serve, args=(connection, size, sent), daemon=True
+                    ).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+
+    yield begin
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_a_file_over_the_limit_is_not_read(strange_store: Any) -> None:
+    strange_store(9 * 10**12, 0)
+    with pytest.raises(ValueError, match="over 1000 bytes"):
+        remote.read(URL, 1000)
+
+
+def test_a_body_is_not_read_beyond_the_limit(strange_store: Any) -> None:
+    strange_store(10, 10**6)
+    with pytest.raises(ValueError, match="over 1000 bytes"):
+        remote.read(URL, 1000)
+
+
+def test_a_store_that_does_not_go_on_is_given_up(
+    strange_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strange_store(10, 0)
+    remote.refuse_unreachable([URL])  # it answers that the file has ten bytes
+    monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.2)
+    with pytest.raises(remote.Unreachable, match="did not answer in"):
+        remote.read(URL, 1000)
+
+
+def test_a_store_that_says_nothing_is_given_up(
+    strange_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strange_store(None, 0)
+    monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.2)
+    with pytest.raises(remote.Unreachable, match="did not answer in"):
+        remote.refuse_unreachable([URL])
+
+
 def test_a_reason_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "his-secret")
 
@@ -116,6 +200,17 @@ def test_a_reason_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
         fail()
     assert not any(word in str(refused.value) for word in ("his-secret", "ann:pass", "second"))
     assert "$AWS_SECRET_ACCESS_KEY" in str(refused.value)
+
+
+def test_a_short_name_of_a_key_is_left_in_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+
+    def fail() -> None:
+        with remote.plain_errors(URL):
+            raise PermissionError("access is denied")
+
+    with pytest.raises(remote.Unreachable, match=r"\(access is denied\)"):
+        fail()
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +229,11 @@ def test_a_url_with_a_password_is_refused() -> None:
     with pytest.raises(ValueError, match="environment") as refused:
         Item("a", Path("s3://ann:his-secret@voices/a.wav")).open()
     assert "his-secret" not in str(refused.value)
+
+
+def test_a_container_before_an_at_sign_is_no_password() -> None:
+    url = "abfs://voices@account.dfs.core.windows.net/ann/1.flac"
+    assert remote.url_of(Path(url)) == url
 
 
 def test_nobody_is_asked_where_no_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,7 +262,10 @@ def contents(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("kind", [*KINDS[:4], "own postgresql"])
+@pytest.mark.parametrize(
+    "kind",
+    [*KINDS[:4], pytest.param("own postgresql", marks=pytest.mark.slow)],  # starts a PostgreSQL
+)
 def test_who_is_removed_or_replaced_is_in_no_file(
     kind: str, place: Place, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +337,7 @@ for turn in range(8):
 """
 
 
+@pytest.mark.slow  # three processes
 def test_processes_share_postgresql(database: str) -> None:
     where = f"{database}#shared{next(_numbers)}"
     workers = [
@@ -405,6 +409,7 @@ def test_an_index_finds_what_the_exact_search_finds(
     gallery.close()
 
 
+@pytest.mark.slow  # makes an index fifteen times
 def test_an_index_file_of_faiss_is_used_completed_and_never_trusted_when_old(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -445,6 +450,27 @@ def test_an_index_file_of_faiss_is_used_completed_and_never_trusted_when_old(
     gallery.remove(["s4"])
     assert not path.exists()
     gallery.close()
+
+
+def test_an_index_of_faiss_that_cannot_be_kept_is_used_all_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(faiss, "_SMALL", 100)
+    where = place("faiss").format(0)
+    rows = np.random.default_rng(4).normal(size=(200, 8)).astype(np.float32)
+    gallery = open_gallery(where, META)
+    gallery.enrol(embedded(rows), [f"s{i}" for i in range(200)])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # as on a disk that is full
+    try:
+        with pytest.warns(UserWarning, match="the index cannot be kept"):
+            found = gallery.search(embedded(rows[:2]), 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert subjects(found) == [["s0"], ["s1"]]
+    gallery.close()
+    assert not (Path(location(where).place) / faiss.FILE).exists()
 
 
 @pytest.mark.parametrize(

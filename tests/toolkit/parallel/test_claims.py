@@ -191,6 +191,25 @@ def test_a_file_system_without_links_will_do(
     assert place.read("a", 1) == b"1"
 
 
+def test_a_full_disk_leaves_no_half_file_where_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def refuse(*_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+        raise PermissionError("no links")
+
+    monkeypatch.setattr("os.link", refuse)
+    try:
+        with pytest.raises(OSError, match="too large"):
+            Folder(tmp_path).create("plan.json", b"x" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+
+
 def test_claims_of_others_and_of_other_clocks_keep_nobody_from_the_work(tmp_path: Path) -> None:
     place = Folder(tmp_path)
     place.create("claim-000007.1", b"{}")  # of a longer list

@@ -11,7 +11,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from toolkit.gallery.location import Location, masked
 from toolkit.gallery.postgres.server import own_server
-from toolkit.gallery.rules import reason
 
 
 class Connection:
@@ -120,7 +119,7 @@ class Connection:
 
     def _said(self, error: Exception) -> str:
         """The first line of an error, without what the address keeps secret."""
-        text = reason(error)
+        text = str(error).strip() or type(error).__name__
         try:
             parts = urlsplit(self._url)
         except ValueError:  # it has no host that can be; the text may quote any part of it
@@ -129,4 +128,4 @@ class Connection:
         for value in values:
             for secret in {value, unquote(value)} - {""}:
                 text = text.replace(secret, "***")
-        return text
+        return text.splitlines()[0][:200]  # cut last, or it might hold half a secret

@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from toolkit.gallery.rules import reason
+from eval.types import first_line
 
 _SERVERS: dict[Path, Any] = {}  # started by this process
 
@@ -54,7 +54,7 @@ def own_server(folder: Path) -> str:
             _forget_ended(_SERVERS[folder])
         return str(_SERVERS[folder].get_uri())
     except (OSError, RuntimeError, AssertionError, ValueError) as error:
-        why = reason(error)
+        why = first_line(error)
     except subprocess.SubprocessError as error:  # whose text is the whole command
         why = type(error).__name__
     raise OSError(

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.types import Floats32
+from eval.types import Floats32, first_line
 from toolkit.gallery.postgres.connection import Connection
-from toolkit.gallery.rules import Entry, reason, storable
+from toolkit.gallery.rules import Entry, storable
 
 _MOST_EFFORT = 1000  # of pgvector
 _MOST_DIMS = 2000  # of pgvector's index; longer rows are compared without it
@@ -80,7 +80,7 @@ class Tables:
                 cursor.execute("CREATE EXTENSION vector")
             except self._connection.errors.Error as error:
                 raise ValueError(
-                    f"{self.name}: the database has no pgvector ({reason(error)}); install "
+                    f"{self.name}: the database has no pgvector ({first_line(error)}); install "
                     "pgvector on the server, and let its administrator run CREATE EXTENSION vector "
                     "in this database"
                 ) from None

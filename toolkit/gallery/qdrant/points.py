@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.types import Floats32
+from eval.types import Floats32, first_line
 from toolkit.gallery.location import Location, masked
 from toolkit.gallery.qdrant.pickles import refuse_hostile
-from toolkit.gallery.rules import Entry, reason, storable
+from toolkit.gallery.rules import Entry, storable
 
 EFFORT = 256  # candidates that a search of a server's index keeps (hnsw_ef)
 _BLOCK = 256  # points sent or asked for at once
@@ -189,7 +189,7 @@ class Collections:
         except sqlite3.Error as error:
             raise OSError(
                 f"{self.name}: the change was made, but what it removed is not overwritten in "
-                f"{path} ({reason(error)}); make room, and remove or replace somebody again"
+                f"{path} ({first_line(error)}); make room, and remove or replace somebody again"
             ) from None
 
     def count(self, state: State) -> int:
@@ -321,10 +321,10 @@ class Collections:
                 yield
         except ResponseHandlingException as error:
             raise ConnectionError(
-                f"{self.name}: Qdrant does not answer ({reason(error)}); see that it runs there"
+                f"{self.name}: Qdrant does not answer ({first_line(error)}); see that it runs there"
             ) from None
         except ApiException as error:
-            raise ValueError(f"{self.name}: Qdrant refuses this ({reason(error)})") from None
+            raise ValueError(f"{self.name}: Qdrant refuses this ({first_line(error)})") from None
         except RuntimeError as error:
             if "already accessed" in str(error):
                 raise ValueError(
@@ -341,6 +341,6 @@ class Collections:
 
     def _unreadable(self, error: Exception) -> ValueError:
         return ValueError(
-            f"{self.name}: not a gallery that can be read ({reason(error)}); restore a copy, or "
-            "choose another folder or name"
+            f"{self.name}: not a gallery that can be read ({first_line(error)}); restore a copy, "
+            "or choose another folder or name"
         )
