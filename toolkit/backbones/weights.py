@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from eval.types import first_line
 from toolkit.backbones.pickled import Stored, open_pickled
 
 # The layers over the training classes of WeSpeaker, 3D-Speaker and IDRnD.
@@ -148,7 +147,7 @@ def read_weights(path: str | Path, *, key: str = "", largest: int = 0) -> dict[s
         if _is_state_dict(content):
             return read(content)
     except Exception as error:  # a broken or hostile file makes the parsers raise any type
-        reason = first_line(error).rstrip(". ")
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")[:200]
         raise ValueError(
             f"weights {str(path)!r} cannot be read without running code ({reason}), so it is no "
             "state dict; save one by torch.save(state_dict)"

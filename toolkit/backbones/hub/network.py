@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from eval.types import first_line
 from toolkit.backbones.hub.families import TOWERS, Family, family_of
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 from toolkit.backbones.weights import first_names
@@ -207,10 +206,10 @@ def _class(family: Family) -> Any:
 
 def _unbuildable(family: Family, error: Exception, name: str) -> ValueError:
     """Return the error for a configuration that contradicts itself."""
-    reason = first_line(error).rstrip(". ")
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")
     return ValueError(
         f"{name}: {family.network} cannot be built from its configuration "
-        f"({type(error).__name__}: {reason}); give the config.json of a published network"
+        f"({type(error).__name__}: {reason[:200]}); give the config.json of a published network"
     )
 
 
