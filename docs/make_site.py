@@ -177,6 +177,7 @@ def write_pages(folder: Path) -> None:
             (folder / path.name).write_text(text, encoding="utf-8")
         elif path.suffix in (".png", ".svg"):
             shutil.copy(path, folder)
+    shutil.copytree(DOCS / "notebooks", folder / "notebooks")
     for name, page in OTHERS.items():
         text = linked((ROOT / name).read_text(encoding="utf-8"), name)
         (folder / page).write_text(text, encoding="utf-8")
