@@ -9,9 +9,11 @@ from __future__ import annotations
 from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
 from toolkit.losses.broadface import BroadFace
 from toolkit.losses.contrast import LiftedStructure, NPair, NTXent, SupCon, TupletMargin
+from toolkit.losses.graph import GroupLoss, ProxyGML
 from toolkit.losses.hyperbolic import Hyperbolic
 from toolkit.losses.intertopk import InterTopK
 from toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace
+from toolkit.losses.memvir import MemVir
 from toolkit.losses.pair import AMC, Contrastive, LogRatio, PairBCE, SNRContrastive
 from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
 from toolkit.losses.proxy import (
@@ -24,9 +26,9 @@ from toolkit.losses.proxy import (
 )
 from toolkit.losses.rank import FastAP, RankedList, SmoothAP
 from toolkit.losses.simple import SimPLE
-from toolkit.losses.softmax import Cosine, NormFace, Softmax
+from toolkit.losses.softmax import Cosine, NormFace, NormSoft, Softmax
 from toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR
-from toolkit.losses.triplet import Angular, MarginLoss, Triplet
+from toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, SNRTriplet, Triplet
 from toolkit.losses.vmf import SCF, VMF
 from toolkit.losses.weighted import CirclePair, MultiSimilarity
 
@@ -46,7 +48,9 @@ __all__ = [
     "CosFace",
     "Cosine",
     "CurricularFace",
+    "EasyPositive",
     "FastAP",
+    "GroupLoss",
     "Hyperbolic",
     "InterTopK",
     "Joint",
@@ -55,17 +59,21 @@ __all__ = [
     "LogRatio",
     "MagFace",
     "MarginLoss",
+    "MemVir",
     "MultiSimilarity",
     "NPair",
     "NTXent",
     "NormFace",
+    "NormSoft",
     "PairBCE",
     "ProbabilisticNCA",
     "ProxyAnchor",
+    "ProxyGML",
     "ProxyNCA",
     "ProxyNCAPlusPlus",
     "RankedList",
     "SNRContrastive",
+    "SNRTriplet",
     "SimPLE",
     "SmoothAP",
     "SoftTriple",

@@ -179,6 +179,41 @@ class AMC(nn.Module):
         )
 
 
+def centred_pairs(
+    bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None, *, normalise: bool
+) -> tuple[Pairs, Tensor]:
+    """Pair a batch with its keys, and subtract from every row the mean of its coordinates.
+
+    Arguments are as in losses.pairing.pair_up.
+
+    Returns:
+        The pairs of centred rows, and the anchors (B, D) before they were centred.
+    """
+    x, keys, *rest = pair_up(bank, z, y, z_key, normalise=normalise)
+    centred = x - x.mean(1, keepdim=True)
+    if keys is x:
+        keys = centred
+    elif normalise:  # a copy of the bank already
+        keys.sub_(keys.mean(1, keepdim=True))
+    else:
+        keys = keys - keys.mean(1, keepdim=True)
+    return Pairs(centred, keys, *rest), x
+
+
+def noise_to_signal(pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+    """The ratios Var(z_i - k_j) / Var(z_i) of pairs of centred rows. Yuan et al. 2019.
+
+    Returns:
+        The ratios (B, Q), and the masks (B, Q) of positive and of negative pairs. They leave out
+        anchors without signal, whose coordinates are all equal.
+    """
+    signal = pairs.x.square().sum(1, keepdim=True)
+    silent = signal < 1e-16  # divided by infinity instead, such a row gets no gradient
+    ratio = distance(pairs.x, pairs.keys, squared=True) / signal.masked_fill(silent, torch.inf)
+    same, other = pairs.masks()
+    return ratio, same & ~silent, other & ~silent
+
+
 class SNRContrastive(nn.Module):
     """The contrastive loss on noise-to-signal ratios. Yuan et al. 2019.
 
@@ -214,28 +249,17 @@ class SNRContrastive(nn.Module):
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        x, keys, *rest = pair_up(self.bank, z, y, z_key, normalise=self.normalise)
-        centred = x - x.mean(1, keepdim=True)
-        if keys is x:
-            keys = centred
-        elif self.normalise:  # a copy of the bank already
-            keys.sub_(keys.mean(1, keepdim=True))
-        else:
-            keys = keys - keys.mean(1, keepdim=True)
-        pairs = Pairs(centred, keys, *rest)
+        pairs, x = centred_pairs(self.bank, z, y, z_key, normalise=self.normalise)
         positive, num_positive, negative, num_negative = by_anchor(self._terms, pairs)
         value = average(positive, num_positive) + average(negative, num_negative)
         return value + self.zero_mean * mean(x.sum(1).abs()) if self.zero_mean else value
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """Of each anchor: what `hinges` gives."""
-        signal = pairs.x.square().sum(1, keepdim=True)
-        silent = signal < 1e-16  # divided by infinity instead, such a row gets no gradient
-        ratio = distance(pairs.x, pairs.keys, squared=True) / signal.masked_fill(silent, torch.inf)
-        same, other = pairs.masks()
+        ratio, *masks = noise_to_signal(pairs)
         return hinges(
             ratio,
-            (same & ~silent, other & ~silent),
+            (masks[0], masks[1]),
             (self.positive_margin, self.negative_margin),
             False,
             self.reduction,
