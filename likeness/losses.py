@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
 from toolkit.losses.broadface import BroadFace
+from toolkit.losses.compositional import DCML
 from toolkit.losses.contrast import LiftedStructure, NPair, NTXent, SupCon, TupletMargin
 from toolkit.losses.graph import GroupLoss, ProxyGML
 from toolkit.losses.hyperbolic import Hyperbolic
@@ -34,6 +35,7 @@ from toolkit.losses.weighted import CirclePair, MultiSimilarity
 
 __all__ = [
     "AMC",
+    "DCML",
     "HUG",
     "SCF",
     "VMF",

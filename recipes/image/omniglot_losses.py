@@ -12,7 +12,7 @@ The network, the views and the optimiser are those of image/omniglot, where the 
 the number of steps were chosen with arcface. Every loss ranks by its own geometry. simple_cosine is
 the training of simple with its embeddings compared by cosine, and simple_no_bank is simple on
 the pairs of the batch alone. memvir takes virtual classes from 111 steps on. Measured, but for the
-last six: docs/results.md.
+last seven: docs/results.md.
 
 Losses: docs/losses.md has the paper of each.
 """
@@ -31,6 +31,7 @@ from toolkit.backbones.sfnet import SFNet
 from toolkit.data.pixels import PixelScale
 from toolkit.data.sampling import Sampling
 from toolkit.losses.adaptive import AdaFace, MagFace
+from toolkit.losses.compositional import DCML
 from toolkit.losses.contrast import SupCon
 from toolkit.losses.graph import GroupLoss, ProxyGML
 from toolkit.losses.hyperbolic import Hyperbolic
@@ -125,6 +126,7 @@ RECIPES = {
     "group_loss": with_loss(partial(GroupLoss, temperature=10.0, num_anchors=1)),
     "easy_positive": with_loss(EasyPositive),
     "snr_triplet": with_loss(partial(SNRTriplet, zero_mean=0.001)),
+    "dcml": with_loss(partial(DCML, mining="distance_weighted")),
 }
 
 _RATE = {"optim.lr": Range(1e-3, 1e-2, log=True)}
@@ -166,4 +168,5 @@ RANGES = {
     "group_loss": _RATE | {"loss.temperature": Range(1.0, 80.0, log=True)},
     "easy_positive": _RATE | {"loss.temperature": Range(0.03, 0.3, log=True)},
     "snr_triplet": _RATE | _MARGIN,
+    "dcml": _RATE | {"loss.beta": Range(0.4, 1.4)},
 }

@@ -337,7 +337,10 @@ class MarginLoss(nn.Module):
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        pairs = pair_up(self.bank, z, y, z_key, normalise=True)
+        return self.of_pairs(pair_up(self.bank, z, y, z_key, normalise=True))
+
+    def of_pairs(self, pairs: Pairs) -> Tensor:
+        """The value, given the pairs of a batch with its keys, of norm 1: a scalar."""
         total, above, boundaries = (
             made.sum() for made in by_anchor(self._terms, pairs, again=self.mining == "all")
         )
@@ -347,7 +350,7 @@ class MarginLoss(nn.Module):
         return value + self.nu * (
             boundaries / above.clamp(min=1)
             if self.per_class
-            else torch.as_tensor(self.beta, dtype=z.dtype, device=z.device)
+            else torch.as_tensor(self.beta, dtype=pairs.x.dtype, device=pairs.x.device)
         )
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:

@@ -40,6 +40,7 @@ SMOOTH_ROWS = [2, 6, 7, 9, 11]
 
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     "PairBCE": lambda: PairBCE(5),
+    "PairBCE cosine": lambda: PairBCE(5, product="cosine", scale=4.0, learn_scale=True),
     "Contrastive": lambda: Contrastive(5),
     "Contrastive squared mean": lambda: Contrastive(
         5, squared=True, reduction="mean", positive_margin=0.1
@@ -513,6 +514,23 @@ def test_losses_against_a_threshold_are_their_formulas(crossed: bool) -> None:
     assert float(PairBCE(5, scale=0.7, bias=0.2, learn_bias=False)(z, y, z_key)) == pytest.approx(
         np.mean(positive + negative), rel=1e-12
     )
+
+    def logistic(a: Any, k: Any, same: bool) -> float:
+        cosine = float(a @ k / np.linalg.norm(a) / np.linalg.norm(k))
+        return math.log1p(math.exp((-1 if same else 1) * (4.0 * cosine + 0.25)))
+
+    positive, negative = in_loops(logistic, z.numpy(), keys, y)
+    loss = PairBCE(5, product="cosine", scale=4.0, bias=0.25, learn_scale=True)
+    assert float(loss(z, y, z_key).detach()) == pytest.approx(
+        np.mean(positive + negative), rel=1e-12
+    )
+    simple = SimPLE(
+        5, product="cosine", scale=4.0, b=0.25, r=1, alpha=0.5, reduction="joint", weight=2
+    )
+    assert float(simple(z, y, z_key).detach()) == pytest.approx(
+        float(loss(z, y, z_key).detach()), rel=1e-9
+    )
+    assert (loss.similarity, PairBCE(5).similarity) == ("cosine", "dot")
 
 
 @pytest.mark.parametrize("targets", [None, [0.1, 0.5, 2.0, 2.5]])
