@@ -27,8 +27,8 @@ class MemVir(nn.Module):
 
     where (z, y) are the batch and the embeddings that are remembered. base="proxy_anchor" is the
     loss of ProxyAnchor over the same embeddings and proxies. Proxies and embeddings of earlier
-    steps are constants. They teach the current proxies and the encoder, as wrong classes, and what
-    is remembered of an embedding also pushes the current proxies away.
+    steps are constants, which act as wrong classes: old proxies push embeddings away, and old
+    embeddings push the current proxies away.
 
     The number of classes grows in the course of training: virtual classes come one step at a time,
     the first of them step_gap + 1 steps after the warm-up. Steps are remembered in training mode
