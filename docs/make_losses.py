@@ -48,6 +48,10 @@ loss(z, torch.tensor([0, 3, 3, 9])).backward()
 The docstring of each class holds its formula and says what its settings mean:
 `help(likeness.losses.ArcFace)` shows it.
 
+Class vectors start at random. The recipe's field `start_at_means=true` turns them to the mean
+directions of their classes before the first step, for any loss that has them
+([measured](results.md#omniglot-losses-added-later)).
+
 ## What the columns mean
 - **paper**: who described the loss, and when.
 - **file**: where the class stands, in `toolkit/losses`.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.losses.contract import KeyBank
-from toolkit.vmf.precision import full
+from toolkit.vmf.precision import full, unit
 
 Forward = TypeVar("Forward", bound=Callable[..., Tensor])
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -131,6 +131,37 @@ def uniform(bound: float, otherwise: Start | None = None) -> Start:
             nn.init.uniform_(vectors, -bound, bound)
 
     return start
+
+
+@torch.no_grad()
+def turn_to_means(vectors: Tensor, embeddings: Tensor, labels: Tensor) -> int:
+    """Turn class vectors to the mean of the directions of their classes' embeddings, in place.
+
+    Their norms stay. A class without embeddings, or whose directions cancel, keeps its vector.
+
+    Args:
+        vectors: (C, D).
+        embeddings: (N, D).
+        labels: The classes (N,), int64. Those outside 0..C - 1 are left out.
+
+    Returns:
+        How many vectors were turned.
+
+    Example:
+        >>> vectors = torch.tensor([[0.0, 2.0], [0.0, 1.0]])
+        >>> turn_to_means(vectors, torch.tensor([[3.0, 0.0], [5.0, 0.0]]), torch.tensor([0, 0]))
+        1
+        >>> vectors
+        tensor([[2., 0.],
+                [0., 1.]])
+    """
+    here = (labels >= 0) & (labels < len(vectors))
+    rows = unit(embeddings[here]).to(vectors.dtype)
+    means = unit(torch.zeros_like(vectors).index_add_(0, labels[here], rows))
+    turned = means.any(dim=1, keepdim=True)
+    size = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    vectors.copy_(torch.where(turned, size * means, vectors))
+    return int(turned.sum())
 
 
 def checked(forward: Forward) -> Forward:

@@ -36,6 +36,30 @@ def mine_batch_hard(d: Tensor, same: Tensor, other: Tensor) -> Triplets:
 
 
 @torch.no_grad()
+def mine_easy_positive(s: Tensor, same: Tensor, other: Tensor, *, semihard: bool) -> Triplets:
+    """Take each anchor's most similar positive, and its most similar negative.
+
+    Args:
+        s: Similarities (B, Q).
+        same: Positive pairs (B, Q).
+        other: Negative pairs (B, Q).
+        semihard: Of the negatives, only those that are not more similar than that positive.
+
+    Returns:
+        Rows of the anchors that have both, columns of positives and of negatives.
+    """
+    easiest = s.masked_fill(~same, -torch.inf).amax(1, keepdim=True)
+    if semihard:
+        other = other & (s <= easiest)
+    (a,) = (same.any(1) & other.any(1)).nonzero(as_tuple=True)
+    return (
+        a,
+        s[a].masked_fill(~same[a], -torch.inf).argmax(1),
+        s[a].masked_fill(~other[a], -torch.inf).argmax(1),
+    )
+
+
+@torch.no_grad()
 def mine_facenet(d: Tensor, same: Tensor, other: Tensor) -> Triplets:
     """Take, for each positive pair, the nearest negative that is farther than the positive.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,27 +21,33 @@ from toolkit.losses.pairing import (
     summed,
 )
 from toolkit.losses.simple import count_pairs, logistic_pairs, refuse_negative
+from toolkit.vmf.precision import unit
 
 
 class PairBCE(nn.Module):
     """Binary cross-entropy over all pairs, SimPLE's vanilla loss. Wen et al. 2023.
 
-    mean softplus(-(2 t_ij - 1)(scale z_i.k_j + bias)), where t_ij is 1 for equal labels and else 0.
-    Nothing is normalised. Without any pair the value is 0, connected to z. A bank costs one block
-    of logits at a time, as SimPLE's does.
+    mean softplus(-(2 t_ij - 1)(scale s_ij + bias)), where t_ij is 1 for equal labels and else 0,
+    and s_ij is z_i.k_j, with nothing normalised. Without any pair the value is 0, connected to z. A
+    bank costs one block of logits at a time, as SimPLE's does.
+
+    With product="cosine" and learn_scale=True this is logistic regression on the cosine, the loss
+    that Nair & Hinton 2010 train faces with (RBM in Table 1 of the SimPLE paper). Their text was
+    not looked up; what was assumed is one learned scale and one learned bias.
 
     Args:
         num_classes: Not used.
-        scale: Factor of the inner product, positive.
+        scale: Factor of s_ij, or where it starts; positive.
         bias: Where the bias starts.
         learn_bias: Learn the bias.
+        product: "inner product", or "cosine".
+        learn_scale: Learn the scale.
 
     Raises:
         ValueError: scale is not positive.
     """
 
-    similarity = "dot"
-
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -49,15 +56,25 @@ class PairBCE(nn.Module):
         scale: float = 1.0,
         bias: float = 0.0,
         learn_bias: bool = True,
+        product: Literal["inner product", "cosine"] = "inner product",
+        learn_scale: bool = False,
     ):
         super().__init__()
         if scale <= 0:
             raise ValueError(f"PairBCE: scale={scale} must be positive")
-        self.dim, self.scale = dim, scale
+        self.dim, self.product = dim, product
         self.bank: KeyBank | None = None
+        self.scale: nn.Parameter | float = (
+            nn.Parameter(torch.tensor(float(scale))) if learn_scale else scale
+        )
         self.bias: nn.Parameter | float = (
             nn.Parameter(torch.tensor(float(bias))) if learn_bias else float(bias)
         )
+
+    @property
+    def similarity(self) -> str:
+        """The name by which eval.similarity scores these embeddings."""
+        return "cosine" if self.product == "cosine" else "dot"
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -65,8 +82,11 @@ class PairBCE(nn.Module):
         keys, key_labels, own = against(self.bank, z, y, z_key)
         num_positive, num_negative = count_pairs(y, key_labels, own)
         weight = 1.0 / (num_positive + num_negative).clamp(min=1).to(z.dtype)
+        if self.product == "cosine":
+            z, keys = unit(z), unit(keys)
+        scale = self.scale.to(z.dtype) if isinstance(self.scale, Tensor) else self.scale
         return logistic_pairs(
-            self.scale * z, keys, self.bias, 0.0, (y, key_labels, own), (weight, weight)
+            scale * z, keys, self.bias, 0.0, (y, key_labels, own), (weight, weight)
         )
 
 
@@ -179,6 +199,41 @@ class AMC(nn.Module):
         )
 
 
+def centred_pairs(
+    bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None, *, normalise: bool
+) -> tuple[Pairs, Tensor]:
+    """Pair a batch with its keys, and subtract from every row the mean of its coordinates.
+
+    Arguments are as in losses.pairing.pair_up.
+
+    Returns:
+        The pairs of centred rows, and the anchors (B, D) before they were centred.
+    """
+    x, keys, *rest = pair_up(bank, z, y, z_key, normalise=normalise)
+    centred = x - x.mean(1, keepdim=True)
+    if keys is x:
+        keys = centred
+    elif normalise:  # a copy of the bank already
+        keys.sub_(keys.mean(1, keepdim=True))
+    else:
+        keys = keys - keys.mean(1, keepdim=True)
+    return Pairs(centred, keys, *rest), x
+
+
+def noise_to_signal(pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+    """The ratios Var(z_i - k_j) / Var(z_i) of pairs of centred rows. Yuan et al. 2019.
+
+    Returns:
+        The ratios (B, Q), and the masks (B, Q) of positive and of negative pairs. They leave out
+        anchors without signal, whose coordinates are all equal.
+    """
+    signal = pairs.x.square().sum(1, keepdim=True)
+    silent = signal < 1e-16  # divided by infinity instead, such a row gets no gradient
+    ratio = distance(pairs.x, pairs.keys, squared=True) / signal.masked_fill(silent, torch.inf)
+    same, other = pairs.masks()
+    return ratio, same & ~silent, other & ~silent
+
+
 class SNRContrastive(nn.Module):
     """The contrastive loss on noise-to-signal ratios. Yuan et al. 2019.
 
@@ -214,28 +269,17 @@ class SNRContrastive(nn.Module):
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        x, keys, *rest = pair_up(self.bank, z, y, z_key, normalise=self.normalise)
-        centred = x - x.mean(1, keepdim=True)
-        if keys is x:
-            keys = centred
-        elif self.normalise:  # a copy of the bank already
-            keys.sub_(keys.mean(1, keepdim=True))
-        else:
-            keys = keys - keys.mean(1, keepdim=True)
-        pairs = Pairs(centred, keys, *rest)
+        pairs, x = centred_pairs(self.bank, z, y, z_key, normalise=self.normalise)
         positive, num_positive, negative, num_negative = by_anchor(self._terms, pairs)
         value = average(positive, num_positive) + average(negative, num_negative)
         return value + self.zero_mean * mean(x.sum(1).abs()) if self.zero_mean else value
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """Of each anchor: what `hinges` gives."""
-        signal = pairs.x.square().sum(1, keepdim=True)
-        silent = signal < 1e-16  # divided by infinity instead, such a row gets no gradient
-        ratio = distance(pairs.x, pairs.keys, squared=True) / signal.masked_fill(silent, torch.inf)
-        same, other = pairs.masks()
+        ratio, *masks = noise_to_signal(pairs)
         return hinges(
             ratio,
-            (same & ~silent, other & ~silent),
+            (masks[0], masks[1]),
             (self.positive_margin, self.negative_margin),
             False,
             self.reduction,

@@ -152,6 +152,26 @@ class ProxyNCAPlusPlus(nn.Module):
         return cross_entropy(self.logits(z), y)
 
 
+def anchor_proxies(logits: Tensor, y: Tensor, shift: float) -> Tensor:
+    """The value of ProxyAnchor, given scaled cosines.
+
+    Args:
+        logits: scale * cosine (B, C).
+        y: Labels (B,).
+        shift: scale * margin.
+
+    Returns:
+        A scalar.
+    """
+    # A finite stand-in for log 0: a column without members has gradient 0, not NaN.
+    never = -1e30
+    classes, member = torch.unique(y, return_inverse=True)
+    own = torch.full((len(y), len(classes)), never, dtype=logits.dtype, device=logits.device)
+    own = own.scatter(1, member[:, None], shift - target_column(logits, y)[:, None])
+    other = with_target(logits + shift, y, never)
+    return softplus(own.logsumexp(dim=0)).mean() + class_mean(softplus(other.logsumexp(dim=0)))
+
+
 class ProxyAnchor(nn.Module):
     """Every proxy is an anchor that is compared with the batch. Kim et al. 2020.
 
@@ -200,14 +220,7 @@ class ProxyAnchor(nn.Module):
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        logits, shift = self.logits(z), self.scale * self.margin
-        # A finite stand-in for log 0: a column without members has gradient 0, not NaN.
-        never = -1e30
-        classes, member = torch.unique(y, return_inverse=True)
-        own = torch.full((len(y), len(classes)), never, dtype=z.dtype, device=z.device)
-        own = own.scatter(1, member[:, None], shift - target_column(logits, y)[:, None])
-        other = with_target(logits + shift, y, never)
-        return softplus(own.logsumexp(dim=0)).mean() + class_mean(softplus(other.logsumexp(dim=0)))
+        return anchor_proxies(self.logits(z), y, self.scale * self.margin)
 
 
 class SoftTriple(nn.Module):

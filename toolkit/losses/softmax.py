@@ -20,13 +20,32 @@ from toolkit.losses.common import (
     uniform,
 )
 from toolkit.losses.contract import Rates, default_groups
-from toolkit.vmf.precision import unit
+from toolkit.vmf.precision import full, unit
 
 
 def norms(x: Tensor) -> Tensor:
     """Euclidean norms of rows, (N, D) -> (N,), whose gradient at a zero row is zero, not NaN."""
     square = x.square().sum(dim=1)
     return torch.where(square > 0, square.clamp(min=torch.finfo(x.dtype).tiny).sqrt(), square)
+
+
+def unit_centred(z: Tensor) -> Tensor:
+    """Subtract from each row (N, D) the mean of its coordinates, and divide it by its norm.
+
+    This is layer norm without learned numbers, followed by division by the norm: the standard
+    deviation cancels. Products of such rows are Pearson's correlations. A row whose coordinates are
+    all equal, up to rounding, has no direction: it becomes zero and gets no gradient.
+
+    Example:
+        >>> unit_centred(torch.tensor([[1.0, 5.0], [2.0, 2.0]]))
+        tensor([[-0.7071,  0.7071],
+                [ 0.0000,  0.0000]])
+    """
+    z = full(z)
+    rows = z - z.mean(dim=1, keepdim=True)
+    rounding = 8 * torch.finfo(z.dtype).eps * torch.linalg.vector_norm(z, dim=1)
+    equal = torch.linalg.vector_norm(rows, dim=1) <= rounding
+    return unit(rows.masked_fill(equal[:, None], 0.0))
 
 
 def generalised_product(
@@ -197,6 +216,57 @@ class NormFace(nn.Module):
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale * cosine."""
         return scaled_cosine(z, self.proxies, self.scale)
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        return cross_entropy(self.logits(z), y)
+
+
+class NormSoft(nn.Module):
+    """Cross-entropy of cos(LN(z), w_j) / temperature. Zhai & Wu 2019.
+
+    LN is layer norm without learned numbers, which subtracts from an embedding the mean of its
+    coordinates (`unit_centred`). Both sides are normalised after it. Where z is divided by its norm
+    alone this is NormFace of scale 1 / temperature.
+
+    The paper's recipe also balances the batch: many items of few classes, as Sampling's
+    items_per_class does.
+
+    The release standardises the pooled features, before the last linear layer; only without such a
+    layer does it standardise the embedding, as this loss does. Models are compared by the cosine of
+    raw embeddings, which keeps the mean of the coordinates. No gradient of this loss moves that
+    mean, and weight decay on the last layer shrinks it.
+
+    Args:
+        temperature: Positive.
+        layer_norm: False leaves LN out, for networks that have it themselves.
+
+    Raises:
+        ValueError: temperature is not positive.
+
+    Example:
+        >>> loss = NormSoft(8, 10)
+        >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).shape
+        torch.Size([])
+    """
+
+    spreads_classes = True
+
+    def __init__(
+        self, dim: int, num_classes: int, *, temperature: float = 0.05, layer_norm: bool = True
+    ):
+        super().__init__()
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"NormSoft: temperature={temperature} must be positive")
+        self.dim, self.num_classes = dim, num_classes
+        self.temperature, self.layer_norm = temperature, layer_norm
+        self.proxies = proxies(num_classes, dim, uniform(dim**-0.5))
+
+    @in_full
+    def logits(self, z: Tensor) -> Tensor:
+        """(B, dim) -> (B, C): the cosine, divided by the temperature."""
+        rows = unit_centred(z) if self.layer_norm else z
+        return scaled_cosine(rows, self.proxies, 1 / self.temperature)
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:

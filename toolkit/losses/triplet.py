@@ -15,13 +15,21 @@ from torch import Tensor, nn
 from toolkit.losses.angular import angular_sum
 from toolkit.losses.common import checked, known_settings
 from toolkit.losses.contract import KeyBank
-from toolkit.losses.mining import Triplets, mine_batch_hard, mine_distance_weighted, mine_facenet
+from toolkit.losses.mining import (
+    Triplets,
+    mine_batch_hard,
+    mine_distance_weighted,
+    mine_easy_positive,
+    mine_facenet,
+)
+from toolkit.losses.pair import centred_pairs, noise_to_signal
 from toolkit.losses.pairing import (
     Pairs,
     by_anchor,
     chunks,
     distance,
     log1p_exp,
+    mean,
     pair_up,
     summed,
 )
@@ -80,6 +88,15 @@ def _terms_of(d: Tensor, triplets: Triplets, margin: float, smooth: bool) -> Tri
     violation = d[a, p] - d[a, n] + margin
     term = log1p_exp(violation) if smooth else violation.relu()
     return term.sum(), (term > 0).sum(), a.new_full((), len(a))
+
+
+def _sums(
+    d: Tensor, same: Tensor, other: Tensor, margin: float, kind: str, smooth: bool
+) -> tuple[Tensor, ...]:
+    """What _TripletSum gives, (1,) each."""
+    settings = (margin, kind, smooth)
+    sums = _TripletSum.apply(d, same, other, *settings)  # type: ignore[no-untyped-call]
+    return tuple(number[None] for number in cast(Triplets, sums))
 
 
 def _reduced(sums: Sequence[Tensor], reduction: Reduction) -> Tensor:
@@ -154,11 +171,116 @@ class Triplet(nn.Module):
                 d.detach().sqrt() if self.squared else d, same, other, self.dim
             )
         else:
-            settings = (self.margin, self.mining, self.smooth)
-            sums = _TripletSum.apply(d, same, other, *settings)  # type: ignore[no-untyped-call]
-            return tuple(number[None] for number in cast(Triplets, sums))
+            return _sums(d, same, other, self.margin, self.mining, self.smooth)
         sums = _terms_of(d, triplets, self.margin, self.smooth)
         return tuple(number[None] for number in sums)
+
+
+class SNRTriplet(nn.Module):
+    """The triplet loss on noise-to-signal ratios. Yuan et al. 2019.
+
+    [d(a, p) - d(a, n) + margin]+ over mined triplets, with d(a, k) = Var(a - k) / Var(a) over the
+    dimensions of RAW embeddings. Triplets of an anchor whose coordinates are all equal are left
+    out, as in SNRContrastive. No triplets: 0, connected to z.
+
+    Args:
+        num_classes: Not used.
+        margin: Of the ratio. The default is Triplet's: the paper's own was not looked up.
+        mining: "all", "hard", "semihard" or "batch_hard", as in Triplet.
+        normalise: Divide rows by their norm first.
+        zero_mean: Adds zero_mean * mean_i |sum_d z_id|, the paper's regulariser.
+        reduction: As in Triplet.
+
+    Example:
+        >>> loss = SNRTriplet(8, mining="semihard")
+        >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).shape
+        torch.Size([])
+    """
+
+    @known_settings
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int = 0,
+        *,
+        margin: float = 0.2,
+        mining: Literal["all", "hard", "semihard", "batch_hard"] = "all",
+        normalise: bool = False,
+        zero_mean: float = 0.0,
+        reduction: Reduction = "nonzero",
+    ):
+        super().__init__()
+        self.dim = dim
+        self.margin, self.mining, self.reduction = margin, mining, reduction
+        self.normalise, self.zero_mean = normalise, zero_mean
+        self.bank: KeyBank | None = None
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        pairs, x = centred_pairs(self.bank, z, y, z_key, normalise=self.normalise)
+        value = _reduced(by_anchor(self._terms, pairs, again=False), self.reduction)
+        return value + self.zero_mean * mean(x.sum(1).abs()) if self.zero_mean else value
+
+    def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """A block's triplets: their sum, how many are above 0 and how many there are, (1,) each."""
+        ratio, same, other = noise_to_signal(pairs)
+        if self.mining != "batch_hard":
+            return _sums(ratio, same, other, self.margin, self.mining, False)
+        sums = _terms_of(ratio, mine_batch_hard(ratio, same, other), self.margin, False)
+        return tuple(number[None] for number in sums)
+
+
+class EasyPositive(nn.Module):
+    """Each anchor with its most similar positive: EPSHN and EPHN. Xuan et al. 2020.
+
+    mean over anchors a of -log(e^{s(a, p) / temperature} / (e^{s(a, p) / temperature} + e^{s(a, n)
+    / temperature})), with s the cosine. p is the anchor's easy positive, the most similar item of
+    its class, so that a class need not become a single cluster. An anchor without a positive or
+    without a negative to take is left out. No anchors: 0, connected to z.
+
+    Args:
+        num_classes: Not used.
+        negatives: "semihard" (EPSHN) takes as n the most similar item of another class that is not
+            more similar than p. "hard" (EPHN) takes the most similar of all.
+        temperature: Positive; .1 in the release.
+
+    Raises:
+        ValueError: temperature is not positive.
+
+    Example:
+        >>> loss = EasyPositive(8)
+        >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).shape
+        torch.Size([])
+    """
+
+    @known_settings
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int = 0,
+        *,
+        negatives: Literal["semihard", "hard"] = "semihard",
+        temperature: float = 0.1,
+    ):
+        super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"EasyPositive: temperature={temperature} must be positive")
+        self.dim, self.negatives, self.temperature = dim, negatives, temperature
+        self.bank: KeyBank | None = None
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        pairs = pair_up(self.bank, z, y, z_key, normalise=True)
+        total, count = by_anchor(self._terms, pairs, again=False)
+        return total.sum() / count.sum().clamp(min=1)
+
+    def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """A block's anchors: the sum of their terms, and how many count, (1,) each."""
+        same, other = pairs.masks()
+        s = pairs.x @ pairs.keys.T
+        a, p, n = mine_easy_positive(s, same, other, semihard=self.negatives == "semihard")
+        terms = log1p_exp((s[a, n] - s[a, p]) / self.temperature)
+        return terms.sum()[None], a.new_full((1,), len(a))
 
 
 class MarginLoss(nn.Module):
@@ -215,7 +337,10 @@ class MarginLoss(nn.Module):
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        pairs = pair_up(self.bank, z, y, z_key, normalise=True)
+        return self.of_pairs(pair_up(self.bank, z, y, z_key, normalise=True))
+
+    def of_pairs(self, pairs: Pairs) -> Tensor:
+        """The value, given the pairs of a batch with its keys, of norm 1: a scalar."""
         total, above, boundaries = (
             made.sum() for made in by_anchor(self._terms, pairs, again=self.mining == "all")
         )
@@ -225,7 +350,7 @@ class MarginLoss(nn.Module):
         return value + self.nu * (
             boundaries / above.clamp(min=1)
             if self.per_class
-            else torch.as_tensor(self.beta, dtype=z.dtype, device=z.device)
+            else torch.as_tensor(self.beta, dtype=pairs.x.dtype, device=pairs.x.device)
         )
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:

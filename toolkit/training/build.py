@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from toolkit.losses.contract import Keyed, features_of, param_groups
+from toolkit.losses.contract import Classifier, Keyed, features_of, param_groups
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import batch_norm, distributed, spread
 from toolkit.part_checks import check_features, made
@@ -93,6 +93,11 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     _check_rates(recipe, frontend)
     backbone = made(recipe.backbone, "backbone", frontend.dim)
     loss = made(recipe.loss, "loss", backbone.dim, num_classes).to(device)
+    if recipe.start_at_means and not isinstance(loss, Classifier):
+        raise ValueError(
+            f"start_at_means=true needs a loss with class vectors, but {type(loss).__name__} has "
+            "none; leave it out"
+        )
     if distributed.world() > 1 and recipe.parallel.sync_batch_norm:
         backbone = batch_norm.synced(backbone, device)
     embedder = TorchEmbedder(frontend, backbone, features=features_of(loss)).to(device)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from toolkit.data.forms import reading_for
 from toolkit.data.items import Item, Items
 from toolkit.data.reading import NOT_FINITE, Bad, Read, as_input, is_finite
 from toolkit.data.sampling import Index, Sampling, draws
+from toolkit.losses.common import turn_to_means
 from toolkit.losses.contract import Estimated
 from toolkit.parallel import distributed
 from toolkit.part_checks import check_features
@@ -192,7 +193,8 @@ def estimate(
     classes are drawn, because a covariance within classes needs several items of a class.
 
     A backbone gets batches (features, lengths, labels); a loss gets the embeddings (N, D) that the
-    network then gives. Every process of a run does all of it.
+    network then gives. With recipe.start_at_means the loss's class vectors are turned to the mean
+    directions of these embeddings. Every process of a run does all of it.
 
     Args:
         run: Its network and loss learn.
@@ -204,7 +206,8 @@ def estimate(
     """
     of_backbone = getattr(run.embedder.backbone, "estimate", None) if network else None
     of_loss = run.loss.estimate if loss and isinstance(run.loss, Estimated) else None
-    if of_backbone is None and of_loss is None:
+    at_means = loss and recipe.start_at_means
+    if of_backbone is None and of_loss is None and not at_means:
         return
     # other random numbers than the training views
     views = views_of(recipe, items, labels, seed=recipe.seed + 1_000_003)
@@ -233,21 +236,23 @@ def estimate(
     run.embedder.eval()
     if of_backbone is not None:
         of_backbone(batches(sampling))
-    if of_loss is not None:
+    if of_loss is not None or at_means:
         # batch norm has no statistics yet; as in the first steps, embeddings come from batch
         # statistics
         run.embedder.train()
         state = {name: value.clone() for name, value in run.embedder.state_dict().items()}
         with torch.random.fork_rng(devices=[run.device.index] if run.device.type == "cuda" else []):
             torch.manual_seed(recipe.seed)  # dropout is the same in every process
-            of_loss(
-                torch.cat(
-                    [
-                        run.embedder.backbone(features, lengths).float()
-                        for features, lengths, _ in batches(Sampling(size))
-                    ]
-                )
-            )
+            made = [
+                (run.embedder.backbone(features, lengths).float(), classes)
+                for features, lengths, classes in batches(Sampling(size))
+            ]
+        embeddings, classes = (torch.cat(parts) for parts in zip(*made, strict=True))
+        if of_loss is not None:
+            of_loss(embeddings)
+        if at_means:
+            start = 0 if run.layout is None else run.layout.start
+            turn_to_means(cast(Tensor, run.loss.proxies), embeddings, classes - start)
         run.embedder.load_state_dict(state)
     if run.encoder is not None:
         run.encoder.load_state_dict(run.embedder.state_dict())

@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 import json
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -233,6 +233,9 @@ class Recipe:
         seed: Of all random numbers.
         estimate_views: Training views of every item from which a backbone or loss with `estimate`
             learns its constants before the first step, from at most 4,096 views.
+        start_at_means: Turn the loss's class vectors before the first step to the mean directions
+            of their classes in these views, as the network gives them then. Norms stay as the loss
+            makes them, and so do the vectors of classes that these views leave out.
         max_bad_share: The share of unreadable items that is skipped and named before the run stops.
         init: A run folder or model that fine-tuning starts from. A run gives the network of its
             best checkpoint; where classes and loss agree, the network and class proxies of its
@@ -259,6 +262,7 @@ class Recipe:
     schedule: Schedule = field(default_factory=Schedule)
     seed: int = 0
     estimate_views: int = 4
+    start_at_means: bool = False
     max_bad_share: float = 0.05
     init: str = ""
     compute: Compute = field(default_factory=Compute)
@@ -429,7 +433,11 @@ def current(description: Mapping[str, Any]) -> dict[str, Any]:
 
 def _added() -> dict[str, Any]:
     """Fields that came after the first recipes with groups, with what they were before: default."""
-    return {"tuning": describe(Tuning()), "compute.recompute": Compute().recompute}
+    return {
+        "tuning": describe(Tuning()),
+        "compute.recompute": Compute().recompute,
+        "start_at_means": False,  # the last to come
+    }
 
 
 def descriptions(recipe: Recipe) -> list[dict[str, Any]]:
@@ -438,13 +446,17 @@ def descriptions(recipe: Recipe) -> list[dict[str, Any]]:
     Searches and comparisons keep digests of descriptions, by which they are gone on with.
     """
     now = without_revisions(json.loads(json.dumps(describe(recipe))))
-    earlier = [_without_added(now), as_version_0_1(now, _measure_defaults())]
+    first = _without(now, tuple(_added()))
+    earlier = [
+        _without(now, ("start_at_means",)),
+        first,
+        as_version_0_1(first, _measure_defaults()),
+    ]
     return [now, *(description for description in earlier if current(description) == now)]
 
 
-def _without_added(description: Mapping[str, Any]) -> dict[str, Any]:
-    """A description without the fields of `_added`."""
-    added = _added()
+def _without(description: Mapping[str, Any], added: Collection[str]) -> dict[str, Any]:
+    """A description without some fields of `_added`."""
     kept = {name: value for name, value in description.items() if name not in added}
     kept["compute"] = {
         name: value for name, value in kept["compute"].items() if f"compute.{name}" not in added

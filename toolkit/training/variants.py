@@ -40,6 +40,7 @@ METHOD = (
     "schedule.decay",
     "schedule.halve_after",
     "estimate_views",
+    "start_at_means",
 )
 INDIFFERENT = (
     "seed",

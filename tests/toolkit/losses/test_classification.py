@@ -18,9 +18,11 @@ from eval.similarity import pairs
 from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
 from toolkit.losses.broadface import BroadFace
 from toolkit.losses.contract import param_groups
+from toolkit.losses.graph import GroupLoss, ProxyGML
 from toolkit.losses.hyperbolic import Hyperbolic, exp_map, project
 from toolkit.losses.intertopk import InterTopK
 from toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace, angle
+from toolkit.losses.memvir import MemVir
 from toolkit.losses.proxy import (
     HUG,
     CenterLoss,
@@ -29,7 +31,7 @@ from toolkit.losses.proxy import (
     ProxyNCAPlusPlus,
     SoftTriple,
 )
-from toolkit.losses.softmax import Cosine, NormFace, Softmax
+from toolkit.losses.softmax import Cosine, NormFace, NormSoft, Softmax, unit_centred
 from toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR, psi
 from toolkit.training.recipe import Optim
 
@@ -37,6 +39,7 @@ CLASSIFICATION = [
     Softmax,
     Cosine,
     NormFace,
+    NormSoft,
     Hyperbolic,
     ArcFace,
     CosFace,
@@ -47,8 +50,9 @@ CLASSIFICATION = [
     SphereFaceR,
     SphereFace2,
 ]
-CLASSIFICATION += [CircleSoftmax, CurricularFace, MagFace, AdaFace, BroadFace]
+CLASSIFICATION += [CircleSoftmax, CurricularFace, MagFace, AdaFace, BroadFace, MemVir]
 PROXY = [CenterLoss, ProxyNCA, ProxyNCAPlusPlus, ProxyAnchor, SoftTriple, HUG]
+PROXY += [ProxyGML, GroupLoss]
 # (cosines, label, |z|, |w_j|) -> logits
 Row = Callable[[list[float], int, float, list[float]], list[float]]
 
@@ -137,6 +141,10 @@ FORMULAS: dict[str, tuple[Any, Row]] = {
     ),
     "Cosine": (Cosine(5, 4, tau=1.5), own(lambda c: c, math.exp(1.5))),
     "NormFace": (NormFace(5, 4, scale=7.0), own(lambda c: c, 7.0)),
+    "NormSoft, no layer norm": (
+        NormSoft(5, 4, temperature=0.25, layer_norm=False),
+        own(lambda c: c, 4.0),
+    ),
     "CosFace": (CosFace(5, 4, margin=0.25, scale=9.0), own(lambda c: c - 0.25, 9.0)),
     "CosFace*": (
         CosFace(5, 4, product="generalised", margin=0.1, b_theta=0.2),
@@ -213,6 +221,40 @@ def test_gradients_are_the_loss_s(name: str) -> None:
         return made
 
     assert torch.autograd.gradcheck(value, (z.requires_grad_(), proxies.requires_grad_()))
+
+
+def test_normsoft_is_layer_norm_then_the_cosine() -> None:
+    z, y = batch()
+    loss = NormSoft(5, 4, temperature=0.3).double()
+    functional = torch.nn.functional
+
+    def plain(x: Tensor, proxies: Tensor) -> Tensor:
+        rows = functional.normalize(functional.layer_norm(x, (5,)))
+        return functional.cross_entropy(rows @ functional.normalize(proxies).T / 0.3, y)
+
+    proxies = loss.proxies.detach().clone().requires_grad_()
+    z.requires_grad_()
+    ours, theirs = loss(z, y), plain(z, proxies)
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-12)
+    for mine, other in zip(
+        torch.autograd.grad(ours, (z, loss.proxies)),
+        torch.autograd.grad(theirs, (z, proxies)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
+    shifted = z.detach() + torch.arange(len(y), dtype=torch.float64)[:, None]
+    assert loss(shifted, y).item() == pytest.approx(ours.item(), rel=1e-9)
+
+
+def test_a_row_of_equal_coordinates_has_no_direction() -> None:
+    """The mean of equal numbers may be off by their last bit, which is no direction."""
+    for number in (0.1, 1 / 3, 1e-20, 7e20):
+        for dim in (3, 7, 192):
+            z = torch.full((2, dim), number, requires_grad=True)
+            rows = unit_centred(z)
+            (rows * torch.randn(2, dim)).sum().backward()
+            assert z.grad is not None
+            assert float(rows.detach().abs().max()) == 0 == float(z.grad.abs().max())
 
 
 def test_magface_s_price_of_the_norm_and_its_gradient() -> None:
@@ -521,7 +563,7 @@ def test_broadface_by_loops_over_batch_and_queue() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [CurricularFace, AdaFace, BroadFace], ids=lambda made: made.__name__
+    "make", [CurricularFace, AdaFace, BroadFace, MemVir], ids=lambda made: made.__name__
 )
 def test_states_are_saved_move_in_training_only_and_repeat(make: Any) -> None:
     z, y = batch()
@@ -673,6 +715,7 @@ def test_wrong_settings_get_a_sentence() -> None:
         (SoftTriple, {"gamma": 0.0}),
         (ProxyNCAPlusPlus, {"temperature": 0.0}),
         (ProxyAnchor, {"scale": 0.0}),
+        (NormSoft, {"temperature": 0.0}),
         (HUG, {"s": 0.0}),
     ]
     for make, options in wrong:
@@ -747,7 +790,7 @@ class TestEveryProxyLoss:
         """The functions of losses.classes that stand for indexing by y are traced, not called: the
         graph is whole where the formula's is.
         """
-        if make in (CurricularFace, BroadFace, ProxyAnchor):
+        if make in (CurricularFace, BroadFace, MemVir, ProxyAnchor):
             pytest.skip("its buffers, queue or set of present classes are data-dependent")
         z, y = batch()
         torch.compiler.reset()

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import toolkit.losses
+from toolkit.losses.common import turn_to_means
 from toolkit.losses.contract import (
     Classifier,
     Compared,
@@ -514,6 +515,28 @@ def test_a_constant_anchor_has_no_signal_and_its_pairs_are_left_out() -> None:
     assert float(loss(z, y)) == pytest.approx(np.mean(positive) + np.mean(negative), rel=1e-9)
 
 
+@given(labels=st.lists(st.integers(-1, 4), min_size=1, max_size=9), lengths=st.floats(0.01, 100))
+@settings(max_examples=20, deadline=None)
+def test_class_vectors_turn_to_the_mean_directions(labels: list[int], lengths: float) -> None:
+    """Whatever the lengths of the embeddings. Other labels belong to other processes."""
+    z, _ = batch(size=len(labels))
+    z[1:] *= lengths
+    before = batch(seed=1, size=4)[0]
+    after = before.clone()
+    turned = turn_to_means(after, z, torch.tensor(labels))
+    classes = {label for label in labels if 0 <= label < 4}
+    assert turned == len(classes)
+    for j in range(4):
+        own = [
+            row / np.linalg.norm(row) for row, y in zip(z.numpy(), labels, strict=True) if y == j
+        ]
+        expected = before[j].numpy()
+        if own:
+            mean = np.mean(own, axis=0)
+            expected = np.linalg.norm(expected) * mean / np.linalg.norm(mean)
+        np.testing.assert_allclose(after[j].numpy(), expected, rtol=1e-10)
+
+
 def test_losses_are_found() -> None:
     assert {loss.__name__ for loss in LOSSES} >= {"Softmax", "ArcFace", "SimPLE"}
 
@@ -527,9 +550,11 @@ def test_protocols_tell_losses_apart() -> None:
         return {name for name, loss in made.items() if isinstance(loss, protocol)}
 
     proxy = {make.__name__ for make in LOSSES if has_proxies(make)}
-    assert offering(Classifier) == offering(Spreadable) == proxy
+    assert offering(Classifier) == proxy
+    assert offering(Spreadable) == proxy - {"MemVir", "ProxyGML"}
     assert offering(Keyed) == set(made) - proxy
-    assert offering(Scheduled) == {"ArcFace", "CosFace", "InterTopK", "SphereFace", "Joint"}
+    scheduled = {"ArcFace", "CosFace", "InterTopK", "SphereFace", "Joint", "MemVir"}
+    assert offering(Scheduled) == scheduled
     assert offering(Estimated) == offering(Probabilistic) == {"VMF"}
     assert offering(Featured) == {"SimPLE"}
     assert offering(Remembering) == {"BroadFace"}

@@ -31,7 +31,7 @@ from toolkit.losses.pair import AMC, Contrastive, LogRatio, PairBCE, SNRContrast
 from toolkit.losses.pairing import distance
 from toolkit.losses.rank import FastAP, RankedList, SmoothAP
 from toolkit.losses.simple import SimPLE
-from toolkit.losses.triplet import Angular, MarginLoss, Triplet
+from toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, SNRTriplet, Triplet
 from toolkit.training.memory import Bank
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -40,6 +40,7 @@ SMOOTH_ROWS = [2, 6, 7, 9, 11]
 
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     "PairBCE": lambda: PairBCE(5),
+    "PairBCE cosine": lambda: PairBCE(5, product="cosine", scale=4.0, learn_scale=True),
     "Contrastive": lambda: Contrastive(5),
     "Contrastive squared mean": lambda: Contrastive(
         5, squared=True, reduction="mean", positive_margin=0.1
@@ -56,6 +57,10 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
         for mining in ("all", "hard", "semihard", "facenet", "batch_hard")
     },  # type: ignore[misc]
     "Triplet smooth squared": lambda: Triplet(5, smooth=True, squared=True, reduction="mean"),
+    "SNRTriplet": lambda: SNRTriplet(5),
+    "SNRTriplet batch_hard": lambda: SNRTriplet(5, mining="batch_hard", normalise=True),
+    "EasyPositive": lambda: EasyPositive(5),
+    "EasyPositive hard": lambda: EasyPositive(5, negatives="hard", temperature=1.0),
     "MarginLoss": lambda: MarginLoss(5, nu=0.1),
     "MarginLoss per class": lambda: MarginLoss(5, 4, per_class=True),
     "Angular": lambda: Angular(5),
@@ -373,7 +378,7 @@ class TestShared:
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
             value = loss(z, torch.arange(48) % classes, z.detach())
-        keeps = name.startswith("Triplet") or name == "SmoothAP"
+        keeps = "Triplet" in name or name == "SmoothAP"
         assert sum(contents.values()) / (8 * 48 * 400) < (2.5 if keeps else 0.5)
         assert bool(torch.isfinite(value))
 
@@ -509,6 +514,23 @@ def test_losses_against_a_threshold_are_their_formulas(crossed: bool) -> None:
     assert float(PairBCE(5, scale=0.7, bias=0.2, learn_bias=False)(z, y, z_key)) == pytest.approx(
         np.mean(positive + negative), rel=1e-12
     )
+
+    def logistic(a: Any, k: Any, same: bool) -> float:
+        cosine = float(a @ k / np.linalg.norm(a) / np.linalg.norm(k))
+        return math.log1p(math.exp((-1 if same else 1) * (4.0 * cosine + 0.25)))
+
+    positive, negative = in_loops(logistic, z.numpy(), keys, y)
+    loss = PairBCE(5, product="cosine", scale=4.0, bias=0.25, learn_scale=True)
+    assert float(loss(z, y, z_key).detach()) == pytest.approx(
+        np.mean(positive + negative), rel=1e-12
+    )
+    simple = SimPLE(
+        5, product="cosine", scale=4.0, b=0.25, r=1, alpha=0.5, reduction="joint", weight=2
+    )
+    assert float(simple(z, y, z_key).detach()) == pytest.approx(
+        float(loss(z, y, z_key).detach()), rel=1e-9
+    )
+    assert (loss.similarity, PairBCE(5).similarity) == ("cosine", "dot")
 
 
 @pytest.mark.parametrize("targets", [None, [0.1, 0.5, 2.0, 2.5]])

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from toolkit.losses.mining import mine_batch_hard, mine_distance_weighted
+from toolkit.losses.mining import mine_batch_hard, mine_distance_weighted, mine_easy_positive
 from toolkit.losses.pairing import distance
-from toolkit.losses.triplet import Angular, MarginLoss, Triplet
+from toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, SNRTriplet, Triplet
 from toolkit.vmf.precision import unit
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -99,6 +101,121 @@ def test_triplet_is_its_formula_over_the_mined_triplets(
             5, margin=0.3, mining=mining, smooth=smooth, squared=squared, reduction=reduction
         )
         assert float(loss(z, y, z_key)) == pytest.approx(expected[reduction], rel=1e-10)
+
+
+def easy_positive_by_loops(
+    rows: Any, keys: Any, y: Any, *, semihard: bool, temperature: float, itself: bool
+) -> float:
+    values = []
+    for i, a in enumerate(rows):
+        similar = [float(a @ k) for k in keys]
+        own = [s for j, s in enumerate(similar) if y[j] == y[i] and not (itself and i == j)]
+        others = [s for j, s in enumerate(similar) if y[j] != y[i]]
+        if own and semihard:
+            others = [s for s in others if s <= max(own)]
+        if own and others:
+            p, n = math.exp(max(own) / temperature), math.exp(max(others) / temperature)
+            values.append(-math.log(p / (p + n)))
+    return float(np.mean(values)) if values else 0.0
+
+
+@given(
+    labels=st.lists(st.integers(0, 3), min_size=1, max_size=9),
+    semihard=st.booleans(),
+    temperature=st.floats(0.1, 2.0),
+    equal=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_easy_positive_is_its_formula(
+    labels: list[int], semihard: bool, temperature: float, equal: bool
+) -> None:
+    """Also with one class, lone items, and rows that are equal within and across classes."""
+    z = batch(6, size=len(labels))[0]
+    if equal:
+        z[::2] = z[0].clone()
+    y = torch.tensor(labels)
+    loss = EasyPositive(
+        5, negatives="semihard" if semihard else "hard", temperature=temperature
+    ).double()
+    rows = unit(z).numpy()
+    expected = easy_positive_by_loops(
+        rows, rows, labels, semihard=semihard, temperature=temperature, itself=True
+    )
+    x = z.requires_grad_()
+    value = loss(x, y)
+    if not equal:  # else it depends on the last bit which of the equal rows is more similar
+        assert float(value.detach()) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    value.backward()
+    assert x.grad is not None
+    assert bool(torch.isfinite(x.grad).all())
+
+
+@pytest.mark.parametrize("negatives", ["semihard", "hard"])
+def test_easy_positive_of_keys_leaves_out_the_own_one(negatives: Any) -> None:
+    z, y = batch(1)
+    z_key = batch(2)[0]
+    loss = EasyPositive(5, negatives=negatives, temperature=0.5)
+    expected = easy_positive_by_loops(
+        unit(z).numpy(),
+        unit(z_key).numpy(),
+        y.tolist(),
+        semihard=negatives == "semihard",
+        temperature=0.5,
+        itself=True,
+    )
+    assert float(loss(z, y, z_key)) == pytest.approx(expected, rel=1e-10)
+
+
+def test_an_easy_positive_and_its_negatives_by_hand() -> None:
+    s = torch.tensor([[1.0, 0.2, 0.6, 0.5, 0.9, 0.6]])
+    same = torch.tensor([[False, True, True, False, False, False]])
+    other = torch.tensor([[False, False, False, True, True, True]])
+    hard = mine_easy_positive(s, same, other, semihard=False)
+    assert [part.tolist() for part in hard] == [[0], [2], [4]]
+    semihard = mine_easy_positive(s, same, other, semihard=True)  # .6 is not more than .6
+    assert [part.tolist() for part in semihard] == [[0], [2], [5]]
+    none = mine_easy_positive(s, same, other & (s > 0.7), semihard=True)
+    assert [part.tolist() for part in none] == [[], [], []]
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+@pytest.mark.parametrize("mining", ["all", "hard", "semihard", "batch_hard"])
+def test_snr_triplet_is_its_formula(mining: Any, crossed: bool) -> None:
+    z, y = batch(7)
+    z[3] = 0.7  # an anchor without signal is left out, but is a key of others
+    z_key = batch(8)[0] if crossed else None
+    keys = (z if z_key is None else z_key).numpy()
+    values = []
+    for a in range(9):
+        if a == 3:
+            continue
+        signal = np.var(z.numpy()[a])
+        d = [np.var(z.numpy()[a] - k) / signal for k in keys]
+        positives = [p for p in range(9) if p != a and y[p] == y[a]]
+        negatives = [n for n in range(9) if y[n] != y[a]]
+        if mining == "batch_hard":
+            values.append(max(d[p] for p in positives) - min(d[n] for n in negatives))
+            continue
+        values += [
+            d[p] - d[n]
+            for p in positives
+            for n in negatives
+            if mining == "all"
+            or (mining == "hard" and d[p] >= d[n])
+            or (mining == "semihard" and -0.3 <= d[p] - d[n] < 0)
+        ]
+    terms = [max(gap + 0.3, 0.0) for gap in values]
+    penalty = 0.1 * float(np.mean([abs(row.sum()) for row in z.numpy()]))
+    for reduction, count in (
+        ("mean", len(terms)),
+        ("nonzero", sum(term > 0 for term in terms)),
+        ("sum", 1),
+    ):
+        loss: Any = SNRTriplet(
+            5, margin=0.3, mining=mining, zero_mean=0.1, reduction=reduction
+        ).double()  # type: ignore[arg-type]
+        expected = sum(terms) / max(count, 1) + penalty
+        assert float(loss(z, y, z_key)) == pytest.approx(expected, rel=1e-10)
 
 
 def test_blocks_of_pairs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,6 +233,39 @@ def test_vmf_starts_at_the_concentration_it_aims_at(voices: Path, tmp_path: Path
     assert 0 < alpha < 100
 
 
+def test_class_vectors_start_at_the_means_of_their_classes(voices: Path, tmp_path: Path) -> None:
+    """Before the first step every class vector has turned to where embeddings of its class lie, and
+    its length has not changed.
+    """
+    from toolkit.training.train import step
+
+    seen: dict[bool, torch.Tensor] = {}
+    near: dict[bool, float] = {}  # the mean cosine of embeddings with their class vector
+
+    def watch(run: Any, batch: Any, recipe: Recipe) -> torch.Tensor:
+        seen[recipe.start_at_means] = run.loss.proxies.detach().clone()
+        with torch.no_grad():
+            z = run.embedder(batch.inputs, batch.lengths)
+        own = run.loss.proxies.detach()[batch.labels]
+        near[recipe.start_at_means] = float(nn.functional.cosine_similarity(z, own).mean())
+        return step(run, batch, recipe)
+
+    for at_means in (False, True):
+        fit(
+            recipe(loss=Cosine, schedule=Schedule(steps=1), start_at_means=at_means),
+            data=voices,
+            out=tmp_path / str(at_means),
+            step=watch,
+        )
+    torch.testing.assert_close(seen[True].norm(dim=1), seen[False].norm(dim=1))
+    cosine = nn.functional.cosine_similarity(seen[True], seen[False])
+    assert float(cosine.max()) < 0.999
+    assert near[True] > near[False] + 0.2
+    with pytest.raises(ValueError, match="class vectors, but SimPLE has none"):
+        fit(recipe("simple", start_at_means=True), data=voices, out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
 def test_what_is_left_of_a_nan_names_the_items(voices: Path, tmp_path: Path) -> None:
     from toolkit.training.train import step
 

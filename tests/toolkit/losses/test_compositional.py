@@ -1,0 +1,136 @@
+"""DCML against its formula, composed one item at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from toolkit.losses.compositional import DCML
+from toolkit.losses.triplet import MarginLoss
+from toolkit.training.memory import Bank
+
+
+def batch(seed: int = 0, size: int = 9, dim: int = 6) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(size, dim, generator=generator, dtype=torch.float64)
+    return z, torch.arange(size) % 4
+
+
+def composed(loss: Any, z: Any) -> tuple[Any, float]:
+    """The composites (K, B, d), and the mean of -log of the largest weight."""
+    weights, bias = (given.detach().numpy() for given in loss.compositors.parameters())
+    length = -(-z.shape[1] // loss.num_parts)
+    made: Any = [[] for _ in range(loss.num_composites)]
+    sure = []
+    for row in z:
+        padded = [*row, *[0.0] * (length * loss.num_parts - len(row))]
+        parts = [np.array(padded[e * length : (e + 1) * length]) for e in range(loss.num_parts)]
+        for k in range(loss.num_composites):
+            own = range(k * loss.num_parts, (k + 1) * loss.num_parts)
+            logits = [float(weights[i] @ row) + bias[i] for i in own]
+            total = sum(math.exp(value) for value in logits)
+            share = [math.exp(value) / total for value in logits]
+            made[k].append(sum(a * part for a, part in zip(share, parts, strict=True)))
+            sure.append(-math.log(max(share)))
+    return torch.tensor(np.array(made)), float(np.mean(sure))
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+@pytest.mark.parametrize(("parts", "composites"), [(1, 1), (2, 3), (4, 2), (6, 1)])
+def test_dcml_is_the_margin_loss_of_its_composites(
+    parts: int, composites: int, crossed: bool
+) -> None:
+    torch.manual_seed(0)
+    loss = DCML(6, num_parts=parts, num_composites=composites, reinforce=0.7, beta=0.9).double()
+    z, y = batch(1)
+    z_key = batch(2)[0] if crossed else None
+    rows, sure = composed(loss, z.numpy())
+    keys = None if z_key is None else composed(loss, z_key.numpy())[0]
+    margin = MarginLoss(rows.shape[2], beta=0.9).double()
+    margin.load_state_dict(loss.base.state_dict())
+    values = [
+        margin(rows[k], y, None if keys is None else keys[k]).item() for k in range(composites)
+    ]
+    assert loss(z, y, z_key).item() == pytest.approx(np.mean(values) + 0.7 * sure, rel=1e-9)
+
+
+def test_a_single_part_is_the_margin_loss() -> None:
+    z, y = batch(3)
+    for mining in ("all", "distance_weighted"):
+        values = []
+        for make in (DCML, MarginLoss):
+            torch.manual_seed(0)
+            extra = {"num_parts": 1, "num_composites": 1} if make is DCML else {}
+            loss = make(6, mining=mining, **extra).double()  # type: ignore[operator]
+            torch.manual_seed(1)
+            values.append(float(loss(z, y).detach()))
+        assert values[0] == pytest.approx(values[1], rel=1e-12)
+
+
+def test_the_gradient_is_the_value_s_with_what_compositors_see_held_fixed() -> None:
+    torch.manual_seed(0)
+    loss = DCML(6, num_parts=2, num_composites=2).double()
+    z, y = batch(4)
+    seen = z.clone()
+
+    def value(x: Tensor, *given: Tensor) -> Tensor:
+        names = dict(zip(dict(loss.named_parameters()), given, strict=True))
+        made: Tensor = torch.func.functional_call(Frozen(loss, seen), rename(names), (x, y))
+        return made
+
+    class Frozen(torch.nn.Module):
+        """The loss with compositors that see other embeddings than those it composes."""
+
+        def __init__(self, wrapped: DCML, fixed: Tensor):
+            super().__init__()
+            self.wrapped, self.fixed = wrapped, fixed
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            plain = self.wrapped.log_weights
+            self.wrapped.log_weights = lambda _: plain(self.fixed)  # type: ignore[method-assign]
+            made: Tensor = self.wrapped(x, y)
+            self.wrapped.log_weights = plain  # type: ignore[method-assign]
+            return made
+
+    def rename(given: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {f"wrapped.{name}": tensor for name, tensor in given.items()}
+
+    inputs = [given.detach().clone().requires_grad_() for given in loss.parameters()]
+    assert torch.autograd.gradcheck(value, (z.clone().requires_grad_(), *inputs))
+    x = z.clone().requires_grad_()  # and the loss itself has this gradient
+    (ours,) = torch.autograd.grad(loss(x, y), x)
+    (fixed,) = torch.autograd.grad(value(x, *inputs), x)
+    torch.testing.assert_close(ours, fixed)
+
+
+@given(labels=st.lists(st.integers(0, 3), min_size=1, max_size=7), equal=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_any_labels_give_finite_numbers(labels: list[int], equal: bool) -> None:
+    """One class, lone items, equal rows and long ones, alone and against a bank that fills."""
+    torch.manual_seed(0)
+    z = torch.randn(len(labels), 6)
+    if equal:
+        z[::2] = z[0].clone()
+    y = torch.tensor(labels)
+    for size in (1.0, 1e6):
+        for mining in ("all", "distance_weighted"):
+            loss = DCML(6, mining=mining)  # type: ignore[arg-type]
+            loss.bank = Bank(20, 6)
+            x = (size * z).requires_grad_()
+            value = loss(x, y) + loss(x, y, x.detach() + 0.1)
+            value.backward()
+            assert bool(torch.isfinite(value))
+            assert x.grad is not None
+            assert bool(torch.isfinite(x.grad).all())
+
+
+def test_settings_outside_their_range_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"DCML: num_parts=7 must be in 1..6"):
+        DCML(6, num_parts=7)

@@ -1,0 +1,237 @@
+"""ProxyGML and the group loss against their formulas, one item and one class at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from toolkit.losses.graph import GroupLoss, ProxyGML
+from toolkit.training.recipe import Optim
+
+DIM, CLASSES = 6, 4
+
+
+def batch(seed: int = 0, size: int = 9) -> tuple[Tensor, Tensor]:
+    """Unequal classes, of which the last is absent and the one before has a single item."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.tensor([0, 1, 0, 1, 0, 0, 2, 1, 0])[:size]
+    return torch.randn(size, DIM, generator=generator, dtype=torch.float64), y
+
+
+def gradcheck(loss: Any) -> bool:
+    z, y = batch()
+    given_values = {
+        name: value.detach().clone().requires_grad_()
+        for name, value in loss.named_parameters()
+        if value.numel()
+    }
+
+    def value(x: Tensor, *values: Tensor) -> Tensor:
+        named = dict(zip(given_values, values, strict=True))
+        made: Tensor = torch.func.functional_call(loss, named, (x, y))
+        return made
+
+    return torch.autograd.gradcheck(value, (z.requires_grad_(), *given_values.values()))
+
+
+def log_sum(values: Any) -> float:
+    top = max(values)
+    return float(top + math.log(sum(math.exp(value - top) for value in values)))
+
+
+def cosine(a: Any, b: Any) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def proxy_gml_by_loops(loss: Any, z: Any, y: Any) -> float:
+    vectors = [loss.proxies.detach().numpy(), *loss.centres.detach().numpy()]  # N of (C, D)
+    proxies = [(j, layer[j]) for layer in vectors for j in range(CLASSES)]
+    count = len(vectors)
+    size = min(max(math.ceil(loss.ratio * len(proxies) - 1e-9), 2 * count), len(proxies))
+    total = 0.0
+    for x, label in zip(z.numpy(), y.tolist(), strict=True):
+        similar = [(cosine(x, p), j) for j, p in proxies]
+        # the own class first, then by similarity
+        subgraph = sorted(similar, key=lambda pair: (pair[1] == label, pair[0]), reverse=True)
+        scores: dict[int, float] = {}
+        for s, j in subgraph[:size]:
+            scores[j] = scores.get(j, 0.0) + loss.scale * s
+        total += log_sum(list(scores.values())) - scores[label]
+    own = 0.0
+    for j, p in proxies:
+        of_class = [sum(cosine(p, q) for i, q in proxies if i == c) for c in range(CLASSES)]
+        own += log_sum(of_class) - of_class[j]
+    return total / len(y) + loss.weight * own / len(proxies)
+
+
+@given(
+    seed=st.integers(0, 50),
+    count=st.integers(1, 4),
+    ratio=st.floats(0.05, 1.0),
+    weight=st.sampled_from([0.0, 0.3]),
+    scale=st.floats(0.5, 10.0),
+)
+@settings(max_examples=25, deadline=None)
+def test_proxy_gml_is_its_formula(
+    seed: int, count: int, ratio: float, weight: float, scale: float
+) -> None:
+    torch.manual_seed(seed)
+    z, y = batch(seed)
+    loss = ProxyGML(
+        DIM, CLASSES, num_proxies=count, ratio=ratio, weight=weight, scale=scale
+    ).double()
+    assert float(loss(z, y).detach()) == pytest.approx(proxy_gml_by_loops(loss, z, y), rel=1e-9)
+
+
+def test_proxy_gml_s_gradient_is_the_value_s() -> None:
+    for count in (1, 3):
+        torch.manual_seed(count)
+        assert gradcheck(ProxyGML(DIM, CLASSES, num_proxies=count, scale=3.0).double())
+
+
+def test_proxy_gml_with_the_whole_graph_is_softmax_of_the_summed_cosines() -> None:
+    torch.manual_seed(0)
+    z, y = batch()
+    loss = ProxyGML(DIM, CLASSES, num_proxies=2, ratio=1.0, weight=0.0, scale=5.0).double()
+    expected = torch.nn.functional.cross_entropy(loss.logits(z), y)
+    assert float(loss(z, y).detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
+    groups = loss.param_groups(Optim(lr=0.1, proxy_lr_scale=3.0))
+    assert [len(group["params"]) for group in groups] == [2]
+    assert groups[0]["lr"] == pytest.approx(0.3)
+
+
+def anchors_by_loops(prior: Any, y: Any, count: int) -> set[int]:
+    chosen = set()
+    for label in set(y):
+        items = [i for i in range(len(y)) if y[i] == label]
+        best = sorted(items, key=lambda i: -prior[i][label])
+        chosen |= set(best[: min(count, len(items) - 1)])
+    return chosen
+
+
+def group_loss_by_loops(loss: Any, z: Any, y: Any, chosen: Any = None) -> float:
+    rows, labels = z.numpy(), y.tolist()
+    weights, bias = loss.proxies.detach().numpy(), loss.bias.detach().numpy()
+    logits = [[float(x @ w) + b for w, b in zip(weights, bias, strict=True)] for x in rows]
+    x = []
+    for row in logits:
+        scaled = [value / loss.temperature for value in row]
+        x.append([math.exp(value - log_sum(scaled)) for value in scaled])
+    if chosen is None:
+        chosen = anchors_by_loops(x, labels, loss.num_anchors)
+    for i in chosen:
+        x[i] = [float(c == labels[i]) for c in range(CLASSES)]
+    size = len(labels)
+    w = [[max(np.corrcoef(rows[i], rows[j])[0, 1], 0.0) for j in range(size)] for i in range(size)]
+    for _ in range(loss.num_steps):
+        support = [
+            [sum(w[i][j] * x[j][c] for j in range(size)) for c in range(CLASSES)]
+            for i in range(size)
+        ]
+        x = [
+            [
+                x[i][c] * support[i][c] / sum(x[i][e] * support[i][e] for e in range(CLASSES))
+                for c in range(CLASSES)
+            ]
+            for i in range(size)
+        ]
+    value = -sum(math.log(x[i][labels[i]]) for i in range(size)) / size
+    plain = sum(log_sum(row) - row[label] for row, label in zip(logits, labels, strict=True)) / size
+    return value + loss.classify * plain
+
+
+@given(
+    seed=st.integers(0, 50),
+    steps=st.integers(0, 3),
+    count=st.integers(0, 3),
+    temperature=st.floats(0.5, 20.0),
+    classify=st.sampled_from([0.0, 1.0]),
+)
+@settings(max_examples=25, deadline=None)
+def test_group_loss_is_its_formula(
+    seed: int, steps: int, count: int, temperature: float, classify: float
+) -> None:
+    torch.manual_seed(seed)
+    z, y = batch(seed)
+    loss = GroupLoss(
+        DIM,
+        CLASSES,
+        temperature=temperature,
+        num_steps=steps,
+        num_anchors=count,
+        classify=classify,
+    ).double()
+    assert loss.bias is not None
+    torch.nn.init.normal_(loss.bias)
+    assert float(loss(z, y).detach()) == pytest.approx(group_loss_by_loops(loss, z, y), rel=1e-9)
+
+
+def test_group_loss_s_gradient_is_the_value_s() -> None:
+    for steps, count in ((1, 1), (3, 2), (2, 0)):
+        torch.manual_seed(steps)
+        loss = GroupLoss(DIM, CLASSES, temperature=2.0, num_steps=steps, num_anchors=count).double()
+        assert gradcheck(loss)
+
+
+def test_random_anchors_follow_a_stored_number() -> None:
+    """Every class leaves one item without a label, draws differ, and a resumed run draws on."""
+    torch.manual_seed(0)
+    z, y = batch()
+    loss = GroupLoss(DIM, CLASSES, temperature=2.0, num_anchors=2, anchors="random").double()
+    assert loss.bias is not None
+    values = set()
+    for _ in range(6):
+        state = {name: value.clone() for name, value in loss.state_dict().items()}
+        value = float(loss(z, y).detach())
+        loss.load_state_dict(state)
+        chosen = loss._are_anchors(torch.zeros(len(y)), y)
+        assert [int(chosen[y == c].sum()) for c in range(3)] == [2, 2, 0]
+        places = chosen.nonzero()[:, 0].tolist()
+        assert value == pytest.approx(group_loss_by_loops(loss, z, y, places), rel=1e-9)
+        values.add(round(value, 9))
+    assert len(values) > 1
+
+
+def test_an_item_without_variance_keeps_its_prior() -> None:
+    torch.manual_seed(0)
+    z, y = batch()
+    z[4] = 0.7
+    loss = GroupLoss(DIM, CLASSES, temperature=2.0, num_steps=2, num_anchors=0, classify=0.0)
+    loss.double()
+    others = torch.arange(9) != 4
+    prior = -(loss.logits(z)[4] / 2.0).log_softmax(dim=0)[y[4]]
+    expected = (8 * loss(z[others], y[others]) + prior) / 9
+    assert float(loss(z, y).detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
+
+
+@pytest.mark.parametrize("make", [GroupLoss, ProxyGML])
+@given(labels=st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=7), equal=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_any_labels_give_finite_numbers(make: Any, labels: list[int], equal: bool) -> None:
+    """One class, lone items, equal rows, and logits so large that probabilities become 0."""
+    torch.manual_seed(0)
+    z = torch.randn(len(labels), DIM)
+    if equal:
+        z[::2] = z[0].clone()
+    for size in (1.0, 1e6):
+        loss = make(DIM, CLASSES)
+        x = (size * z).requires_grad_()
+        value = loss(x, torch.tensor(labels))
+        value.backward()
+        assert bool(torch.isfinite(value))
+        assert x.grad is not None
+        assert bool(torch.isfinite(x.grad).all())
+
+
+def test_settings_outside_their_range_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"ProxyGML: .*ratio=1.5 in \(0, 1\]"):
+        ProxyGML(DIM, CLASSES, ratio=1.5)
+    with pytest.raises(ValueError, match="GroupLoss: temperature=0 must be positive"):
+        GroupLoss(DIM, CLASSES, temperature=0)

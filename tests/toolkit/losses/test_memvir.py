@@ -1,0 +1,184 @@
+"""MemVir against its formula, written as loops over a list of all steps."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from toolkit.losses.memvir import MemVir
+from toolkit.losses.proxy import ProxyAnchor
+from toolkit.losses.softmax import NormFace
+
+DIM, CLASSES = 5, 3
+
+
+def batch(step: int, size: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    z = torch.randn(size, DIM, generator=generator, dtype=torch.float64)
+    return z, torch.randint(CLASSES, (size,), generator=generator)
+
+
+def rows(x: Tensor) -> Any:
+    return [value / np.linalg.norm(value) for value in x.detach().numpy()]
+
+
+def members(history: list[Any], now: Any, num_steps: int, gap: int) -> tuple[list[Any], list[Any]]:
+    """All (embedding, class) and all proxies that step len(history) compares: whole history, no
+    ring.
+    """
+    z, y, proxies = now
+    pairs, vectors = list(zip(z, y, strict=True)), list(proxies)
+    for k in range(1, num_steps + 1):
+        step = len(history) - k * (gap + 1)
+        if step >= 0:
+            past, labels, old = history[step]
+            pairs += [(row, label + k * CLASSES) for row, label in zip(past, labels, strict=True)]
+            vectors += old
+    return pairs, vectors
+
+
+def softmax_by_loops(pairs: list[Any], vectors: list[Any], scale: float) -> float:
+    total = 0.0
+    for z, label in pairs:
+        logits = [scale * float(z @ w) for w in vectors]
+        top = max(logits)
+        total += top + math.log(sum(math.exp(x - top) for x in logits)) - logits[label]
+    return total / len(pairs)
+
+
+def anchor_by_loops(pairs: list[Any], vectors: list[Any], scale: float, margin: float) -> float:
+    pull, push = [], []
+    for j, w in enumerate(vectors):
+        own = [math.exp(-scale * (float(z @ w) - margin)) for z, label in pairs if label == j]
+        other = [math.exp(scale * (float(z @ w) + margin)) for z, label in pairs if label != j]
+        pull += [math.log1p(sum(own))] if own else []
+        push.append(math.log1p(sum(other)))
+    return float(np.mean(pull) + np.mean(push))
+
+
+@given(
+    num_steps=st.integers(1, 3),
+    gap=st.integers(0, 2),
+    warmup=st.integers(0, 3),
+    base=st.sampled_from(["softmax", "proxy_anchor"]),
+)
+@settings(max_examples=20, deadline=None)
+def test_each_step_is_the_formula_over_the_whole_history(
+    num_steps: int, gap: int, warmup: int, base: Any
+) -> None:
+    torch.manual_seed(0)
+    loss = MemVir(
+        DIM,
+        CLASSES,
+        base=base,
+        scale=4.0,
+        margin=0.2,
+        num_steps=num_steps,
+        step_gap=gap,
+        warmup_steps=warmup,
+        batch_size=6,
+    ).double()
+    history: list[Any] = []
+    for step in range(warmup + (num_steps + 1) * (gap + 1) + 2):  # the ring is used again
+        z, y = batch(step, size=4 + step % 3)  # batches of unequal size
+        with torch.no_grad():  # proxies move, as in training
+            loss.proxies.add_(0.3 * torch.randn_like(loss.proxies))
+        now = (rows(z), y.tolist(), rows(loss.proxies))
+        pairs, vectors = members(history, now, num_steps, gap)
+        loss.at_step(step)
+        value = float(loss(z, y).detach())
+        expected = (
+            softmax_by_loops(pairs, vectors, 4.0)
+            if base == "softmax"
+            else anchor_by_loops(pairs, vectors, 4.0, 0.2)
+        )
+        assert value == pytest.approx(expected, rel=1e-9)
+        if step >= warmup:
+            history.append(now)
+
+
+@pytest.mark.parametrize("base", ["softmax", "proxy_anchor"])
+def test_the_gradient_is_the_value_s_with_the_memory_held_fixed(base: Any) -> None:
+    torch.manual_seed(0)
+    loss = MemVir(DIM, CLASSES, base=base, scale=4.0, num_steps=2, step_gap=0).double()
+    for step in range(2):
+        loss(*batch(step, 4))
+    z, y = batch(2, 4)
+
+    def value(x: Tensor, proxies: Tensor) -> Tensor:
+        same = copy.deepcopy(loss)  # a call moves the memory on
+        made: Tensor = torch.func.functional_call(same, {"proxies": proxies}, (x, y))
+        return made
+
+    given_proxies = loss.proxies.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(value, (z.requires_grad_(), given_proxies))
+
+
+def test_without_virtual_classes_it_is_the_base() -> None:
+    """In evaluation, in the warm-up, and in the first steps."""
+    z, y = batch(0, 6)
+    bases = {
+        "softmax": NormFace(DIM, CLASSES, scale=7.0),
+        "proxy_anchor": ProxyAnchor(DIM, CLASSES, scale=7.0),
+    }
+    for name, base in bases.items():
+        loss: Any = MemVir(
+            DIM, CLASSES, base=name, scale=7.0, num_steps=1, step_gap=0, warmup_steps=2
+        ).double()  # type: ignore[arg-type]
+        base.double().proxies.data = loss.proxies.data
+        expected = float(base(z, y).detach())
+        for step in range(3):  # the third is remembered, and has nothing to compare with yet
+            loss.at_step(step)
+            assert float(loss(z, y).detach()) == pytest.approx(expected, rel=1e-12)
+        assert int(loss.remembered) == 1
+        assert float(loss.eval()(z, y).detach()) == pytest.approx(expected, rel=1e-12)
+        assert int(loss.remembered) == 1
+        torch.testing.assert_close(loss.logits(z), base.logits(z))
+
+
+def test_a_resumed_run_goes_on_with_the_same_memory() -> None:
+    torch.manual_seed(0)
+    first = MemVir(DIM, CLASSES, num_steps=2, step_gap=1)
+    for step in range(5):
+        first(batch(step, 4)[0].float(), batch(step, 4)[1])
+    second = MemVir(DIM, CLASSES, num_steps=2, step_gap=1)
+    second.load_state_dict(first.state_dict())
+    z, y = batch(9, 4)
+    assert torch.equal(first(z.float(), y), second(z.float(), y))
+    assert len(second.virtual()[0]) == 2 * CLASSES
+
+
+def test_bad_settings_and_too_large_a_batch_get_a_sentence() -> None:
+    for wrong in ({"scale": 0.0}, {"num_steps": 0}, {"step_gap": -1}, {"batch_size": 0}):
+        with pytest.raises(ValueError, match=f"MemVir: .*{next(iter(wrong))}="):
+            MemVir(DIM, CLASSES, **wrong)  # type: ignore[arg-type]
+    loss = MemVir(DIM, CLASSES, batch_size=3)
+    z, y = batch(0, 4)
+    with pytest.raises(ValueError, match=r"4 rows, .*batch_size=3; set it"):
+        loss(z.float(), y)
+    loss.eval()(z.float(), y)  # nothing is remembered here
+
+
+@given(st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=6))
+@settings(max_examples=20, deadline=None)
+def test_any_labels_give_finite_numbers(labels: list[int]) -> None:
+    """One class, lone items, equal rows, and rows of length 0."""
+    for base in ("softmax", "proxy_anchor"):
+        loss = MemVir(DIM, CLASSES, base=base, num_steps=1, step_gap=0)  # type: ignore[arg-type]
+        z = torch.randn(len(labels), DIM)
+        z[::2] = z[0].clone() * (len(labels) % 2)
+        z.requires_grad_()
+        y = torch.tensor(labels)
+        (loss(z, y) + loss(z, y)).backward()
+        assert z.grad is not None
+        assert bool(torch.isfinite(z.grad).all())
+        assert loss.proxies.grad is not None
+        assert bool(torch.isfinite(loss.proxies.grad).all())
