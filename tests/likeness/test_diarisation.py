@@ -229,8 +229,9 @@ def test_the_command_writes_rttm_and_compares(
     assert "error rate" in out
     assert {turn.file for turn in read_turns(Path("o.rttm"))} == {"my_talk"}
     before = Path("o.rttm").read_bytes()
+    assert run("my talk.wav", "--speakers", 1) == 0  # prints, and writes nothing
+    assert "speaker-1" in capsys.readouterr().out
     for wrong in (
-        ["my talk.wav"],
         ["bad.wav", "--out", "o.rttm"],
         ["my talk.wav", "--out", "o.txt"],
         ["my talk.wav", "my_talk.flac", "--out", "o.rttm"],

@@ -267,7 +267,7 @@ def test_an_rttm_finds_recordings_whose_names_have_blanks(tmp_path: Path) -> Non
         (";; nothing\n", "no turns"),
         (rttm("m 1 0 1 by ann", "m 2 0 1 by bob"), "several channels"),
         (rttm("m 1 0 1 by ann", "m 1 0 1 by ann"), "1 repeated ids"),
-        (rttm("m 1 -1 3 by ann"), "1 of 1 items have times"),
+        (rttm("m 1 -1 3 by ann"), "1 lines"),
     ],
 )
 def test_wrong_rttm(tmp_path: Path, text: str, says: str) -> None:
