@@ -6,7 +6,7 @@ how certain it is.
 
 from __future__ import annotations
 
-from math import log, sqrt
+from math import inf, log, sqrt
 from typing import Any, Literal
 
 import torch
@@ -52,6 +52,11 @@ class VMF(nn.Module):
         alpha_from: What `estimate` measures: "norm" is E|z|, Eq 15; "absolute" is sqrt(n) E|z_i|,
             Eq 16 and the release.
 
+        bottleneck: gamma, the weight of the mean divergence KL(vMF(mu_i, kappa_i) || uniform) =
+            kappa_i A(kappa_i) + lc(kappa_i) - lc(0), which is added to the loss. It bounds the
+            information I(Z, X) of the embedding about the input from above (Alemi et al. 2017),
+            the regulariser that the paper leaves to future work. 0 is the paper's loss.
+
     Raises:
         ValueError: dim is below 2, or a setting is outside its range.
     """
@@ -75,8 +80,14 @@ class VMF(nn.Module):
         noise: Literal["shared", "independent"] = "shared",
         family: Family = "vmf",
         alpha_from: Literal["norm", "absolute"] = "norm",
+        bottleneck: float = 0.0,
     ):
         super().__init__()
+        if not 0 <= bottleneck < inf or (bottleneck and family != "vmf"):
+            raise ValueError(
+                f"VMF: bottleneck={bottleneck} must be finite and not negative, and 0 with "
+                f"family={family}, whose divergence is another"
+            )
         if dim < 2 or not 0 < resultant < 1 or num_samples < 1:
             raise ValueError(
                 f"VMF: dim={dim} must be 2 or more, resultant={resultant} in (0, 1) and "
@@ -86,6 +97,7 @@ class VMF(nn.Module):
         self.num_samples, self.tau_lr = num_samples, tau_lr
         self.method: Method = method
         self.sharing, self.family, self.alpha_from = noise, family, alpha_from
+        self.bottleneck = bottleneck
         self.concentration = resultant * (dim - 1) / (1 - resultant**2)  # Eq 14
         self.proxies = proxies(num_classes, dim, normal(self.concentration / sqrt(dim)))  # Eq 19
         self.tau = nn.Parameter(torch.tensor(float(tau)))
@@ -215,7 +227,13 @@ class VMF(nn.Module):
         else:
             bound, own_w = expected_logsumexp(*draws, w, y, beta, self.dim, self.method)
         own = (self._mean_of_draws(nu) * self._mean(own_w)).sum(1)
-        return move_on(bound - beta * own.mean(), self.noise)
+        value = bound - beta * own.mean()
+        if self.bottleneck:
+            square = nu.square().sum(1)
+            divergence = relative_log_c(square, self.dim, method=self.method)
+            divergence = divergence + square * resultant_ratio(square, self.dim, method=self.method)
+            value = value + self.bottleneck * divergence.mean()
+        return move_on(value, self.noise)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _draws(self, nu: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -695,9 +695,38 @@ def test_compiles(make: Any) -> None:
     assert bool(torch.isfinite(x.grad).all())
 
 
+@pytest.mark.parametrize("dim", [3, 16])
+def test_the_bottleneck_is_the_mean_divergence_from_the_uniform_distribution(dim: int) -> None:
+    torch.manual_seed(0)
+    z, y = torch.randn(6, dim, dtype=torch.float64) * 3, torch.arange(6) % 4
+    plain, added = VMF(dim, 4).double(), VMF(dim, 4, bottleneck=0.7).double()
+    added.load_state_dict(plain.state_dict())
+    samples = normalize(torch.randn(5, 6, dim, dtype=torch.float64), dim=2)
+
+    def divergence(z: torch.Tensor) -> torch.Tensor:
+        return (added(z, y, samples=samples) - plain(z, y, samples=samples)) / 0.7
+
+    kappa = z.norm(dim=1)
+    if dim == 3:  # closed form: p = kappa e^(kappa t) / (4 pi sinh kappa), uniform 1 / (4 pi)
+        expected = kappa / kappa.tanh() - 1 + (kappa / kappa.sinh()).log()
+    else:  # the integral over t = mu.x of p log p, with p(t) ~ e^(kappa t) (1 - t^2)^((n - 3) / 2)
+        t, weights = (torch.from_numpy(each) for each in np.polynomial.legendre.leggauss(400))
+        base = weights * (1 - t * t) ** ((dim - 3) / 2)
+        base = base / base.sum()
+        tilted = torch.exp(kappa[:, None] * t)
+        scale = (base * tilted).sum(1, keepdim=True)
+        expected = (base * tilted / scale * (tilted / scale).log()).sum(1)
+    torch.testing.assert_close(divergence(z), expected.mean(), rtol=1e-7, atol=1e-9)
+    assert torch.autograd.gradcheck(divergence, z.clone().requires_grad_())
+    assert float(divergence(z * 0).detach()) == pytest.approx(0, abs=1e-12)
+    assert bool(torch.isfinite(divergence(z * 1e6)))
+
+
 def test_constructors_refuse_with_a_sentence() -> None:
     for make, words in (
         (partial(VMF, resultant=1.0), "resultant=1.0"),
+        (partial(VMF, bottleneck=-0.1), "bottleneck=-0.1"),
+        (partial(VMF, bottleneck=0.1, family="power_spherical"), "family=power_spherical"),
         (partial(SCF, r=0.0), "r=0.0 must be positive"),
         (partial(ProbabilisticNCA, distance="cosine"), "must be one of el_nivmf"),
         (partial(ProbabilisticNCA, temperature=0.0), "temperature=0.0"),
