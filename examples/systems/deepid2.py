@@ -22,11 +22,15 @@ Assumed: all pairs of a batch are used, and pairs of one class weigh as much as 
 in the loss and in the choice of the margin. The paper remembers about 200,000 pairs; here 20,000
 are kept. Left out: Joint Bayesian on features of many face patches, which compares faces in
 the paper; here embeddings are compared by the cosine.
+
+Measured with this command on 2026-11-23, one seed: recall@1 .656, and .662 of the softmax alone.
+With the paper's weight of .05 it was .316: raw distances start at about 15 here. So SYSTEM has .005.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import shared
@@ -104,7 +108,8 @@ def best_threshold(distances: Tensor, same: Tensor) -> Tensor:
 
 
 PLAIN = replace(shared.OMNIGLOT, loss=Softmax)
-SYSTEM = replace(PLAIN, loss=DeepID2)
+# distances start at about 15 here, where the paper's weight would pull everything together
+SYSTEM = replace(PLAIN, loss=partial(DeepID2, weight=0.005))
 
 
 def prepare(recipe: Recipe, data: Path) -> tuple[Recipe, Step]:

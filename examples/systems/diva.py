@@ -32,11 +32,16 @@ distance, here every key has the weight with which it would be drawn; the author
 logits by such weights, which is something else. They test with each of the four parts at length 1,
 and weigh them; here the embedding is compared as a whole, in which batch norm gives the parts about
 equal lengths. A key is of the same view as its row, since the loop reads one view of an item.
+
+Measured with this command on 2026-11-23, one seed: recall@1 .552, and .703 of the margin loss on the
+whole embedding. With the authors' weights of .3, and 10 for the correlations, it was .259: the
+further tasks take much of a small network that is not pretrained. So SYSTEM has .03 and 1.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import shared
@@ -191,7 +196,9 @@ def instance_contrast(
 
 
 PLAIN = replace(shared.OMNIGLOT, loss=shared.MARGIN)
-SYSTEM = replace(PLAIN, loss=DiVA, memory=Memory(2048, 0.9))
+# smaller weights than the authors', whose network is pretrained: see the end of the docstring
+LOSS = partial(DiVA, weight=0.03, decorrelation=1.0)
+SYSTEM = replace(PLAIN, loss=LOSS, memory=Memory(2048, 0.9))
 
 
 def prepare(recipe: Recipe, data: Path) -> tuple[Recipe, Step]:

@@ -15,16 +15,19 @@ takes `updates` steps of gradient ascent on the batch's distances, and then the 
 with the new critic.
 
 The paper itself was not at hand: this follows its abstract and its idea. Assumed: the bound is that
-of Jensen and Shannon (as in f-GAN and Deep InfoMax); distances are those of embeddings of
-length 1; the critic has two hidden layers of 32 and is moved by plain gradient ascent, which has no
-state beside the weights. The critic sees all pairs. The network sees negatives that are drawn by
-distance-weighted sampling (Wu et al. 2017), so that its loss is above the bound. A critic that saw
-the drawn negatives alone failed here: the draw depends on the distance, and a divergence has no
-direction, so that the network learned to bring negatives nearer than positives.
+of Jensen and Shannon (as in f-GAN and Deep InfoMax); distances are those of embeddings of length 1;
+the critic has two hidden layers of 32 and is moved by plain gradient ascent, which has no state
+beside the weights. The abstract says that negatives are drawn; here all pairs of a batch are used.
+With negatives drawn by distance-weighted sampling (Wu et al. 2017) for the critic and the network,
+training failed: the draw depends on the distance, and a divergence has no direction, so that the
+network learned to bring negatives nearer than positives. With drawn negatives for the network and
+all pairs for the critic, at a rate of .05, recall@1 was .350.
 
 The critic stands in the loss, so that checkpoints keep it, but it is not in the optimiser, which
 takes one step for each batch only (`param_groups` gives it nothing). The plain recipe is the margin
-loss with the same negatives.
+loss with distance-weighted negatives.
+
+Measured with this command on 2026-11-23, one seed: recall@1 .595, and .703 of the margin loss.
 """
 
 from __future__ import annotations
@@ -41,7 +44,6 @@ from torch.nn.functional import logsigmoid, normalize
 
 from toolkit.losses.common import checked
 from toolkit.losses.contract import Rates
-from toolkit.losses.mining import mine_distance_weighted
 from toolkit.losses.pairing import distance, pair_up
 from toolkit.training.recipe import Recipe
 from toolkit.training.train import Step, step
@@ -64,7 +66,7 @@ class RankMI(nn.Module):
         *,
         hidden: int = 32,
         updates: int = 5,
-        rate: float = 0.05,
+        rate: float = 0.3,
     ) -> None:
         super().__init__()
         self.dim, self.updates, self.rate = dim, updates, rate
@@ -85,12 +87,11 @@ class RankMI(nn.Module):
         x = normalize(z, dim=1)
         d = distance(x, x)
         same, other = pair_up(None, z, y, None, normalise=False).masks()
-        if self.training and torch.is_grad_enabled() and same.any() and other.any():
-            ascend(self.critic, d.detach()[same], d.detach()[other], self.updates, self.rate)
-        anchors, positives, negatives = mine_distance_weighted(d.detach(), same, other, self.dim)
-        if not len(anchors):
+        near, far = d[same], d[other]
+        if not len(near) or not len(far):
             return z.sum() * 0
-        near, far = d[anchors, positives], d[anchors, negatives]
+        if self.training and torch.is_grad_enabled():
+            ascend(self.critic, near.detach(), far.detach(), self.updates, self.rate)
         return -bound(self.score(near), self.score(far))
 
     def score(self, d: Tensor) -> Tensor:
