@@ -23,8 +23,9 @@ in the loss and in the choice of the margin. The paper remembers about 200,000 p
 are kept. Left out: Joint Bayesian on features of many face patches, which compares faces in
 the paper; here embeddings are compared by the cosine.
 
-Measured with this command on 2026-11-23, one seed: recall@1 .656, and .662 of the softmax alone.
-With the paper's weight of .05 it was .316: raw distances start at about 15 here. So SYSTEM has .005.
+Measured with this command (2026-11-23, one seed): recall@1 .656, and .662 of the softmax alone.
+With the paper's weight of .05 it was .316: raw distances start at about 15 here. So SYSTEM has
+.005.
 """
 
 from __future__ import annotations

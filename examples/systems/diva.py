@@ -33,7 +33,7 @@ logits by such weights, which is something else. They test with each of the four
 and weigh them; here the embedding is compared as a whole, in which batch norm gives the parts about
 equal lengths. A key is of the same view as its row, since the loop reads one view of an item.
 
-Measured with this command on 2026-11-23, one seed: recall@1 .552, and .703 of the margin loss on the
+Measured with this command (2026-11-23, one seed): recall@1 .552, and .703 of the margin loss on the
 whole embedding. With the authors' weights of .3, and 10 for the correlations, it was .259: the
 further tasks take much of a small network that is not pretrained. So SYSTEM has .03 and 1.
 """

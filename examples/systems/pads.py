@@ -21,7 +21,7 @@ are in the optimiser of the run, with a rate of their own that follows the run's
 have a gradient only at steps at which the policy chooses, and the optimiser leaves them alone
 elsewhere. So the policy moves after it has made its next choice, not before.
 
-Measured with this command on 2026-11-23, one seed: recall@1 .648, and .703 of the margin loss with
+Measured with this command (2026-11-23, one seed): recall@1 .648, and .703 of the margin loss with
 distance-weighted negatives. The policy made nine choices, which is too few to learn from.
 """
 

@@ -8,7 +8,7 @@ it. All of them run in one process.
 
 The numbers in the files are of 300 steps of a small network that starts from random weights, in one
 run each. They say that a system trains, and not what it is worth: the papers start from networks
-that are pretrained on ImageNet, and train them for a hundred times as long.
+that are pretrained on ImageNet, and train them for many epochs.
 """
 
 from __future__ import annotations
