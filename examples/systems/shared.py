@@ -1,0 +1,189 @@
+"""What the training systems of this folder share: the recipe, the command, and a few parts.
+
+Each system is a file of its own with three names. PLAIN is the recipe that it is compared with,
+SYSTEM is its own recipe, and `prepare(recipe, data)` gives the recipe with what it has to know of
+the data, and the step that `toolkit.training.train.fit` takes. What a system has to remember
+between steps is a buffer of its loss, so that checkpoints keep it and a resumed run goes on with
+it. All of them run in one process.
+
+The numbers in the files are of 300 steps of a small network that starts from random weights, in one
+run each. They say that a system trains, and not what it is worth: the papers start from networks
+that are pretrained on ImageNet, and train them for many epochs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from likeness.commands.recipes import located
+from toolkit.data.batch import Batch, collate
+from toolkit.data.items import Item
+from toolkit.data.sampling import draws
+from toolkit.losses.mining import Triplets
+from toolkit.losses.triplet import MarginLoss
+from toolkit.parallel import distributed
+from toolkit.training import recipe as recipes
+from toolkit.training.loading import on_device
+from toolkit.training.measure import metrics_of, run_test
+from toolkit.training.plan import Plan
+from toolkit.training.recipe import Recipe
+from toolkit.training.run import Run
+from toolkit.training.train import fit
+
+# Omniglot: the network, views, batches and optimiser with which docs/results.md compares losses.
+OMNIGLOT = recipes.load(located("image/omniglot_losses:softmax"))[0]
+# The loss that most of the papers build on (Wu et al. 2017).
+MARGIN = partial(MarginLoss, mining="distance_weighted")
+
+
+def main(file: str) -> None:
+    """Run the command of a system: train plainly, train the system, print recall@1 of both.
+
+    Args:
+        file: The system's file. It is imported by its name, since a checkpoint cannot name parts
+            of the program that was started.
+    """
+    system: Any = importlib.import_module(Path(file).stem)
+    summary = str(system.__doc__).partition("\n")[0]
+    parser = argparse.ArgumentParser(description=summary)
+    parser.add_argument("--data", type=Path, required=True, help="the folder with omniglot/")
+    parser.add_argument("--out", type=Path, required=True, help="gets the runs plain/ and system/")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="go on with runs that were stopped")
+    options = parser.parse_args()
+    try:
+        lines = [trained(system, name, options) for name in ("plain", "system")]
+    except (ValueError, OSError) as error:
+        parser.exit(2, f"{error}\n")
+    print("\n".join(lines))
+
+
+def trained(system: Any, name: str, options: argparse.Namespace) -> str:
+    """Train the recipe PLAIN or SYSTEM of a system and measure it; return a line that says so."""
+    recipe = shortened(getattr(system, name.upper()), options.steps, options.seed)
+    out, steps = options.out / name, {}
+    if name == "system":
+        recipe, steps["step"] = system.prepare(recipe, options.data)
+    fit(recipe, data=options.data, out=out, resume=options.resume, **steps)
+    recall = metrics_of(recipe, run_test(recipe, out, options.data), only="recall@1")
+    return f"{name:7} recall@1 {recall['recall@1']:.4f}  {out}"
+
+
+def shortened(recipe: Recipe, steps: int, seed: int) -> Recipe:
+    """The recipe with so many steps, of which a tenth warm the rate up."""
+    schedule = replace(recipe.schedule, steps=steps, warmup_steps=max(1, steps // 10))
+    return replace(recipe, seed=seed, schedule=replace(schedule, save_every=max(1, steps // 2)))
+
+
+def drawn(planned: Plan, step: int) -> NDArray[np.int64]:
+    """The place (B,) among the plan's items of each row of the batch that `fit` gives to a step.
+
+    A batch does not say which items it holds. But how batches are drawn is a function of the seed
+    and the step, so that it can be done again.
+    """
+    recipe = planned.recipe
+    rows = next(draws(planned.labels, recipe.sampling, seed=recipe.seed, start=step, stop=step + 1))
+    return np.array([draw.item for draw in rows])
+
+
+def refuse_others(batch: Batch, items: NDArray[np.int64]) -> None:
+    """Refuse a batch that does not hold exactly the items that were drawn for it.
+
+    Raises:
+        ValueError: Several processes share the batch, or an item could not be read.
+    """
+    if len(batch.labels) != len(items):
+        raise ValueError(
+            f"the batch holds {len(batch.labels)} of the {len(items)} items that were drawn, in "
+            f"{distributed.world()} processes; train this system in one process, and on items that "
+            "can all be read (`likeness check` finds the others)"
+        )
+
+
+@torch.no_grad()
+def embedded(run: Run, items: Sequence[Item], recipe: Recipe) -> Tensor:
+    """Embed items (N, D) with the network as it is, in evaluation mode and in their order."""
+    run.embedder.eval()
+    rows = []
+    for start in range(0, len(items), 256):
+        read = [np.asarray(recipe.read(item)) for item in items[start : start + 256]]
+        batch = on_device(collate(read), run.device, recipe)
+        rows.append(run.embedder.encode(batch.inputs, batch.lengths).float())
+    run.embedder.train()
+    return torch.cat(rows)
+
+
+@contextmanager
+def inputs_of(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect what goes into a layer of the network while the block runs."""
+    collected: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, inputs: collected.append(inputs[0]))
+    try:
+        yield collected
+    finally:
+        hook.remove()
+
+
+class _Reversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return -grad
+
+
+def reverse_gradient(x: Tensor) -> Tensor:
+    """Return x itself, whose gradient is turned round on its way back (Ganin & Lempitsky 2015)."""
+    reversed_: Tensor = _Reversal.apply(x)  # type: ignore[no-untyped-call]
+    return reversed_
+
+
+def correlation(a: Tensor, b: Tensor, project: nn.Module) -> Tensor:
+    """How much of the embeddings b can be found in the embeddings a of the same items.
+
+    mean over rows and dimensions of (a' * project(b'))^2, where a' and b' are a and b at length 1,
+    and so is the projection. Subtract it from a loss: the projection then learns to find more in
+    common, and the embeddings, whose gradients are reversed, learn to have less in common.
+
+    Args:
+        a: Embeddings (B, D).
+        b: Embeddings (B, E).
+        project: A network from E to D dimensions.
+    """
+    a, b = (normalize(reverse_gradient(rows), dim=1) for rows in (a, b))
+    return (a * normalize(project(b), dim=1)).square().mean()
+
+
+def boundary(d: Tensor, triplets: Triplets, beta: Tensor, margin: float) -> Tensor:
+    """The margin loss of given triplets: hinges at a boundary, averaged over those above 0.
+
+    Args:
+        d: Distances (B, B).
+        triplets: Rows of anchors, columns of positives and of negatives.
+        beta: The boundary ().
+        margin: How far from it positives and negatives are to be.
+    """
+    a, p, n = triplets
+    hinges = torch.cat(((d[a, p] - beta + margin).relu(), (beta - d[a, n] + margin).relu()))
+    return hinges.sum() / (hinges > 0).sum().clamp(min=1)
+
+
+def two_layers(dim: int, hidden: int, out: int) -> nn.Sequential:
+    """A network with one hidden layer."""
+    return nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, out))
