@@ -35,7 +35,8 @@ equal lengths. A key is of the same view as its row, since the loop reads one vi
 
 Measured with this command (2026-11-23, one seed): recall@1 .552, and .703 of the margin loss on the
 whole embedding. With the authors' weights of .3, and 10 for the correlations, it was .259: the
-further tasks take much of a small network that is not pretrained. So SYSTEM has .03 and 1.
+further tasks take much of a small network that is not pretrained. So .03 and 1 were chosen for
+SYSTEM.
 """
 
 from __future__ import annotations

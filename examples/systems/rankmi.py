@@ -21,7 +21,7 @@ beside the weights. The abstract says that negatives are drawn; here all pairs o
 With negatives drawn by distance-weighted sampling (Wu et al. 2017) for the critic and the network,
 training failed: the draw depends on the distance, and a divergence has no direction, so that the
 network learned to bring negatives nearer than positives. With drawn negatives for the network and
-all pairs for the critic, at a rate of .05, recall@1 was .350.
+all pairs for the critic, at a rate of .05, recall@1 was .350. So all pairs were chosen for both.
 
 The critic stands in the loss, so that checkpoints keep it, but it is not in the optimiser, which
 takes one step for each batch only (`param_groups` gives it nothing). The plain recipe is the margin
