@@ -8,8 +8,8 @@ it. All of them run in one process.
 
 The numbers in the files are of 300 steps of a small network that starts from random weights, in one
 run each. They say that a system trains, and not what it is worth: the papers start from networks
-that are pretrained on ImageNet, and train them for many epochs. Where a file says that a setting was
-chosen, it was by a look at these same test characters, so the numbers compare nothing.
+that are pretrained on ImageNet, and train them for many epochs. Where a file says that a setting
+was chosen, it was by a look at these same test characters, so the numbers compare nothing.
 """
 
 from __future__ import annotations
