@@ -4,6 +4,7 @@ traceback unless LIKENESS_TRACEBACK=1 asks for it. And how it warns: in one line
 
 from __future__ import annotations
 
+import ast
 import dis
 import os
 import re
@@ -181,6 +182,9 @@ def _in_file(place: str, error: BaseException, text: str) -> str:
 def _explain_in_worker(frames: str, kind: str, text: str) -> str:
     """The sentence on an exception whose traceback came from a reading process as a text."""
     text = " ".join(text.split())
+    if kind == "KeyError":  # whose text is the key as Python would write it
+        with suppress(ValueError, SyntaxError):
+            text = str(ast.literal_eval(text))
     lines = [(match["file"], int(match["line"])) for match in _FRAME.finditer(frames)]
     raised = frames.splitlines()[-1].strip().startswith("raise ")
     place = next((_place(*line) for line in reversed(lines) if _is_users(line[0])), "")
