@@ -39,6 +39,8 @@ import torch  # noqa: E402
 from gpu_setting import Setting, Table  # noqa: E402
 from performance import parser_of  # noqa: E402
 
+from eval.types import first_line  # noqa: E402
+
 
 @dataclass
 class Section:
@@ -128,7 +130,7 @@ def run(work: Callable[[Setting], Table], setting: Setting) -> Section:
         problem = f"{error.name} is not installed"
     except Exception as error:
         traceback.print_exc()
-        problem = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
+        problem = f"{type(error).__name__}: {first_line(error)}"
     return Section(None, time.perf_counter() - started, problem)
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from eval.types import first_line
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -98,7 +100,7 @@ class Table:
         if isinstance(error, ModuleNotFoundError):
             text = f"not measured: {error.name} is not installed"
         else:
-            reason = (str(error).splitlines() or [""])[0].replace("|", "/")[:160]
+            reason = first_line(error).replace("|", "/")[:160]
             text = f"failed: {type(error).__name__}: {reason}"
         self.rows.append([what, text, *[""] * (len(self.columns) - 2)])
 

@@ -39,7 +39,8 @@ from toolkit.models.embed import embed
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.training.build import build, half
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Parallel, Recipe
+from toolkit.training.recipe import Compute, Optim, Parallel, Recipe, Schedule
+from toolkit.training.run import Run
 from toolkit.training.train import step
 
 RATE_HZ = 16_000
@@ -133,29 +134,32 @@ def steps(setting: Setting) -> Table:
     return table
 
 
+def _autocast(recipe: Recipe, device: torch.device) -> Callable[[], Any]:
+    """Return what runs the network in the precision that training takes on the device."""
+    precision = half(recipe, device)
+    enabled = precision is not torch.float32
+    return partial(torch.autocast, device.type, dtype=precision, enabled=enabled)
+
+
+def _take_step(run: Run, batch: Batch, recipe: Recipe) -> None:
+    """Take a training step on a batch that lies on the device, as the training loop does."""
+    run.optimizer.zero_grad(set_to_none=True)
+    with _autocast(recipe, run.device)():
+        loss = step(run, batch, recipe)
+    run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
+    run.step += 1
+
+
 def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> list[object]:
     """Return items a second, the ratios, the share of the network, and the memory."""
     inputs = inputs_of(recipe, size, setting)
     labels = torch.randint(num_classes, (size,), device=setting.device)
-    precision = half(recipe, setting.device)
-    autocast = partial(
-        torch.autocast,
-        setting.device.type,
-        dtype=precision,
-        enabled=precision is not torch.float32,
-    )
+    autocast = _autocast(recipe, setting.device)
     run = build(recipe, num_classes, setting.device)
     run.embedder.train()
-
-    def ours() -> None:
-        run.optimizer.zero_grad(set_to_none=True)
-        with autocast():
-            loss = step(run, Batch(inputs, labels, None), recipe)
-        run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        run.scaler.step(run.optimizer)
-        run.scaler.update()
-        run.step += 1
-
+    ours = partial(_take_step, run, Batch(inputs, labels, None), recipe)
     seconds = setting.seconds(ours)
     memory = setting.peak_gib(ours)
     network = run.embedder
@@ -412,8 +416,6 @@ def loops(setting: Setting) -> Table:
     """Measure fit() as a whole beside its bare step: reading, batching, logging, saving."""
     import train as cpu_train
 
-    from toolkit.training.recipe import Schedule
-    from toolkit.training.run import Run
     from toolkit.training.train import fit
 
     table = Table(
@@ -470,18 +472,7 @@ def _bare_step(recipe: Recipe, setting: Setting) -> float:
         torch.arange(size, device=setting.device) % 16,
         None,
     )
-    precision = half(recipe, setting.device)
-    enabled = precision is not torch.float32
-
-    def work() -> None:
-        run.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(setting.device.type, dtype=precision, enabled=enabled):
-            loss = step(run, batch, recipe)
-        run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        run.scaler.step(run.optimizer)
-        run.scaler.update()
-
-    return setting.seconds(work)
+    return setting.seconds(partial(_take_step, run, batch, recipe))
 
 
 # ---------------------------------------------------------------- evaluation

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from eval import cores
 from likeness.failures import one_sentence
 from toolkit.console import Interrupted
 from toolkit.printing import say
@@ -56,7 +57,7 @@ def run_all(jobs: list[Job], *, num_cores: int | None = None) -> None:
         KeyboardInterrupt, Interrupted: Ctrl-C or SIGTERM. No process is left behind.
     """
     mains = {job.name: str(job.script) for job in jobs}
-    if sys.platform != "linux" or (num_cores or len(os.sched_getaffinity(0))) == 1:
+    if sys.platform != "linux" or (num_cores or cores.num_cores()) == 1:
         for job in jobs:
             say(f"\n{job.name}: {job.folder}")
             runpy.run_path(mains[job.name])["main"](job.folder, page=False)

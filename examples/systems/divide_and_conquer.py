@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import shared
@@ -44,10 +43,9 @@ from toolkit.data.batch import Batch, Draw, collate_views
 from toolkit.data.sampling import draws, fitted
 from toolkit.losses.common import checked
 from toolkit.training.loading import on_device
-from toolkit.training.plan import Plan, plan
+from toolkit.training.plan import Plan
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
-from toolkit.training.train import Step
 
 
 class DivideAndConquer(nn.Module):
@@ -157,12 +155,7 @@ PLAIN = replace(shared.OMNIGLOT, loss=shared.MARGIN)
 SYSTEM = replace(PLAIN, loss=DivideAndConquer)
 
 
-def prepare(recipe: Recipe, data: Path) -> tuple[Recipe, Step]:
-    """The recipe with the number of items to cluster, and the step."""
-    planned = plan(recipe, data)
-    recipe = replace(recipe, loss=partial(recipe.loss, num_items=len(planned.items)))
-    return recipe, partial(step, planned=planned)
-
+prepare = partial(shared.with_items, step)
 
 if __name__ == "__main__":
     shared.main(__file__)

@@ -36,7 +36,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import shared
 import torch
@@ -45,10 +44,9 @@ from torch import Tensor, nn
 from eval.retrieval import clusters
 from toolkit.data.batch import Batch
 from toolkit.losses.common import checked
-from toolkit.training.plan import Plan, plan
+from toolkit.training.plan import Plan
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
-from toolkit.training.train import Step
 
 LAYER = "backbone.fc"  # the last layer of the network: it is the class encoder
 
@@ -152,12 +150,7 @@ PLAIN = replace(shared.OMNIGLOT, loss=shared.MARGIN)
 SYSTEM = replace(PLAIN, loss=MIC)
 
 
-def prepare(recipe: Recipe, data: Path) -> tuple[Recipe, Step]:
-    """The recipe with the number of items to cluster, and the step."""
-    planned = plan(recipe, data)
-    recipe = replace(recipe, loss=partial(recipe.loss, num_items=len(planned.items)))
-    return recipe, partial(step, planned=planned)
-
+prepare = partial(shared.with_items, step)
 
 if __name__ == "__main__":
     shared.main(__file__)

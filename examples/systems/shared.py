@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -39,10 +39,10 @@ from toolkit.parallel import distributed
 from toolkit.training import recipe as recipes
 from toolkit.training.loading import on_device
 from toolkit.training.measure import metrics_of, run_test
-from toolkit.training.plan import Plan
+from toolkit.training.plan import Plan, plan
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
-from toolkit.training.train import fit
+from toolkit.training.train import Step, fit
 
 # Omniglot: the network, views, batches and optimiser with which docs/results.md compares losses.
 OMNIGLOT = recipes.load(located("image/omniglot_losses:softmax"))[0]
@@ -88,6 +88,19 @@ def shortened(recipe: Recipe, steps: int, seed: int) -> Recipe:
     """The recipe with so many steps, of which a tenth warm the rate up."""
     schedule = replace(recipe.schedule, steps=steps, warmup_steps=max(1, steps // 10))
     return replace(recipe, seed=seed, schedule=replace(schedule, save_every=max(1, steps // 2)))
+
+
+def with_items(step: Callable[..., Tensor], recipe: Recipe, data: Path) -> tuple[Recipe, Step]:
+    """The `prepare` of a system that groups the items that it trains on.
+
+    Args:
+        step: Its step, which takes the plan as `planned`.
+        recipe: Its recipe, whose loss takes the number of items as `num_items`.
+        data: The data.
+    """
+    planned = plan(recipe, data)
+    recipe = replace(recipe, loss=partial(recipe.loss, num_items=len(planned.items)))
+    return recipe, partial(step, planned=planned)
 
 
 def drawn(planned: Plan, step: int) -> NDArray[np.int64]:
