@@ -41,7 +41,7 @@ from toolkit.gallery.rules import (
     stated,
 )
 from toolkit.gallery.search import angular_bias, as_asked, as_searched
-from toolkit.gallery.store import refuse_contradictions
+from toolkit.gallery.store import refuse_contradictions, refuse_no_gallery
 
 TABLE = "gallery"
 INDEXED_FROM = 20_000  # subjects, and rows beside an index
@@ -87,11 +87,7 @@ class LanceGallery:
                 "a LanceDB gallery needs LanceDB; run `pip install 'likeness[search]'`"
             ) from None
         self.folder = Path(folder)
-        if meta is None and not holds(self.folder):
-            raise ValueError(
-                f"{folder} contains no gallery (a LanceDB table); give the meta of the embeddings "
-                "to make one"
-            )
+        refuse_no_gallery(str(folder), meta, is_there=holds(self.folder), of="a LanceDB table")
         agreed, defaults = stated(meta, similarity, pooling, not holds(self.folder))
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = self.folder / f"{TABLE}.lance"

@@ -75,6 +75,27 @@ def contradictions(meta: Mapping[str, str], expected: Mapping[str, str] | None) 
     ]
 
 
+def refuse_no_gallery(
+    where: str, meta: Mapping[str, str] | None, *, is_there: bool, of: str = ""
+) -> None:
+    """Refuses a place without a gallery where nothing says what to make one of.
+
+    Args:
+        where: The place.
+        meta: The meta of the embeddings to come; None if the gallery decides.
+        is_there: Whether there is a gallery.
+        of: What a gallery there would be, in brackets.
+
+    Raises:
+        ValueError: There is no gallery, and no meta.
+    """
+    if meta is None and not is_there:
+        raise ValueError(
+            f"{where} contains no gallery{of and f' ({of})'}; give the meta of the embeddings to "
+            "make one"
+        )
+
+
 def refuse_contradictions(
     name: object, meta: Mapping[str, str], expected: Mapping[str, str] | None
 ) -> None:
@@ -150,11 +171,8 @@ class Enrolments:
     ):
         self.name = str(folder / FILE) if folder else "the gallery in memory"
         if folder:
-            if meta is None and not (folder / FILE).is_file():
-                raise ValueError(
-                    f"{folder} contains no gallery ({FILE}); give the meta of the embeddings to "
-                    "make one"
-                )
+            is_there = (folder / FILE).is_file()
+            refuse_no_gallery(str(folder), meta, is_there=is_there, of=FILE)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             refuse_foreign(folder / FILE)
         self._db = sqlite3.connect(

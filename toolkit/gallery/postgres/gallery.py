@@ -34,7 +34,7 @@ from toolkit.gallery.rules import (
     stated,
 )
 from toolkit.gallery.search import angular_bias, as_asked, as_searched
-from toolkit.gallery.store import refuse_contradictions
+from toolkit.gallery.store import refuse_contradictions, refuse_no_gallery
 
 INDEXED_FROM = 20_000  # subjects
 EFFORT = 100  # candidates that a search of the index keeps (ef_search)
@@ -89,11 +89,7 @@ class PostgresGallery:
         try:
             with connection.transaction() as cursor:
                 new = not tables.has_gallery(cursor)
-                if new and meta is None:
-                    raise ValueError(
-                        f"{tables.name} contains no gallery; give the meta of the embeddings to "
-                        "make one"
-                    )
+                refuse_no_gallery(tables.name, meta, is_there=not new)
                 agreed, defaults = stated(meta, similarity, pooling, new)
                 if new:
                     entries = {**defaults, **(agreed or {})}

@@ -34,7 +34,7 @@ from toolkit.gallery.rules import (
     stated,
 )
 from toolkit.gallery.search import angular_bias, as_asked, as_searched
-from toolkit.gallery.store import refuse_contradictions
+from toolkit.gallery.store import refuse_contradictions, refuse_no_gallery
 
 
 def holds(where: Location) -> bool:
@@ -83,11 +83,7 @@ class QdrantGallery:
         self._all = Collections(where)
         try:
             state = self._all.state()
-            if state is None and meta is None:
-                raise ValueError(
-                    f"{self._all.name} contains no gallery; give the meta of the embeddings to "
-                    "make one"
-                )
+            refuse_no_gallery(self._all.name, meta, is_there=state is not None)
             agreed, defaults = stated(meta, similarity, pooling, state is None)
             if state is None:
                 entries = {**defaults, **(agreed or {})}
