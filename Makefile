@@ -69,16 +69,16 @@ check: lint test
 docs: $(READY)
 	$(BIN)/python docs/make_site.py
 
-# A night of two cores, in the background: everything that docs/results.md reports. It can be run
-# again: what is done is not done again. DATA is the folder that holds an4/, orl/ and the others.
-# ARGUMENTS="--status" says how the jobs stand, and ARGUMENTS="--stop" ends them.
+# A night of two cores, in the background: everything that docs/reference/results.md reports. It can
+# be run again: what is done is not done again. DATA is the folder that holds an4/, orl/ and the
+# others. ARGUMENTS="--status" says how the jobs stand, and ARGUMENTS="--stop" ends them.
 DATA ?= ../shared/data
 ARGUMENTS ?=
 results: $(READY)
 	$(BIN)/python benchmarks/results.py --data $(DATA) --out runs/results $(ARGUMENTS)
 
-# Half an hour of one core: the ratios of docs/performance.md, against peers and bare limits.
-# pytorch-metric-learning is installed for it.
+# Half an hour of one core: the ratios of docs/reference/performance.md, against peers and bare
+# limits. pytorch-metric-learning is installed for it.
 bench: $(READY)
 	$(BIN)/python $(INSTALL) "pytorch-metric-learning>=2.8,<3"
 	$(BIN)/python benchmarks/performance.py

@@ -16,7 +16,7 @@ Limit: none; this is about errors, not about time.
 Needs: speechbrain and scikit-learn, which come with Likeness, and an4/ in the folder of --data.
 Takes: 65 to 125 CPU seconds a fold of ours, 5.5 minutes of one core a fold of SpeechBrain: three
     hours of one core with the defaults.
-Gives: the first table of docs/results.md, of section AN4.
+Gives: the first table of docs/reference/results.md, of section AN4.
 """
 
 from __future__ import annotations

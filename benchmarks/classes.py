@@ -12,7 +12,7 @@ Measures: R@1 and MAP@R on the ten unseen alphabets of Omniglot, of variants of
 Peers: none. Limit: none.
 Needs: omniglot/ in the folder of --data.
 Takes: 40 CPU seconds a run, 45 runs.
-Gives: a table of docs/results.md that says whether SimPLE needs many classes.
+Gives: a table of docs/reference/results.md that says whether SimPLE needs many classes.
 """
 
 from __future__ import annotations

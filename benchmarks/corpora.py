@@ -21,7 +21,7 @@ Limit: none.
 Needs: speechbrain and scikit-learn, which come with Likeness, and speechocean/, an4/, librispeech/
     and fsdd/ in the folder of --data.
 Takes: 2 CPU minutes a model of statistics; SpeechBrain's what --steps gives it.
-Gives: section "Across corpora" of docs/results.md.
+Gives: section "Across corpora" of docs/reference/results.md.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Peers: none here; corpora.py has them. Limit: none.
 Needs: speechocean/, an4/ and librispeech/ in the folder of --data, 4 GB in OUT, 3 GB of memory.
 Takes: about a minute a front-end, and for mixtures a minute for each set of training corpora. A
     candidate then takes seconds, and with trained layers half a minute each.
-Gives: the candidates in section "Across corpora" of docs/results.md.
+Gives: the candidates in section "Across corpora" of docs/reference/results.md.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Peers: Resemblyzer's network, which comes with its package, in the place of ours
 Needs: librispeech/ and speechocean/ in the folder of --data, and the models of small_voice.py in
     --out.
 Takes: 6 CPU minutes.
-Gives: a section of docs/results.md.
+Gives: a section of docs/reference/results.md.
 """
 
 from __future__ import annotations

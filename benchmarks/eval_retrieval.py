@@ -16,7 +16,7 @@ Limit: the float32 product in numpy of 1,024 queries at a time with all items.
 Needs: `pip install "pytorch-metric-learning>=2.8,<3"`; without it the peer's cells hold "-". No
     data.
 Takes: half a minute at CUB's size, five minutes of one core at SOP's.
-Gives: section eval_retrieval of docs/performance.md.
+Gives: section eval_retrieval of docs/reference/performance.md.
 """
 
 from __future__ import annotations

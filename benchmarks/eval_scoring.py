@@ -17,7 +17,7 @@ Limits: the matrix product of the embeddings, that with the cohort, one np.sort 
 Needs: speechbrain, which comes with Likeness; without it, or with --no-speechbrain, its cells stay
     empty. No data.
 Takes: a minute and a half of one core.
-Gives: section eval_scoring of docs/performance.md.
+Gives: section eval_scoring of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Limits: cv2.warpAffine with a matrix at hand. For the whole way Pillow's decodin
 Needs: insightface and albumentations, which come with Likeness. No data.
 Takes: align half a minute, recordio a few seconds, ijbc five minutes of one core and
     1.3 GB of disk.
-Gives: the three tables of section face of docs/performance.md.
+Gives: the three tables of section face of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Peers: none. The fit is compared with scikit-learn's in tests/eval.
 Limit: none.
 Needs: the scores that benchmarks/speechocean.py left, and speechocean/ in the folder of --data.
 Takes: two minutes.
-Gives: section "Fusion" of docs/results.md.
+Gives: section "Fusion" of docs/reference/results.md.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ Needs: a clone, which need not be installed, Python 3.11 or newer, torch 2.11 or
     says so in its rows. No data and no network.
 Takes: at most nine minutes (--minutes). A section that the time does not suffice for is left out
     and named.
-Gives: OUT/gpu.json, and OUT/gpu.md for section gpu of docs/performance.md. Both are written anew
-    after each section, so that a run that is stopped leaves what it has.
+Gives: OUT/gpu.json, and OUT/gpu.md for section gpu of docs/reference/performance.md. Both are
+    written anew after each section, so that a run that is stopped leaves what it has.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Report:
         (out / "gpu.md").write_text(self.markdown(), encoding="utf-8")
 
     def markdown(self) -> str:
-        """Return the report as a section of docs/performance.md."""
+        """Return the report as a section of docs/reference/performance.md."""
         lines = [f"`{self.command}`, {self.date}, {self.machine}.", ""]
         for name, section in self.sections.items():
             lines += [f"### {name}", ""]

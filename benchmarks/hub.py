@@ -10,7 +10,7 @@ Limit: transformers alone. The waves are in memory, normalised, sorted by length
 Needs: `pip install 'likeness[hub]'`. Without a FOLDER (as `save_pretrained` writes it) a random
     network of the size of wav2vec2-base with layer norm is saved into a temporary folder.
 Takes: four minutes of one core and 2 GB of memory.
-Gives: the table of section hub of docs/performance.md. The aim is a ratio of at most 1.1.
+Gives: the table of section hub of docs/reference/performance.md. The aim is a ratio of at most 1.1.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ python benchmarks/hub_parity.py
 Every network is random and tiny (tests/tiny_hub.py) and is saved into a folder. It embeds files of
 several sizes or lengths here, in mixed batches, and one by one by transformers' own processor and
 network, with the same pooling in plain torch. The largest absolute difference of any value is
-printed beside the largest value. docs/backbones.md has the numbers.
+printed beside the largest value. docs/reference/backbones.md has the numbers.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Limits: of the views what cannot be left out: OpenCV's resize of a crop, NumPy's
     embeddings with all.
 Needs: albumentations, which comes with Likeness, and mnist/ in the folder of --data.
 Takes: a minute and a half of one core.
-Gives: the five tables of section image of docs/performance.md.
+Gives: the five tables of section image of docs/reference/performance.md.
 """
 
 from __future__ import annotations

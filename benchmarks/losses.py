@@ -1,7 +1,7 @@
 """Measures every loss, forward and backward.
 
     python benchmarks/losses.py
-        the rows of docs/performance.md
+        the rows of docs/reference/performance.md
     python benchmarks/losses.py --all
         every proxy loss at 100,000 classes too
     python benchmarks/losses.py --only ArcFace --batch 128 --classes 100
@@ -18,7 +18,7 @@ Limits: cross_entropy(linear(z)), and cross_entropy(scale * linear(unit z, unit 
 Needs: `pip install "pytorch-metric-learning>=2.8,<3"`; without it the cells of "x PML" stay empty.
     No data.
 Takes: ten minutes of one core, with --all more than an hour.
-Gives: the two tables of section losses of docs/performance.md.
+Gives: the two tables of section losses of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Needs: `pip install "pytorch-metric-learning>=2.8,<3"`; without it only raw pixe
     omniglot/ in the folder of --data.
 Takes: raw pixels half a minute; 40 CPU seconds a run, so eight minutes for four losses and three
     seeds.
-Gives: the rows of raw pixels and PML in section Omniglot of docs/results.md.
+Gives: the rows of raw pixels and PML in section Omniglot of docs/reference/results.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the benchmarks one after the other and writes their tables into docs/performance.md.
+"""Runs the benchmarks in turn and writes their tables into docs/reference/performance.md.
 
     python benchmarks/performance.py
         runs all of them (`make bench`)
@@ -11,8 +11,9 @@ Measures: nothing itself. Every script measures our code, a peer and a bare limi
 Needs: what the scripts need. `make bench` installs pytorch-metric-learning, which most of them have
     as their peer, and AN4 is read from ../shared/data.
 Takes: about an hour of one core; the losses alone take ten minutes.
-Gives: every section of docs/performance.md. A section is the line with its command, which begins
-    with "`", then the rows of its tables, then remarks that were written by hand. The remarks stay.
+Gives: every section of docs/reference/performance.md. A section is the line with its command, which
+    begins with "`", then the rows of its tables, then remarks that were written by hand. The
+    remarks stay.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "reference" / "performance.md"
 SCRIPTS = [
     *sorted(path.stem for path in HERE.glob("eval_*.py")),
     "face",

@@ -14,7 +14,7 @@ Limit: the plain run, with pieces of the same size, which are written to a folde
 Needs: `pip install likeness[s3] moto[server]`. The server is moto's, of which the CPU time does not
     count; a real store answers later than one on the same machine.
 Takes: five minutes.
-Gives: the tables of section pieces of docs/performance.md.
+Gives: the tables of section pieces of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Peer: OpenVINO on the same models, where it is installed and takes them (float32
 Limit: float32.
 Needs: `pip install likeness[export]`; for the peer `likeness[openvino]`.
 Takes: five minutes.
-Gives: the table of section precision of docs/performance.md.
+Gives: the table of section precision of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Limit: a screen shows a frame every 16.7 ms, so that two frames are the least fo
 Needs: `pip install likeness[report] playwright`, Chromium (`apt-get install chromium`), and the
     recordings in ../shared/data, or in the folder of --data.
 Takes: three minutes.
-Gives: the table of section report of docs/performance.md.
+Gives: the table of section report of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures everything that docs/results.md reports, in the background, two jobs at a time.
+"""Measures all of docs/reference/results.md, in the background, two jobs at a time.
 
     python benchmarks/results.py --data ../shared/data --out runs/results
         (`make results`) starts what is missing in the background and returns
@@ -10,16 +10,14 @@
     python benchmarks/results.py --data ../shared/data --out runs/results --only an4,orl --wait
         two of the jobs, and returns when they are done
 
-Measures: nothing itself. Every job has the commands of a section of docs/results.md. What they
-    print is OUT/NAME.md when they have succeeded, and what they say on the way is OUT/NAME.log. A
-    job whose NAME.md is there is not run again; delete the file to repeat it. A job that was
-    interrupted goes on where it was, because every script leaves its runs in a folder and trains
-    what is missing.
-Peers, limit: those of the scripts.
-Needs: what the scripts need, and the data sets in the folder of --data. A job whose data or package
-    is missing fails, and the others go on.
-Takes: a night of two cores.
-Gives: docs/results.md, whose sections were written from these files.
+Measures: nothing itself. Every job has the commands of a section of docs/reference/results.md. What
+    they print is OUT/NAME.md when they have succeeded, and what they say on the way is
+    OUT/NAME.log. A job whose NAME.md is there is not run again; delete the file to repeat it. A job
+    that was interrupted goes on where it was, because every script leaves its runs in a folder and
+    trains what is missing. Peers, limit: those of the scripts. Needs: what the scripts need, and
+    the data sets in the folder of --data. A job whose data or package is missing fails, and the
+    others go on. Takes: a night of two cores.
+Gives: docs/reference/results.md, whose sections were written from these files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measures time and memory from ten thousand to ten million items, trials and templates.
 
     python benchmarks/scale.py
-        measures everything and draws docs/scale.svg
+        measures everything and draws docs/reference/scale.svg
     python benchmarks/scale.py items lists --most 1e6
         measures two parts, up to a million
 

@@ -31,7 +31,7 @@ Needs: protocols/voxsrc23_val/ in the folder of --data. The scorers are no depen
         BOB/bin/pip install bob.measure
     A scorer that is not installed is a row that says so.
 Takes: five minutes of one core.
-Gives: the tables of docs/comparing.md.
+Gives: the tables of docs/explanation/comparing.md.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Measures: the systems of corpora.py that --systems names, each with the head `he
 Peers: none here; corpora.py has them. Limit: none.
 Needs: speechocean/, an4/, librispeech/ and fsdd/ in the folder of --data.
 Takes: 3 CPU minutes a model.
-Gives: likeness/voice/, its card, and a section of docs/results.md.
+Gives: likeness/voice/, its card, and a section of docs/reference/results.md.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def joined(system: str, cell: Cell, data: Path, out: Path) -> Path:
         folder / "head",
         settings=[
             *("items.test_share=0", "measure=None", "compute.threads=1"),
-            "estimate_views=1",  # as it was when docs/results.md was measured
+            "estimate_views=1",  # as it was when docs/reference/results.md was measured
         ],
     )
     likeness.join(base, folder / "head", folder / "joined")

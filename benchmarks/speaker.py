@@ -21,7 +21,7 @@ Limits: the network alone on features that are in memory, in the best of batch 1
     matrix products and one sort.
 Needs: speechbrain and torchaudio, which come with Likeness, and an4/ in the folder of --data.
 Takes: five minutes of one core.
-Gives: the three tables of section speaker of docs/performance.md.
+Gives: the three tables of section speaker of docs/reference/performance.md.
 """
 
 from __future__ import annotations

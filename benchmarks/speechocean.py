@@ -16,7 +16,7 @@ Needs: speechbrain and scikit-learn, which come with Likeness, and speechocean/ 
     --data.
 Takes: two to three CPU minutes a fold of statistics, seven a fold of ecapa, and what --steps gives
     SpeechBrain.
-Gives: section "speechocean, five folds" of docs/results.md.
+Gives: section "speechocean, five folds" of docs/reference/results.md.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ Measures: EER and minDCF(.01) of every candidate, by its own similarity and by c
 Peers: none. Limit: none.
 Needs: speechocean/ in the folder of --data.
 Takes: 4 to 5 minutes of one core a candidate of statistics.
-Gives: the settings of recipes/speaker/speechocean.py, and what docs/results.md says of them.
+Gives: the settings of recipes/speaker/speechocean.py, and what docs/reference/results.md says of
+    them.
 """
 
 from __future__ import annotations

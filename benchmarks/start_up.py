@@ -15,7 +15,7 @@ Limit: processes that only import what the command cannot do without: numpy, onn
     soundfile in ONNX form, torch for a run folder.
 Needs: `pip install likeness[export]`, and Linux. --installed needs a package registry.
 Takes: two minutes, and two more with --installed.
-Gives: the tables of section start_up of docs/performance.md.
+Gives: the tables of section start_up of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Peer: the stores of each other.
 Limit: the product of one probe with all templates, and its largest.
 Needs: Omniglot in DATA/omniglot; the extras search, qdrant, postgres and postgres-server.
 Takes: five minutes at 100,000, half an hour at 1,000,000.
-Gives: the table of section stores of docs/performance.md.
+Gives: the table of section stores of docs/reference/performance.md.
 """
 
 from __future__ import annotations

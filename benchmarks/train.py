@@ -16,7 +16,7 @@ Limit: the median of front-end, network, loss, backward and optimiser step on on
     there already.
 Needs: nothing more than Likeness, 3 GB of memory, and no data.
 Takes: ten minutes of one core.
-Gives: the table of section train of docs/performance.md.
+Gives: the table of section train of docs/reference/performance.md.
 """
 
 from __future__ import annotations

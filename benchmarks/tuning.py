@@ -25,7 +25,7 @@ LoRA: peft knows linear layers and plain convolutions, so networks of these were
 Needs: `pip install 'likeness[hub,tune]'`; speechocean/, an4/ and omniglot/ in the folder of --data.
 Takes: with the defaults, not quite two hours of one core, of which the search is half (--tune 0);
     what is complete in OUT is not done again.
-Gives: the tables of the section on fine-tuning of docs/results.md.
+Gives: the tables of the section on fine-tuning of docs/reference/results.md.
 """
 
 from __future__ import annotations

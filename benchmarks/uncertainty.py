@@ -20,7 +20,7 @@ Peers: none. The numbers of Kirchhof et al. 2023 (URL) are of other data and net
 Limit: 0.5 is the R-AUROC of a quality that says nothing. E-AURC 0 is the best order.
 Needs: omniglot/ in the folder of --data.
 Takes: 40 CPU seconds a run that is missing, and about 10 a run for its qualities and intervals.
-Gives: the rows of a table of docs/results.md.
+Gives: the rows of a table of docs/reference/results.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Peer: of onnx torch (eager, float32).
 Limits: of onnx none is known; of import what Python alone needs to start.
 Needs: onnx, onnxscript and onnxruntime, which come with `pip install likeness[test]`. No data.
 Takes: four minutes of one core; one small backbone half a minute.
-Gives: the two tables of section use of docs/performance.md.
+Gives: the two tables of section use of docs/reference/performance.md.
 """
 
 from __future__ import annotations

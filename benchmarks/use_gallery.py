@@ -13,7 +13,7 @@ Limit: the same product in the same blocks into one buffer, and nothing else. A 
 Needs: `pip install "faiss-cpu>=1.9,<2"`; without it the peer's cells hold "-" and FaissGallery has
     no row. No data.
 Takes: three minutes of one core and 4 GB of memory.
-Gives: the table and the remark of section use_gallery of docs/performance.md.
+Gives: the table and the remark of section use_gallery of docs/reference/performance.md.
 """
 
 from __future__ import annotations

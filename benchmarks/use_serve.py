@@ -16,7 +16,7 @@ Limit: the model alone, on the same two files and as many processes of one threa
     that were read before, one by one, and in batches of 16.
 Needs: `pip install likeness[serve]` and wrk (`apt-get install wrk`). No data.
 Takes: five minutes on all cores.
-Gives: the table of section use_serve of docs/performance.md.
+Gives: the table of section use_serve of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Needs: speechbrain and scikit-learn, which come with Likeness, and the data set 
     --data.
 Takes: LDA a minute. SpeechBrain 5.5 minutes of one core a fold of AN4, 45 seconds one of FSDD's
     fifteen.
-Gives: the rows of the peers in docs/results.md.
+Gives: the rows of the peers in docs/reference/results.md.
 """
 
 from __future__ import annotations

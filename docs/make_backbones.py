@@ -1,4 +1,4 @@
-"""Writes docs/backbones.md, the tables of backbones, from the classes themselves.
+"""Writes docs/reference/backbones.md, the tables of backbones, from the classes themselves.
 
 Parameters are counted, not quoted.
 
@@ -38,7 +38,7 @@ from toolkit.backbones.statistics import OrderStatistics
 from toolkit.backbones.vit import FaceViT, ViT
 from toolkit.backbones.xvector import XVector
 
-PAGE = Path(__file__).parent / "backbones.md"
+PAGE = Path(__file__).parent / "reference" / "backbones.md"
 WESPEAKER, SPEAKER3D, SPEECHBRAIN = "WeSpeaker", "3D-Speaker", "SpeechBrain"
 IDRND, PALABRA, EDGEFACE, CVLFACE = "IDRnD", "PalabraAI", "otroshi/edgeface", "CVLface"
 ARCFACE, OPENSPHERE, TORCHVISION, DINO, DINOV2 = (
@@ -80,9 +80,9 @@ The tables below have these columns in common:
 - **source** is the paper, and the file of another project that has the network.
 
 Four more have no size of their own, and are not in the tables. `External` takes a network of
-another project ([own_networks.md](own_networks.md)). `Head` and `ScoreNorm` take the embeddings of
-another network ([fine_tuning.md](fine_tuning.md)). `Beside` joins the embeddings of several
-networks into one.
+another project ([own_networks.md](../tutorials/own_networks.md)). `Head` and `ScoreNorm` take the
+embeddings of another network ([fine_tuning.md](../how-to/fine_tuning.md)). `Beside` joins the
+embeddings of several networks into one.
 
 ## Speech
 A backbone for speech takes features `(B, T, F)` and relative lengths, and gives raw embeddings
@@ -222,8 +222,8 @@ HUB_HEAD = """
 These are networks of `transformers` (extra `hub`) behind the same signature: `HubImage` over images
 and `HubSpeech` over speech. A recipe writes `backbone=hub.backbone("facebook/dinov2-small",
 pooling="GeM", dim=256)` with `hub` from `likeness.models`. `config` is the network's config.json,
-of which a checkpoint keeps what sizes the network. [hub.md](hub.md) shows how they embed, and how
-they are fine-tuned.
+of which a checkpoint keeps what sizes the network. [hub.md](../how-to/hub.md) shows how they embed,
+and how they are fine-tuned.
 
 - **usual pooling** is what `--model hub:...` takes, and what `pooling=""` takes for images. Images
   can be pooled by CLS, mean, GeM (p learned or fixed) and head (SigLIP's own attention). Speech can
@@ -856,7 +856,7 @@ def hub_table() -> str:
 
 
 def page() -> str:
-    """Make the text of docs/backbones.md."""
+    """Make the text of docs/reference/backbones.md."""
     speech = HEAD + "\n" + table(COLUMNS, SPEECH) + PARITY
     images = IMAGES_HEAD + "\n" + table(IMAGES_COLUMNS, IMAGES)
     return speech + images + HUB_HEAD + hub_table()

@@ -1,4 +1,5 @@
-"""Writes docs/losses.md, the page of losses, from their classes and from losses.toml beside it.
+"""Writes docs/reference/losses.md, the page of losses, from their classes and from losses.toml
+beside it.
 
 python docs/make_losses.py
 """
@@ -18,7 +19,7 @@ from torch import nn
 import toolkit.losses
 from toolkit.losses.contract import Spreadable, has_proxies
 
-PAGE = Path(__file__).parent / "losses.md"
+PAGE = Path(__file__).parent / "reference" / "losses.md"
 CATALOGUE = Path(__file__).parent / "losses.toml"
 KEYS = ("paper", "geometry", "compares", "normalised", "verified")  # notes may be left out
 WIDTH = 100  # columns of the page's prose
@@ -188,7 +189,7 @@ def details(cls: Any, entry: dict[str, str]) -> str:
 
 
 def page() -> str:
-    """Make the text of docs/losses.md."""
+    """Make the text of docs/reference/losses.md."""
     losses = find()
     entries = catalogue(losses)
     with_proxies = [cls for cls in losses if has_proxies(cls)]

@@ -11,8 +11,11 @@ code 1. It needs the extra docs (Sphinx, MyST, Furo).
 from __future__ import annotations
 
 import argparse
+import base64
 import importlib
 import inspect
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -23,6 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+PAGES = (".md", ".ipynb", ".png", ".svg")
 PARTS = {
     "likeness": "What `import likeness` gives.",
     "likeness.losses": "Every loss is a torch module: `loss(z, y)` gives a scalar.",
@@ -138,13 +142,14 @@ def command_page() -> str:
 
 def indexed() -> str:
     """Return the index with a table of contents for each of its sections."""
-    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    text = linked((DOCS / "index.md").read_text(encoding="utf-8"), "docs/index.md")
     contents: list[str] = []
     for section in text.split("\n## ")[1:]:
         title = section.partition("\n")[0]
-        pages = re.findall(r"\]\((\w+)\.md", section)
+        pages = re.findall(r"\]\(([\w/-]+)\.md\)", section)
         if title == "Look up":
-            pages += ["command_line", *("python_" + part.replace(".", "_") for part in PARTS)]
+            made = ["command_line", *("python_" + part.replace(".", "_") for part in PARTS)]
+            pages += [f"reference/{name}" for name in made]
         contents += ["```{toctree}", ":hidden:", f":caption: {title}", *pages, "```", ""]
     rest = [Path(name).stem for name in OTHERS.values()]
     contents += ["```{toctree}", ":hidden:", ":caption: The project", *rest, "```", ""]
@@ -152,7 +157,8 @@ def indexed() -> str:
 
 
 def linked(text: str, page: str) -> str:
-    """Return a page with links to other files of the clone led to their copies."""
+    """Return a page of the clone with links to other files led to their copies in the site."""
+    at = Path(OTHERS.get(page, page.removeprefix("docs/"))).parent
 
     def led(match: re.Match[str]) -> str:
         target, anchor = match[2], match[3] or ""
@@ -160,31 +166,55 @@ def linked(text: str, page: str) -> str:
         if not path.is_relative_to(ROOT):
             return match[0]
         name = path.relative_to(ROOT).as_posix()
-        if name in OTHERS:
-            return f"[{match[1]}]({OTHERS[name]}{anchor})"
-        if path.parent == DOCS:
-            return f"[{match[1]}]({path.name}{anchor})"
+        if name in OTHERS or (path.is_relative_to(DOCS) and path.suffix in PAGES):
+            copy = OTHERS.get(name, name.removeprefix("docs/")).replace(".ipynb", ".md")
+            return f"[{match[1]}]({os.path.relpath(copy, at)}{anchor})"
         return f"{match[1]} (`{name}`)" if path.exists() else match[0]
 
     return re.sub(r"\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)", led, text)
 
 
+def write_notebook(path: Path, page: Path) -> None:
+    """Write a notebook as a page: its text, its code, and what the code gave, as it is stored."""
+    parts: list[str] = []
+    for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code":
+            parts.append(linked(source, path.relative_to(ROOT).as_posix()))
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/png" in data:
+                picture = page.with_name(f"{page.stem}_{number}.png")
+                picture.write_bytes(base64.b64decode("".join(data["image/png"])))
+                parts.append(f"![What the code above draws]({picture.name})")
+            elif text := "".join(output.get("text", data.get("text/plain", ""))).rstrip():
+                parts.append(f"```text\n{text}\n```")
+    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
 def write_pages(folder: Path) -> None:
     """Write all pages into a folder, as Sphinx reads them."""
-    for path in DOCS.iterdir():
-        if path.suffix == ".md" and path.name != "index.md":
-            text = linked(path.read_text(encoding="utf-8"), f"docs/{path.name}")
-            (folder / path.name).write_text(text, encoding="utf-8")
-        elif path.suffix in (".png", ".svg"):
-            shutil.copy(path, folder)
-    shutil.copytree(DOCS / "notebooks", folder / "notebooks")
+    for path in sorted(DOCS.rglob("*")):
+        copy = folder / path.relative_to(DOCS)
+        if path.suffix not in PAGES:
+            continue
+        copy.parent.mkdir(exist_ok=True)
+        if path.suffix == ".ipynb":
+            write_notebook(path, copy.with_suffix(".md"))
+        elif path.suffix == ".md":
+            name = path.relative_to(ROOT).as_posix()
+            copy.write_text(linked(path.read_text(encoding="utf-8"), name), encoding="utf-8")
+        else:
+            shutil.copy(path, copy)
     for name, page in OTHERS.items():
         text = linked((ROOT / name).read_text(encoding="utf-8"), name)
         (folder / page).write_text(text, encoding="utf-8")
     (folder / "index.md").write_text(indexed(), encoding="utf-8")
     for name, text in python_pages().items():
-        (folder / f"{name}.md").write_text(text, encoding="utf-8")
-    (folder / "command_line.md").write_text(command_page(), encoding="utf-8")
+        (folder / "reference" / f"{name}.md").write_text(text, encoding="utf-8")
+    (folder / "reference" / "command_line.md").write_text(command_page(), encoding="utf-8")
     (folder / "conf.py").write_text(CONF, encoding="utf-8")
 
 

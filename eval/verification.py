@@ -433,8 +433,8 @@ def eer(
             ROC points around FAR = FRR (the VoxSRC values). "convex_hull" is on the lower convex
             hull of the ROC (ROCCH, BOSARIS). "nearest" is the mean of FAR and FRR at the ROC point
             where they differ least, the lower threshold of two equal ones. Kaldi's compute-eer and
-            that of voxceleb_trainer give no less than the interpolated value; docs/protocols.md
-            says by how much they differ.
+            that of voxceleb_trainer give no less than the interpolated value;
+            docs/reference/protocols.md says by how much they differ.
 
     Returns:
         The EER as a fraction.

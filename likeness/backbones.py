@@ -1,9 +1,9 @@
 """Every backbone, in one flat list: `from likeness.backbones import ECAPA, IResNet`.
 
 A backbone is a torch module that gives raw embeddings (B, dim), from features (B, T, F) or from
-images (B, C, H, W). docs/backbones.md lists them with their sizes. `External` takes a network of
-another project. `Head` and `ScoreNorm` take the embeddings of another network. `Beside` joins the
-embeddings of several.
+images (B, C, H, W). docs/reference/backbones.md lists them with their sizes. `External` takes a
+network of another project. `Head` and `ScoreNorm` take the embeddings of another network. `Beside`
+joins the embeddings of several.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every loss, in one flat list: `from likeness.losses import ArcFace, SimPLE, VMF`.
 
 A loss is a torch module: `loss(z, y)` takes raw embeddings (B, dim) and labels (B,), and gives a
-scalar. docs/losses.md lists them with their papers.
+scalar. docs/reference/losses.md lists them with their papers.
 """
 
 from __future__ import annotations

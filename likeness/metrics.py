@@ -1,7 +1,7 @@
 """Every metric on bare arrays, in one flat list: `from likeness.metrics import eer, min_dcf`.
 
-Scores are higher for more similar pairs. None of these needs torch. docs/protocols.md says what
-each number means.
+Scores are higher for more similar pairs. None of these needs torch. docs/reference/protocols.md
+says what each number means.
 
 Example:
     >>> from likeness.metrics import eer, tar_at_far

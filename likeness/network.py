@@ -19,8 +19,8 @@ _MOST_PIXELS = 2**24 // 3  # toolkit.backbones.external tries no input of more v
 class Network:
     """A network that was trained elsewhere, for `likeness.load("own.py")` and `--model own.py`.
 
-    The file defines MODEL, or several networks by other names, `own.py:NAME`. docs/own_networks.md
-    has whole files.
+    The file defines MODEL, or several networks by other names, `own.py:NAME`.
+    docs/tutorials/own_networks.md has whole files.
 
     Attributes:
         modality: "speaker", "face" or "image".

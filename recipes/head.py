@@ -24,7 +24,7 @@ size.
 Embeddings made with --flip, --crops or --chunk-seconds are refused, because the head would get each
 part by itself. Any loss will do: `likeness recipes --copy head mine.py` gives a copy to edit, and
 the recipe head_losses compares twenty. No numbers are expected, because they depend on the data.
-docs/results.md has those of score_norm between corpora of voices.
+docs/reference/results.md has those of score_norm between corpora of voices.
 """
 
 from dataclasses import replace

@@ -6,9 +6,10 @@
         five trials on a quarter of the training subjects
 
 The data are those of the recipe head: the embeddings of any model, with their subjects. A fifth of
-the subjects is tested. Every loss ranks by its own geometry. Measured: docs/results.md, on voices.
+the subjects is tested. Every loss ranks by its own geometry. Measured: docs/reference/results.md,
+on voices.
 
-Losses: docs/losses.md has the paper of each.
+Losses: docs/reference/losses.md has the paper of each.
 """
 
 from __future__ import annotations

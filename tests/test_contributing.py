@@ -283,7 +283,10 @@ def test_a_backbone_is_added_in_five_lines(copy: Path) -> None:
     replace(names, module, f"{ours}\n{module}")
     replace(names, '    "MobileFaceNet",', '    "MeanOfFrames",\n    "MobileFaceNet",')
     run(re.search(r"`(python docs/\S+)`", listed[3])[1], copy)  # type: ignore[index]
-    written = paths(listed, NAME="meanframes") | {"docs/make_backbones.py", "docs/backbones.md"}
+    written = paths(listed, NAME="meanframes") | {
+        "docs/make_backbones.py",
+        "docs/reference/backbones.md",
+    }
     assert changed(copy, before) == written
     command = re.search(r"`(python -m pytest [^`]*)`", listed[4])
     assert command is not None

@@ -39,26 +39,26 @@ from toolkit.data.images import encode
 from toolkit.training import recipe as recipes
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # in this order: later ones use files of the first
 RUN = (
-    "docs/own_data.md",
-    "docs/walks.md",
-    "docs/thresholds.md",
+    "docs/tutorials/own_data.md",
+    "docs/tutorials/walks.md",
+    "docs/how-to/thresholds.md",
     "README.md",
-    "docs/limits.md",
-    "docs/losses.md",
-    "docs/backbones.md",
-    "docs/own_networks.md",
-    "docs/photographs.md",
-    "docs/fine_tuning.md",
-    "docs/deployment.md",
-    "docs/export.md",
-    "docs/embeddings.md",
-    "docs/galleries.md",
-    "docs/service.md",
-    "docs/many_machines.md",
-    "docs/protocols.md",
+    "docs/explanation/limits.md",
+    "docs/reference/losses.md",
+    "docs/reference/backbones.md",
+    "docs/tutorials/own_networks.md",
+    "docs/tutorials/photographs.md",
+    "docs/how-to/fine_tuning.md",
+    "docs/how-to/deployment.md",
+    "docs/how-to/export.md",
+    "docs/reference/embeddings.md",
+    "docs/how-to/galleries.md",
+    "docs/how-to/service.md",
+    "docs/how-to/many_machines.md",
+    "docs/reference/protocols.md",
 )
 QUICK = [
     "schedule.steps=4",
@@ -112,16 +112,7 @@ RUNNABLE = [
     for block in BLOCKS
     if block.page == name and block.kind in ("sh", "python")
 ]
-NARROW = [
-    *(ROOT / page for page in RUN),
-    ROOT / "docs" / "hub.md",
-    ROOT / "docs" / "index.md",
-    ROOT / "docs" / "install.md",
-    ROOT / "docs" / "design.md",
-    ROOT / "docs" / "comparing.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "docs" / "limits.md",
-]
+NARROW = [*PAGES, ROOT / "CONTRIBUTING.md"]
 SHOWN = [
     (block, line)
     for block in BLOCKS
@@ -390,7 +381,7 @@ def test_links_lead_somewhere_and_no_page_names_a_machine(page: Path) -> None:
 
 def test_measuring_again_keeps_what_was_written_by_hand() -> None:
     performance = module_of(ROOT / "benchmarks" / "performance.py")
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "performance.md").read_text(encoding="utf-8")
     assert page.startswith(performance.HEAD)
     for script, text in performance.sections().items():
         printed = "loading\n| work | ours |\n|---|---|\n| new | 1 s |\n\n| more |\n|---|\n"
@@ -432,9 +423,10 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    losses = (tmp_path / "site" / "python_likeness_losses.html").read_text(encoding="utf-8")
+    reference = tmp_path / "site" / "reference"
+    losses = (reference / "python_likeness_losses.html").read_text(encoding="utf-8")
     assert 'id="toolkit.losses.simple.SimPLE"' in losses
-    assert "likeness verify" in (tmp_path / "site" / "command_line.html").read_text("utf-8")
+    assert "likeness verify" in (reference / "command_line.html").read_text("utf-8")
 
 
 def test_public_names_have_docstrings() -> None:
@@ -443,8 +435,8 @@ def test_public_names_have_docstrings() -> None:
 
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
-    assert pages == set(re.findall(r"\]\((\w+\.md)", index))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert pages - {"index.md"} == set(re.findall(r"\]\(([\w/-]+\.md)", index))
 
 
 def test_the_readme_is_short() -> None:
@@ -466,8 +458,8 @@ def generator() -> ModuleType:
 
 def test_losses_page_is_what_the_classes_and_the_catalogue_say() -> None:
     made = generator().page()
-    assert (ROOT / "docs" / "losses.md").read_text(encoding="utf-8") == made, (
-        "docs/losses.md is out of date; run: python docs/make_losses.py"
+    assert (ROOT / "docs" / "reference" / "losses.md").read_text(encoding="utf-8") == made, (
+        "docs/reference/losses.md is out of date; run: python docs/make_losses.py"
     )
 
 

@@ -1,5 +1,5 @@
-"""What docs/protocols.md says of other tools' numbers: their rules written anew, and the stated
-difference from ours.
+"""What docs/reference/protocols.md says of other tools' numbers: their rules written anew, and the
+stated difference from ours.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eval.retrieval import retrieval_metrics
 from eval.verification import eer, roc
 
 ROOT = Path(__file__).parents[1]
-# A tool -> what docs/protocols.md says of it; the tests below derive these numbers.
+# A tool -> what docs/reference/protocols.md says of it; the tests below derive these numbers.
 STATED = {
     "Kaldi, `compute-eer`": ("1 / T above", "(T - 1) / T"),
     "voxceleb_trainer (clovaai), `tuneThresholdfromScore`": (
@@ -44,7 +44,7 @@ STATED = {
 
 @pytest.mark.parametrize("tool", STATED)
 def test_the_page_says_what_is_derived_here(tool: str) -> None:
-    page = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "protocols.md").read_text(encoding="utf-8")
     entries = [" ".join(entry.split()) for entry in re.split(r"\n(?=- |\n)", page)]
     (stated,) = (entry for entry in entries if re.match(rf"- \*\*{re.escape(tool)}\W", entry))
     assert [text for text in STATED[tool] if text not in stated] == []

@@ -350,6 +350,6 @@ def test_heads_state_their_command_and_where_numbers_are() -> None:
         assert "likeness " in head, path
         assert (
             path.stem == "demo"
-            or "docs/results.md" in head
+            or "docs/reference/results.md" in head
             or "nothing of it measured by us" in head
         ), path

@@ -6,7 +6,8 @@ whether the feature's norm is kept, whether the detector's score weights a face,
 templates are pooled, whether templates are scaled to length 1, and in the rules that read TAR and
 TPIR from the scores; their names clash too (N1 of insightface's ijb_evals.py is N0 of its
 ijb_11.py). `Switches` says all of it, stands in every result, and `PRESETS` holds the tools' own
-(their code, tabulated in docs/protocols.md). The meta files are read by eval.protocols.ijb_files.
+(their code, tabulated in docs/reference/protocols.md). The meta files are read by
+eval.protocols.ijb_files.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _CELLS = 1 << 20
 class Switches:
     """Everything between face features and a number.
 
-    The defaults are those of docs/protocols.md. The letters F, N and D are insightface's.
+    The defaults are those of docs/reference/protocols.md. The letters F, N and D are insightface's.
 
     Attributes:
         flip: F. The "sum" or the "mean" of the features of the image and of its mirror image;

@@ -44,7 +44,8 @@ from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 from toolkit.training.train import Step, fit
 
-# Omniglot: the network, views, batches and optimiser with which docs/results.md compares losses.
+# Omniglot: the network, views, batches and optimiser with which docs/reference/results.md compares
+# losses.
 OMNIGLOT = recipes.load(located("image/omniglot_losses:softmax"))[0]
 # The loss that most of the papers build on (Wu et al. 2017).
 MARGIN = partial(MarginLoss, mining="distance_weighted")

@@ -92,8 +92,8 @@ def identify(
     similarity: Annotated[
         str | None,
         typer.Option(
-            help="How two embeddings are compared, a name of docs/protocols.md (default: what the "
-            "probes name, else cosine)."
+            help="How two embeddings are compared, a name of docs/reference/protocols.md "
+            "(default: what the probes name, else cosine)."
         ),
     ] = None,
     protocol: Annotated[
@@ -177,7 +177,7 @@ def identify_files(
         probe_subjects: The same of the probes.
         second_gallery: A gallery apart (G2 of IJB), whose subjects `gallery_subjects` has too.
         memory: The most memory that the work may take, as text.
-        json_file: Results in the schema of docs/protocols.md.
+        json_file: Results in the schema of docs/reference/protocols.md.
         page: The page to write, if any.
 
     Returns:

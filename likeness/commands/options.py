@@ -100,8 +100,8 @@ ThresholdFile = Annotated[
 Similarity = Annotated[
     str | None,
     typer.Option(
-        help="How two embeddings are compared, a name of docs/protocols.md (default: what the "
-        "embeddings name, else cosine)."
+        help="How two embeddings are compared, a name of docs/reference/protocols.md "
+        "(default: what the embeddings name, else cosine)."
     ),
 ]
 SubjectLines = Annotated[
@@ -189,8 +189,8 @@ def stored(text: str) -> Path:
 
 EMBEDDINGS: dict[str, Any] = {"parser": stored, "metavar": "FILE"}
 PRESET = (
-    "With --ijb: whose conventions are used, a name of docs/protocols.md such as insightface, "
-    "adaface or opensphere. It may be given several times (default: likeness)."
+    "With --ijb: whose conventions are used, a name of docs/reference/protocols.md such as "
+    "insightface, adaface or opensphere. It may be given several times (default: likeness)."
 )
 SWITCH = (
     "With --ijb: change one convention by SWITCH=VALUE, such as keep_norm=false or "

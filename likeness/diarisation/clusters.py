@@ -15,7 +15,7 @@ MOST_WINDOWS = 4_000  # that are clustered; of more, the others join the cluster
 _MOST_TRIED = 200  # cuts of a tree, until each of so many speakers has enough windows
 _SAMPLED = 1_000  # windows whose pairs say where two speakers' scores end
 # Where likeness:voice stops joining: the mean score of two clusters of windows.
-# benchmarks/diarise.py chose it, on speakers that no table of docs/results.md tests.
+# benchmarks/diarise.py chose it, on speakers that no table of docs/reference/results.md tests.
 CHOSEN = {"268d51a03979046b": 8.5}
 
 

@@ -8,7 +8,7 @@
 Inputs are read as preprocessor_config.json says, by the readers here and not by those of
 transformers. The families are in toolkit/backbones/hub/families.py.
 
-Example of a recipe that fine-tunes a network (docs/hub.md)::
+Example of a recipe that fine-tunes a network (docs/how-to/hub.md)::
 
     SOURCE = "facebook/dinov2-small"
     Recipe(

@@ -97,7 +97,8 @@ def read(
             are drawn as from the whole image of these settings; the levels of the views differ.
             With short_edge or size, the image is otherwise resized before the crop is, which blurs.
             Without them, views differ where the crop of a JPEG has at least twice the edge of the
-            view, so that it is decoded at 1/2, 1/4 or 1/8. docs/performance.md has numbers.
+            view, so that it is decoded at 1/2, 1/4 or 1/8. docs/reference/performance.md has
+            numbers.
 
     Raises:
         BadImage: The file is missing, damaged, cut short, too large or of another format, or the

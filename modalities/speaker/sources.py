@@ -30,8 +30,8 @@ DATASETS = (
             ),
         ),
         holds=(Holds("an4/wav", (".sph",), 1_078),),
-        note="docs/results.md was measured on 54 of its speakers; with all of them the folds "
-        "differ. The archive is NVIDIA's mirror of CMU's.",
+        note="docs/reference/results.md was measured on 54 of its speakers; with all of them the "
+        "folds differ. The archive is NVIDIA's mirror of CMU's.",
     ),
     Dataset(
         name="fsdd",
@@ -66,7 +66,7 @@ DATASETS = (
             ),
         ),
         holds=(Holds("speechocean762/WAVE", (".wav",), 5_000),),
-        note="docs/results.md was measured on 149 of its speakers, six recordings each.",
+        note="docs/reference/results.md was measured on 149 of its speakers, six recordings each.",
     ),
     Dataset(
         name="musan",

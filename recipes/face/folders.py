@@ -21,8 +21,8 @@ SUBJECT/image.jpg a line, below the list's folder (OpenSphere's), or a .csv, .ts
 `--label '{label}_*.jpg'` takes the subjects from the names of files.
 
 No numbers are expected; they depend on the data. For comparison: ORL (20 subjects) in
-docs/results.md. simple: SimPLE paper Eq 8 with the settings of its SFNet-20, sampling and bank as
-in OpenSphere's release, 4 images of 128 subjects a step.
+docs/reference/results.md. simple: SimPLE paper Eq 8 with the settings of its SFNet-20, sampling and
+bank as in OpenSphere's release, 4 images of 128 subjects a step.
 """
 
 import sys

@@ -16,9 +16,9 @@ its list of pairs. measure.trials.sets=lfw,cfp_fp watches others; measure=none s
 watches none. The best on them is the model: report IJB instead. Many GPUs: torchrun
 --nproc-per-node N -m likeness train ...; batch sizes are those of all processes together.
 
-Nothing here has been trained by us: docs/results.md has what was measured. Published, %: IJB-C
-TAR@FAR 1e-6, 1e-5 and 1e-4; identification top 1, TPIR@FPIR 1e-2 and 1e-1 (the closed-set rule of
-eval.protocols.ijb). Table 4, SFNet-64:
+Nothing here has been trained by us: docs/reference/results.md has what was measured. Published, %:
+IJB-C TAR@FAR 1e-6, 1e-5 and 1e-4; identification top 1, TPIR@FPIR 1e-2 and 1e-1 (the closed-set
+rule of eval.protocols.ijb). Table 4, SFNet-64:
 
                         1e-6    1e-5    1e-4     top 1   1e-2    1e-1
     b_normface          70.17   85.88   92.69    93.70   77.97   89.81

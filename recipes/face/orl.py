@@ -9,12 +9,13 @@
     python recipes/face/orl.py --data DATA --out runs/orl
         --variants deep_arcface,deep_simple --init runs/demo-face/run
 
-Expected numbers, with intervals and their command: docs/results.md. One fold takes seconds of one
-core. The subjects of the folds are disjoint. Sixteen subjects to train are too few for deep
-networks (deep_*), which cannot be told from raw pixels. Histograms of oriented gradients, whitened
-by what varies within the trained subjects (Déniz et al. 2011, Hatch et al. 2006), make a quarter of
-the errors of pixels, with a trained layer or without (estimated). Losses: Deng et al. 2019
-(arcface), SimPLE paper Eq 8 with alpha near the share of positive pairs of so few classes (simple).
+Expected numbers, with intervals and their command: docs/reference/results.md. One fold takes
+seconds of one core. The subjects of the folds are disjoint. Sixteen subjects to train are too few
+for deep networks (deep_*), which cannot be told from raw pixels. Histograms of oriented gradients,
+whitened by what varies within the trained subjects (Déniz et al. 2011, Hatch et al. 2006), make a
+quarter of the errors of pixels, with a trained layer or without (estimated). Losses: Deng et al.
+2019 (arcface), SimPLE paper Eq 8 with alpha near the share of positive pairs of so few classes
+(simple).
 """
 
 from dataclasses import replace

@@ -16,7 +16,7 @@ checkpoint on them is the model: report IJB instead. The classes are spread over
 whatever their number, and each step draws a share of them (_pfc02: .2). Batch sizes are those of
 all processes together. On GPUs without bfloat16, many processes need compute.precision=float32.
 
-Nothing here has been trained by us: docs/results.md has what was measured. Published in
+Nothing here has been trained by us: docs/reference/results.md has what was measured. Published in
 arcface_torch/README.md, %: MFR-ALL, IJB-C TAR@FAR 1e-4 and 1e-5; and hours.
 
                                MFR     1e-4    1e-5    hours

@@ -9,7 +9,7 @@ Closed set (who of ten?) and open set (unseen digits 6 to 9).
 Seconds a run on one CPU core. Closed: a quarter of each class tests; accuracy, calibration and the
 AUROC of the norm as in image/vmf; 15 % of the rest validate and fit the temperature. Open: 0 to 5
 train, retrieval among 6 to 9. It is a table to try things on and no benchmark, hence not in
-docs/results.md: 450 test images tell apart accuracies two points apart.
+docs/reference/results.md: 450 test images tell apart accuracies two points apart.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ images each of 16 of the other classes, or of all of them if there are fewer.
 
 `small` learns from nothing, on a CPU in minutes, and is a beginning for a few thousand plain images
 (signs, glyphs, parts); for photographs take resnet50 with ImageNet weights and a GPU. No number of
-it is in docs/results.md: it depends on the data.
+it is in docs/reference/results.md: it depends on the data.
 """
 
 from __future__ import annotations

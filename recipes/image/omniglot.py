@@ -18,7 +18,7 @@ long gallery vectors), proxy_anchor (Kim et al. 2020), multi_similarity (Wang et
 (nivMF paper Eq 5). Learning rate and steps were chosen with arcface on the last four of the
 training alphabets; there too, in one to four trials each: alpha and the bank's momentum of simple,
 the starting norms of simple and el_nivmf (backbone.gain), proxy_lr_scale of vmf. Measured:
-docs/results.md.
+docs/reference/results.md.
 """
 
 from __future__ import annotations

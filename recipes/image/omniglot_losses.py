@@ -12,9 +12,9 @@ The network, the views and the optimiser are those of image/omniglot, where the 
 the number of steps were chosen with arcface. Every loss ranks by its own geometry. simple_cosine is
 the training of simple with its embeddings compared by cosine, and simple_no_bank is simple on
 the pairs of the batch alone. memvir takes virtual classes from 111 steps on. Measured, but for the
-last seven: docs/results.md.
+last seven: docs/reference/results.md.
 
-Losses: docs/losses.md has the paper of each.
+Losses: docs/reference/losses.md has the paper of each.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ Retrieval: mAP@R % and its standard error.
     arcface             27.4 .2     23.1 .3     40.8 .3
     vmf                 27.2 .1     22.1 .1     38.3 .2
 
-Measured here on mnist, three seeds (docs/results.md): accuracy 98.91, 98.90, 99.07, 99.14 and
-99.02, each within two standard errors of the paper's. Nothing else was measured here.
+Measured here on mnist, three seeds (docs/reference/results.md): accuracy 98.91, 98.90, 99.07, 99.14
+and 99.02, each within two standard errors of the paper's. Nothing else was measured here.
 
 How to read them:
 - The paper's ECE is that of its release, the root of the mean square over bins. It is called ece_l2

@@ -9,11 +9,11 @@
     make results DATA=...
         all folds, seeds and baselines
 
-Expected numbers, with intervals and their commands: docs/results.md. One run takes minutes on one
-core. The speakers of the folds are disjoint. One session per speaker makes the long-term spectrum a
-cue, so that mean normalisation costs much here (variant arcface_cmn): never quote AN4 for
-robustness to the channel. With 43 speakers to train, deep networks overfit (variant ecapa_arcface);
-order statistics of the filterbank do not.
+Expected numbers, with intervals and their commands: docs/reference/results.md. One run takes
+minutes on one core. The speakers of the folds are disjoint. One session per speaker makes the
+long-term spectrum a cue, so that mean normalisation costs much here (variant arcface_cmn): never
+quote AN4 for robustness to the channel. With 43 speakers to train, deep networks overfit (variant
+ecapa_arcface); order statistics of the filterbank do not.
 
 Losses: vMF paper Eq 1 and 8 (softmax, vmf), Deng et al. 2019 (arcface), Wang et al. 2018 (cosface),
 Wang et al. 2019 (multi_similarity), nivMF paper (el_nivmf), SimPLE paper Eq 8 with alpha near the

@@ -14,7 +14,7 @@ DATA may also be a .csv, .tsv or .parquet file, a list, a Kaldi folder or an .rt
 `--label '{label}_*.wav'` takes the speakers from the names of files.
 A fifth of the speakers is held out and never trained on; trials among them are drawn with a seed
 (at most 20,000) and give the EER in the log. No numbers are expected; they depend on the data. For
-comparison: AN4 (54 speakers) in docs/results.md.
+comparison: AN4 (54 speakers) in docs/reference/results.md.
 """
 
 from dataclasses import replace

@@ -12,7 +12,7 @@ Fold k holds out the k-th pair of speakers and trains on the four others
 long-term spectrum vary from word to word, not what tells people apart. So expect little over the
 LDA of two statistics, expect folds to differ by tens of points, and compare methods elsewhere. One
 session and microphone per speaker make the channel a cue (hence no mean normalisation). Measured
-numbers: docs/results.md. A cosine of MFCC means has 27 % EER on all six speakers.
+numbers: docs/reference/results.md. A cosine of MFCC means has 27 % EER on all six speakers.
 """
 
 import sys

@@ -6,9 +6,9 @@
     python benchmarks/speechocean.py --data DATA --out runs/speechocean
         all folds, seeds and peers, with error rates by age and sex
 
-Expected numbers, with intervals and their commands: docs/results.md. The speakers of the folds are
-disjoint, and sexes and bands of age have even shares. There is most likely one session per speaker,
-so the long-term spectrum is a cue: speaker/an4 says what follows.
+Expected numbers, with intervals and their commands: docs/reference/results.md. The speakers of the
+folds are disjoint, and sexes and bands of age have even shares. There is most likely one session
+per speaker, so the long-term spectrum is a cue: speaker/an4 says what follows.
 
 The statistics of the features are those of speaker/an4, how they move between frames, and how
 groups of bands move together. Those of mixture and mixture_arcface are means within 32 kinds of

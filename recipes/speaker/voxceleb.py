@@ -20,9 +20,9 @@ measure.trials.protocol=E_cleaned, for which DATA must hold VoxCeleb1's dev AND 
 GPUs: torchrun --nproc-per-node N -m likeness train ...; batch sizes are those of all processes
 together.
 
-Nothing here has been trained by us: docs/results.md has what was measured. Published, EER % on
-VoxCeleb1-O, E and H. Wen et al. 2023, Table 8, which does not say whether its lists are the cleaned
-ones:
+Nothing here has been trained by us: docs/reference/results.md has what was measured. Published, EER
+% on VoxCeleb1-O, E and H. Wen et al. 2023, Table 8, which does not say whether its lists are the
+cleaned ones:
 
                       O       E       H
     softmax          2.11    2.05    3.76

@@ -1,8 +1,8 @@
 """benchmarks/scorers.py: its own rules derived once more in exact fractions, the scores whose
 answers are counted by hand, and the command itself on a small file.
 
-The packages that it compares are not needed here. What docs/comparing.md says of rules that stand
-in the benchmark, or in Likeness or scikit-learn, is measured again.
+The packages that it compares are not needed here. What docs/explanation/comparing.md says of rules
+that stand in the benchmark, or in Likeness or scikit-learn, is measured again.
 """
 
 from __future__ import annotations
@@ -177,9 +177,9 @@ def test_equal_scores_are_perfect_to_a_count_by_rows_and_to_the_far_where_rates_
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.exists(), reason="the public scores are not beside the checkout")
 def test_the_page_says_what_the_rules_give_for_the_public_scores() -> None:
-    """The tables of docs/comparing.md, where no other package is needed."""
+    """The tables of docs/explanation/comparing.md, where no other package is needed."""
     scorers = importlib.import_module("scorers")
-    page = (ROOT / "docs" / "comparing.md").read_text(encoding="utf-8").splitlines()
+    page = (ROOT / "docs" / "explanation" / "comparing.md").read_text(encoding="utf-8").splitlines()
     scores, labels = scorers.read(SHARED / "data")
     rules = {
         name: peers().SCORERS[name]
@@ -218,9 +218,9 @@ def test_the_page_says_what_the_rules_give_for_the_public_scores() -> None:
 def test_the_page_says_what_changes_of_the_trials_and_the_cost_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The numbers of the first table of docs/comparing.md, rounded as there."""
+    """The numbers of the first table of docs/explanation/comparing.md, rounded as there."""
     scorers = importlib.import_module("scorers")
-    page = (ROOT / "docs" / "comparing.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "comparing.md").read_text(encoding="utf-8")
     checks = page.partition("## What to check")[2].partition("\n## ")[0]
     scorers.changes(*scorers.read(SHARED / "data"))
     printed = {

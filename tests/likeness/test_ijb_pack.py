@@ -1,5 +1,5 @@
-"""IJB from images to the table, by the commands of docs/protocols.md on a small pack: aligned,
-embedded with both views, killed and gone on, 1:1 and 1:N.
+"""IJB from images to the table, by the commands of docs/reference/protocols.md on a small pack:
+aligned, embedded with both views, killed and gone on, 1:1 and 1:N.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     section = (
-        (ROOT / "docs" / "protocols.md")
+        (ROOT / "docs" / "reference" / "protocols.md")
         .read_text(encoding="utf-8")
         .partition("## IJB-B and IJB-C")[2]
         .partition("\n## ")[0]

@@ -1,4 +1,5 @@
-"""The class of docs/many_machines.md in Ray's local engine gives the embeddings of a plain run."""
+"""The class of docs/how-to/many_machines.md in Ray's local engine gives the embeddings of a plain
+run."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow  # Ray starts a cluster of processes
 def test_batches_of_ray_are_embedded_as_by_a_plain_run(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray", reason="pip install 'ray[data]', which takes 240 MB")
-    page = (ROOT / "docs" / "many_machines.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "many_machines.md").read_text(encoding="utf-8")
     block = re.search(r"```python\n(# embed_batches\.py\n.*?)```", page, re.DOTALL)
     assert block is not None
     written: dict[str, type] = {}

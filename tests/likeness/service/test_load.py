@@ -112,7 +112,7 @@ def test_the_client_of_the_docs_asks_a_server(model: Path, files: list[Path]) ->
     from likeness.service.address import Address
     from likeness.service.app import make_app
 
-    text = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "service.md").read_text(encoding="utf-8")
     block = re.search(r"```python\n(# client\.py\n.*?)```", text, re.DOTALL)
     assert block is not None
     client: dict[str, Any] = {}

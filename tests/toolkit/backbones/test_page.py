@@ -1,4 +1,4 @@
-"""docs/backbones.md is what the classes say, and names them all."""
+"""docs/reference/backbones.md is what the classes say, and names them all."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def generator() -> ModuleType:
 
 
 def test_backbones_page_is_what_the_classes_say() -> None:
-    written = (ROOT / "docs" / "backbones.md").read_text(encoding="utf-8")
+    written = (ROOT / "docs" / "reference" / "backbones.md").read_text(encoding="utf-8")
     assert written == generator().page(), (
-        "docs/backbones.md is out of date; run: python docs/make_backbones.py"
+        "docs/reference/backbones.md is out of date; run: python docs/make_backbones.py"
     )
 
 
