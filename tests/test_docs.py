@@ -429,6 +429,25 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "likeness verify" in (reference / "command_line.html").read_text("utf-8")
 
 
+@pytest.mark.slow  # trains a network
+def test_the_pictures_of_the_explanations_can_be_drawn_again(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    script = ROOT / "docs" / "make_explanations.py"
+    done = subprocess.run(
+        [sys.executable, script, "--out", tmp_path, "--repeats", "3"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn == {path.name for path in (ROOT / "docs" / "explanation").glob("*.png")}
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs/explanation").glob("*.md"))
+    for line in ("A, FAR 0.1%: 57.9%", "B, FAR 0.1%: 2.4%", "32 dimensions: draws agree by one"):
+        assert line in done.stdout
+        assert line.rpartition(" ")[2].replace("%", " %") in pages
+
+
 def test_public_names_have_docstrings() -> None:
     assert module_of(ROOT / "docs" / "make_site.py").undocumented() == []
 
