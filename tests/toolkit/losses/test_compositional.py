@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from torch import Tensor
 from toolkit.losses.compositional import DCML
 from toolkit.losses.triplet import MarginLoss
 from toolkit.training.memory import Bank
+
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def batch(seed: int = 0, size: int = 9, dim: int = 6) -> tuple[Tensor, Tensor]:
@@ -59,6 +62,28 @@ def test_dcml_is_the_margin_loss_of_its_composites(
         margin(rows[k], y, None if keys is None else keys[k]).item() for k in range(composites)
     ]
     assert loss(z, y, z_key).item() == pytest.approx(np.mean(values) + 0.7 * sure, rel=1e-9)
+
+
+def test_dcml_equals_its_release() -> None:
+    """The release sums over its four compositors where this takes the mean."""
+    with np.load(GOLDEN / "dcml__dcml.npz", allow_pickle=False) as file:
+        arrays = {
+            key.split("/")[1]: torch.from_numpy(file[key]) for key in file.files if "/" in key
+        }
+    loss = DCML(16, num_parts=4, num_composites=4, margin=0.2, beta=1.2).double()
+    weight, bias = loss.compositors.parameters()
+    weight.data, bias.data = arrays["weights"].flatten(0, 1), arrays["biases"].flatten()
+    z = arrays["embeddings"].requires_grad_()
+    value = loss(z, arrays["labels"])
+    # it adds 1e-8 to squared distances
+    torch.testing.assert_close(4 * value, arrays["loss"], rtol=1e-7, atol=0)
+    for ours, theirs in zip(
+        torch.autograd.grad(4 * value, (z, weight, bias, loss.base.beta)),  # type: ignore[arg-type]
+        ("embeddings", "weights", "biases", "beta"),
+        strict=True,
+    ):
+        expected = arrays[f"grad_{theirs}"].view_as(ours)
+        torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_a_single_part_is_the_margin_loss() -> None:

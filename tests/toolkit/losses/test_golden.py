@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
+from toolkit.losses.graph import GroupLoss, ProxyGML
 from toolkit.losses.hyperbolic import Hyperbolic, exp_map
 from toolkit.losses.intertopk import InterTopK
 from toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace
 from toolkit.losses.proxy import CenterLoss, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus, SoftTriple
 from toolkit.losses.simple import SimPLE
-from toolkit.losses.softmax import Cosine, NormFace, Softmax
+from toolkit.losses.softmax import Cosine, NormFace, NormSoft, Softmax
 from toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -68,6 +69,11 @@ CASES: dict[str, tuple[Any, str, float]] = {
         lambda h, d, c: NormFace(d, c, scale=1 / h["temperature"]),
         "W",
         1e-10,
+    ),
+    "norm_soft__azgo14": (
+        lambda h, d, c: NormSoft(d, c, temperature=h["temperature"]),
+        "W",
+        1e-9,
     ),
     "hyperbolic_c1e-05__vmf_embeddings": (
         lambda h, d, c: Hyperbolic(d, c, c=h["c"], riemannian=True, epsilon=1e-5),
@@ -225,8 +231,28 @@ CASES: dict[str, tuple[Any, str, float]] = {
         "fc",
         1e-10,
     ),
+    # it adds 1e-8 to the softmax's denominator
+    "proxy_gml__proxygml": (
+        lambda h, d, c: ProxyGML(
+            d, c, num_proxies=h["N"], ratio=h["r"], weight=h["weight_lambda"], scale=1.0
+        ),
+        "Proxies",
+        1e-8,
+    ),
+    # it adds 1e-12 to a probability before its logarithm
+    "group_loss__grouploss": (
+        lambda h, d, c: GroupLoss(
+            d,
+            c,
+            temperature=h["temperature"],
+            num_steps=h["num_iter_gtg"],
+            num_anchors=h["num_labeled_points_class"],
+        ),
+        "w",
+        1e-8,
+    ),
 }
-TRANSPOSED = {"W", "fc", "kernel"}  # stored (D, C)
+TRANSPOSED = {"W", "fc", "kernel", "Proxies"}  # stored (D, C)
 # further parameters: ours, and its sign
 OTHERS = {
     "temp": ("tau", -1.0),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from toolkit.losses.proxy import ProxyAnchor
 from toolkit.losses.softmax import NormFace
 
 DIM, CLASSES = 5, 3
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def batch(step: int, size: int) -> tuple[Tensor, Tensor]:
@@ -62,6 +65,29 @@ def anchor_by_loops(pairs: list[Any], vectors: list[Any], scale: float, margin: 
         pull += [math.log1p(sum(own))] if own else []
         push.append(math.log1p(sum(other)))
     return float(np.mean(pull) + np.mean(push))
+
+
+@pytest.mark.parametrize(("name", "factor"), [("softmax", 1.0), ("proxynca", 2.0)])
+def test_memvir_equals_its_release(name: str, factor: float) -> None:
+    """Seven steps with new proxies at each. ProxyNCA's scale is of |z - w|^2 = 2 - 2 cos."""
+    with np.load(GOLDEN / f"memvir_{name}__memvir.npz", allow_pickle=False) as file:
+        arrays = {key: torch.from_numpy(file[key]) for key in file.files if "/" in key}
+        h = json.loads(str(file["hparams"]))
+    num_steps, gap = h["mem_num_step"], h["mem_step_gap"]
+    loss = MemVir(
+        6, 4, scale=factor * h["scale"], num_steps=num_steps, step_gap=gap, batch_size=5
+    ).double()
+    for step in range(7):
+        loss.proxies.data = arrays[f"step{step}/W"].T.contiguous()
+        z = arrays[f"step{step}/embeddings"].requires_grad_()
+        virtual = min(step // (gap + 1), num_steps)
+        assert len(loss.virtual()[0]) == 4 * virtual
+        value = loss(z, arrays[f"step{step}/labels"])
+        torch.testing.assert_close(value, arrays[f"step{step}/loss"], rtol=1e-10, atol=0)
+        gradients = torch.autograd.grad(value, (z, loss.proxies))
+        expected = arrays[f"step{step}/grad_embeddings"], arrays[f"step{step}/grad_W"].T
+        for ours, theirs in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
 @given(

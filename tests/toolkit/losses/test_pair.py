@@ -98,6 +98,11 @@ CASES: dict[str, tuple[Callable[[dict[str, Any], int], nn.Module], float]] = {
         ),
         1e-10,
     ),
+    "snr_triplet__pml": (lambda h, d: SNRTriplet(d, margin=h["margin"]), 1e-10),
+    "snr_triplet_normalised__pml": (
+        lambda h, d: SNRTriplet(d, margin=h["margin"], normalise=True),
+        1e-10,
+    ),
     "triplet_all__pml": (lambda h, d: Triplet(d, margin=h["margin"]), 1e-10),
     "triplet_soft__pml": (lambda h, d: Triplet(d, margin=h["margin"], smooth=True), 1e-10),
     "triplet_hard__pml": (lambda h, d: Triplet(d, margin=h["margin"], mining="hard"), 1e-10),

@@ -103,6 +103,41 @@ def test_triplet_is_its_formula_over_the_mined_triplets(
         assert float(loss(z, y, z_key)) == pytest.approx(expected[reduction], rel=1e-10)
 
 
+def golden(name: str, case: str) -> dict[str, Tensor]:
+    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
+        return {
+            key.split("/")[1]: torch.from_numpy(file[key])
+            for key in file.files
+            if key.startswith(case)
+        }
+
+
+@pytest.mark.parametrize("case", ["close0", "close1"])
+@pytest.mark.parametrize("negatives", ["semihard", "hard"])
+def test_easy_positive_equals_its_release(negatives: Any, case: str) -> None:
+    arrays = golden("epshn__ephn" if negatives == "semihard" else "ephn__ephn", case)
+    z = arrays["embeddings"].requires_grad_()
+    temperature = float(arrays["sigma"])
+    value = EasyPositive(z.shape[1], negatives=negatives, temperature=temperature)(
+        z, arrays["labels"]
+    )
+    torch.testing.assert_close(value, arrays["loss"], rtol=1e-10, atol=0)
+    (grad,) = torch.autograd.grad(value, z)
+    torch.testing.assert_close(grad, arrays["grad_embeddings"], rtol=1e-9, atol=1e-12)
+
+
+def test_the_regulariser_of_snr_equals_that_of_diva_s_release() -> None:
+    """Its anchors are those of the triplets, here each row once."""
+    arrays = golden("snr_triplet_batch_hard__diva", "small0")
+    z = arrays["embeddings"].requires_grad_()
+    value = SNRTriplet(z.shape[1], margin=0.2, mining="batch_hard", zero_mean=0.1)(
+        z, arrays["labels"]
+    )
+    torch.testing.assert_close(value, arrays["loss"], rtol=1e-10, atol=0)
+    (grad,) = torch.autograd.grad(value, z)
+    torch.testing.assert_close(grad, arrays["grad_embeddings"], rtol=1e-9, atol=1e-12)
+
+
 def easy_positive_by_loops(
     rows: Any, keys: Any, y: Any, *, semihard: bool, temperature: float, itself: bool
 ) -> float:
