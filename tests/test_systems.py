@@ -302,7 +302,12 @@ def test_the_policy_of_pads_repeats_what_was_rewarded() -> None:
             parameter -= 0.01 * parameter.grad
     after = loss.policy(state).view(3, 3).log_softmax(1)[range(3), choices]
     assert after.mean() > chosen.mean()
-    assert loss.baseline == pytest.approx(0.05)
+    assert loss.baseline == 1  # the mean of rewards starts at the first
+    loss.choose(better, 0.3)
+    assert loss.baseline == pytest.approx(0.95 * 1 + 0.05 * -1)
+    # means are of what was measured: 8 places, of which three are taken
+    mean = loss.state[10 * 7 + 7 : 10 * 7 + 14]
+    assert mean[0] == pytest.approx((0.3 + 0.5 + 0.3) / 3)
     assert loss.probabilities.sum() == pytest.approx(1)
 
 
@@ -314,7 +319,7 @@ def test_the_measurements_of_pads() -> None:
     of_all = retrieval_metrics(z, labels, ks=pads.KS)
     assert recalls == pytest.approx([of_all[f"recall@{k}"] for k in pads.KS])
     unit = z / np.linalg.norm(z, axis=1, keepdims=True)
-    pairs = [(i, j) for i, j in itertools.product(range(12), repeat=2) if labels[i] == labels[j]]
+    pairs = [(i, j) for i, j in itertools.combinations(range(12), 2) if labels[i] == labels[j]]
     assert within == pytest.approx(np.mean([1 - unit[i] @ unit[j] for i, j in pairs]))
     centres = [unit[labels == label].sum(axis=0) for label in range(3)]
     angles = [

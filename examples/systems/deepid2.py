@@ -18,6 +18,8 @@ Nothing of the training loop is replaced: the system is a loss. toolkit.losses h
 Joint(first=Softmax, second=partial(Contrastive, squared=True)) is DeepID2 with a fixed margin and
 embeddings of length 1. The class here has what that lacks: raw distances, and a margin that moves.
 
+No code of the authors is known to us, so the formulas are tested by loops alone.
+
 Assumed: all pairs of a batch are used, and pairs of one class weigh as much as pairs of two, both
 in the loss and in the choice of the margin. The paper remembers about 200,000 pairs; here 20,000
 are kept. Left out: Joint Bayesian on features of many face patches, which compares faces in

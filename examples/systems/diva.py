@@ -23,7 +23,8 @@ the recipe's Memory. The system is a loss.
 
 Weights of .3, temperature .1, momentum .9 and the three directions of decorrelation are those of
 the authors' code (Confusezius/ECCV2020_DiVA_MultiFeature_DML), and so is the form of the
-correlation. Its weight is 1,500 there, in 128 dimensions for each embedding.
+correlation, which has the value and the gradients of their code (tests/golden). Its weight is 1,500
+there, in 128 dimensions for each embedding.
 
 Assumed: p of a shared triplet is drawn evenly from all other classes, n by distance from the
 classes that remain; p and n of an intra triplet are drawn evenly; shared and intra triplets have

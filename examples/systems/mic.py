@@ -19,11 +19,15 @@ the class encoder learns alone, since the network of this example is not pretrai
 features say nothing. The margin loss has distance-weighted negatives
 (Wu et al. 2017).
 
-Assumed: the two parts that the paper may update one after the other are updated together. 30
-clusters, as far as known for CUB-200-2011 and Cars196. All three embeddings of the last term have
-length 1, as in the code that the authors published for DiVA, from which R's form is taken, too;
-the weight is of neither paper, since the size of the term depends on the dimension. k-means is
-that of features at length 1 (eval.retrieval.clusters).
+The last term is that of the authors' code (Confusezius/ICCV2019_MIC), and so is the way in which
+classes are removed: the numbers of its run are in tests/golden. Elsewhere that code differs. It
+removes classes for its first clusters only, from features of an early layer, and clusters the
+auxiliary embedding as it is after that. The two encoders take turns, each with a batch of its own.
+It has 30 clusters for CUB-200-2011 and 200 for Cars196, and weights of 2,500 and 500.
+
+Assumed: both encoders are updated together, with 30 clusters and a weight that suits the embedding
+here, since the size of the last term depends on the dimension. k-means is that of features at
+length 1 (eval.retrieval.clusters).
 
 A step of the training loop sees embeddings only. The features before the last layer come through a
 hook of torch on the layer that `LAYER` names, and the items of a batch are found by drawing them

@@ -14,7 +14,8 @@ moves to make the bound tight, and the embedding moves to raise it. In each step
 takes `updates` steps of gradient ascent on the batch's distances, and then the network takes one
 with the new critic.
 
-The paper itself was not at hand: this follows its abstract and its idea. Assumed: the bound is that
+The paper itself was not at hand, and no code of its authors is known to us: this follows its
+abstract and its idea. Assumed: the bound is that
 of Jensen and Shannon (as in f-GAN and Deep InfoMax); distances are those of embeddings of length 1;
 the critic has two hidden layers of 32 and is moved by plain gradient ascent, which has no state
 beside the weights. The abstract says that negatives are drawn; here all pairs of a batch are used.
