@@ -53,6 +53,9 @@ Class vectors start at random. The recipe's field `start_at_means=true` turns th
 directions of their classes before the first step, for any loss that has them
 ([measured](results.md#omniglot-losses-added-later)).
 
+Measured beside each other on Omniglot: [twenty losses](results.md#omniglot-twenty-losses), and [the
+losses added later](results.md#omniglot-losses-added-later), with their commands and dates.
+
 ## What the columns mean
 - **paper**: who described the loss, and when.
 - **file**: where the class stands, in `toolkit/losses`.
