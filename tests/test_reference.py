@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 
+import likeness
+from eval.formats.trials import read_scores
+from eval.scoring.templates import read_enrolment
 from likeness.commands.recipes import located
+from likeness.pairs import PairRow, read_pairs
+from toolkit.data.column_names import _NAMES
 from toolkit.training import recipe as recipes
 from toolkit.training.memory import Memory
 
@@ -83,3 +88,60 @@ def test_a_field_that_the_docstring_leaves_out_is_refused() -> None:
 
     with pytest.raises(ValueError, match="second"):
         script("make_recipes").section("odd.", Odd)
+
+
+# ---------------------------------------------------------------- formats
+
+
+def first_block(title: str) -> str:
+    """The first block below a heading of the page of formats."""
+    page = (REFERENCE / "formats.md").read_text(encoding="utf-8")
+    below = page.partition(f"# {title}\n")[2]
+    return below.partition("```text\n")[2].partition("```")[0]
+
+
+def test_the_examples_of_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "ann").mkdir()
+    for name in ("1.flac", "long.flac"):
+        (tmp_path / "ann" / name).touch()
+    (tmp_path / "recordings" / "ann").mkdir(parents=True)
+    (tmp_path / "recordings" / "ann" / "2 of 3.flac").touch()
+    (tmp_path / "meeting.wav").touch()
+
+    def written(name: str, title: str) -> Path:
+        path = tmp_path / name
+        path.write_text(first_block(title), encoding="utf-8")
+        return path
+
+    listed = likeness.items(written("items.txt", "Item lists"))
+    assert [item.id for item in listed] == ["ann/1.flac", "ann-2"]
+    table = likeness.items(written("items.csv", "Tables of items"))
+    assert [(item.label, item.stretch) for item in table] == [("ann", (0.5, 3.25))]
+    assert list(table.column("sex")) == ["f"]
+    (turn,) = likeness.items(written("turns.rttm", "Speaker turns (RTTM)"))
+    assert (turn.label, turn.stretch) == ("ann", (0.46, 3.54))
+    trials = likeness.read_trials(written("trials.txt", "Trial lists"))
+    assert trials.target is not None
+    assert trials.target.tolist() == [True, False]
+    scored, values = read_scores(written("scores.txt", "Score files"))
+    assert scored.enrol_ids == trials.enrol_ids
+    assert values[0] == 0.7130584120750427
+    assert likeness.read_mapping(written("labels.txt", "Two columns"))["ann/2.flac"] == "ann"
+    models = read_enrolment(written("enrolment.txt", "Enrolment"))
+    assert models == {"ann": ("ann/1.flac", "ann/2.flac"), "bob": ("bob/1.flac",)}
+    assert read_pairs(written("pairs.csv", "Pairs of files"))[0].label is True
+    head = first_block("Verdicts, search results and clusters").splitlines()[0]
+    assert tuple(head.split(",")) == PairRow._fields
+    for line in first_block("Kaldi folders").splitlines():
+        name, _, content = line.partition(" ")
+        (tmp_path / name).write_text(content.strip().replace("1.flac", "2.flac") + "\n")
+    (tmp_path / "recordings" / "ann" / "2.flac").touch()
+    (spoken,) = likeness.items(tmp_path)
+    assert (spoken.id, spoken.label, spoken.stretch) == ("ann-1-a", "ann", (0.5, 3.25))
+
+
+def test_the_names_of_columns_are_those_that_are_known() -> None:
+    page = (REFERENCE / "formats.md").read_text(encoding="utf-8")
+    rows = page.partition("| column | type | names |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"\w+", " ".join(row.split("|")[3] for row in rows.split("\n")[2:])))
+    assert named == {name for names in _NAMES.values() for name in names}
