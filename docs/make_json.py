@@ -48,10 +48,15 @@ programs read it. The tests hold real outputs of the commands against the schema
 - Numbers are finite: what has no value is null.
 - Paths are as they were given, and texts are UTF-8.
 
-A file can be checked with any validator of draft 2020-12, such as `jsonschema` of Python:
-```
-pip install jsonschema
-python -m jsonschema -i results.json docs/reference/schemas/results.json
+A file can be checked with any validator of draft 2020-12, such as the package jsonschema of Python:
+```py
+import json
+from pathlib import Path
+
+import jsonschema
+
+schema = json.loads(Path("docs/reference/schemas/results.json").read_text())
+jsonschema.validate(json.loads(Path("results.json").read_text()), schema)
 ```
 """
 
@@ -83,9 +88,7 @@ def _either(words: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def entries(
-    schema: dict[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, dict[str, Any], bool]]:
+def entries(schema: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str, Any], bool]]:
     """Every key of an object with its schema and whether it is always there; those of inner objects
     come after it.
     """

@@ -225,13 +225,13 @@ def answers(
     """The answers of a server with a gallery that keeps media, by the names of the schema."""
     httpx = pytest.importorskip("httpx")
     pytest.importorskip("fastapi")
+    from eval.scoring.origin import Origin
     from eval.thresholds import measure
     from eval.types import Scores
     from likeness.models import load
     from likeness.service.app import make_app
     from likeness.service.examples import Example
     from likeness.service.work import Extras, Service
-    from eval.scoring.origin import Origin
     from toolkit.gallery.exact import ExactGallery
 
     rng = np.random.default_rng(0)

@@ -145,3 +145,24 @@ def test_the_names_of_columns_are_those_that_are_known() -> None:
     rows = page.partition("| column | type | names |")[2].partition("\n\n")[0]
     named = set(re.findall(r"\w+", " ".join(row.split("|")[3] for row in rows.split("\n")[2:])))
     assert named == {name for names in _NAMES.values() for name in names}
+
+
+# ---------------------------------------------------------------- performance
+
+
+def test_the_numbers_of_the_two_minutes_stand_in_the_sections_that_they_name() -> None:
+    page = (REFERENCE / "performance.md").read_text(encoding="utf-8")
+    sections = dict(part.partition("\n")[::2] for part in page.split("\n## ")[1:])
+    table = re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \|[^|]*\| \[(\w+)\]\(#\w+\), ([\d-]+) \|$",
+        sections["In two minutes"],
+        re.MULTILINE,
+    )
+    assert len(table) == 7
+    for question, measured, name, date in table:
+        section = sections[name]
+        assert date in section, question
+        known = set(re.findall(r"\d[\d.,]*\d|\d", section))
+        # The digits of names, as in ResNet34, are left out.
+        numbers = re.findall(r"(?<![\w.])(?:\d[\d.,]*\d|\d)(?![\w.])", measured)
+        assert [number for number in numbers if number not in known] == [], question
