@@ -60,7 +60,7 @@ HEAD = """# Performance
 
 This page says what Likeness costs beside other projects, and beside the least that the machine
 needs. It is for people who want to know how long a job takes, and for people who change code that
-has to stay fast.
+has to stay fast. `make bench` measures everything and writes the tables of the sections.
 
 ## In two minutes
 Machines with two CPU cores and no GPU were measured. These numbers stand in the sections that the
@@ -82,9 +82,8 @@ Training is a matter of the network: the loop itself costs at most 15 % beside i
 ## How to read this page
 Each section has the name of a script in `benchmarks/`. Its tables are what that script prints; some
 scripts print more columns. The first line of a section gives the command, the date and the machine.
-`make bench` runs all scripts with their defaults and writes the tables into this page.
-`python benchmarks/performance.py eval_scoring` runs one of them. The docstring of each script says
-what is measured in detail.
+`make bench` runs all scripts with their defaults, and `python benchmarks/performance.py
+eval_scoring` runs one of them. The docstring of each script says what is measured in detail.
 
 - **ours** is Likeness.
 - **peer** is another project that does the same work.

@@ -161,8 +161,8 @@ def _laid_out(value: Any, depth: int) -> str:
 def section(schema: dict[str, Any], level: str, more: str = "") -> str:
     """One document: what it is, an example and its keys."""
     text = wrapped(f"{schema['description']}{more}")
-    shown = "\n".join(map(example, schema.get("examples", [])))
-    parts = [f"\n{level} {schema['title']}", text, shown, keys(schema)]
+    examples = "\n".join(map(example, schema["examples"]))
+    parts = [f"\n{level} {schema['title']}", text, examples, keys(schema)]
     for name, inner in schema.get("$defs", {}).items():
         parts += [f"\n**{name}**: {inner['description']}\n", keys(inner)]
     return "\n".join(part for part in parts if part) + "\n"

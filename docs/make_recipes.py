@@ -3,7 +3,7 @@
     python docs/make_recipes.py
 
 The fields, their types and defaults are those of the dataclasses that a recipe is made of, and what
-a field means stands in their docstrings. tests/test_docs.py says when the page is out of date.
+a field means stands in their docstrings. tests/test_reference.py says when the page is out of date.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def meanings(cls: Any) -> dict[str, str]:
     doc = inspect.getdoc(cls) or ""
     block = re.search(r"^Attributes:\n((?:    .*\n?|\n)*)", doc, re.MULTILINE)
     text = textwrap.dedent(block[1]) if block else ""
-    found = re.findall(r"^(\w+): ((?:.*\n?)(?:    .*\n?)*)", text, re.MULTILINE)
-    return {name: " ".join(paragraph.split()) for name, paragraph in found}
+    pairs = re.findall(r"^(\w+): ((?:.*\n?)(?:    .*\n?)*)", text, re.MULTILINE)
+    return {name: " ".join(paragraph.split()) for name, paragraph in pairs}
 
 
 def introduction(cls: Any) -> str:
@@ -132,10 +132,10 @@ def written(field: dataclasses.Field[Any]) -> str | None:
 
 def entry(prefix: str, field: dataclasses.Field[Any], hint: Any, meaning: str) -> str:
     """One field: its name with its default, its type and what it means."""
-    default, says = written(field), kind(hint)
-    set_by_text = default is not None and says != "parts by name"
-    shown = f"{prefix}{field.name}{f'={default}' if set_by_text else ''}"
-    text = f"- `{shown}`{f' ({says})' if says else ''}: {meaning}"
+    default, type_text = written(field), kind(hint)
+    set_by_text = default is not None and type_text != "parts by name"
+    name = f"{prefix}{field.name}{f'={default}' if set_by_text else ''}"
+    text = f"- `{name}`{f' ({type_text})' if type_text else ''}: {meaning}"
     return textwrap.fill(
         text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
@@ -147,14 +147,14 @@ def section(prefix: str, cls: Any) -> str:
     Raises:
         ValueError: A field has no meaning in the docstring.
     """
-    hints, said = typing.get_type_hints(cls), meanings(cls)
+    hints, meaning_of = typing.get_type_hints(cls), meanings(cls)
     fields = dataclasses.fields(cls)
-    if missing := [field.name for field in fields if field.name not in said]:
+    if missing := [field.name for field in fields if field.name not in meaning_of]:
         raise ValueError(
             f"{cls.__name__}: {', '.join(missing)} not in its docstring; add them below Attributes"
         )
     title = f"{cls.__name__}" + (f", `{prefix.rstrip('.')}`" if prefix else "")
-    entries = [entry(prefix, field, hints[field.name], said[field.name]) for field in fields]
+    entries = [entry(prefix, field, hints[field.name], meaning_of[field.name]) for field in fields]
     return "\n".join([f"\n## {title}", introduction(cls), "", *entries]) + "\n"
 
 
