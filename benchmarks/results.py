@@ -67,7 +67,8 @@ JOBS: dict[str, list[str]] = {
     ],
     "voxsrc": [
         "-m likeness evaluate {data}/protocols/voxsrc23_val/scores.txt.gz "
-        "--trials {data}/protocols/voxsrc23_val/trials.txt.gz --p-target 0.05 --p-target 0.01",
+        "--trials {data}/protocols/voxsrc23_val/trials.txt.gz --p-target 0.05 --p-target 0.01 "
+        "--p-target 0.001",
         "benchmarks/scorers.py --data {data} --out {out}",
     ],
     "demo": ["-m likeness demo --out {out}"],

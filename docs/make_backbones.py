@@ -515,7 +515,7 @@ IMAGES = (
             partial(EdgeFace, size=size),
             field,
             EDGEFACE,
-            "George et al. 2023; edgeface/backbones/timmfr.py, timm/models/edgenext.py",
+            "George et al. 2023; edgeface's timmfr.py, timm's edgenext.py",
         )
         for size, field in (("xxs", "-"), ("xs", "1.77 M"), ("s", "3.65 M"), ("base", "-"))
     ),

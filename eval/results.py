@@ -63,7 +63,7 @@ def with_bounds(result: Result, bounds: Bounds | None) -> Result:
 
 
 def to_json(results: Sequence[Result], inputs: Mapping[str, str], version: str, **more: Any) -> str:
-    """The results as JSON text of schema "likeness.results/1" (docs/reference/protocols.md).
+    """The results as JSON text of schema "likeness.results/1" (docs/reference/json.md).
     inputs: name -> SHA-256 of every file read; version: of Likeness.
     """
     document = {

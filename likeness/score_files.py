@@ -94,7 +94,7 @@ def evaluate_files(
         score_files: One for each system.
         settings: What is measured and by which rule.
         about: What is known of the score files beside what stands in them.
-        json_file: Results in the schema of docs/reference/protocols.md.
+        json_file: Results in the schema of docs/reference/json.md.
         page: The page to write, if any.
         kept: Where the thresholds are kept, if anywhere.
 

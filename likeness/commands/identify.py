@@ -177,7 +177,7 @@ def identify_files(
         probe_subjects: The same of the probes.
         second_gallery: A gallery apart (G2 of IJB), whose subjects `gallery_subjects` has too.
         memory: The most memory that the work may take, as text.
-        json_file: Results in the schema of docs/reference/protocols.md.
+        json_file: Results in the schema of docs/reference/json.md.
         page: The page to write, if any.
 
     Returns:

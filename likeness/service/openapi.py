@@ -41,6 +41,18 @@ HEALTH = _answers(
         "calibrated": True,
         "gallery": 2,
         "max_bytes": 16777216,
+        "token_for_reading": False,
+        "takes": {
+            "kind": "recordings",
+            "height": None,
+            "width": None,
+            "formats": ["WAV", "FLAC"],
+            "text": "Recordings of 0.1 to 60 s, at any sampling rate and with any number of "
+            "channels.",
+        },
+        "keeps_media": False,
+        "about": "",
+        "examples": 0,
     }
 )
 VERIFY = _answers(
@@ -94,8 +106,8 @@ IDENTIFY = _answers(
         "similarity": "cosine",
         "norm": 9.8,
         "matches": [
-            {"subject": "ann", "score": 0.71, "accepted": True},
-            {"subject": "bob", "score": 0.12, "accepted": False},
+            {"subject": "ann", "score": 0.71, "norm": 10.4, "accepted": True},
+            {"subject": "bob", "score": 0.12, "norm": 9.1, "accepted": False},
         ],
     },
     404,

@@ -323,6 +323,16 @@ def verify(
     assert [entry[1] for entry in ps] == pytest.approx(holm([entry[0] for entry in ps]))
 
 
+def test_the_document_fits_its_schema(whole: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(
+        (ROOT / "docs" / "reference" / "schemas" / "comparison.json").read_text(encoding="utf-8")
+    )
+    jsonschema.Draft202012Validator(schema).validate(
+        json.loads((whole / "comparison.json").read_text())
+    )
+
+
 def test_the_numbers_follow_from_the_score_files(whole: Path) -> None:
     document = json.loads((whole / "comparison.json").read_text())
     assert document["schema"] == "likeness.comparison/1"

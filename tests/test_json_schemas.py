@@ -1,0 +1,342 @@
+"""What the commands and the service give fits the schemas in docs/reference/schemas, of which
+docs/reference/json.md is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import importlib.util
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from eval.calibration import load_calibration
+from likeness.cli import main
+from toolkit.models.checkpoint import save_model
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.training import recipe
+
+jsonschema = pytest.importorskip("jsonschema")
+
+ROOT = Path(__file__).parents[1]
+SCHEMAS = ROOT / "docs" / "reference" / "schemas"
+NAMES = sorted(path.stem for path in SCHEMAS.glob("*.json"))
+TOKEN = "a-token-for-the-tests"
+
+
+def schema(name: str, part: str = "") -> Any:
+    """A schema; part: of service, which answer."""
+    whole = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
+    return whole["$defs"][part] if part else whole
+
+
+def check(document: Any, name: str, part: str = "") -> None:
+    wrong = jsonschema.Draft202012Validator(schema(name, part)).iter_errors(document)
+    assert [f"{error.json_path}: {error.message[:200]}" for error in wrong] == []
+
+
+def likeness(*arguments: object) -> None:
+    with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(io.StringIO()):
+        main([str(argument) for argument in arguments])
+    assert not ended.value.code
+
+
+# ---------------------------------------------------------------- the schemas and the page
+
+
+def test_the_page_is_made_from_the_schemas() -> None:
+    spec = importlib.util.spec_from_file_location("make_json", ROOT / "docs" / "make_json.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    assert sorted(made.ORDER) == NAMES
+    assert (ROOT / "docs" / "reference" / "json.md").read_text(encoding="utf-8") == made.page(), (
+        "docs/reference/json.md is out of date; run: python docs/make_json.py"
+    )
+
+
+def documents(name: str) -> list[tuple[Any, Any]]:
+    """(schema, its example) of everything in a file of schemas."""
+    whole = schema(name)
+    wholes = list(whole["$defs"].values()) if name == "service" else [whole]
+    return [(one, shown) for one in wholes for shown in one["examples"]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_examples_fit_and_other_keys_do_not(name: str) -> None:
+    for part, shown in documents(name):
+        jsonschema.Draft202012Validator.check_schema(part)
+        checked = jsonschema.Draft202012Validator(part)
+        checked.validate(shown)
+        for key in part["required"]:
+            less = copy.deepcopy(shown)
+            del less[key]
+            assert not checked.is_valid(less), key
+        assert not checked.is_valid({**shown, "no_such_key": 1})
+
+
+# ---------------------------------------------------------------- what commands write
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained model: what it thinks of voices does not matter here."""
+    made = recipe.load(str(ROOT / "tests" / "tiny.py"))[0]
+    torch.manual_seed(0)
+    frontend = made.frontend()
+    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
+    embedder = TorchEmbedder(frontend, made.backbone(frontend.dim))
+    save_model(path, embedder, made, similarity="cosine", step=0, metrics={})
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(model: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Embeddings of the voices, trials among them, and scores by two similarities."""
+    made = tmp_path_factory.mktemp("json")
+    likeness("embed", "--items", voices, "--model", model, "--out", made / "e.npz")
+    ids = np.load(made / "e.npz")["ids"].tolist()
+    lines = [
+        f"{first} {second} {int(first.split('/')[0] == second.split('/')[0])}\n"
+        for k, first in enumerate(ids)
+        for second in ids[k + 1 :]
+    ]
+    (made / "trials.txt").write_text("".join(lines))
+    (made / "fewer.txt").write_text("".join(lines[3:]))
+    (made / "groups.txt").write_text(
+        "".join(f"{name} {'fm'[k % 2]}\n" for k, name in enumerate(sorted({*subjects(ids)})))
+    )
+    for name, trials, similarity in (
+        ("a", "trials", "cosine"),
+        ("b", "trials", "euclidean"),
+        ("c", "fewer", "dot"),
+    ):
+        likeness(
+            *("score", "--trials", made / f"{trials}.txt", "--embeddings", made / "e.npz"),
+            *("--similarity", similarity, "--out", made / f"{name}.txt"),
+        )
+    return made
+
+
+def subjects(ids: list[str]) -> Iterator[str]:
+    return (name.split("/")[0] for name in ids)
+
+
+def written(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_results_of_evaluate_identify_and_retrieve(folder: Path) -> None:
+    out = folder / "results.json"
+    scores = [folder / f"{name}.txt" for name in "abc"]
+    more = ["--far", "0.1", "--resamples", "20", "--json", out]
+    likeness("evaluate", *scores, "--groups", folder / "groups.txt", *more)
+    document = written(out)
+    check(document, "results")
+    assert {"groups", "differences", "unpaired"} <= document.keys()
+    assert len(document["differences"]) == 4
+    assert document["unpaired"][0]["only_in_reference"] == 3
+    likeness("evaluate", scores[0], "--quality", "norm", "--embeddings", folder / "e.npz", *more)
+    check(written(out), "results")
+    likeness("evaluate", scores[0], "--llr", "--resamples", "0", "--json", out)
+    check(written(out), "results")
+    assert "cllr" in {result["metric"] for result in written(out)["results"]}
+    for command, *inputs in (
+        ("identify", "--probes", folder / "e.npz", "--gallery", folder / "e.npz"),
+        ("retrieve", "--embeddings", folder / "e.npz", "--quality", "norm"),
+    ):
+        likeness(command, *inputs, "--resamples", "20", "--json", out)
+        check(written(out), "results")
+
+
+def test_thresholds_origins_calibrations_and_fusions(folder: Path) -> None:
+    check(written(folder / "a.txt.origin.json"), "origin")
+    more = ["--resamples", "0", "--save-to", folder / "thresholds.json"]
+    likeness("evaluate", folder / "a.txt", "--far", "0.1", *more)
+    likeness("evaluate", folder / "b.txt", "--far", "0.7", "--guarantee", "0.5", *more)
+    document = written(folder / "thresholds.json")
+    check(document, "thresholds")
+    assert len(document["measured"]) == 2
+    assert any("guarantee" in point for point in document["measured"][0]["points"])
+    calibrated = ["--calibrate", "--out", folder / "calibration.json"]
+    embeddings = ["--trials", folder / "trials.txt", "--embeddings", folder / "e.npz"]
+    likeness("score", *embeddings, "--quality", "log_norm", *calibrated)
+    check(written(folder / "calibration.json"), "calibration")
+    assert len(load_calibration(folder / "calibration.json").weights) == 2
+    fused = ["--fuse", folder / "a.txt", folder / "b.txt"]
+    likeness("score", *fused, "--calibrate", "--out", folder / "fusion.json")
+    check(written(folder / "fusion.json"), "fusion")
+
+
+@pytest.mark.slow
+def test_two_files_and_many_pairs(folder: Path, model: Path, voices: Path) -> None:
+    files = sorted(voices.rglob("*.flac"))[:3]
+    out = folder / "out.json"
+    likeness("verify", *files[:2], "--model", model, "--json", out)
+    check(written(out), "verification")
+    assert written(out)["same"] is None
+    embeddings = ["--trials", folder / "trials.txt", "--embeddings", folder / "e.npz"]
+    likeness("score", *embeddings, "--calibrate", "--out", folder / "plain.json")
+    decided = ["--model", model, "--threshold", "0.5", "--calibration", folder / "plain.json"]
+    likeness("verify", *files[:2], *decided, "--json", out)
+    check(written(out), "verification")
+    assert written(out)["same"] is not None
+    assert written(out)["llr"] is not None
+    listed = folder / "pairs.csv"
+    listed.write_text(f"first,second,label\n{files[0]},{files[1]},1\n{files[0]},absent.wav,0\n")
+    likeness("verify", "--pairs", listed, *decided, "--out", out)
+    check(written(out), "pairs")
+    assert [pair["score"] is None for pair in written(out)["pairs"]] == [False, True]
+
+
+@pytest.mark.slow
+def test_a_search_and_a_check(folder: Path, model: Path, voices: Path) -> None:
+    out = folder / "out.json"
+    gallery = ["--gallery", folder / "people", "--model", model]
+    likeness("gallery", "enrol", voices, *gallery)
+    likeness("gallery", "search", voices, *gallery, "--threshold", "0.5", "--out", out)
+    check(written(out), "found")
+    data = folder / "data"
+    for name in ("ann/1.flac", "ann/2.flac", "bob/1.flac"):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_bytes(sorted(voices.rglob("*.flac"))[0].read_bytes())
+    (data / "bob" / "2.wav").write_bytes(b"no sound")
+    likeness("check", data, "--json", out)
+    check(written(out), "check")
+    assert {"conflict", "unreadable"} <= {found["kind"] for found in written(out)["findings"]}
+
+
+# ---------------------------------------------------------------- what the service answers
+
+
+@pytest.fixture(scope="module")
+def answers(
+    folder: Path, model: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """The answers of a server with a gallery that keeps media, by the names of the schema."""
+    httpx = pytest.importorskip("httpx")
+    pytest.importorskip("fastapi")
+    from eval.scoring.origin import Origin
+    from eval.thresholds import measure
+    from eval.types import Scores
+    from likeness.models import load
+    from likeness.service.app import make_app
+    from likeness.service.examples import Example
+    from likeness.service.work import Extras, Service
+    from toolkit.gallery.exact import ExactGallery
+
+    rng = np.random.default_rng(0)
+    scores = Scores(rng.standard_normal(400), np.arange(400) % 4 == 0)
+    stored, _ = measure(scores, Origin("cosine"), data="demo", fars=[0.1])
+    file = sorted(voices.rglob("*.flac"))[0].read_bytes()
+    loaded = load.load(str(model))
+    extras = Extras(stored, "", [Example("a.flac", file)], True, "A tiny model.")
+    gallery = ExactGallery(tmp_path_factory.mktemp("people"), loaded.meta)
+    service = Service(loaded, gallery, threshold=0.5, extras=extras)
+    plain = Service(loaded)
+    write = {"Authorization": f"Bearer {TOKEN}"}
+    one, two = {"file": file}, {"first": file, "second": file}
+
+    async def ask() -> dict[str, Any]:
+        transport = httpx.ASGITransport(app=make_app(service, token=TOKEN))
+        bare = httpx.ASGITransport(app=make_app(plain, token=TOKEN))
+        async with (
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+            httpx.AsyncClient(transport=bare, base_url="http://localhost") as other,
+        ):
+            enrolled = await client.post(
+                "/enrol", data={"subject": "ann"}, files={"files": file}, headers=write
+            )
+            got = {
+                "enrol": [
+                    enrolled,
+                    await client.put("/gallery/ann", files={"files": file}, headers=write),
+                ],
+                "health": [await client.get("/health"), await other.get("/health")],
+                "thresholds": [await client.get("/thresholds"), await other.get("/thresholds")],
+                "verify": [
+                    await client.post("/verify", files=two),
+                    await other.post("/verify", files=two),
+                ],
+                "identify": [await client.post("/identify", files=one)],
+                "diarise": [
+                    await client.post("/diarise", files=one),
+                    await other.post("/diarise", files=one),
+                ],
+                "gallery": [await client.get("/gallery")],
+                "enrolments": [await client.get("/gallery/ann")],
+                "examples": [await client.get("/examples")],
+                "error": [
+                    await client.post("/verify", files={**two, "second": b"no sound"}),
+                    await client.post("/verify", files=one),
+                    await other.get("/gallery"),
+                    await client.delete("/gallery/ann"),
+                ],
+            }
+            got["removed"] = [await client.delete("/gallery/ann", headers=write)]
+            lines = await client.post("/embed", files=[("files", file), ("files", b"no sound")])
+            return {
+                **{name: [answer.json() for answer in all_] for name, all_ in got.items()},
+                "embed": [json.loads(line) for line in lines.text.splitlines()],
+            }
+
+    try:
+        return asyncio.run(ask())
+    finally:
+        gallery.close()
+
+
+def test_the_service_answers_as_its_schemas_say(answers: dict[str, Any]) -> None:
+    assert answers.keys() | {"faces"} == schema("service")["$defs"].keys()
+    for name, documents_ in answers.items():
+        for document in documents_:
+            check(document, "service", name)
+    assert answers["enrolments"][0]["enrolments"][0]["medium"] == "sound"
+    assert answers["thresholds"][1]["places"] == []
+
+
+def test_faces_are_answered_as_their_schema_says(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    from likeness.models.load import load_to_embed
+    from likeness.service.work import Service
+    from tests.tiny_yunet import network, tiny_yunet
+    from toolkit.data.images import encode
+
+    pixels = np.zeros((96, 128, 3), np.uint8)
+    pixels[32:40, 48:56, 0] = 255
+    photograph = encode(pixels)
+    network(tmp_path / "face.onnx", (112, 112))
+    detector = tiny_yunet(tmp_path / "yunet.onnx")
+    face = f"insightface:{tmp_path / 'face.onnx'}@size=112x112,mean=127.5,std=128"
+    found = Service(load_to_embed(face, detector=detector))
+    check(found.find_faces(photograph), "service", "faces")
+    assert found.find_faces(photograph)["found"] > 0
+
+
+def test_the_examples_of_openapi_fit_too() -> None:
+    pytest.importorskip("fastapi")
+    from likeness.service import openapi
+
+    for name, responses in (
+        ("health", openapi.HEALTH),
+        ("verify", openapi.VERIFY),
+        ("faces", openapi.FACES),
+        ("identify", openapi.IDENTIFY),
+        ("gallery", openapi.GALLERY),
+        ("enrol", openapi.PUT),
+        ("enrolments", openapi.ENROLMENTS),
+        ("removed", openapi.DELETE),
+    ):
+        check(responses[200]["content"]["application/json"]["example"], "service", name)
+        check(responses[429]["content"]["application/json"]["example"], "service", "error")
+    for line in openapi.EMBED[200]["content"]["application/x-ndjson"]["example"].splitlines():
+        check(json.loads(line), "service", "embed")

@@ -1,0 +1,168 @@
+"""The pages of docs/reference that are made from the code say what the code says."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import likeness
+from eval.formats.trials import read_scores
+from eval.scoring.templates import read_enrolment
+from likeness.commands.recipes import located
+from likeness.pairs import PairRow, read_pairs
+from toolkit.data.column_names import _NAMES
+from toolkit.training import recipe as recipes
+from toolkit.training.memory import Memory
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+# A field with its default, as the page of recipes has it.
+PATTERN = r"^- `([\w.]+)=([^`]*)`(?: \(|:)"
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# ---------------------------------------------------------------- recipes
+
+
+def test_the_page_of_recipes_is_what_the_classes_say() -> None:
+    made = script("make_recipes").page()
+    assert (REFERENCE / "recipes.md").read_text(encoding="utf-8") == made, (
+        "docs/reference/recipes.md is out of date; run: python docs/make_recipes.py"
+    )
+
+
+def test_every_default_of_the_page_can_be_set_as_it_stands_there() -> None:
+    page = (REFERENCE / "recipes.md").read_text(encoding="utf-8")
+    plain, _ = recipes.load(located("speaker/folders"))
+    checked = 0
+    for cls in (recipes.Verification, recipes.Classification, recipes.Retrieval):
+        # Other values than the defaults, so that setting a default changes something.
+        measure: Any = cls(plain.items, plain.metrics)  # type: ignore[arg-type]
+        if cls is recipes.Retrieval:
+            measure = cls(plain.items, ks=(3,), num_samples=3, disjoint=False)
+        start = dataclasses.replace(plain, memory=Memory(8, 0.5), measure=measure, seed=7)
+        block = page.partition(f"\n## {cls.__name__},")[2].partition("\n## ")[0]
+        common = page.partition("\n## Recipe\n")[2].partition("\n## Verification")[0]
+        for name, text in re.findall(PATTERN, common + block, re.MULTILINE):
+            if name in ("memory", "measure"):
+                assert getattr(recipes.override(start, [f"{name}={text}"]), name) is None
+                continue
+            value: Any = recipes.override(start, [f"{name}={text}"])
+            owner: Any = None
+            for part in name.split("."):
+                owner, value = value, getattr(value, part)
+            (field,) = (one for one in dataclasses.fields(owner) if one.name == part)
+            default = field.default
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            assert value == default, name
+            checked += 1
+    assert checked > 100
+
+
+def test_a_field_that_the_docstring_leaves_out_is_refused() -> None:
+    @dataclasses.dataclass
+    class Odd:
+        """It has two fields.
+
+        Attributes:
+            first: This one is known.
+        """
+
+        first: int = 0
+        second: int = 0
+
+    with pytest.raises(ValueError, match="second"):
+        script("make_recipes").section("odd.", Odd)
+
+
+# ---------------------------------------------------------------- formats
+
+
+def first_block(title: str) -> str:
+    """The first block below a heading of the page of formats."""
+    page = (REFERENCE / "formats.md").read_text(encoding="utf-8")
+    below = page.partition(f"# {title}\n")[2]
+    return below.partition("```text\n")[2].partition("```")[0]
+
+
+def test_the_examples_of_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "ann").mkdir()
+    for name in ("1.flac", "long.flac"):
+        (tmp_path / "ann" / name).touch()
+    (tmp_path / "recordings" / "ann").mkdir(parents=True)
+    (tmp_path / "recordings" / "ann" / "2 of 3.flac").touch()
+    (tmp_path / "meeting.wav").touch()
+
+    def written(name: str, title: str) -> Path:
+        path = tmp_path / name
+        path.write_text(first_block(title), encoding="utf-8")
+        return path
+
+    listed = likeness.items(written("items.txt", "Item lists"))
+    assert [item.id for item in listed] == ["ann/1.flac", "ann-2"]
+    table = likeness.items(written("items.csv", "Tables of items"))
+    assert [(item.label, item.stretch) for item in table] == [("ann", (0.5, 3.25))]
+    assert list(table.column("sex")) == ["f"]
+    (turn,) = likeness.items(written("turns.rttm", "Speaker turns (RTTM)"))
+    assert (turn.label, turn.stretch) == ("ann", (0.46, 3.54))
+    trials = likeness.read_trials(written("trials.txt", "Trial lists"))
+    assert trials.target is not None
+    assert trials.target.tolist() == [True, False]
+    scored, values = read_scores(written("scores.txt", "Score files"))
+    assert scored.enrol_ids == trials.enrol_ids
+    assert values[0] == 0.7130584120750427
+    assert likeness.read_mapping(written("labels.txt", "Two columns"))["ann/2.flac"] == "ann"
+    models = read_enrolment(written("enrolment.txt", "Enrolment"))
+    assert models == {"ann": ("ann/1.flac", "ann/2.flac"), "bob": ("bob/1.flac",)}
+    assert read_pairs(written("pairs.csv", "Pairs of files"))[0].label is True
+    head = first_block("Verdicts, search results and clusters").splitlines()[0]
+    assert tuple(head.split(",")) == PairRow._fields
+    for line in first_block("Kaldi folders").splitlines():
+        name, _, content = line.partition(" ")
+        (tmp_path / name).write_text(content.strip().replace("1.flac", "2.flac") + "\n")
+    (tmp_path / "recordings" / "ann" / "2.flac").touch()
+    (spoken,) = likeness.items(tmp_path)
+    assert (spoken.id, spoken.label, spoken.stretch) == ("ann-1-a", "ann", (0.5, 3.25))
+
+
+def test_the_names_of_columns_are_those_that_are_known() -> None:
+    page = (REFERENCE / "formats.md").read_text(encoding="utf-8")
+    rows = page.partition("| column | type | names |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"\w+", " ".join(row.split("|")[3] for row in rows.split("\n")[2:])))
+    assert named == {name for names in _NAMES.values() for name in names}
+
+
+# ---------------------------------------------------------------- performance
+
+
+def test_the_numbers_of_the_two_minutes_stand_in_the_sections_that_they_name() -> None:
+    page = (REFERENCE / "performance.md").read_text(encoding="utf-8")
+    sections = dict(part.partition("\n")[::2] for part in page.split("\n## ")[1:])
+    table = re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \|[^|]*\| \[(\w+)\]\(#\w+\), ([\d-]+) \|$",
+        sections["In two minutes"],
+        re.MULTILINE,
+    )
+    assert len(table) == 7
+    for question, measured, name, date in table:
+        section = sections[name]
+        assert date in section, question
+        known = set(re.findall(r"\d[\d.,]*\d|\d", section))
+        # The digits of names, as in ResNet34, are left out.
+        numbers = re.findall(r"(?<![\w.])(?:\d[\d.,]*\d|\d)(?![\w.])", measured)
+        assert [number for number in numbers if number not in known] == [], question
