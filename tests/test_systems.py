@@ -25,7 +25,6 @@ from toolkit.data.batch import Batch
 from toolkit.data.sampling import Sampling
 from toolkit.models import checkpoint, user_files
 from toolkit.training.memory import Memory
-from toolkit.training.plan import plan
 from toolkit.training.recipe import Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.train import Step, fit
@@ -371,24 +370,3 @@ def test_a_system_trains_repeats_and_goes_on(name: str, tmp_path: Path) -> None:
         assert (value == weights[2][key]).all(), f"{key} differs in a resumed run"
     embeddings = likeness.load(tmp_path / "a").embed(digits.items(split="test")[:5])
     assert embeddings.matrix.shape == (5, DIM)
-
-
-def test_the_items_of_a_batch_are_found_again(tmp_path: Path) -> None:
-    shared = system("shared")
-    recipe = small("rankmi", steps=3)
-    planned = plan(recipe, tmp_path)
-    seen: list[Tensor] = []
-
-    def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
-        rows = shared.drawn(planned, run.step)
-        shared.refuse_others(batch, rows)
-        seen.append(torch.from_numpy(planned.labels[rows]))
-        assert (seen[-1] == batch.labels).all()
-        with pytest.raises(ValueError, match="19 of the 20"):
-            shared.refuse_others(Batch(batch.inputs[1:], batch.labels[1:], None), rows)
-        value: Tensor = run.loss(run.embedder.encode(batch.inputs), batch.labels)
-        return value
-
-    fit(recipe, data=tmp_path, out=tmp_path / "run", step=step)
-    assert len(seen) == 3
-    assert not (seen[0] == seen[1]).all()

@@ -4,7 +4,8 @@ Each system is a file of its own with three names. PLAIN is the recipe that it i
 SYSTEM is its own recipe, and `prepare(recipe, data)` gives the recipe with what it has to know of
 the data, and the step that `toolkit.training.train.fit` takes. What a system has to remember
 between steps is a buffer of its loss, so that checkpoints keep it and a resumed run goes on with
-it. All of them run in one process.
+it. All of them run in one process: a step of their own takes the batch as it is, and does not join
+the parts that several processes would have.
 
 The numbers in the files are of 300 steps of a small network that starts from random weights, in one
 run each. They say that a system trains, and not what it is worth: the papers start from networks
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,21 +27,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from likeness.commands.recipes import located
-from toolkit.data.batch import Batch, collate
+from toolkit.data.batch import collate
 from toolkit.data.items import Item
-from toolkit.data.sampling import draws
 from toolkit.losses.mining import Triplets
 from toolkit.losses.triplet import MarginLoss
-from toolkit.parallel import distributed
 from toolkit.training import recipe as recipes
 from toolkit.training.loading import on_device
 from toolkit.training.measure import metrics_of, run_test
-from toolkit.training.plan import Plan, plan
+from toolkit.training.plan import plan
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 from toolkit.training.train import Step, fit
@@ -67,6 +66,8 @@ def main(file: str) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="go on with runs that were stopped")
     options = parser.parse_args()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        parser.exit(2, "the systems of this folder train in one process; start without torchrun\n")
     try:
         lines = [trained(system, name, options) for name in ("plain", "system")]
     except (ValueError, OSError) as error:
@@ -102,31 +103,6 @@ def with_items(step: Callable[..., Tensor], recipe: Recipe, data: Path) -> tuple
     planned = plan(recipe, data)
     recipe = replace(recipe, loss=partial(recipe.loss, num_items=len(planned.items)))
     return recipe, partial(step, planned=planned)
-
-
-def drawn(planned: Plan, step: int) -> NDArray[np.int64]:
-    """The place (B,) among the plan's items of each row of the batch that `fit` gives to a step.
-
-    A batch does not say which items it holds. But how batches are drawn is a function of the seed
-    and the step, so that it can be done again.
-    """
-    recipe = planned.recipe
-    rows = next(draws(planned.labels, recipe.sampling, seed=recipe.seed, start=step, stop=step + 1))
-    return np.array([draw.item for draw in rows])
-
-
-def refuse_others(batch: Batch, items: NDArray[np.int64]) -> None:
-    """Refuse a batch that does not hold exactly the items that were drawn for it.
-
-    Raises:
-        ValueError: Several processes share the batch, or an item could not be read.
-    """
-    if len(batch.labels) != len(items):
-        raise ValueError(
-            f"the batch holds {len(batch.labels)} of the {len(items)} items that were drawn, in "
-            f"{distributed.world()} processes; train this system in one process, and on items that "
-            "can all be read (`likeness check` finds the others)"
-        )
 
 
 @torch.no_grad()

@@ -35,11 +35,14 @@ class Batch(NamedTuple):
         inputs: (B, ...) float32, padded with zeros at the end; of images perhaps uint8.
         labels: (B,) int64.
         lengths: (B,) relative lengths from 0 to 1; None if nothing is padded.
+        places: (B,) int64, which of the training items each row is, as in `Plan.items`; None of a
+            batch that was not drawn from them.
     """
 
     inputs: Tensor
     labels: Tensor
     lengths: Tensor | None
+    places: Tensor | None = None
 
 
 class Draw(NamedTuple):
@@ -53,7 +56,21 @@ class Draw(NamedTuple):
     position: int
 
 
-class Views(torch.utils.data.Dataset[tuple[Array, int] | Bad]):
+class View(NamedTuple):
+    """One row of a training batch.
+
+    Attributes:
+        input: What the network gets, before it is padded (..., S).
+        label: The class number.
+        place: Which of the items it is.
+    """
+
+    input: Array
+    label: int
+    place: int
+
+
+class Views(torch.utils.data.Dataset[View | Bad]):
     """Training views: items that are read and augmented, each with random numbers of its own.
 
     View `draw` is item `draw.item`, read and augmented with generators that are seeded by (seed,
@@ -89,7 +106,7 @@ class Views(torch.utils.data.Dataset[tuple[Array, int] | Bad]):
         """The class number of each item (N,)."""
         return self._labels.array
 
-    def __getitem__(self, draw: Draw) -> tuple[Array, int] | Bad:
+    def __getitem__(self, draw: Draw) -> View | Bad:
         try:
             value = self.kept.get(draw.item) if self.kept is not None else None
             if value is None:
@@ -113,7 +130,7 @@ class Views(torch.utils.data.Dataset[tuple[Array, int] | Bad]):
         if not is_finite(value):
             when = "" if self.augment is None else ", as read or after its augmentation"
             return Bad(self.items[draw.item].id, NOT_FINITE + when)
-        return value, self.labels.item(draw.item)
+        return View(value, self.labels.item(draw.item), draw.item)
 
 
 def collate(inputs: Sequence[Array], labels: Sequence[int] | None = None) -> Batch:
@@ -139,13 +156,14 @@ def collate(inputs: Sequence[Array], labels: Sequence[int] | None = None) -> Bat
     return Batch(torch.from_numpy(stacked), classes, lengths)
 
 
-def collate_views(views: Sequence[tuple[Array, int] | Bad]) -> tuple[Batch | None, list[Bad]]:
+def collate_views(views: Sequence[View | Bad]) -> tuple[Batch | None, list[Bad]]:
     """Separates views into a Batch of the readable ones (None if there are none) and the others."""
     bad = [view for view in views if isinstance(view, Bad)]
     good = [view for view in views if not isinstance(view, Bad)]
     if not good:
         return None, bad
-    return collate([value for value, _ in good], [label for _, label in good]), bad
+    batch = collate([view.input for view in good], [view.label for view in good])
+    return batch._replace(places=torch.tensor([view.place for view in good])), bad
 
 
 _SOCKET_PATH = 100  # bytes; systems allow 103 or 107

@@ -73,7 +73,7 @@ def loader_of(
 
 def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
     """A batch on the device, where the levels of images become float32."""
-    inputs, labels, lengths = (
+    inputs, labels, lengths, places = (
         None if tensor is None else tensor.to(device, non_blocking=True) for tensor in batch
     )
     assert inputs is not None
@@ -81,7 +81,7 @@ def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
     inputs = inputs.float()
     if recipe.compute.channels_last and inputs.ndim == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
-    return Batch(inputs, labels, lengths)
+    return Batch(inputs, labels, lengths, places)
 
 
 def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> None:

@@ -45,7 +45,7 @@ def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
 
     Args:
         run: The run, at the step that is taken.
-        batch: inputs (B, ...), labels (B,) and lengths (B,) on the run's device.
+        batch: inputs (B, ...), labels (B,), lengths (B,) and places (B,) on the run's device.
         recipe: The run's recipe.
 
     Returns:

@@ -232,6 +232,7 @@ def test_forked_workers_read_the_items_of_their_parent() -> None:
     made = [batch for batch, _ in loader]
     assert torch.cat([batch.inputs for batch in made]).flatten().tolist() == list(range(40))
     assert torch.cat([batch.labels for batch in made]).tolist() == [i % 3 for i in range(40)]
+    assert torch.cat([batch.places for batch in made]).tolist() == list(range(40))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from modalities.speaker import audio, folders
 from tests import tiny
 from tests.disk_calls import come_in_order, recorded
 from toolkit.data import shards
-from toolkit.data.batch import Draw, Views
+from toolkit.data.batch import Draw, View, Views
 from toolkit.data.item_checks import label_numbers
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad
@@ -493,7 +493,7 @@ def test_workers_read_the_same_batches(packed: Path, sampling: Sampling) -> None
     labels, numbers = label_numbers(items)[1], shards.shard_numbers(items)
     views = Views(items, labels, audio.read, short, seed=3)
 
-    def read(workers: int) -> list[list[tuple[np.ndarray, int]]]:
+    def read(workers: int) -> list[list[View]]:
         order = draws(labels, sampling, seed=3, start=2, stop=8, shards=numbers)
         return list(
             torch.utils.data.DataLoader(
@@ -504,9 +504,9 @@ def test_workers_read_the_same_batches(packed: Path, sampling: Sampling) -> None
     alone, shared = read(0), read(2)
     assert len(alone) == 6
     for ours, theirs in zip(alone, shared, strict=True):
-        for (a, label_a), (b, label_b) in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(a, b)
-            assert label_a == label_b
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(a.input, b.input)
+            assert (a.label, a.place) == (b.label, b.place)
 
 
 def short(wave: np.ndarray, rng: np.random.Generator, batch_rng: np.random.Generator) -> np.ndarray:

@@ -23,7 +23,8 @@ from torch import nn
 from eval.progress import Report, reported_to
 from likeness.cli import main
 from likeness.models.run import load_model
-from modalities.speaker import folders
+from modalities.speaker import audio, folders
+from toolkit.data.batch import Batch
 from toolkit.data.items import Item
 from toolkit.data.sampling import Sampling
 from toolkit.models import checkpoint
@@ -31,7 +32,7 @@ from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Compute, Recipe, Schedule
 from toolkit.training.run import Plateau, Run, latest
 from toolkit.training.schedules import constant, multistep
-from toolkit.training.train import fit
+from toolkit.training.train import Step, fit
 from toolkit.training.train import step as default_step
 
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -105,6 +106,53 @@ def test_a_run_that_raised_resumes_bit_for_bit(
         for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
     ]
     assert steps == [*range(1, 13), 12]  # every step once, then the final evaluation
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_says_which_items_it_holds(workers: int, voices: Path, tmp_path: Path) -> None:
+    items = list(folders.items(voices, split="train", test_share=0.25))
+    damaged = tmp_path / "damaged.wav"
+    damaged.write_bytes(b"no sound")
+    items[5] = items[5]._replace(path=damaged)
+    numbers = {name: number for number, name in enumerate(sorted({str(i.label) for i in items}))}
+    seen: dict[int, list[int]] = {}
+
+    def checked(stop: int) -> Step:
+        def step(run: Run, batch: Batch, recipe: Recipe) -> torch.Tensor:
+            if run.step == stop:
+                raise RuntimeError("power cut")
+            assert batch.places is not None
+            rows = zip(batch.places.tolist(), batch.inputs, batch.labels.tolist(), strict=True)
+            for place, wave, label in rows:
+                assert label == numbers[str(items[place].label)]
+                expected = audio.read(items[place])
+                np.testing.assert_array_equal(wave[: len(expected)].numpy(), expected)
+                assert not wave[len(expected) :].any()
+            seen[run.step] = batch.places.tolist()
+            return default_step(run, batch, recipe)
+
+        return step
+
+    made = recipe(
+        augment=None,
+        measure=None,
+        sampling=Sampling(8),
+        max_bad_share=0.5,
+        compute=Compute(threads=1, workers=workers),
+        schedule=Schedule(steps=6, save_every=2),
+    )
+    run = partial(fit, made, data=voices, items=items)
+    with pytest.raises(RuntimeError, match="power cut"):
+        run(out=tmp_path / "cut", step=checked(3))
+    run(out=tmp_path / "cut", step=checked(6), resume=True)
+    resumed = dict(seen)
+    run(out=tmp_path / "whole", step=checked(6))
+    assert seen == resumed
+    assert sorted(seen) == [*range(6)]
+    # three batches are an epoch of the 24 items, of which one cannot be read
+    for epoch in ([0, 1, 2], [3, 4, 5]):
+        places = [place for step in epoch for place in seen[step]]
+        assert sorted(places) == [place for place in range(24) if place != 5]
 
 
 @pytest.mark.parametrize(("each", "batch_size"), [(0, 24), (2, 12)])

@@ -286,7 +286,8 @@ def test_views_that_are_not_finite_are_bad_items() -> None:
     views = Views(items, np.zeros(4, np.int64), not_a_number, None, seed=0)
     batch, bad = collate_views([views[draw] for draw in draws()])
     assert batch is not None
-    assert len(batch.labels) == 2
+    assert batch.places is not None
+    assert batch.places.tolist() == [0, 3]
     assert [item.id for item in bad] == ["b", "c"]
 
     def spoils(value: Any, rng: np.random.Generator, batch_rng: np.random.Generator) -> Any:
