@@ -36,6 +36,7 @@ EDGE, DIM = 16, 16
 SETTINGS: dict[str, dict[str, Any]] = {
     "deepid2": {"window": 200},
     "divide_and_conquer": {"num_learners": 2, "every": 4, "divided": 0.7},
+    "drml": {"num_features": DIM},
     "mic": {"num_features": 32, "num_clusters": 3, "every": 4},
     "pads": {"every": 3, "num_bins": 6},
 }
@@ -327,15 +328,128 @@ def test_the_measurements_of_pads() -> None:
     assert between == pytest.approx(np.mean(angles))
 
 
+def test_the_relations_of_drml_are_its_formula() -> None:
+    drml = system("drml")
+    torch.manual_seed(15)
+    network = drml.Relational(5, network=Flat, dim=6, num_branches=3).double()
+    nn.init.normal_(network.join.weight)
+    nn.init.constant_(network.score.bias, -0.7)
+    images = torch.randn(4, 5, dtype=torch.float64)
+    parts = network.parts(images)
+    features = images @ network.network.weight.T
+
+    def layer(of: Any, k: int, row: Tensor) -> Tensor:
+        result: Tensor = of.weight[k] @ row + of.bias[k]
+        return result
+
+    silent = 0
+    for image in range(4):
+        f = features[image].reshape(3, 3)
+        v = [layer(network.node, k, f[k]) for k in range(3)]
+        v = [row / row.square().sum().sqrt() for row in v]
+        result = []
+        for j in range(3):
+            raw = []
+            for i in range(3):
+                edge = layer(network.tells, i, f[i]) - layer(network.listens, j, f[j])
+                raw.append((network.score.weight[0] @ edge + network.score.bias[0]).clamp(min=0))
+            total = sum(raw) or torch.tensor(torch.inf)  # where none tells anything
+            told = sum((s / total) * row for s, row in zip(raw, v, strict=True))
+            silent += not total.isfinite()
+            both = torch.cat((v[j], told))
+            result.append(network.join.weight @ both + network.join.bias)
+        close(parts.features[image], f)
+        close(parts.nodes[image], torch.stack(v))
+        close(parts.embedding[image], torch.cat(result))
+    assert 0 < silent < 12
+    # edges learn from features that get no gradient
+    network.zero_grad()
+    network.shares(parts.features.detach()).square().sum().backward()
+    assert network.tells.weight.grad.abs().max() > 0
+    nn.init.eye_(network.join.weight)
+    close(network(images), parts.nodes.flatten(1) + network.join.bias.repeat(3))
+
+
+class Flat(nn.Linear):
+    """A network of nine features."""
+
+    def __init__(self, in_dim: int) -> None:
+        super().__init__(in_dim, 9, bias=False)
+        self.dim = 9
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return super().forward(x)
+
+
+def test_an_image_of_drml_learns_in_the_branch_that_rebuilds_it_best() -> None:
+    drml = system("drml")
+    torch.manual_seed(16)
+    loss = drml.DRML(6, 4, num_features=9, num_branches=3, weight=2.0, reconstruction=0.7)
+    loss = loss.double()
+    for proxies in (loss.whole.proxies, *(branch.proxies for branch in loss.branches)):
+        nn.init.normal_(proxies)
+    z, features = torch.randn(8, 6).double(), torch.randn(8, 3, 3).double()
+    nodes = torch.nn.functional.normalize(torch.randn(8, 3, 2).double(), dim=2)
+    leaves = [x.requires_grad_() for x in (z, features, nodes)]
+    y = torch.tensor([0, 1, 1, 3, 0, 3, 1, 0])
+
+    def proxy_anchor(rows: list[Tensor], labels: list[int], proxies: Tensor) -> Tensor:
+        pull, push, present = torch.tensor(0.0), torch.tensor(0.0), 0
+        for c, proxy in enumerate(proxies):
+            own: Any = 0.0
+            other: Any = 0.0
+            for row, label in zip(rows, labels, strict=True):
+                cosine = row @ proxy / (row.norm() * proxy.norm())
+                if label == c:
+                    own = own + (-32 * (cosine - 0.1)).exp()
+                else:
+                    other = other + (32 * (cosine + 0.1)).exp()
+            present += c in labels
+            pull = pull + (1 + torch.as_tensor(own)).log()
+            push = push + (1 + torch.as_tensor(other)).log()
+        return pull / present + push / len(proxies)
+
+    total = 2.0 * proxy_anchor([*z], y.tolist(), loss.whole.proxies)
+    members: dict[int, list[int]] = {}
+    for image in range(8):
+        errors = []
+        for k in range(3):
+            rebuilt = loss.decode.weight[k] @ nodes[image, k].detach() + loss.decode.bias[k]
+            errors.append((features[image, k].detach() - rebuilt).square().mean())
+        total = total + 0.7 * sum(errors) / 24
+        members.setdefault(int(np.argmin([float(e.detach()) for e in errors])), []).append(image)
+    for k, images in members.items():
+        rows = [nodes[image, k] for image in images]
+        total = total + proxy_anchor(rows, y[images].tolist(), loss.branches[k].proxies)
+    assert len(members) > 1
+    ours = loss(z, y, features=features, nodes=nodes)
+    close(ours, total)
+    learned = [leaves[0], leaves[2], *loss.parameters()]
+    gradients = [
+        torch.autograd.grad(value, learned, retain_graph=True, allow_unused=True)
+        for value in (ours, total)
+    ]
+    for mine, other in zip(*gradients, strict=True):
+        assert (mine is None) == (other is None)  # of a branch without images
+        if mine is not None:
+            close(mine, other)
+    assert torch.autograd.grad(ours, features, allow_unused=True) == (None,)
+    with pytest.raises(ValueError, match="num_branches=4"):
+        drml.DRML(6, 4, num_features=8)
+
+
 # --- whole systems ---
 
 
 def small(name: str, steps: int = 10) -> Recipe:
     """A system's recipe on scikit-learn's digits, with a network of a thousand weights."""
     recipe: Recipe = system(name).SYSTEM
+    backbone: Any = partial(SFNet, dim=DIM, depth=4, width=4, image_size=EDGE, batch_norm=True)
+    if name == "drml":  # its network is its own, above another
+        backbone = partial(recipe.backbone, network=backbone, dim=DIM)
     return replace(
         recipe,
-        backbone=partial(SFNet, dim=DIM, depth=4, width=4, image_size=EDGE, batch_norm=True),
+        backbone=backbone,
         loss=partial(recipe.loss, **SETTINGS.get(name, {})),
         items=partial(digits.items, split="train", test_share=0.7, validation_share=0.3),
         read=partial(digits.read, edge=EDGE),
@@ -368,5 +482,6 @@ def test_a_system_trains_repeats_and_goes_on(name: str, tmp_path: Path) -> None:
         assert value.isfinite().all(), key
         assert (value == weights[1][key]).all(), f"{key} differs in a second run"
         assert (value == weights[2][key]).all(), f"{key} differs in a resumed run"
-    embeddings = likeness.load(tmp_path / "a").embed(digits.items(split="test")[:5])
+    trust = [FOLDER / "drml.py"] if name == "drml" else []
+    embeddings = likeness.load(tmp_path / "a", trust=trust).embed(digits.items(split="test")[:5])
     assert embeddings.matrix.shape == (5, DIM)

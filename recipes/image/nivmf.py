@@ -42,8 +42,10 @@ Roth et al. 2020; our copy lost their names. Table 2, R@1, R@2 (sop R@10) and NM
     r_512        69.3  79.3  72.1   86.2  91.9  70.3   79.4  90.7  90.6
     r_ibn_512    69.5  80.0  71.0   86.4  92.0  71.3   79.2  90.4  90.2
 
-Of the systems of others in Table 2 that are more than a loss, examples/systems has DeepID2, Divide
-and Conquer, RankMI, MIC, DiVA and PADS, one file each, which run on Omniglot.
+Of the systems of others in Table 2 that are more than a loss, examples/systems has Divide and
+Conquer, RankMI, MIC, DiVA, PADS and DRML, one file each, which run on Omniglot. The row DR-MS cites
+Dutta et al., TAI 2020. DR-MS is a loss of Mohan et al., CVPR 2020, so that this is probably a slip;
+it is MultiSimilarity(base=.7, direction=.3).
 
 Figure 4, omega, prints no numbers. cub200: best where neither part is left out, up to 4 points
 above the ends; our copy lost the panel's title, and its ticks of .65 to .69 fit 512-D

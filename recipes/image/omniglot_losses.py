@@ -130,6 +130,7 @@ RECIPES = {
     "easy_positive": with_loss(EasyPositive),
     "snr_triplet": with_loss(partial(SNRTriplet, zero_mean=0.001)),
     "dcml": with_loss(partial(DCML, mining="distance_weighted")),
+    "dr_ms": with_loss(partial(MultiSimilarity, base=0.7, direction=0.3)),
 }
 
 _RATE = {"optim.lr": Range(1e-3, 1e-2, log=True)}
@@ -173,4 +174,5 @@ RANGES = {
     "easy_positive": _RATE | {"loss.temperature": Range(0.03, 0.3, log=True)},
     "snr_triplet": _RATE | _MARGIN,
     "dcml": _RATE | {"loss.beta": Range(0.4, 1.4)},
+    "dr_ms": {"loss.base": Range(0.2, 0.8), "loss.direction": Range(0.1, 0.5)},
 }

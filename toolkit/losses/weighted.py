@@ -5,6 +5,7 @@ They take the log-sum-exp of an anchor's positives and of its negatives apart.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -16,6 +17,7 @@ from toolkit.losses.mining import mine_multi_similarity
 from toolkit.losses.pairing import (
     Pairs,
     by_anchor,
+    distance,
     log1p_exp,
     masked_lse,
     mean,
@@ -39,9 +41,13 @@ class MultiSimilarity(nn.Module):
         epsilon: A positive is kept if it is less similar than the anchor's most similar negative +
             epsilon, a negative if it is more similar than its least similar positive - epsilon.
             None keeps all pairs.
+        direction: Weight of direction regularization (DR-MS, Mohan et al. 2020), not negative: s_n
+            becomes s_n - direction cos(x_n - x, x_p - x), x the anchor and p its least similar
+            positive; without one, s_n stays. A negative on the positive's side of the anchor is
+            pushed less, and turned away from that side. Published with .3 and base .7.
 
     Raises:
-        ValueError: alpha or beta are not positive.
+        ValueError: alpha or beta are not positive, or direction is negative.
     """
 
     def __init__(
@@ -53,13 +59,16 @@ class MultiSimilarity(nn.Module):
         beta: float = 50.0,
         base: float = 0.5,
         epsilon: float | None = 0.1,
+        direction: float = 0.0,
     ):
         super().__init__()
         if alpha <= 0 or beta <= 0:
             raise ValueError(f"MultiSimilarity: alpha={alpha} and beta={beta} must be positive")
+        if not 0 <= direction < math.inf:
+            raise ValueError(f"MultiSimilarity: direction={direction} must be 0 or more")
         self.dim = dim
         self.alpha, self.beta, self.base = alpha, beta, base
-        self.epsilon = epsilon
+        self.epsilon, self.direction = epsilon, direction
         self.bank: KeyBank | None = None
 
     @checked
@@ -73,8 +82,33 @@ class MultiSimilarity(nn.Module):
         if self.epsilon is not None:
             same, other = mine_multi_similarity(s, same, other, self.epsilon)
         pull = log1p_exp(masked_lse(-self.alpha * (s - self.base), same)) / self.alpha
+        if self.direction:
+            s = s - self.direction * _towards_positive(pairs, s, same)
         push = log1p_exp(masked_lse(self.beta * (s - self.base), other)) / self.beta
         return (pull + push,)
+
+
+_APART = 1e-6  # rows of length 1 that are closer have no direction between them in float32
+
+
+def _towards_positive(pairs: Pairs, s: Tensor, same: Tensor) -> Tensor:
+    """The cosine (B, Q) between the ways from an anchor to a key and to its farthest positive.
+
+    0, without gradient, where the anchor has no positive, or one of the ways no length.
+
+    Args:
+        pairs: Rows of length 1.
+        s: Cosines (B, Q).
+        same: Positives (B, Q).
+    """
+    farthest = s.detach().masked_fill(~same, torch.inf).argmin(1)
+    way: Tensor = pairs.keys[farthest] - pairs.x
+    length = torch.linalg.vector_norm(way, dim=1, keepdim=True)
+    way = way / length.masked_fill(~same.any(1, keepdim=True) | (length < _APART), torch.inf)
+    along = way @ pairs.keys.T - (way * pairs.x).sum(1, keepdim=True)
+    d = distance(pairs.x, pairs.keys)
+    cosine: Tensor = along / d.masked_fill(d < _APART, torch.inf)
+    return cosine
 
 
 class CirclePair(nn.Module):

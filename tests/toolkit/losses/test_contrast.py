@@ -179,6 +179,53 @@ def test_multi_similarity_is_its_formula_over_the_mined_pairs(
     ) == pytest.approx(mean(values), rel=1e-12)
 
 
+@pytest.mark.parametrize("crossed", [False, True])
+@pytest.mark.parametrize("epsilon", [None, 0.1])
+def test_direction_regularization_is_its_formula(epsilon: float | None, crossed: bool) -> None:
+    z, y = batch(3)
+    z.requires_grad_()
+    z_key = batch(4)[0] if crossed else None
+
+    def way(start: Tensor, end: Tensor) -> Tensor:
+        step = end - start
+        return step / step.square().sum().sqrt()
+
+    x = unit(z)
+    keys = x if z_key is None else unit(z_key)
+    total = torch.zeros((), dtype=torch.float64)
+    turned = 0
+    for i in range(10):
+        positive, negative = sides(y, i)
+        c = [float((x[i] @ key).detach()) for key in keys]
+        hardest = min(positive, key=lambda p: c[p], default=None)
+        if epsilon is not None:
+            nearest = max(c[n] for n in negative)
+            least = math.inf if hardest is None else c[hardest]
+            positive = [p for p in positive if c[p] - epsilon < nearest]
+            negative = [n for n in negative if c[n] + epsilon > least]
+        pull = sum((-2 * (x[i] @ keys[p] - 0.7)).exp() for p in positive)
+        push: Any = 0.0
+        for n in negative:
+            s = x[i] @ keys[n]
+            if hardest is not None:
+                s = s - 0.3 * (way(x[i], keys[n]) @ way(x[i], keys[hardest]))
+                turned += 1
+            push = push + (20 * (s - 0.7)).exp()
+        total = total + (1 + torch.as_tensor(pull)).log() / 2
+        total = total + (1 + torch.as_tensor(push)).log() / 20
+    assert turned > 20
+    ours = MultiSimilarity(5, beta=20.0, base=0.7, epsilon=epsilon, direction=0.3)(z, y, z_key)
+    assert ours.item() == pytest.approx(total.item() / 10, rel=1e-12)
+    mine, other = (torch.autograd.grad(value, z)[0] for value in (ours, total / 10))
+    torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("direction", [-0.1, math.nan])
+def test_a_wrong_weight_of_the_direction_is_refused(direction: float) -> None:
+    with pytest.raises(ValueError, match=f"direction={direction}"):
+        MultiSimilarity(5, direction=direction)
+
+
 @pytest.mark.parametrize("case", ["small0", "hard0"])
 def test_multi_similarity_mines_the_reference_pairs(case: str) -> None:
     arrays = golden("multi_similarity_miner__pml", case)

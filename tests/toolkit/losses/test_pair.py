@@ -71,6 +71,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "LiftedStructure": lambda: LiftedStructure(5),
     "LiftedStructure generalised": lambda: LiftedStructure(5, generalised=True),
     "MultiSimilarity": lambda: MultiSimilarity(5),
+    "MultiSimilarity direction": lambda: MultiSimilarity(5, direction=0.3),
     "CirclePair": lambda: CirclePair(5),
     "CirclePair batch": lambda: CirclePair(5, over="batch"),
     "RankedList": lambda: RankedList(5),
