@@ -482,6 +482,6 @@ def test_a_system_trains_repeats_and_goes_on(name: str, tmp_path: Path) -> None:
         assert value.isfinite().all(), key
         assert (value == weights[1][key]).all(), f"{key} differs in a second run"
         assert (value == weights[2][key]).all(), f"{key} differs in a resumed run"
-    trust = [FOLDER / "drml.py"] if name == "drml" else []
+    trust = [FOLDER / "shared.py", FOLDER / "drml.py"] if name == "drml" else []
     embeddings = likeness.load(tmp_path / "a", trust=trust).embed(digits.items(split="test")[:5])
     assert embeddings.matrix.shape == (5, DIM)
