@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from modalities.speaker.features import KaldiFbank
@@ -70,6 +71,10 @@ VARIANTS: dict[str, Recipe] = {
         memory=Memory(30, momentum=0.0),
         sampling=Sampling(batch_size=10, items_per_class=2),
     ),
+    "means": replace(BASE, start_at_means=True),
+    "means_sharded": replace(
+        BASE, start_at_means=True, parallel=replace(BASE.parallel, spread_classes=True)
+    ),
     # DDP refuses a network of which nothing is trained, and is there from the fourth step on
     "thawed": replace(BASE, tuning=Tuning(freeze=("backbone",), freeze_until=3, ema=0.9)),
     "adapted": replace(BASE, tuning=Tuning(lora=LoRA(rank=2, targets=("conv1", "conv2")))),
@@ -94,6 +99,20 @@ def stop_at(where: int, what: Callable[[], None]) -> Callable[[Run, Batch, Recip
         return step(run, batch, recipe)
 
     return stopping
+
+
+def keep_the_start(file: Path) -> Callable[[Run, Batch, Recipe], Tensor]:
+    """A step that writes to a file what this process has of the class vectors before step 0, and of
+    the network's tensors.
+    """
+
+    def keeping(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        if run.step == 0:
+            vectors = {"proxies": run.loss.proxies.detach().clone()}  # type: ignore[operator]
+            save_file({**vectors, **run.embedder.state_dict()}, file)
+        return step(run, batch, recipe)
+
+    return keeping
 
 
 def power_cut() -> None:
@@ -121,6 +140,10 @@ def main(data: Path, out: Path, what: list[str]) -> None:
             # torchrun's, which may come while the sentence is printed
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             fit(recipe, data=data, out=out / "die", step=stop_at(5, die))
+        elif event == "start":
+            distributed.start()
+            file = out / f"{variant}-{distributed.rank()}.safetensors"
+            fit(recipe, data=data, out=out / f"{variant}-start", step=keep_the_start(file))
         elif event == "seeds":
             distributed.start()
             try:

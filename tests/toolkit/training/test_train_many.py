@@ -160,7 +160,8 @@ def alone(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFa
 def two(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes make of each variant, until the second is killed."""
     out = tmp_path_factory.mktemp("two")
-    ended = torchrun(2, voices, out, *variants, "sharded:cut", "whole:seeds", "whole:die")
+    events = ("means:start", "means_sharded:start", "sharded:cut", "whole:seeds", "whole:die")
+    ended = torchrun(2, voices, out, *variants, *events)
     (out / "stderr.txt").write_text(ended.stderr, encoding="utf-8")
     assert (out / "before-the-death").exists(), ended.stderr[-3000:]
     assert ended.returncode != 0
@@ -220,6 +221,31 @@ def test_a_sharded_run_resumes_on_another_number_of_processes(
     assert difference(state_of(alone / "whole"), state_of(two / "sharded")) < allowed(
         alone, "whole"
     )
+
+
+def test_class_vectors_start_at_the_means_as_in_one_process(
+    two: Path, voices: Path, tmp_path: Path
+) -> None:
+    """Also where each process has half of the classes, and turns only those."""
+    with ranks.in_float64():
+        for name in ("whole", "means"):
+            file, recipe = tmp_path / f"{name}.safetensors", ranks.VARIANTS[name]
+            keeping = ranks.keep_the_start(file)
+            fit(recipe, data=voices, out=tmp_path / name, step=keeping)
+    at_random, at_means = (
+        load_file(tmp_path / f"{name}.safetensors") for name in ("whole", "means")
+    )
+    cosine = torch.cosine_similarity(at_means["proxies"], at_random["proxies"])
+    assert cosine.abs().max() < 0.99
+    halves = [load_file(two / f"means_sharded-{rank}.safetensors") for rank in range(2)]
+    wholes = [load_file(two / f"means-{rank}.safetensors") for rank in range(2)]
+    assert [len(half["proxies"]) for half in halves] == [3, 3]  # of 6 classes
+    joined = {**halves[0], "proxies": torch.cat([half["proxies"] for half in halves])}
+    for started in (*wholes, joined):
+        torch.testing.assert_close(started["proxies"], at_means["proxies"], rtol=1e-12, atol=1e-12)
+        assert difference(started, at_random | {"proxies": started["proxies"]}) == 0
+    for half in halves:  # the network is every process's, and as it was made
+        assert difference(half, joined | {"proxies": half["proxies"]}) == 0
 
 
 def test_processes_with_different_seeds_are_refused(two: Path) -> None:
