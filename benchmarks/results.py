@@ -73,7 +73,8 @@ JOBS: dict[str, list[str]] = {
     ],
     "demo": ["-m likeness demo --out {out}"],
     "mnist": [
-        "-m likeness compare image/vmf:mnist --seeds 3 --reference standard "
+        "-m likeness compare image/vmf:mnist --variants standard,hyperbolic,cosine,arcface,vmf "
+        "--seeds 3 --reference standard "
         "--data {data} --out {out}",
     ],
     "omniglot": [

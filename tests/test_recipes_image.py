@@ -121,6 +121,8 @@ def small(recipe: Recipe, own_network: bool) -> Recipe:
     """
     if not own_network and parts_of(recipe)["backbone"]["call"].endswith(".BNInception"):
         recipe = replace(recipe, backbone=ImageResNet)
+    if recipe.tuning.freeze_until:  # of two steps the first
+        recipe = replace(recipe, tuning=replace(recipe.tuning, freeze_until=1))
     parts = parts_of(recipe)
     expected = [
         *TINY,

@@ -144,7 +144,9 @@ def test_the_head_has_table_4_of_the_paper(shared: Path) -> None:
     assert len(rows) == 7
     stated = table_of_head("cars196", "cub200", "sop")
     assert [tuple(row) for row in stated.values()] == rows
-    assert list(stated) == [name for name in LISTED["sop"] if "fixed" not in name]
+    further = VMF_RECIPE["READINGS"]
+    expected = [name for name in LISTED["sop"] if "fixed" not in name and name not in further]
+    assert list(stated) == expected
 
 
 @pytest.mark.parametrize("name", ["cars196", "cub200", "sop"])
@@ -232,6 +234,28 @@ def test_fixed_temperatures_stay_fixed(name: str) -> None:
                 unit = torch.eye(8)[:1]
                 made.proxies.data[0] = unit
                 assert made.logits(unit)[0, 0].item() == pytest.approx(value, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES.values())
+def test_the_papers_letter_of_vmf_has_a_name(name: str) -> None:
+    """A variant changes what its name says, and nothing else of the row."""
+    vmf = LISTED[name]["vmf"]
+    plain = vmf.loss(512, 3)
+    assert (plain.method, plain.sharing, plain.alpha_from) == ("debye", "shared", "norm")
+    for variant, literal in {
+        "vmf_bounds": ("bounds", "shared", "norm"),
+        "vmf_independent": ("debye", "independent", "norm"),
+        "vmf_paper": ("bounds", "independent", "absolute"),
+    }.items():
+        if name in ("mnist", "fashion_mnist") and variant == "vmf_independent":
+            assert variant not in LISTED[name]
+            continue
+        recipe = LISTED[name][variant]
+        loss = recipe.loss(512, 3)
+        assert (loss.method, loss.sharing, loss.alpha_from) == literal
+        assert replace(recipe, loss=vmf.loss) == vmf
+        assert (loss.tau.item(), loss.tau_lr) == (plain.tau.item(), plain.tau_lr)
+        assert loss.concentration == plain.concentration
 
 
 def test_splits_and_batches_are_those_of_appendix_d() -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
+from argparse import Namespace
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +21,13 @@ from torch import Tensor, nn
 
 import likeness
 from eval.retrieval import retrieval_metrics
+from modalities import synthetic_glyphs
 from modalities.image import digits
 from toolkit.backbones.sfnet import SFNet
 from toolkit.data.batch import Batch
 from toolkit.data.sampling import Sampling
 from toolkit.models import checkpoint, user_files
+from toolkit.models.parts import describe
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Recipe, Schedule
 from toolkit.training.run import Run
@@ -458,6 +462,65 @@ def small(name: str, steps: int = 10) -> Recipe:
         schedule=Schedule(steps=steps, save_every=3),
         measure=None,
     )
+
+
+def options(**given: Any) -> Namespace:
+    """What the command of a system parsed."""
+    return Namespace(**{"recipe": "", "set": [], "steps": None, "seed": 0, "resume": False} | given)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_system_takes_data_and_schedule_of_another_recipe(name: str) -> None:
+    shared, module = system("shared"), system(name)
+    asked = options(recipe="image/nivmf:cub200.margin", set=["backbone.dim=64", "optim.lr=3e-5"])
+    other = shared.recipes.load(shared.located(asked.recipe))[0]
+    plain, whole = (shared.chosen(module, kind, asked) for kind in ("plain", "system"))
+    for recipe, own in ((plain, module.PLAIN), (whole, module.SYSTEM)):
+        assert recipe.memory == own.memory
+        described, others = describe(recipe), describe(other)
+        for field in ("schedule", "sampling", "measure", "read", "augment"):
+            assert described[field] == others[field], field
+        assert (described["items"] == others["items"]) == (name != "pads")
+        assert (recipe.backbone.keywords["dim"], recipe.optim.lr) == (64, 3e-5)
+        loss = recipe.loss(64, 5)
+        assert type(loss) is type(own.loss(64, 5))
+    if name == "mic":
+        assert whole.loss(64, 5).auxiliary.in_features == 2048  # below the last layer of ResNet-50
+
+
+def test_settings_of_a_loss_are_the_systems_and_wrong_recipes_are_refused() -> None:
+    shared, mic = system("shared"), system("mic")
+    asked = options(recipe="image/nivmf:cub200.margin", set=["loss.every=7"], steps=20)
+    plain, whole = (shared.chosen(mic, kind, asked) for kind in ("plain", "system"))
+    assert (whole.loss(8, 3).every, plain.loss) == (7, mic.PLAIN.loss)
+    assert (whole.schedule.steps, whole.schedule.warmup_steps) == (20, 2)
+    with pytest.raises(ValueError, match=r"backbone\.fc, which a BNInception has not"):
+        shared.chosen(mic, "plain", options(recipe="image/nivmf:cub200.r_ibn_512"))
+    with pytest.raises(ValueError, match=r"recall@1"):
+        shared.chosen(system("diva"), "system", options(recipe="image/vmf:mnist"))
+    with pytest.raises(ValueError, match="absent"):
+        shared.chosen(mic, "system", options(recipe="image/absent"))
+
+
+@pytest.mark.slow  # trains twice
+@pytest.mark.parametrize("name", NAMES)
+def test_a_system_trains_on_another_recipe(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    synthetic_glyphs.write_glyphs(
+        tmp_path / "images", num_alphabets=6, num_characters=4, num_drawers=6, size=32
+    )
+    network = ["backbone.width=8", "backbone.dim=8", "sampling.batch_size=8", "threads=1"]
+    command = [name, "--recipe", "image/folders:small", "--set", *network, "--steps", "4"]
+    folders = ["--data", str(tmp_path / "images"), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", [*command, *folders])
+    system(name)
+    system("shared").main(str(FOLDER / f"{name}.py"))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[-2:]] == [
+        ["plain", "recall@1"],
+        ["system", "recall@1"],
+    ]
 
 
 def stopping(step: Step, at: int) -> Step:

@@ -153,6 +153,22 @@ PLAIN = replace(shared.OMNIGLOT, loss=shared.MARGIN)
 SYSTEM = replace(PLAIN, loss=MIC)
 
 
+def adapted(recipe: Recipe) -> Recipe:
+    """A recipe of another network, with as many features as go into its last layer."""
+    with torch.device("meta"):  # sizes without weights
+        backbone = recipe.backbone(recipe.frontend().dim)
+    last = getattr(backbone, LAYER.removeprefix("backbone."), None)
+    if not isinstance(last, nn.Linear):
+        raise ValueError(
+            f"MIC needs the features that go into the layer {LAYER}, which a "
+            f"{type(backbone).__name__} has not; choose a recipe with a ResNet or an SFNet"
+        )
+    loss = recipe.loss
+    if (loss.func if isinstance(loss, partial) else loss) is not MIC:
+        return recipe  # of PLAIN, whose loss takes no features
+    return replace(recipe, loss=partial(loss, num_features=last.in_features))
+
+
 prepare = partial(shared.with_items, step)
 
 if __name__ == "__main__":

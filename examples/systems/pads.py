@@ -52,6 +52,7 @@ from toolkit.losses.pairing import distance, pair_up
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 from toolkit.training.train import Step
+from toolkit.training.tune import fit_items, held_out_items
 
 KS = (1, 2, 4, 8)
 METRICS = len(KS) + 3  # recalls, NMI, mean distance within and between classes
@@ -244,10 +245,19 @@ PLAIN = replace(shared.OMNIGLOT, loss=shared.MARGIN, items=ITEMS)
 SYSTEM = replace(PLAIN, loss=PADS)
 
 
+def adapted(recipe: Recipe) -> Recipe:
+    """A recipe whose data set has no validation split: a part of its classes do not train."""
+    return replace(recipe, items=partial(fit_items, items=recipe.items))
+
+
 def prepare(recipe: Recipe, data: Path) -> tuple[Recipe, Step]:
     """The recipe as it is, and the step, which knows the validation items."""
-    validation = partial(recipe.items, split="validation")(data)
-    return recipe, partial(step, validation=validation)
+    assert isinstance(recipe.items, partial)
+    if recipe.items.func is fit_items:
+        validation = held_out_items(data, **recipe.items.keywords)
+    else:
+        validation = partial(recipe.items, split="validation")(data)
+    return recipe, partial(step, validation=list(validation))
 
 
 if __name__ == "__main__":

@@ -90,3 +90,17 @@ def released(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
         f"{name}_released": replace(recipe, augment=partial(FLIP_VIEW))
         for name, recipe in recipes.items()
     }
+
+
+def readings(name: str, simple: Recipe) -> dict[str, Recipe]:
+    """NAME_paper and NAME_learned_angle: SimPLE as the paper has it where its release differs.
+
+    The release's loss is that of `simple`. In the paper (Eq 8) alpha weighs the pairs of one
+    expectation over all pairs, nothing multiplies the loss, and the features are the network's. The
+    text of Sec. 3 has the angular bias learned, which its appendix A and the release keep fixed.
+    """
+    paper = partial(simple.loss, reduction="joint", weight=1.0, features="raw")
+    return {
+        f"{name}_paper": replace(simple, backbone=partial(simple.backbone, dim=512), loss=paper),
+        f"{name}_learned_angle": replace(simple, loss=partial(simple.loss, learn_b_theta=True)),
+    }

@@ -6,6 +6,7 @@ Wen et al., "Pairwise Similarity Learning is SimPLE", ICCV 2023. Variants b_* ar
     likeness train face/ms1mv2:c_simple --data DATA --out runs/c_simple
     likeness train face/ms1mv2:c_scf_arcface init=runs/c_arcface --data DATA --out runs/c_scf
         after c_arcface
+    likeness train face/ms1mv2:c_simple_paper --data DATA --out runs/c_simple_paper
     likeness train face/ms1mv2:b_r3_a0.002_theta0.3 --data DATA --out runs/ablation
         a row of Tables 2 (b_theta .3) and 9
 
@@ -68,6 +69,9 @@ As released (OpenSphere, config/train/ms1m_*.yml):
   a tenth of the rate, a bank of 524,288 keys, eta .999, 128 subjects x 4 images. Polar-like
   features take one output more, 513, so that all embeddings have 512 dimensions. c_simple_released
   has r 2, as its file.
+- c_simple_paper and b_simple_paper have Eq 8 as printed instead: one expectation over all pairs, a
+  factor of 1, raw features. c_simple_learned_angle and b_simple_learned_angle learn b_theta, as the
+  text of Sec. 3 says; appendix A and the release keep it fixed.
 - c_adaface: its augmentation, 26 epochs, a tenth after 12, 20 and 24, weight decay 1e-4 (AdaFace
   README_TRAIN.md).
 - insightface_r100: configs/ms1mv2_r100.py, 128 x 8 images, 20 epochs, (1 - x)^2 (PolyScheduler),
@@ -90,7 +94,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from _shared import aligned, by_cosine, released, simple, with_512
+from _shared import aligned, by_cosine, readings, released, simple, with_512
 
 from modalities.face.augment import FLIP_VIEW
 from toolkit.backbones.iresnet import IResNet
@@ -229,6 +233,8 @@ RECIPES = {
     "insightface_r100": INSIGHTFACE,
     "b_simple": setting_b(SIMPLE),
     "b_simple_cosine": setting_b(by_cosine(SIMPLE)),
+    **readings("c_simple", SIMPLE),
+    **readings("b_simple", setting_b(SIMPLE)),
     **TABLE_4,
     **ablation(),
     **released({**TABLE_5, **TABLE_4}),

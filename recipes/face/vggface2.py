@@ -5,6 +5,8 @@ Wen et al., "Pairwise Similarity Learning is SimPLE", ICCV 2023: every loss of T
 
     likeness train face/vggface2:simple --data DATA --out runs/simple
     likeness compare face/vggface2 --variants simple,sphereface2,arcface --data DATA --out runs/a
+    likeness compare face/vggface2 --variants simple,simple_paper,simple_learned_angle
+        --data DATA --out runs/readings
     likeness train face/vggface2:cosface_star_m0.1 loss.b_theta=0.5 --data DATA --out runs/star
         the rest of Table 10
 
@@ -63,6 +65,9 @@ As released, since the paper does not say (OpenSphere, config/train/sec31/vggfac
   means, b from -10 at a tenth of the rate, loss x 500, polar-like features, a bank of 524,288 keys
   with eta .999, 128 subjects x 4 images, clipped at 100. Polar-like features take one output more,
   513, so that all embeddings have 512 dimensions.
+- simple_paper has Eq 8 as printed in place of the release's two means, factor and features: one
+  expectation over all pairs, a factor of 1, raw features. simple_learned_angle learns b_theta, as
+  the text of Sec. 3 says; appendix A and the release keep it fixed.
 
 NOT printed or released, and ours:
 - Scale 30 of NormFace; Circle .25 and 256, CurricularFace .5 and 64 (their papers'); CE and CE*
@@ -78,7 +83,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from _shared import aligned, by_cosine, released, simple, with_512
+from _shared import aligned, by_cosine, readings, released, simple, with_512
 
 from toolkit.backbones.sfnet import SFNet
 from toolkit.losses.adaptive import CircleSoftmax, CurricularFace
@@ -137,6 +142,7 @@ BY_PROXIES = {name: replace(ARCFACE, loss=loss) for name, loss in TABLE_3.items(
 RECIPES = {
     "simple": SIMPLE,
     "simple_cosine": by_cosine(SIMPLE),
+    **readings("simple", SIMPLE),
     **BY_PROXIES,
     **released(BY_PROXIES),
     **{name: replace(ARCFACE, loss=loss) for name, loss in TABLE_10.items()},
