@@ -5,7 +5,9 @@
     python examples/run_figures.py norms --baseline runs/cosine --run runs/el_nivmf \\
         --correct recall@1 --out nivmf_fig9.png
     python examples/run_figures.py ordered --recipe image/omniglot_losses:el_nivmf --data DATA \\
-        --run runs/el_nivmf --out nivmf_fig11.png
+        --run runs/el_nivmf --training --out nivmf_fig11.png
+    python examples/run_figures.py extremes --recipe image/vmf:mnist.cosine --data DATA \\
+        --run runs/mnist/mnist.cosine/seed-0 --out vmf_fig1.png
 
 - `sphere` shows embeddings in three dimensions of the test items, in the colours of their classes
   (Scott et al. 2021, Fig. 4). Each VARIANT=RUN is a panel.
@@ -14,6 +16,10 @@
   `likeness train` and `likeness compare` write.
 - `ordered` shows test images of a few classes, one class a row, from the lowest to the highest norm
   (Kirchhof et al. 2022, Fig. 11).
+- `extremes` shows the test images of the lowest norms, and below them those of the highest (Scott
+  et al. 2021, Fig. 1, 3 and 6 to 10; Kirchhof et al. 2022, Fig. 6 and 10).
+
+With --training these two take the images that were trained on, as Kirchhof et al. do.
 """
 
 from __future__ import annotations
@@ -38,20 +44,24 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt  # the back end comes first
 
 
-def tested(recipe: Recipe, data: Path) -> Items:
-    """Return the test items of a recipe.
+def items_of(recipe: Recipe, data: Path, training: bool = False) -> Items:
+    """Return the test items of a recipe, or its training items.
 
     Raises:
         ValueError: The recipe is measured by trials, which have no classes.
     """
     if not isinstance(recipe.measure, Classification | Retrieval):
         raise ValueError("the recipe has no test items with classes; take one of images")
+    if training:
+        return Items.of(recipe.items(data))
     return Items.of(recipe.measure.items(data))
 
 
-def embedded(recipe: Recipe, run: Path, data: Path) -> tuple[Items, NDArray[np.float32]]:
-    """Return the test items of a run, and their raw embeddings (N, D)."""
-    items = tested(recipe, data)
+def embedded(
+    recipe: Recipe, run: Path, data: Path, training: bool = False
+) -> tuple[Items, NDArray[np.float32]]:
+    """Return the test items of a run, or its training items, and their raw embeddings (N, D)."""
+    items = items_of(recipe, data, training)
     loaded = load_embedder(run, of_data(recipe, data))
     return items, embed(loaded.embedder, items, loaded.read, batch_size=256)[0].matrix
 
@@ -111,22 +121,82 @@ def norms(baseline: Path, run: Path, correct: str, out: Path) -> tuple[float, fl
     return float(sizes[right].mean()), float(sizes[~right].mean())
 
 
-def ordered(recipe: Recipe, run: Path, data: Path, out: Path, num_classes: int) -> list[list[str]]:
+def ordered(
+    recipe: Recipe, run: Path, data: Path, out: Path, *, num: int, training: bool = False
+) -> list[list[str]]:
     """Draw images of a few classes, each row from the lowest to the highest norm.
+
+    Args:
+        recipe: Whose items and reading are taken.
+        run: The run's folder.
+        data: The data.
+        out: The PNG file.
+        num: The number of classes.
+        training: Whether training images are drawn in place of test images.
 
     Returns:
         The ids that were drawn, row by row.
     """
-    items, matrix = embedded(recipe, run, data)
+    items, matrix = embedded(recipe, run, data, training)
     sizes = np.linalg.norm(matrix, axis=1)
     labels = np.array([item.label for item in items])
     names = np.unique(labels)
-    chosen = np.random.default_rng(0).permutation(names)[:num_classes]
+    chosen = np.random.default_rng(0).permutation(names)[:num]
     rows = [np.flatnonzero(labels == name) for name in chosen]
     rows = [row[np.argsort(sizes[row], kind="stable")] for row in rows]
     rows = [
         row[np.linspace(0, len(row) - 1, min(10, len(row))).round().astype(int)] for row in rows
     ]
+    return draw(recipe, items, sizes, rows, out)
+
+
+def extremes(
+    recipe: Recipe, run: Path, data: Path, out: Path, *, num: int, training: bool = False
+) -> list[list[str]]:
+    """Draw the images of the lowest norms in rows of eight, and below those of the highest.
+
+    Args:
+        recipe: Whose items and reading are taken.
+        run: The run's folder.
+        data: The data.
+        out: The PNG file.
+        num: How many of both.
+        training: Whether training images are drawn in place of test images.
+
+    Returns:
+        The ids that were drawn, row by row; lowest norms first in each half.
+    """
+    items, matrix = embedded(recipe, run, data, training)
+    sizes = np.linalg.norm(matrix, axis=1)
+    order = np.argsort(sizes, kind="stable")
+    num = min(num, len(order) // 2)
+    rows = [
+        half[start : start + 8]
+        for half in (order[:num], order[len(order) - num :])
+        for start in range(0, num, 8)
+    ]
+    return draw(recipe, items, sizes, rows, out)
+
+
+def draw(
+    recipe: Recipe,
+    items: Items,
+    sizes: NDArray[np.float32],
+    rows: list[NDArray[np.int64]],
+    out: Path,
+) -> list[list[str]]:
+    """Draw rows of images, each under its norm.
+
+    Args:
+        recipe: Reads the images.
+        items: All items.
+        sizes: Their norms (N,).
+        rows: The places of the items that are drawn, row by row.
+        out: The PNG file.
+
+    Returns:
+        The ids that were drawn, row by row.
+    """
     width = max(map(len, rows))
     figure, panels = plt.subplots(
         len(rows),
@@ -151,7 +221,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Draw the figure that the command names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="figure", required=True)
-    for name in ("sphere", "norms", "ordered"):
+    for name in ("sphere", "norms", "ordered", "extremes"):
         command = commands.add_parser(name)
         command.add_argument("--out", type=Path, required=True, help="the PNG file")
         if name != "norms":
@@ -166,7 +236,13 @@ def main(arguments: list[str] | None = None) -> None:
             command.add_argument("--baseline", type=Path, required=True)
             command.add_argument("--correct", default="correct", help="a column of test.npz")
         if name == "ordered":
-            command.add_argument("--classes", type=int, default=4)
+            command.add_argument("--classes", dest="num", type=int, default=4)
+        if name == "extremes":
+            command.add_argument(
+                "--images", dest="num", type=int, default=32, help="of either kind"
+            )
+        if name in ("ordered", "extremes"):
+            command.add_argument("--training", action="store_true", help="images trained on")
     given = parser.parse_args(arguments)
     if given.figure == "sphere":
         panels = dict(panel.split("=", 1) for panel in given.panels)
@@ -177,7 +253,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"mean norm where the baseline is right {right:.4g}, where it is wrong {wrong:.4g}")
     else:
         recipe = recipes.load(located(given.recipe))[0]
-        ordered(recipe, given.run, given.data, given.out, given.classes)
+        images = ordered if given.figure == "ordered" else extremes
+        images(recipe, given.run, given.data, given.out, num=given.num, training=given.training)
     print(given.out)
 
 

@@ -90,7 +90,7 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     digits.write(data)
     made = replace(recipes.load(located(recipe))[0], schedule=Schedule(steps=3, save_every=3))
     fit(made, data=data, out=out)
-    rows = drawn.ordered(made, out, data, figure, 2)
+    rows = drawn.ordered(made, out, data, figure, num=2)
     assert figure.read_bytes()[:4] == b"\x89PNG"
     items, matrix = drawn.embedded(made, out, data)
     norms = dict(zip(items.ids, np.linalg.norm(matrix, axis=1), strict=True))
@@ -100,6 +100,17 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
         assert len(row) == 10
         assert len({labels[name] for name in row}) == 1
         assert [norms[name] for name in row] == sorted(norms[name] for name in row)
+    for training in (False, True):
+        figure.unlink()
+        rows = drawn.extremes(made, out, data, figure, num=10, training=training)
+        assert figure.read_bytes()[:4] == b"\x89PNG"
+        items, matrix = drawn.embedded(made, out, data, training)
+        shown = made.items(data) if training else made.measure.items(data)
+        assert list(items.ids) == [item.id for item in shown]
+        by_norm = [items.ids[place] for place in np.argsort(np.linalg.norm(matrix, axis=1))]
+        assert list(map(len, rows)) == [8, 2, 8, 2]
+        assert [*rows[0], *rows[1]] == by_norm[:10]
+        assert [*rows[2], *rows[3]] == by_norm[-10:]
     with pytest.raises(ValueError, match=r"32 dimensions; train with backbone\.dim=3"):
         drawn.sphere({"arcface": out}, "image/demo", data, figure, 100)
     flat = tmp_path / "flat.py"
