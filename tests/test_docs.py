@@ -317,7 +317,10 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
             (tmp_path / "clone" / file_of(file)).write_text(file.text, encoding="utf-8")
         assert not problem(arguments, tmp_path / "clone")
     elif name == "python":
-        source = (ROOT / arguments[0]).read_text(encoding="utf-8")
+        script = ROOT / arguments[0]
+        source = script.read_text(encoding="utf-8")
+        if "\nimport shared\n" in source:  # where the scripts of one folder have their command
+            source += script.with_name("shared.py").read_text(encoding="utf-8")
         for option in (
             argument.partition("=")[0] for argument in arguments[1:] if argument.startswith("--")
         ):

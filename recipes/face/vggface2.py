@@ -4,7 +4,9 @@ Wen et al., "Pairwise Similarity Learning is SimPLE", ICCV 2023: every loss of T
 10, the generalised product with proxies.
 
     likeness train face/vggface2:simple --data DATA --out runs/simple
-    likeness compare face/vggface2 --variants simple,sphereface2,arcface --data DATA --out runs/a
+    likeness compare face/vggface2 --variants simple,sphereface2,arcface
+        --allow-different sampling --data DATA --out runs/a
+        SimPLE's batches have four images of a subject
     likeness compare face/vggface2 --variants simple,simple_paper,simple_learned_angle
         --data DATA --out runs/readings
     likeness train face/vggface2:cosface_star_m0.1 loss.b_theta=0.5 --data DATA --out runs/star
