@@ -494,7 +494,7 @@ def test_settings_of_a_loss_are_the_systems_and_wrong_recipes_are_refused() -> N
     plain, whole = (shared.chosen(mic, kind, asked) for kind in ("plain", "system"))
     assert (whole.loss(8, 3).every, plain.loss) == (7, mic.PLAIN.loss)
     assert (whole.schedule.steps, whole.schedule.warmup_steps) == (20, 2)
-    with pytest.raises(ValueError, match=r"backbone\.fc, which a BNInception has not"):
+    with pytest.raises(ValueError, match=r"backbone\.fc, which a BNInception lacks"):
         shared.chosen(mic, "plain", options(recipe="image/nivmf:cub200.r_ibn_512"))
     with pytest.raises(ValueError, match=r"recall@1"):
         shared.chosen(system("diva"), "system", options(recipe="image/vmf:mnist"))

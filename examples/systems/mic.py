@@ -161,7 +161,7 @@ def adapted(recipe: Recipe) -> Recipe:
     if not isinstance(last, nn.Linear):
         raise ValueError(
             f"MIC needs the features that go into the layer {LAYER}, which a "
-            f"{type(backbone).__name__} has not; choose a recipe with a ResNet or an SFNet"
+            f"{type(backbone).__name__} lacks; choose a recipe with a ResNet or an SFNet"
         )
     loss = recipe.loss
     if (loss.func if isinstance(loss, partial) else loss) is not MIC:

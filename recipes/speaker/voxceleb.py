@@ -54,7 +54,8 @@ and scales of the baselines (the field's), the bank (16,384 keys, eta .999), b's
 are a shuffled pass. Where the paper and its release for faces differ, simple has Eq 8 with the
 release's two means. simple_paper has one expectation over all pairs, as Eq 8 is printed;
 simple_learned_angle learns b_theta, as the text of Sec. 3 says; simple_released has the release's
-factor of 500 and its polar-like features too, which take one output more.
+factor of 500, its gradients clipped at 100, and its polar-like features, which take one output
+more.
 
 WeSpeaker's, conf/resnet.yaml and ecapa_tdnn.yaml:
 - Two GPUs x 128 = 256 a step, rate .1 x 256 / 64 = .4 -> 2e-4 (its bin/train.py scales .1 -> 5e-5
@@ -202,6 +203,7 @@ RECIPES = {
         SIMPLE,
         backbone=partial(SIMPLE.backbone, dim=257),
         loss=partial(SIMPLE.loss, weight=500.0, features="polarlike"),
+        optim=replace(SIMPLE.optim, grad_clip=100.0),
     ),
     "softmax": replace(MARGIN, loss=Softmax),
     "a_softmax": replace(MARGIN, loss=partial(SphereFace, margin=4)),

@@ -247,11 +247,11 @@ class SimPLE(nn.Module):
     @property
     def similarity(self) -> str:
         """The name by which eval.similarity scores these embeddings."""
-        return (
-            "cosine"
-            if self.product == "cosine"
-            else f"simple:{min(max(float(self.b_theta), -1.0), 1.0):.6g}"
-        )
+        if self.product == "cosine":
+            return "cosine"
+        b_theta = self.b_theta
+        value = b_theta.item() if isinstance(b_theta, Tensor) else b_theta
+        return f"simple:{min(max(value, -1.0), 1.0):.6g}"
 
     def _compared(self, z: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """What the product is taken of: z (B, D) and keys (Q, D) after `features` and `product`."""
