@@ -140,7 +140,7 @@ def test_commands_of_scripts_name_what_exists(command: list[str]) -> None:
         variants = listed(recipe.partition(":")[0])
         panels = [text.partition("=")[0] for text in command if text.startswith("mnist.")]
         assert {*filter(None, [recipe.partition(":")[2]]), *panels} <= {*variants}
-    if "examples/systems/" in command[1]:
+    if "examples/systems/" in command[1] and "--recipe" in command:
         system, shared = (
             user_files.run(ROOT / path, anew=False)
             for path in (command[1], "examples/systems/shared.py")

@@ -240,6 +240,11 @@ SYSTEM = replace(
 )
 
 
+def adapted(recipe: Recipe) -> Recipe:
+    """No other recipe is taken: the relations between the branches are a network of their own."""
+    raise ValueError("DRML has a network of its own, so that it takes no --recipe; leave it out")
+
+
 def prepare(recipe: Recipe, data: Path) -> tuple[Recipe, Step]:
     """The recipe as it is, and the step."""
     return recipe, step

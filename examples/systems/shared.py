@@ -7,9 +7,9 @@ between steps is a buffer of its loss, so that checkpoints keep it and a resumed
 it. All of them run in one process: a step of their own takes the batch as it is, and does not join
 the parts that several processes would have.
 
-Each system also trains on the data, the network and the schedule of another recipe, beside the
-plain loss on the same. So the systems of the nivMF paper's Table 2 are trained at the paper's size,
-where the network starts from ImageNet's weights:
+Each system but DRML, whose network is its own, also trains on the data, the network and the
+schedule of another recipe, beside the plain loss on the same. So the systems of the nivMF paper's
+Table 2 are trained at the paper's size, where the network starts from ImageNet's weights:
 
     python examples/systems/divide_and_conquer.py --recipe image/nivmf:cub200.margin
         --set backbone.weights=resnet50.pth loss.every=104 loss.divided=0.95
