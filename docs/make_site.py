@@ -147,7 +147,7 @@ def indexed() -> str:
     for section in text.split("\n## ")[1:]:
         title = section.partition("\n")[0]
         pages = re.findall(r"\]\(([\w/-]+)\.md\)", section)
-        if title == "Look up":
+        if title == "Reference":
             made = ["command_line", *("python_" + part.replace(".", "_") for part in PARTS)]
             pages += [f"reference/{name}" for name in made]
         contents += ["```{toctree}", ":hidden:", f":caption: {title}", *pages, "```", ""]
