@@ -68,6 +68,7 @@ RUN = (
     "docs/how-to/adapt_head.md",
     "docs/how-to/deployment.md",
     "docs/how-to/export.md",
+    "docs/how-to/small_image.md",
     "docs/reference/embeddings.md",
     "docs/how-to/galleries.md",
     "docs/how-to/service.md",
@@ -148,7 +149,7 @@ def ran(
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("docs")
     practice = module_of(ROOT / "examples" / "practice_data.py")
-    practice.write(folder, files=3, seconds=(0.6, 0.9))
+    practice.write(folder, files=3, seconds=(1.05, 1.3))
     write_photographs(folder)
     (folder / "recipes").symlink_to(ROOT / "recipes")
     threads = torch.get_num_threads()
