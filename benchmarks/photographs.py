@@ -25,7 +25,7 @@ Needs: an SCRFD file. The source archive of scrfd 0.3.0 on PyPI has models/scrfd
     solvay_conference_1927.jpg, gauss.png and newton.png of the archive of scrfd. Nothing of this is
     in the repository.
 Takes: about fifteen minutes of one core.
-Gives: section "What was measured" of docs/tutorials/photographs.md.
+Gives: docs/reference/photographs.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Measures: astronaut.png turned by EXIF, in grey, with alpha, with CMYK and so on
     in large pictures; the mean distance of the five points from those of the original, in percent
     of the distance of the eyes. benchmarks/photographs.py says what is needed.
 Takes: a minute of one core.
-Gives: a paragraph of "What was measured" in docs/tutorials/photographs.md.
+Gives: a paragraph of "Detection" in docs/reference/photographs.md.
 """
 
 from __future__ import annotations

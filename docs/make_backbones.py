@@ -80,8 +80,8 @@ The tables below have these columns in common:
 - **source** is the paper, and the file of another project that has the network.
 
 Four more have no size of their own, and are not in the tables. `External` takes a network of
-another project ([own_networks.md](../tutorials/own_networks.md)). `Head` and `ScoreNorm` take the
-embeddings of another network ([fine_tuning.md](../how-to/fine_tuning.md)). `Beside` joins the
+another project ([own_networks.md](../how-to/own_networks.md)). `Head` and `ScoreNorm` take the
+embeddings of another network ([adapt_head.md](../how-to/adapt_head.md)). `Beside` joins the
 embeddings of several networks into one.
 
 ## Speech

@@ -143,7 +143,7 @@ class Evaluation:
                 .safetensors file. For all other models a file of any name that ends in .json.
             data: what the trials are called; by default the name of their list.
             guarantee: a confidence such as 0.95, with which each FAR is then kept over subjects
-                (docs/how-to/thresholds.md); None for the FARs that were measured.
+                (docs/how-to/guarantee_rate.md); None for the FARs that were measured.
 
         Returns:
             What was stored. Without a guarantee a FAR below 10 / (number of nontarget trials) is

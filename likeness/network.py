@@ -20,7 +20,7 @@ class Network:
     """A network that was trained elsewhere, for `likeness.load("own.py")` and `--model own.py`.
 
     The file defines MODEL, or several networks by other names, `own.py:NAME`.
-    docs/tutorials/own_networks.md has whole files.
+    docs/tutorials/own_network.md has whole files.
 
     Attributes:
         modality: "speaker", "face" or "image".

@@ -62,6 +62,13 @@ def example(name: str) -> ModuleType:
     return module
 
 
+def test_data_to_practise_on_take_the_place_of_nobody(tmp_path: Path) -> None:
+    (tmp_path / "faces" / "ann").mkdir(parents=True)
+    with pytest.raises(ValueError, match="faces"):
+        example("practice_data").write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["faces"]
+
+
 def test_norms_are_split_by_what_another_run_got_right(tmp_path: Path) -> None:
     drawn = example("run_figures")
     ids, right = ("a", "b", "c", "d"), np.array([1.0, 0.0, 1.0, 0.0])

@@ -340,7 +340,7 @@ def test_how_many_classes_own_images_need(
     num_classes: int, batch_size: int, tmp_path: Path
 ) -> None:
     """20 with the recipe's batches; 4 times the training classes is the most that fewer allow
-    (docs/tutorials/own_data.md).
+    (docs/how-to/small_data.md).
     """
     recipe = MODULES["folders"].RECIPES["small"]
     labels = label_numbers(recipe.items(folders_of(tmp_path, num_classes)))[1]
