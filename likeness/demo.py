@@ -4,6 +4,7 @@ hand.
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -130,8 +131,6 @@ def _by_hand(
         own_data: As for `run`; so is `page`.
         page: Whether there is a report.
     """
-    # as it was called, .venv/bin/likeness say
-    program = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"
     shown = f", the report {out / 'report' / 'index.html'}" if page else ""
     listed, pairs_file = out / "items.txt", out / "trials.txt"
     embeds = ("--model", model, "--items", listed, "--root", made.media, "--out", "mine.npz")
@@ -140,14 +139,34 @@ def _by_hand(
     return f"""
 Made: the model {model}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}{shown}
 Next, the same by hand, on the same files:
-  {command(program, "embed", *embeds)}
-  {command(program, "score", *scores)}
-  {command(program, "evaluate", "mine.txt", *shows)}
-  {command(program, "verify", *example, "--model", model)}
+  {command(program(), "embed", *embeds)}
+  {command(program(), "score", *scores)}
+  {command(program(), "evaluate", "mine.txt", *shows)}
+  {command(program(), "verify", *example, "--model", model)}
 as a web page and REST service on this machine:
-  {command(program, "serve", "--model", model, "--examples", made.media)}
+  {command(program(), "serve", "--model", model, "--examples", made.media)}
 and on your own files:
-  {command(program)} {own_data}"""
+  {command(program())} {own_data}"""
+
+
+def program() -> str:
+    """Return the command as it was called, such as .venv/bin/likeness."""
+    return sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"
+
+
+def summary(results: Path) -> str:
+    """Return a line with the EER for each pair of systems of a results.json that `report` wrote."""
+    found = json.loads(results.read_text(encoding="utf-8"))["results"]
+    lines = ["All of them: the EER on files that no model was trained on, with 95 % intervals", ""]
+    cells = []
+    for result in (each for each in found if each["metric"] == "eer"):
+        kind, _, system = result["system"].partition("-")
+        ends = ", ".join(f"{100 * end:.1f}" for end in result["interval"] or ())
+        value = f"{100 * result['value']:.1f} %"
+        cells.append((kind, system, f"{value} [{ends}]" if ends else value))
+    for ours, plain in zip(cells[::2], cells[1::2], strict=True):
+        lines.append(f"  {ours[0]:8}  Likeness {ours[2]:20}  {plain[1]} alone {plain[2]}")
+    return "\n".join(lines)
 
 
 def made_in(out: Path) -> Made:

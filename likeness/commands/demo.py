@@ -69,13 +69,15 @@ def _run_all(scripts: Mapping[str, Path], folders: Mapping[str, Path], out: Path
     except (KeyboardInterrupt, Interrupted):
         say(_STOPPED, error=True)
         raise typer.Exit(130) from None
-    from likeness.demo import command, made_in, report
+    from likeness.demo import command, made_in, program, report, summary
 
+    report([made_in(folder) for folder in folders.values()], out)
+    face = out / "face"
+    serve = ("serve", "--model", face / "run", "--examples", face / "data")
     say(
-        f"\nAll of them\n\n{report([made_in(folder) for folder in folders.values()], out)}\nOne "
-        f"report: {out / 'report' / 'index.html'}"
-    )
-    say(
-        "A model as a web page and REST service: "
-        f"{command('likeness', 'serve', '--model', out / 'speaker' / 'run')}"
+        f"\n{summary(out / 'results.json')}\n\n"
+        f"One report, to open in a browser:\n  {out / 'report' / 'index.html'}\n"
+        f"A model as a web page, which compares two faces:\n  {command(program(), *serve)}\n"
+        "Two recordings of your own:\n"
+        f"  {command(program(), 'verify')} FIRST.wav SECOND.wav"
     )

@@ -4,6 +4,7 @@ process behind, one core makes the same files.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,7 @@ import torch
 from likeness import all_demos as demos
 from likeness.all_demos import Job, run_all
 from likeness.cli import main
+from likeness.demo import summary
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="one after the other elsewhere")
 
@@ -145,3 +147,17 @@ def test_the_command_says_that_it_was_stopped(
         main(["demo", "--out", str(tmp_path)])
     assert ended.value.code == 130
     assert "was stopped" in capsys.readouterr().err
+
+
+def test_the_last_lines_have_one_number_for_each_system(tmp_path: Path) -> None:
+    systems = (("face-likeness", 0.0878, [0.06, 0.1159]), ("face-pixels", 0.4033, None))
+    results = [
+        {"system": system, "metric": metric, "value": value, "interval": ends}
+        for system, value, ends in systems
+        for metric in ("eer", "min_dcf(0.01)")
+    ]
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({"results": results}), encoding="utf-8")
+    assert summary(file).splitlines()[2:] == [
+        "  face      Likeness 8.8 % [6.0, 11.6]     pixels alone 40.3 %"
+    ]
