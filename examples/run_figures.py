@@ -45,6 +45,8 @@ from toolkit.training.recipe import Classification, Recipe, Retrieval
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # the back end comes first
 
+FIGURES = ("sphere", "norms", "ordered", "extremes")
+
 
 def items_of(recipe: Recipe, data: Path, training: bool = False) -> Items:
     """Return the test items of a recipe, or its training items.
@@ -255,7 +257,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Draw the figure that the command names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="figure", required=True)
-    for name in ("sphere", "norms", "ordered", "extremes"):
+    for name in FIGURES:
         command = commands.add_parser(name)
         command.add_argument("--out", type=Path, required=True, help="the PNG file")
         if name != "norms":
