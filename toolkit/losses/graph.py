@@ -104,7 +104,7 @@ class ProxyGML(nn.Module):
     def _subgraph(self, cosine: Tensor, y: Tensor) -> Tensor:
         """The proxies in each embedding's sub-graph: (B, N, C) -> (B, N, C)."""
         count, classes = cosine.shape[1:]
-        # ceil without the rounding of a product such as .05 * 140 = 7.000000000000001
+        # ceil without the rounding of a product such as .07 * 100 = 7.000000000000001
         share = math.ceil(round(self.ratio * count * classes, 9))
         size = min(max(share, 2 * count), count * classes)
         own = torch.arange(classes, device=y.device) == y[:, None]
