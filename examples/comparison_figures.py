@@ -12,7 +12,8 @@
 - Bars show the mean over seeds with its standard deviation (Kirchhof et al. 2022, Fig. 5). Folders
   of several data sets give a panel each.
 - With --over NAME the variants called NAME=NUMBER stand over their number, on a logarithmic axis
-  (Kirchhof et al. 2022, Fig. 4).
+  (Kirchhof et al. 2022, Fig. 4). The axis is linear from 0 to the smallest number above it, so that
+  a variant NAME=0 is shown too.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def over(folder: Path, metric: str, setting: str, out: Path) -> None:
     """Draw the means of the variants called SETTING=NUMBER over it, with standard deviations.
 
     Raises:
-        ValueError: Fewer than two variants have such a name.
+        ValueError: Fewer than two variants have such a name, or a number is below 0.
     """
     measured: dict[float, list[float]] = {}
     for name, values in values_of(folder, metric).items():
@@ -78,13 +79,19 @@ def over(folder: Path, metric: str, setting: str, out: Path) -> None:
     if len(measured) < 2:
         raise ValueError(f"{folder} has {len(measured)} variants called {setting}=NUMBER, not two")
     numbers = sorted(measured)
+    if numbers[0] < 0:
+        raise ValueError(f"{folder}: {setting}={numbers[0]:g} has no place on a logarithmic axis")
     means = [np.mean(measured[number]) for number in numbers]
     errors = [
         np.std(measured[number], ddof=1) if len(measured[number]) > 1 else 0.0 for number in numbers
     ]
     figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
     axes.errorbar(numbers, means, errors, marker="o", capsize=3)
-    axes.set(xscale="log", xlabel=setting, ylabel=metric, title=folder.name)
+    axes.set(xlabel=setting, ylabel=metric, title=folder.name)
+    if numbers[0] > 0:
+        axes.set_xscale("log")
+    else:
+        axes.set_xscale("symlog", linthresh=min(number for number in numbers if number > 0))
     figure.savefig(out, dpi=110)
 
 

@@ -10,7 +10,8 @@
         --run runs/mnist/mnist.cosine/seed-0 --out vmf_fig1.png
 
 - `sphere` shows embeddings in three dimensions of the test items, in the colours of their classes
-  (Scott et al. 2021, Fig. 4). Each VARIANT=RUN is a panel.
+  (Scott et al. 2021, Fig. 4). Each VARIANT=RUN is a panel. As there, embeddings of the vMF loss are
+  drawn as directions, and all others as they are.
 - `norms` splits the test items by whether a baseline was right about them, and shows the norms that
   another run gives to both kinds (Kirchhof et al. 2022, Fig. 9). Both runs have a test.npz, which
   `likeness train` and `likeness compare` write.
@@ -34,6 +35,7 @@ from numpy.typing import NDArray
 from eval import per_item
 from likeness.commands.recipes import located
 from toolkit.data.items import Items
+from toolkit.losses.vmf import VMF
 from toolkit.models.embed import embed
 from toolkit.training import recipe as recipes
 from toolkit.training.measure import load_embedder
@@ -42,6 +44,8 @@ from toolkit.training.recipe import Classification, Recipe, Retrieval
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # the back end comes first
+
+FIGURES = ("sphere", "norms", "ordered", "extremes")
 
 
 def items_of(recipe: Recipe, data: Path, training: bool = False) -> Items:
@@ -69,14 +73,22 @@ def embedded(
 def sphere(panels: dict[str, Path], recipe: str, data: Path, out: Path, most: int) -> None:
     """Draw test items in three dimensions, one panel for each variant.
 
-    Embeddings are drawn as they are, and those of a loss on the sphere as directions.
+    Embeddings are drawn as they are, and those of the vMF loss as directions.
+
+    Args:
+        panels: The runs' folders by the variant of each.
+        recipe: The recipe that has these variants.
+        data: The data.
+        out: The PNG file.
+        most: The largest number of items in a panel.
 
     Raises:
         ValueError: The embeddings of a run do not have three dimensions.
     """
     figure = plt.figure(figsize=(4 * len(panels), 4), layout="constrained")
     for number, (variant, run) in enumerate(panels.items()):
-        items, points = embedded(recipes.load(located(f"{recipe}:{variant}"))[0], run, data)
+        made = recipes.load(located(f"{recipe}:{variant}"))[0]
+        items, points = embedded(made, run, data)
         if points.shape[1] != 3:
             raise ValueError(
                 f"{run}: its embeddings have {points.shape[1]} dimensions; train with "
@@ -84,7 +96,7 @@ def sphere(panels: dict[str, Path], recipe: str, data: Path, out: Path, most: in
             )
         drawn = np.random.default_rng(0).permutation(len(items))[:most]
         classes = np.unique([item.label for item in items], return_inverse=True)[1]
-        if variant.endswith("vmf"):
+        if isinstance(made.loss(3, 1), VMF):
             points = points / np.linalg.norm(points, axis=1, keepdims=True)
         panel = figure.add_subplot(1, len(panels), number + 1, projection="3d")
         colours = plt.get_cmap("tab10")(classes[drawn] % 10)
@@ -217,11 +229,35 @@ def draw(
     return [[items[int(place)].id for place in places] for places in rows]
 
 
+def draw_figure(given: argparse.Namespace) -> None:
+    """Draw what a parsed command asks for.
+
+    Raises:
+        ValueError: The runs, the recipe or the data do not suit the figure.
+        OSError: A file cannot be read or written.
+    """
+    if given.figure == "sphere":
+        panels = {}
+        for panel in given.panels:
+            variant, _, run = panel.partition("=")
+            if not run:
+                raise ValueError(f"{panel} names no run; write VARIANT=RUN, as mnist.vmf=runs/vmf")
+            panels[variant] = Path(run)
+        sphere(panels, given.recipe, given.data, given.out, given.most)
+    elif given.figure == "norms":
+        right, wrong = norms(given.baseline, given.run, given.correct, given.out)
+        print(f"mean norm where the baseline is right {right:.4g}, where it is wrong {wrong:.4g}")
+    else:
+        recipe = recipes.load(located(given.recipe))[0]
+        images = ordered if given.figure == "ordered" else extremes
+        images(recipe, given.run, given.data, given.out, num=given.num, training=given.training)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Draw the figure that the command names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="figure", required=True)
-    for name in ("sphere", "norms", "ordered", "extremes"):
+    for name in FIGURES:
         command = commands.add_parser(name)
         command.add_argument("--out", type=Path, required=True, help="the PNG file")
         if name != "norms":
@@ -244,17 +280,10 @@ def main(arguments: list[str] | None = None) -> None:
         if name in ("ordered", "extremes"):
             command.add_argument("--training", action="store_true", help="images trained on")
     given = parser.parse_args(arguments)
-    if given.figure == "sphere":
-        panels = dict(panel.split("=", 1) for panel in given.panels)
-        paths = {name: Path(run) for name, run in panels.items()}
-        sphere(paths, given.recipe, given.data, given.out, given.most)
-    elif given.figure == "norms":
-        right, wrong = norms(given.baseline, given.run, given.correct, given.out)
-        print(f"mean norm where the baseline is right {right:.4g}, where it is wrong {wrong:.4g}")
-    else:
-        recipe = recipes.load(located(given.recipe))[0]
-        images = ordered if given.figure == "ordered" else extremes
-        images(recipe, given.run, given.data, given.out, num=given.num, training=given.training)
+    try:
+        draw_figure(given)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
     print(given.out)
 
 

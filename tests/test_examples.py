@@ -135,6 +135,29 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     assert figure.read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["sphere", "--recipe", "image/vmf", "--data", ".", "mnist.vmf"], "VARIANT=RUN"),
+        (["norms", "--baseline", "absent", "--run", "absent"], "absent/test.npz"),
+        (["ordered", "--recipe", "speaker/demo", "--data", ".", "--run", "."], "no test items"),
+    ],
+)
+def test_figures_of_a_run_refuse_in_one_sentence(
+    arguments: list[str],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        example("run_figures").main([*arguments, "--out", "figure.png"])
+    assert stopped.value.code == 2
+    assert reason in capsys.readouterr().err
+    assert not (tmp_path / "figure.png").exists()
+
+
 def test_figures_of_a_comparison(tmp_path: Path) -> None:
     drawn = example("comparison_figures")
     runs = [
@@ -153,6 +176,13 @@ def test_figures_of_a_comparison(tmp_path: Path) -> None:
         assert out.read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(ValueError, match="has no far; it has eer"):
         drawn.values_of(tmp_path, "far")
+    # a weight of 0 is drawn too, though a logarithmic axis has no 0
+    stated["variants"].append("w=0")
+    runs.append({"variant": "w=0", "values": {"eer": 0.5}})
+    (tmp_path / "comparison.json").write_text(json.dumps(stated))
+    drawn.over(tmp_path, "eer", "w", tmp_path / "zero.png")
+    first, last = drawn.plt.gcf().axes[0].get_xlim()
+    assert first <= 0 < 10 <= last
     with pytest.raises(ValueError, match="has 0 variants called q=NUMBER"):
         drawn.over(tmp_path, "eer", "q", tmp_path / "x.png")
 

@@ -8,6 +8,7 @@ import ast
 import re
 import shlex
 from argparse import Namespace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 from likeness.commands.recipes import located
 from toolkit.models import user_files
+from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
 from toolkit.training.variants import check_variants
 
@@ -133,9 +135,8 @@ def test_variants_of_a_comparison_are_comparable(command: list[str]) -> None:
 )
 def test_commands_of_scripts_name_what_exists(command: list[str]) -> None:
     """Recipes, variants and settings; tests/test_docs.py looks at the options."""
-    source = (ROOT / command[1]).read_text(encoding="utf-8")
-    if command[2] in ("sphere", "norms", "ordered", "extremes"):
-        assert f'"{command[2]}"' in source
+    if command[1] == "examples/run_figures.py":
+        assert command[2] in user_files.run(ROOT / command[1], anew=False).FIGURES
     for recipe in values_of(command, "--recipe"):
         variants = listed(recipe.partition(":")[0])
         panels = [text.partition("=")[0] for text in command if text.startswith("mnist.")]
@@ -150,6 +151,36 @@ def test_commands_of_scripts_name_what_exists(command: list[str]) -> None:
         options = Namespace(recipe=recipe, set=settings, steps=None, seed=0)
         made = shared.chosen(system, "system", options)
         assert made.backbone.keywords["weights"] == "resnet50.pth"
+
+
+@pytest.mark.parametrize(
+    ("name", "simple"),
+    [
+        ("face/vggface2", "simple"),
+        ("face/ms1mv2", "b_simple"),
+        ("face/ms1mv2", "c_simple"),
+        ("image/simple", "cub200.simple"),
+        ("speaker/voxceleb", "simple"),
+    ],
+)
+def test_the_readings_of_simple_are_eq_8_and_the_angle(name: str, simple: str) -> None:
+    made = listed(name)
+    paper, angle = made[f"{simple}_paper"], made[f"{simple}_learned_angle"]
+    loss = paper.loss(8, 3)
+    assert (loss.reduction, loss.weight, loss.features) == ("joint", 1, "raw")
+    assert not paper.backbone.keywords["dim"] % 2  # polar-like features take one output more
+    assert angle.loss(8, 3).b_theta.requires_grad
+    assert describe(replace(angle, loss=made[simple].loss)) == describe(made[simple])
+
+
+@pytest.mark.parametrize(
+    ("name", "simple"), [("image/simple", "cub200.simple"), ("speaker/voxceleb", "simple")]
+)
+def test_simple_released_has_the_release_s_factor_and_features(name: str, simple: str) -> None:
+    made = listed(name)
+    released, loss = made[f"{simple}_released"], made[f"{simple}_released"].loss(8, 3)
+    assert (loss.reduction, loss.weight, loss.features) == ("separate", 500, "polarlike")
+    assert released.backbone.keywords["dim"] == made[simple].backbone.keywords["dim"] + 1
 
 
 def test_heads_of_the_papers_recipes_show_no_comparison_that_is_refused() -> None:

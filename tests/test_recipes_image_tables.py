@@ -241,6 +241,27 @@ def test_rates_of_table_2_drop_where_the_releases_drop_them() -> None:
     assert 31 * normsoft.tuning.freeze_until == normsoft.schedule.steps
 
 
+def test_rows_of_table_2_have_the_rates_of_proxies_and_the_batch_norm_of_their_releases() -> None:
+    rates = {
+        "cub200.proxygml": 0.03,
+        "cars196.proxygml": 0.03,
+        "sop.proxygml": 0.3,
+        "cub200.panc_memvir": 0.01,
+    }
+    for variant, rate in rates.items():
+        optim = TABLE_2.RECIPES[variant].optim
+        assert optim.lr * optim.proxy_lr_scale == pytest.approx(rate), variant
+    trained = {
+        variant
+        for variant, recipe in TABLE_2.RECIPES.items()
+        if recipe.backbone.keywords["batch_norm"] == "trained"
+    }
+    assert trained == {
+        "sop.proxygml",
+        *(f"{name}.{system}" for name in NAMES for system in ("margin", "normsoft", "epshn")),
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "variant", "epochs", "rates"),
     [  # example_runs.sh: --n_epochs, --tau and --gamma; epochs of whole batches of 64

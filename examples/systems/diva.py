@@ -53,7 +53,7 @@ from torch.nn.functional import normalize
 
 from toolkit.losses.common import against, checked
 from toolkit.losses.contract import KeyBank
-from toolkit.losses.mining import Triplets, mine_distance_weighted
+from toolkit.losses.mining import Triplets, log_density_of_distances, mine_distance_weighted
 from toolkit.losses.pairing import distance
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Recipe
@@ -169,7 +169,7 @@ def instance_contrast(
     """mean -log(e_i / (e_i + sum_j w_ij e_ij)), e = exp(cosine / temperature), over all other keys.
 
     w_ij, the weight of key j for row i, is in proportion to 1 / q(d_ij), where q is the density of
-    distances between random points of the sphere. Its mean over the keys is 1. Distances below .5
+    distances between random unit vectors. Its mean over the keys is 1. Distances below .5
     count as .5, and keys at 1.4 or farther have no weight (Wu et al. 2017).
 
     Args:
@@ -184,7 +184,7 @@ def instance_contrast(
     negative[torch.arange(len(x), device=x.device), own] = False
     with torch.no_grad():
         d = distance(x, keys).clamp(min=0.5)
-        log_weight = (2 - dim) * d.log() - (dim - 3) / 2 * (1 - d.square() / 4).clamp(1e-9).log()
+        log_weight = -log_density_of_distances(d, dim)
         log_weight = log_weight.masked_fill(~negative | (d >= 1.4), -torch.inf)
         usable = log_weight.isfinite().any(1)
         count = negative[usable].sum(1, keepdim=True).to(d.dtype)

@@ -211,7 +211,11 @@ class DRML(nn.Module):
 
 
 def check_branches(num_branches: int, num_features: int, dim: int) -> None:
-    """Refuse a number of branches that does not divide both sizes."""
+    """Refuse a number of branches that does not divide both sizes.
+
+    Raises:
+        ValueError: It does not.
+    """
     if num_features % num_branches or dim % num_branches:
         raise ValueError(
             f"DRML: num_branches={num_branches} must divide the {num_features} features and the "

@@ -14,10 +14,9 @@ what it learns into its opposite for both encoders. The loss is
     margin(class embedding, classes) + margin(auxiliary embedding, clusters)
       - weight * mean((class embedding * R(auxiliary embedding))^2)
 
-From step `every` on, all items are clustered anew every so many steps; before that
-the class encoder learns alone, since the network of this example is not pretrained and its first
-features say nothing. The margin loss has distance-weighted negatives
-(Wu et al. 2017).
+From step `every` on, all items are clustered anew every so many steps. Before that the class
+encoder learns alone, since the network of this example is not pretrained and its first features say
+nothing. The margin loss has distance-weighted negatives (Wu et al. 2017).
 
 The last term is that of the authors' code (Confusezius/ICCV2019_MIC), and so is the way in which
 classes are removed: the numbers of its run are in tests/golden. Elsewhere that code differs. It

@@ -15,14 +15,14 @@ takes `updates` steps of gradient ascent on the batch's distances, and then the 
 with the new critic.
 
 The paper itself was not at hand, and no code of its authors is known to us: this follows its
-abstract and its idea. Assumed: the bound is that
-of Jensen and Shannon (as in f-GAN and Deep InfoMax); distances are those of embeddings of length 1;
-the critic has two hidden layers of 32 and is moved by plain gradient ascent, which has no state
-beside the weights. The abstract says that negatives are drawn; here all pairs of a batch are used.
-With negatives drawn by distance-weighted sampling (Wu et al. 2017) for the critic and the network,
-training failed: the draw depends on the distance, and a divergence has no direction, so that the
-network learned to bring negatives nearer than positives. With drawn negatives for the network and
-all pairs for the critic, at a rate of .05, recall@1 was .350. So all pairs were chosen for both.
+abstract and its idea. Assumed: the bound is that of Jensen and Shannon (as in f-GAN and Deep
+InfoMax); distances are those of embeddings of length 1; the critic has two hidden layers of 32 and
+is moved by plain gradient ascent, which has no state beside the weights. The abstract says that
+negatives are drawn; here all pairs of a batch are used. With negatives drawn by distance-weighted
+sampling (Wu et al. 2017) for the critic and the network, training failed: the draw depends on the
+distance, and a divergence has no direction, so that the network learned to bring negatives nearer
+than positives. With drawn negatives for the network and all pairs for the critic, at a rate of .05,
+recall@1 was .350. So all pairs were chosen for both.
 
 The critic stands in the loss, so that checkpoints keep it, but it is not in the optimiser, which
 takes one step for each batch only (`param_groups` gives it nothing). The plain recipe is the margin

@@ -2,10 +2,12 @@
 
 Each system is a file of its own with three names. PLAIN is the recipe that it is compared with,
 SYSTEM is its own recipe, and `prepare(recipe, data)` gives the recipe with what it has to know of
-the data, and the step that `toolkit.training.train.fit` takes. What a system has to remember
-between steps is a buffer of its loss, so that checkpoints keep it and a resumed run goes on with
-it. All of them run in one process: a step of their own takes the batch as it is, and does not join
-the parts that several processes would have.
+the data, and the step that `toolkit.training.train.fit` takes. A system whose loss or items depend
+on the recipe has a fourth, `adapted(recipe)`, which suits another recipe to it, or refuses it.
+
+What a system has to remember between steps is a buffer of its loss, so that checkpoints keep it and
+a resumed run goes on with it. All of them run in one process: a step of their own takes the batch
+as it is, and does not join the parts that several processes would have.
 
 Each system but DRML, whose network is its own, also trains on the data, the network and the
 schedule of another recipe, beside the plain loss on the same. So the systems of the nivMF paper's
@@ -62,12 +64,13 @@ from toolkit.data.items import Item
 from toolkit.losses.mining import Triplets
 from toolkit.losses.triplet import MarginLoss
 from toolkit.training import recipe as recipes
+from toolkit.training import train
 from toolkit.training.loading import on_device
 from toolkit.training.measure import metrics_of, run_test
 from toolkit.training.plan import plan
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
-from toolkit.training.train import Step, fit
+from toolkit.training.train import Step
 
 # Omniglot: the network, views, batches and optimiser with which docs/reference/results.md compares
 # losses.
@@ -115,18 +118,16 @@ def main(file: str) -> None:
 
 def trained(system: Any, name: str, recipe: Recipe, options: argparse.Namespace) -> str:
     """Train the recipe "plain" or "system" and measure it; return a line that says so."""
-    out, steps = options.out / name, {}
+    out, step = options.out / name, train.step
     if name == "system":
-        recipe, steps["step"] = system.prepare(recipe, options.data)
-    fit(recipe, data=options.data, out=out, resume=options.resume, **steps)
+        recipe, step = system.prepare(recipe, options.data)
+    train.fit(recipe, data=options.data, out=out, resume=options.resume, step=step)
     recall = metrics_of(recipe, run_test(recipe, out, options.data), only="recall@1")
     return f"{name:7} recall@1 {recall['recall@1']:.4f}  {out}"
 
 
 def chosen(system: Any, name: str, options: argparse.Namespace) -> Recipe:
     """The recipe that the command trains: PLAIN or SYSTEM of a system, or another with its loss.
-
-    A system whose loss or items depend on the recipe has a function `adapted(recipe)` for that.
 
     Raises:
         ValueError: The recipe does not exist, does not suit the system, or has no recall@1.

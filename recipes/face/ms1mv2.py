@@ -56,8 +56,9 @@ some 10 on eight V100 (5.8 million x 20 at its 3,200 images a second, insightfac
 of the others are not published.
 
 Printed: r 3, alpha .001, b_theta .3; crops, low resolution and colours with probability .2, flips
-with .5. The paper says so of all losses, and all of Tables 4 and 5 have it here. Its release, and
-the models of Table 5 but AdaFace's, have flips only: NAME_released.
+with .5. The paper says so of all losses, and all of Tables 4 and 5 have it here. Its release has
+flips only for the losses other than SimPLE, and so have the models of Table 5 but AdaFace's:
+NAME_released. c_simple_released alone is something else, see below.
 
 As released (OpenSphere, config/train/ms1m_*.yml):
 - Batches of 512; 240,000 steps of SGD .1, a tenth of it after 80,000, 140,000 and 200,000

@@ -12,13 +12,13 @@ Wen et al., "Pairwise Similarity Learning is SimPLE", ICCV 2023: every loss of T
     likeness train face/vggface2:cosface_star_m0.1 loss.b_theta=0.5 --data DATA --out runs/star
         the rest of Table 10
 
-DATA holds aligned crops of 112 x 112 (`likeness align`),
-DATA/n000002/0001_01.jpg: 8,631 subjects and 3.14 million images of VGGFace2's training part; or
-DATA/train.rec with train.idx. The model is watched on LFW, AgeDB-30, CALFW and CPLFW together while
-it trains, from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with
-its list of pairs. measure.trials.sets=lfw,cfp_fp watches others; measure=none schedule.watch=
-watches none. The best on them is the model: report IJB instead. Many GPUs: torchrun
---nproc-per-node N -m likeness train ...; batch sizes are those of all processes together.
+DATA holds aligned crops of 112 x 112 (`likeness align`), DATA/n000002/0001_01.jpg: 8,631 subjects
+and 3.14 million images of VGGFace2's training part; or DATA/train.rec with train.idx. The model is
+watched on LFW, AgeDB-30, CALFW and CPLFW together while it trains, from DATA/lfw.bin, agedb_30.bin,
+calfw.bin, cplfw.bin, or from a folder of that name with its list of pairs.
+measure.trials.sets=lfw,cfp_fp watches others; measure=none schedule.watch= watches none. The best
+on them is the model: report IJB instead. Many GPUs: torchrun --nproc-per-node N -m likeness train
+...; batch sizes are those of all processes together.
 
 Nothing here has been trained by us: docs/reference/results.md has what was measured. Hours are not
 published. Table 3, %: IJB-C TAR@FAR 1e-6, 1e-5 and 1e-4; identification top 1, TPIR@FPIR 1e-2 and

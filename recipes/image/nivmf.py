@@ -92,8 +92,8 @@ Differences:
 - C_n, sampler and nivMF density are exact. el_nivmf_released has the release's quadratic fit and
   its isotropic proxies (normalizer="released"). NAME_heuristic has the paper's D(K), for every row
   with a nivMF.
-- The release's proxies start at class means. That is done with start_at_means=true alone, which
-  turns them there and leaves their norms, and sees 4,096 views at most.
+- The release's proxies start at class means. Here they start at random. start_at_means=true turns
+  them to the means, as far as 4,096 views at most show them, and leaves their norms.
 - panc's and proxynca's class vectors take weight decay. On sop panc's start shorter (deviation
   .0133, not .125) and move as much slower.
 - margin's betas move at the network's rate, not 50 times as fast, and it draws no negatives at 1.4

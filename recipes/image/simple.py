@@ -204,7 +204,8 @@ METHODS = {
     **{name: replace(OURS, loss=loss) for name, loss in PAIRS.items()},
     **{name: classified(*row) for name, row in CLASSES.items()},
 }
-# Sec. 5.1's SimPLE where the paper and its release for faces differ, and are not what it is
+# SimPLE's row by the other readings: where the paper and its release for faces differ, "simple" has
+# only one of the two.
 READINGS = {
     "simple_paper": replace(SIMPLE, loss=partial(SIMPLE.loss, reduction="joint")),
     "simple_learned_angle": replace(SIMPLE, loss=partial(SIMPLE.loss, learn_b_theta=True)),

@@ -80,7 +80,7 @@ class DCML(nn.Module):
 
     def log_weights(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, K, E): the logarithms of what the compositors give each sub-embedding."""
-        weight, bias = (given.to(z.dtype) for given in self.compositors.parameters())
+        weight, bias = (learned.to(z.dtype) for learned in self.compositors.parameters())
         logits = linear(z.detach(), weight, bias)
         return logits.view(len(z), self.num_composites, self.num_parts).log_softmax(dim=2)
 

@@ -18,7 +18,7 @@ from toolkit.losses.classes import (
 from toolkit.losses.common import checked, in_full, known_settings, normal, proxies
 from toolkit.losses.contract import Rates, proxy_group
 from toolkit.losses.softmax import unit_centred
-from toolkit.vmf.precision import full, unit
+from toolkit.vmf.precision import unit
 
 LEAST = 1e-30  # a smaller payoff counts as this one, so that its logarithm has a finite gradient
 
@@ -86,7 +86,7 @@ class ProxyGML(nn.Module):
     @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale times the sum of the cosines with all proxies of a class."""
-        return self.scale * linear(unit(z), self._proxies().sum(dim=0).to(full(z).dtype))
+        return self.scale * linear(unit(z), self._proxies().sum(dim=0).to(z.dtype))
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -104,7 +104,7 @@ class ProxyGML(nn.Module):
     def _subgraph(self, cosine: Tensor, y: Tensor) -> Tensor:
         """The proxies in each embedding's sub-graph: (B, N, C) -> (B, N, C)."""
         count, classes = cosine.shape[1:]
-        # ceil without the rounding of a product such as .05 * 140 = 7.000000000000001
+        # ceil without the rounding of a product such as .07 * 100 = 7.000000000000001
         share = math.ceil(round(self.ratio * count * classes, 9))
         size = min(max(share, 2 * count), count * classes)
         own = torch.arange(classes, device=y.device) == y[:, None]

@@ -148,12 +148,11 @@ class MemVir(nn.Module):
         rows, labels, vectors = unit(z), y, self.proxies.to(z.dtype)
         if remembers:
             past_proxies, past, past_labels = self.virtual()
-            vectors = torch.cat([vectors, past_proxies.to(z.dtype)])
-            labels = torch.cat([y, past_labels])
-            logits = scaled_cosine(torch.cat([rows, past.to(z.dtype)]), vectors, self.scale)
             self._remember(rows, y)
-        else:
-            logits = scaled_cosine(rows, vectors, self.scale)
+            rows = torch.cat([rows, past.to(z.dtype)])
+            labels = torch.cat([labels, past_labels])
+            vectors = torch.cat([vectors, past_proxies.to(z.dtype)])
+        logits = scaled_cosine(rows, vectors, self.scale)
         if self.base == "softmax":
             return cross_entropy(logits, labels)
         return anchor_proxies(logits, labels, self.scale * self.margin)

@@ -74,14 +74,26 @@ def mine_facenet(d: Tensor, same: Tensor, other: Tensor) -> Triplets:
     return row[usable], column[usable], chosen[usable]
 
 
+def log_density_of_distances(d: Tensor, dim: int) -> Tensor:
+    """The logarithm, up to a constant, of the density q of distances between random unit vectors.
+
+    log q = (dim - 2) log d + (dim - 3) / 2 log(1 - d^2 / 4). Wu et al. 2017.
+
+    Args:
+        d: Distances above 0, of any shape.
+        dim: Dimension of the vectors.
+    """
+    height = (1.0 - 0.25 * d.square()).clamp(min=torch.finfo(d.dtype).tiny)
+    return (dim - 2.0) * d.log() + (dim - 3) / 2 * height.log()
+
+
 @torch.no_grad()
 def mine_distance_weighted(
     d: Tensor, same: Tensor, other: Tensor, dim: int, *, cutoff: float = 0.5, drop: float = 1.4
 ) -> Triplets:
     """Draw a negative for each positive pair, about evenly over distances. Wu et al. 2017.
 
-    The probability is in proportion to 1 / q(d), q the density of distances between random points
-    of the unit sphere: log q = (dim - 2) log d + (dim - 3) / 2 log(1 - d^2 / 4). Draws come from
+    The probability is in proportion to 1 / q(d), see `log_density_of_distances`. Draws come from
     torch's default generator, which a resumed run restores.
 
     Args:
@@ -97,9 +109,7 @@ def mine_distance_weighted(
         Rows of anchors, columns of positives and of negatives.
     """
     near = d.clamp(min=cutoff)
-    log_weight = (2.0 - dim) * near.log() - (dim - 3) / 2 * (1.0 - 0.25 * near.square()).clamp(
-        min=torch.finfo(d.dtype).tiny
-    ).log()
+    log_weight = -log_density_of_distances(near, dim)
     drawable = other & (near < drop)
     log_weight = log_weight.masked_fill(~drawable, -torch.inf)
     usable = drawable.any(1)

@@ -25,6 +25,7 @@ from toolkit.losses.mining import (
 from toolkit.losses.pair import centred_pairs, noise_to_signal
 from toolkit.losses.pairing import (
     Pairs,
+    average,
     by_anchor,
     chunks,
     distance,
@@ -271,8 +272,7 @@ class EasyPositive(nn.Module):
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         pairs = pair_up(self.bank, z, y, z_key, normalise=True)
-        total, count = by_anchor(self._terms, pairs, again=False)
-        return total.sum() / count.sum().clamp(min=1)
+        return average(*by_anchor(self._terms, pairs, again=False))
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """A block's anchors: the sum of their terms, and how many count, (1,) each."""

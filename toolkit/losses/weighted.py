@@ -44,7 +44,7 @@ class MultiSimilarity(nn.Module):
         direction: Weight of direction regularization (DR-MS, Mohan et al. 2020), not negative: s_n
             becomes s_n - direction cos(x_n - x, x_p - x), x the anchor and p its least similar
             positive; without one, s_n stays. A negative on the positive's side of the anchor is
-            pushed less, and turned away from that side. Published with .3 and base .7.
+            pushed less, and one on the other side more. Published with .3 and base .7.
 
     Raises:
         ValueError: alpha or beta are not positive, or direction is negative.

@@ -220,6 +220,19 @@ def test_direction_regularization_is_its_formula(epsilon: float | None, crossed:
     torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-13)
 
 
+def test_a_positive_at_its_anchor_gives_no_direction() -> None:
+    z, y = batch(3)
+    z, y = z[:4].repeat(2, 1), torch.arange(4).repeat(2)  # each positive equals its anchor
+    values, gradients = [], []
+    for direction in (0.0, 0.3):
+        rows = z.clone().requires_grad_()
+        value = MultiSimilarity(5, epsilon=None, direction=direction)(rows, y)
+        values.append(value.item())
+        gradients.append(torch.autograd.grad(value, rows)[0])
+    assert values[1] == pytest.approx(values[0], rel=1e-12)
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("direction", [-0.1, math.nan])
 def test_a_wrong_weight_of_the_direction_is_refused(direction: float) -> None:
     with pytest.raises(ValueError, match=f"direction={direction}"):

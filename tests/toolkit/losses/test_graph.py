@@ -96,6 +96,17 @@ def test_proxy_gml_s_gradient_is_the_value_s() -> None:
         assert gradcheck(ProxyGML(DIM, CLASSES, num_proxies=count, scale=3.0).double())
 
 
+def test_a_share_that_is_whole_is_not_rounded_up() -> None:
+    assert 0.07 * 100 > 7  # in floating point
+    torch.manual_seed(0)
+    loss = ProxyGML(DIM, 100, num_proxies=1, ratio=0.07, weight=0.0).double()
+    z = torch.randn(1, DIM, dtype=torch.float64)
+    s = [cosine(z[0].numpy(), proxy) for proxy in loss.proxies.detach().numpy()]
+    others = sorted(s[:3] + s[4:], reverse=True)
+    expected = log_sum([s[3], *others[:6]]) - s[3]
+    assert loss(z, torch.tensor([3])).item() == pytest.approx(expected, rel=1e-12)
+
+
 def test_proxy_gml_with_the_whole_graph_is_softmax_of_the_summed_cosines() -> None:
     torch.manual_seed(0)
     z, y = batch()
