@@ -7,7 +7,7 @@
 - vmf.png shows what the length of an embedding means to a von Mises-Fisher distribution.
 - norms.png shows the norms of images that blur or noise makes unreadable.
 
-It takes a minute and a half of one CPU core. It needs the extra report, and no data: the digits of
+It takes a minute of one CPU core. It needs matplotlib, and no data: the digits of
 norms.png come with scikit-learn, and the scores and people of the others are drawn at random.
 """
 
@@ -25,6 +25,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
+from scipy.optimize import brentq
 from scipy.stats import norm
 
 import likeness
@@ -139,15 +140,14 @@ def von_mises_fisher(out: Path) -> None:
         panel.plot_wireframe(*ball, color="lightgrey", linewidth=0.4)
         panel.scatter(*draws.T.numpy(), s=4, color="tab:blue")
         panel.quiver(0, 0, 0, *(1.3 * up).tolist(), color="black")
-        agree = float(mean_resultant(torch.tensor(kappa, dtype=torch.float64), 3))
-        panel.set(title=f"norm {kappa:g}: draws agree by {agree:.2f}")
+        panel.set(title=f"norm {kappa:g}: draws agree by {agreement(kappa, 3):.2f}")
         panel.set_axis_off()
         panel.set_box_aspect((1, 1, 1), zoom=1.6)
     panel = figure.add_subplot(2, 3, 4)
     norms = torch.logspace(-1, 4, 300, dtype=torch.float64)
     for dim in (3, 32, 128, 512):
         panel.plot(norms, mean_resultant(norms, dim), label=f"{dim} dimensions")
-        half = float(norms[(mean_resultant(norms, dim) >= 0.5).nonzero()[0, 0]])
+        half = brentq(lambda kappa, dim: agreement(kappa, dim) - 0.5, 0.1, 1e4, args=(dim,))
         print(f"vmf: {dim} dimensions: draws agree by one half from a norm of {half:.3g}")
     panel.set(xscale="log", xlabel="norm of the embedding", ylabel="how much draws agree")
     panel.legend(frameon=False)
@@ -168,6 +168,11 @@ def von_mises_fisher(out: Path) -> None:
     panel.set(xlabel="degrees between two embeddings", ylabel="distance beyond that at 0 degrees")
     panel.legend(frameon=False)
     save(figure, out / "vmf.png")
+
+
+def agreement(kappa: float, dim: int) -> float:
+    """How much draws of a concentration agree: the length of their mean."""
+    return float(mean_resultant(torch.tensor(kappa, dtype=torch.float64), dim))
 
 
 def norms_of_digits(out: Path) -> None:

@@ -12,7 +12,9 @@ Nobody in them exists, so what a model reaches on them says nothing about people
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from modalities import synthetic, synthetic_faces, synthetic_glyphs
 
@@ -23,7 +25,7 @@ NUM_FACES = 80
 
 
 def write(out: Path, *, files: int = 6, seconds: tuple[float, float] = (1.5, 3.0)) -> None:
-    """Write the three folders and the list of groups.
+    """Write the three folders and the list of groups, all of them or none.
 
     Args:
         out: The folder to write to.
@@ -31,21 +33,30 @@ def write(out: Path, *, files: int = 6, seconds: tuple[float, float] = (1.5, 3.0
         seconds: The durations of the shortest and the longest recording.
 
     Raises:
-        ValueError: One of the folders is there already.
+        ValueError: One of the folders or the list of groups is there already.
+        OSError: `out` is no folder that can be written to.
     """
-    folders = [out / name for name in ("voices", "faces", "images")]
-    for folder in folders:
-        if folder.exists():
+    for name in ("voices", "faces", "images", "groups.txt"):
+        if os.path.lexists(out / name):
             raise ValueError(
-                f"{folder} is there already; remove it, or name another folder by --out"
+                f"{out / name} is there already; remove it, or name another folder by --out"
             )
-    voices, faces, images = folders
+    out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out, prefix=".practice-") as folder:
+        write_whole(Path(folder), files, seconds)
+        for path in sorted(Path(folder).iterdir()):
+            path.rename(out / path.name)
+
+
+def write_whole(out: Path, files: int, seconds: tuple[float, float]) -> None:
+    """Write everything into an empty folder."""
+    voices, faces, images = folders = [out / name for name in ("voices", "faces", "images")]
     synthetic.write_voices(voices, num_speakers=len(PEOPLE), num_utterances=files, seconds=seconds)
     synthetic_faces.write_faces(faces, num_subjects=NUM_FACES, num_shots=files)
     synthetic_glyphs.write_glyphs(
         images, num_alphabets=10, num_characters=10, num_drawers=files, size=64
     )
-    for folder, names in ((voices, PEOPLE), (faces, PEOPLE[:NUM_FACES]), (images, SIGNS)):
+    for folder, names in zip(folders, (PEOPLE, PEOPLE[:NUM_FACES], SIGNS), strict=True):
         for subject, name in zip(sorted(folder.iterdir()), names, strict=True):
             for number, file in enumerate(sorted(subject.iterdir()), start=1):
                 file.rename(file.with_name(f"{number}{file.suffix}"))
@@ -60,7 +71,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(), help="the folder to write to")
     try:
         write(parser.parse_args().out)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         parser.exit(2, f"{error}\n")
     print("voices, faces, images and groups.txt are written")
 

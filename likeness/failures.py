@@ -128,6 +128,8 @@ def explain(error: BaseException) -> str:
         module = error.name.partition(".")[0]
         package = _NAMES_FOR_PIP.get(module, module)
         return f"this needs {package}, which is not installed; run `pip install {package}`"
+    if isinstance(error, IsADirectoryError) and error.filename:
+        return f"{error.filename} is a folder; name a file"
     if isinstance(error, OSError | ImportError) and text:
         return text
     return _doubtful(type(error).__name__, text)

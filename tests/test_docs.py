@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 import torch
 import typer
+from scipy.special import ive
 from torch import nn
 
 from likeness.cli import app, main
@@ -443,10 +444,38 @@ def test_the_pictures_of_the_explanations_can_be_drawn_again(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     drawn = {path.name for path in tmp_path.iterdir()}
     assert drawn == {path.name for path in (ROOT / "docs" / "explanation").glob("*.png")}
-    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs/explanation").glob("*.md"))
-    for line in ("A, FAR 0.1%: 57.9%", "B, FAR 0.1%: 2.4%", "32 dimensions: draws agree by one"):
+    page = (ROOT / "docs" / "explanation" / "eer.md").read_text(encoding="utf-8")
+    for line in ("A, FAR 0.1%: 57.9%", "B, FAR 0.1%: 2.4%"):
         assert line in done.stdout
-        assert line.rpartition(" ")[2].replace("%", " %") in pages
+        assert line.rpartition(" ")[2].replace("%", " %") in page
+    for dim, number in NORMS_OF_A_HALF.items():
+        (printed,) = re.findall(rf"vmf: {dim} dimensions: .* a norm of (.+)", done.stdout)
+        assert float(printed) == pytest.approx(float(number), rel=0.01)
+
+
+# Dimensions -> the norm at which draws of a von Mises-Fisher distribution agree by one half.
+NORMS_OF_A_HALF = {3: "1.8", 32: "21", 128: "85", 512: "341"}
+
+
+def test_the_page_of_vmf_has_the_norms_that_bessel_functions_give() -> None:
+    page = (ROOT / "docs" / "explanation" / "vmf.md").read_text(encoding="utf-8")
+    first, *rest = (f"{number} in {dim}" for dim, number in NORMS_OF_A_HALF.items())
+    stated = f"a norm of {first} dimensions, {', '.join(rest[:-1])} and {rest[-1]}."
+    assert stated in " ".join(page.split())
+    for dim, number in NORMS_OF_A_HALF.items():
+        rounding = 10.0 ** -len(number.partition(".")[2]) / 2
+        ends = np.array([float(number) - rounding, float(number) + rounding])
+        below, above = ive(dim / 2, ends) / ive(dim / 2 - 1, ends)
+        assert below <= 0.5 <= above
+
+
+def test_the_page_of_intervals_counts_the_trials_of_its_people() -> None:
+    page = (ROOT / "docs" / "explanation" / "intervals.md").read_text(encoding="utf-8")
+    person = np.arange(20).repeat(10)
+    first, second = np.triu_indices(len(person), 1)
+    of_ann = (person[first] == 0) | (person[second] == 0)
+    assert f"make {len(first):,} pairs" in page
+    assert f"all her {of_ann.sum():,} trials" in page
 
 
 def test_public_names_have_docstrings() -> None:

@@ -62,11 +62,34 @@ def example(name: str) -> ModuleType:
     return module
 
 
-def test_data_to_practise_on_take_the_place_of_nobody(tmp_path: Path) -> None:
-    (tmp_path / "faces" / "ann").mkdir(parents=True)
-    with pytest.raises(ValueError, match="faces"):
+@pytest.mark.parametrize("name", ["faces", "groups.txt"])
+def test_data_to_practise_on_take_the_place_of_nobody(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ValueError, match=f"{name} is there already"):
         example("practice_data").write(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["faces"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_data_to_practise_on_are_all_there_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    practice = example("practice_data")
+
+    def stopped(voices: Path, **_: object) -> None:
+        (voices / "spk000").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(practice.synthetic, "write_voices", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        practice.write(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("sys.argv", ["practice_data.py", "--out", str(tmp_path / "file")])
+    with pytest.raises(SystemExit) as ended:
+        practice.main()
+    assert ended.value.code == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err
 
 
 def test_norms_are_split_by_what_another_run_got_right(tmp_path: Path) -> None:

@@ -86,6 +86,16 @@ def test_any_other_exception_is_named_with_a_doubt(kind: str) -> None:
     assert "LIKENESS_TRACEBACK=1" in text
 
 
+def test_a_folder_in_place_of_a_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder := tmp_path / "e.npz").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main(["retrieve", "--embeddings", str(folder)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"likeness: {folder} is a folder; name a file\n"
+
+
 def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it() -> None:
     code = compile("__import__('absent.part')", str(ROOT / "toolkit" / "any.py"), "eval")
     said = "this needs absent, which is not installed; run `pip install absent`"
