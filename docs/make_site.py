@@ -49,6 +49,8 @@ myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "Likeness"
 html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["likeness.css"]
 napoleon_use_ivar = True
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
@@ -64,6 +66,19 @@ def plain(app, what, name, obj, options, lines):
 
 def setup(app):
     app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon
+"""
+
+# Code has lines of up to 100 characters, which are wider than a page of Furo. The column is widened
+# where the screen has room for it: Furo shows a second menu from 82em on. Commands are wrapped on a
+# narrow screen; copied from there, a wrapped line is still one line.
+STYLE = """
+@media (min-width: 67em) and (max-width: 81.9em), (min-width: 87.5em) {
+    .content { width: 51.5em; }
+}
+.highlight-sh pre, .highlight-default:not(.doctest) pre {
+    white-space: pre-wrap;
+    overflow-wrap: anywhere;
+}
 """
 
 
@@ -216,6 +231,8 @@ def write_pages(folder: Path) -> None:
     for name, text in python_pages().items():
         (folder / "reference" / f"{name}.md").write_text(text, encoding="utf-8")
     (folder / "reference" / "command_line.md").write_text(command_page(), encoding="utf-8")
+    (folder / "_static").mkdir()
+    (folder / "_static" / "likeness.css").write_text(STYLE, encoding="utf-8")
     (folder / "conf.py").write_text(CONF, encoding="utf-8")
 
 

@@ -386,8 +386,8 @@ def refuse_missing(
     if texts:
         example = name_first(sides[0][2].ids[:2])
         raise KeyError(
-            f"no embedding for {' and '.join(texts)}; embed these items too, or check that the ids "
-            f"are written as in the embeddings ({example})"
+            f"no embedding for {' and '.join(texts)}; embed these items too, leave their lines out "
+            f"of the list, or check that the ids are written as in the embeddings ({example})"
         )
 
 

@@ -291,7 +291,9 @@ class Found:
         probes = {row.probe for row in self.rows}
         bad = [row for row in self.rows if row.note]
         accepted = {row.probe for row in self.rows if row.accepted}
-        searched = f"{len(probes) - len(bad):,} files searched among {self.enrolled:,} subjects"
+        number = len(probes) - len(bad)
+        files, subjects = "s" * (number != 1), "s" * (self.enrolled != 1)
+        searched = f"{number:,} file{files} searched among {self.enrolled:,} subject{subjects}"
         if self.threshold is None:
             lines = [searched, f"no verdict: {NO_DECISION}"]
         else:

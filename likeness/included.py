@@ -84,7 +84,8 @@ def model_for(model: str | None, files: Iterable[str | Path]) -> str:
         raise ValueError(
             f"{paths[0]} is no recording by its name, and the model that comes with Likeness takes "
             "recordings (.wav, .flac, .mp3, .ogg, .m4a and others); name a model that takes such "
-            "files by --model, or --model likeness:voice if they are recordings"
+            "files by --model, as a run of your own, or for images hub:facebook/dinov2-small or "
+            "insightface:buffalo_l; or --model likeness:voice if they are recordings"
         )
     return VOICE
 

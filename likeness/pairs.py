@@ -286,8 +286,8 @@ def _places(where: Path | str, head: Sequence[str]) -> dict[str, int]:
         elif role != "label":
             raise ValueError(
                 f"{where} has no column for the {role} path; its columns are "
-                f"({name_first(head)}): call the two that hold paths first and second, or path1 "
-                "and path2"
+                f"({name_first(head)}): its first line has to call the two that hold paths first "
+                "and second, or path1 and path2"
             )
     return found
 

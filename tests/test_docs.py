@@ -428,6 +428,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     reference = tmp_path / "site" / "reference"
     losses = (reference / "python_likeness_losses.html").read_text(encoding="utf-8")
     assert 'id="toolkit.losses.simple.SimPLE"' in losses
+    assert "likeness.css" in losses
     assert "likeness verify" in (reference / "command_line.html").read_text("utf-8")
 
 

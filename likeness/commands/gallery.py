@@ -221,7 +221,11 @@ def remove(
     from likeness import galleries
 
     left = galleries.remove(gallery, subjects)
-    say(f"{len(set(subjects)):,} subjects erased; {left:,} are left")
+    erased = len(set(subjects))
+    say(
+        f"{erased:,} subject{'s' * (erased != 1)} erased; {left:,} {'is' if left == 1 else 'are'} "
+        "left"
+    )
 
 
 @app.command(

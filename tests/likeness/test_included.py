@@ -113,7 +113,9 @@ def test_images_need_a_model_of_their_own(
     for name in "ab":
         (tmp_path / f"{name}.png").write_bytes(encode(np.zeros((8, 8, 3), np.uint8)))
     assert command("verify", tmp_path / "a.png", tmp_path / "b.png") == 2
-    assert "name a model that takes such files" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "name a model that takes such files" in printed
+    assert "hub:facebook/dinov2-small" in printed
 
 
 def test_an_error_stands_alone(

@@ -288,6 +288,7 @@ def test_pairs_of_spreadsheets_are_read(text: str, tmp_path: Path) -> None:
     [
         ("first,other\na.wav,b.wav\n", "no column for the second"),
         ("first,path1,second\na,b,c\n", "several columns"),
+        ("a.wav;b.wav\n", "its first line has to call"),
         ("first,second\n", "no pairs"),
         ("first,second\na.wav,\n", "lack a path"),
         ("first,second,label\na.wav,b.wav,maybe\n", "labels are unknown"),
@@ -354,7 +355,9 @@ def test_a_gallery_from_enrolment_to_removal(
     assert likeness("gallery", "search", "a.wav", *use[:3], "runs/other") == 2
     assert "enrol anew" in capsys.readouterr().err
     assert likeness("gallery", "remove", "ann", "nobody", *use[:2]) == 2
-    assert likeness("gallery", "remove", "ann", *speakers, *use[:2]) == 0
+    assert likeness("gallery", "remove", "ann", *use[:2]) == 0
+    assert "1 subject erased; " in capsys.readouterr().out
+    assert likeness("gallery", "remove", *speakers, *use[:2]) == 0
     assert likeness("gallery", "search", "a.wav", *use) == 2
     assert "nobody is enrolled" in capsys.readouterr().err
 
