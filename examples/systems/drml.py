@@ -211,8 +211,8 @@ class DRML(nn.Module):
 
 
 def check_branches(num_branches: int, num_features: int, dim: int) -> None:
-    """Refuse a number of branches that does not divide both sizes."""
-    if num_features % num_branches or dim % num_branches:
+    """Refuse a number of branches that is below 1 or does not divide both sizes."""
+    if num_branches < 1 or num_features % num_branches or dim % num_branches:
         raise ValueError(
             f"DRML: num_branches={num_branches} must divide the {num_features} features and the "
             f"{dim} dimensions of the embedding; choose multiples of it"
