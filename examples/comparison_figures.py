@@ -19,11 +19,16 @@
 from __future__ import annotations
 
 import argparse
-import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+
+from eval.formats.files import atomic_path, json_object
+from likeness.failures import one_sentence
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # the back end comes first
@@ -33,58 +38,87 @@ def values_of(folder: Path, metric: str) -> dict[str, list[float]]:
     """Return the values of each variant of a comparison, one for each seed that has finished.
 
     Raises:
-        ValueError: The folder has no comparison, or the metric was not measured.
+        ValueError: The folder has no comparison, or one that is damaged, or the metric was not
+            measured.
     """
     file = folder / "comparison.json"
     if not file.is_file():
         raise ValueError(f"{file} is not there; give a folder that `likeness compare` has finished")
-    stated = json.loads(file.read_text(encoding="utf-8"))
-    if metric not in stated["metrics"]:
-        raise ValueError(f"{file} has no {metric}; it has {', '.join(stated['metrics'])}")
+    stated = json_object(file)
+    try:
+        if metric in stated["metrics"]:
+            return _of_runs(stated, metric)
+        known = ", ".join(stated["metrics"])
+    except (KeyError, TypeError, AttributeError, OverflowError):
+        raise ValueError(
+            f"{file} is damaged: it is not as `likeness compare` writes it; run the comparison "
+            "again, which keeps what is trained"
+        ) from None
+    raise ValueError(f"{file} has no {metric}; it has {known}")
+
+
+def _of_runs(stated: dict[str, Any], metric: str) -> dict[str, list[float]]:
+    """The finite values of each variant; null stands for one that is not."""
     values: dict[str, list[float]] = {name: [] for name in stated["variants"]}
     for run in stated["runs"]:
-        if metric in run["values"]:
-            values[run["variant"]].append(float(run["values"][metric]))
+        value = run["values"].get(metric)
+        if value is not None and math.isfinite(value):
+            values[run["variant"]].append(float(value))
     return values
 
 
+def deviations(measured: Sequence[list[float]]) -> list[float]:
+    """The standard deviation of each list of values; NaN, which is not drawn, of a single one."""
+    return [float(np.std(each, ddof=1)) if len(each) > 1 else math.nan for each in measured]
+
+
 def bars(folders: list[Path], metric: str, out: Path) -> None:
-    """Draw a panel for each folder, with a bar for each variant."""
+    """Draw a panel for each folder, with a bar for each variant that has a value.
+
+    The axis begins below the smallest bar and its error, not at 0.
+
+    Raises:
+        ValueError: A folder has no value of the metric.
+    """
     figure, panels = plt.subplots(
         1, len(folders), figsize=(1.5 + 5 * len(folders), 4), layout="constrained", squeeze=False
     )
     for panel, folder in zip(panels[0], folders, strict=True):
         measured = {name: each for name, each in values_of(folder, metric).items() if each}
-        means = [np.mean(each) for each in measured.values()]
-        errors = [np.std(each, ddof=1) if len(each) > 1 else 0.0 for each in measured.values()]
+        if not measured:
+            raise ValueError(f"{folder} has no value of {metric}: none of its runs has finished")
+        means = [float(np.mean(each)) for each in measured.values()]
+        errors = deviations(list(measured.values()))
         panel.barh(list(measured), means, xerr=errors, capsize=3)
         panel.invert_yaxis()
-        least, most = min(means), max(means)
-        panel.set_xlim(max(0.0, least - 0.5 * (most - least) - 0.01), None)
+        ends = [mean - np.nan_to_num(error) for mean, error in zip(means, errors, strict=True)]
+        least, most = min(ends), max(means)
+        panel.set_xlim(max(min(0.0, least), least - 0.5 * (most - least) - 0.01), None)
         panel.set(title=folder.name, xlabel=metric)
-    figure.savefig(out, dpi=110)
+    save(figure, out)
 
 
 def over(folder: Path, metric: str, setting: str, out: Path) -> None:
     """Draw the means of the variants called SETTING=NUMBER over it, with standard deviations.
 
     Raises:
-        ValueError: Fewer than two variants have such a name, or a number is below 0.
+        ValueError: Fewer than two variants have such a name with a number of 0 or more.
     """
     measured: dict[float, list[float]] = {}
     for name, values in values_of(folder, metric).items():
         called, _, number = name.rpartition("=")
         if called.split(".")[-1] == setting and values:
-            measured[float(number)] = values
+            place = _placed(number)
+            if place is not None:
+                measured[place] = values
     if len(measured) < 2:
-        raise ValueError(f"{folder} has {len(measured)} variants called {setting}=NUMBER, not two")
+        raise ValueError(
+            f"{folder} has {len(measured)} variants called {setting}=NUMBER of 0 or more, "
+            "but a line needs two"
+        )
     numbers = sorted(measured)
-    if numbers[0] < 0:
-        raise ValueError(f"{folder}: {setting}={numbers[0]:g} has no place on a logarithmic axis")
     means = [np.mean(measured[number]) for number in numbers]
-    errors = [
-        np.std(measured[number], ddof=1) if len(measured[number]) > 1 else 0.0 for number in numbers
-    ]
+    errors = deviations([measured[number] for number in numbers])
     figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
     axes.errorbar(numbers, means, errors, marker="o", capsize=3)
     axes.set(xlabel=setting, ylabel=metric, title=folder.name)
@@ -92,7 +126,28 @@ def over(folder: Path, metric: str, setting: str, out: Path) -> None:
         axes.set_xscale("log")
     else:
         axes.set_xscale("symlog", linthresh=min(number for number in numbers if number > 0))
-    figure.savefig(out, dpi=110)
+    save(figure, out)
+
+
+def _placed(text: str) -> float | None:
+    """The number that a text states, if the axis of `over` can show it."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number < math.inf else None
+
+
+def save(figure: mpl.figure.Figure, out: Path) -> None:
+    """Write a figure as a PNG file, whole or not at all.
+
+    Raises:
+        ValueError: The file's name does not end in .png.
+    """
+    if out.suffix.lower() != ".png":
+        raise ValueError(f"{out}: the figure is a PNG file; give a name that ends in .png")
+    with atomic_path(out) as temporary:
+        figure.savefig(temporary, dpi=110, format="png")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -105,15 +160,13 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.over and len(given.folders) > 1:
         parser.error("--over takes one folder")
-    try:
-        if given.over:
-            over(given.folders[0], given.metric, given.over, given.out)
-        else:
-            bars(given.folders, given.metric, given.out)
-    except ValueError as error:
-        parser.error(str(error))
+    if given.over:
+        over(given.folders[0], given.metric, given.over, given.out)
+    else:
+        bars(given.folders, given.metric, given.out)
     print(given.out)
 
 
 if __name__ == "__main__":
-    main()
+    with one_sentence("comparison_figures.py"):
+        main()

@@ -104,10 +104,10 @@ def densities(out: Path, points: int) -> Path:
         panel.plot_surface(  # type: ignore[attr-defined]
             *x.numpy().transpose(2, 0, 1), facecolors=colours, rstride=1, cstride=1, shade=False
         )
-        panel.set_box_aspect((1, 1, 1))  # type: ignore[arg-type]
+        panel.set_box_aspect((1, 1, 1), zoom=1.3)  # type: ignore[arg-type]
         panel.view_init(elev=45, azim=-64)  # type: ignore[attr-defined]
         panel.set_axis_off()
-        panel.set_title(title)
+        panel.set_title(title, y=0.97)
     return save(figure, out / "nivmf_fig2.png")
 
 

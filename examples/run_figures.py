@@ -33,7 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval import per_item
+from eval.formats.files import atomic_path
 from likeness.commands.recipes import located
+from likeness.failures import one_sentence
 from toolkit.data.items import Items
 from toolkit.losses.vmf import VMF
 from toolkit.models.embed import embed
@@ -102,7 +104,7 @@ def sphere(panels: dict[str, Path], recipe: str, data: Path, out: Path, most: in
         colours = plt.get_cmap("tab10")(classes[drawn] % 10)
         panel.scatter(*points[drawn].T, c=colours, s=2)
         panel.set_title(variant)
-    figure.savefig(out, dpi=110)
+    save(figure, out)
 
 
 def norms(baseline: Path, run: Path, correct: str, out: Path) -> tuple[float, float]:
@@ -129,7 +131,7 @@ def norms(baseline: Path, run: Path, correct: str, out: Path) -> tuple[float, fl
         axes.hist(sizes[which], edges, density=True, alpha=0.6, label=label)
     axes.set(xlabel="norm of the embedding", ylabel="density", yticks=[])
     axes.legend(frameon=False)
-    figure.savefig(out, dpi=110)
+    save(figure, out)
     return float(sizes[right].mean()), float(sizes[~right].mean())
 
 
@@ -182,6 +184,8 @@ def extremes(
     sizes = np.linalg.norm(matrix, axis=1)
     order = np.argsort(sizes, kind="stable")
     num = min(num, len(order) // 2)
+    if not num:
+        raise ValueError(f"{len(items)} images cannot be split into lowest and highest norms")
     rows = [
         half[start : start + 8]
         for half in (order[:num], order[len(order) - num :])
@@ -224,8 +228,8 @@ def draw(
             pixels = np.asarray(recipe.read(items[int(place)]), dtype=np.float32)
             shown = pixels.transpose(1, 2, 0) / max(float(pixels.max()), 1e-9)
             panel.imshow(shown.squeeze(), cmap="gray", vmin=0, vmax=1)
-            panel.set_title(f"{sizes[place]:.3g}", fontsize=7)
-    figure.savefig(out, dpi=110)
+            panel.set_title(f"{sizes[place]:#.3g}", fontsize=7)
+    save(figure, out)
     return [[items[int(place)].id for place in places] for places in rows]
 
 
@@ -240,8 +244,8 @@ def draw_figure(given: argparse.Namespace) -> None:
         panels = {}
         for panel in given.panels:
             variant, _, run = panel.partition("=")
-            if not run:
-                raise ValueError(f"{panel} names no run; write VARIANT=RUN, as mnist.vmf=runs/vmf")
+            if not run or variant in panels:
+                raise ValueError(f"{panel!r} is not VARIANT=RUN with a variant of its own")
             panels[variant] = Path(run)
         sphere(panels, given.recipe, given.data, given.out, given.most)
     elif given.figure == "norms":
@@ -251,6 +255,26 @@ def draw_figure(given: argparse.Namespace) -> None:
         recipe = recipes.load(located(given.recipe))[0]
         images = ordered if given.figure == "ordered" else extremes
         images(recipe, given.run, given.data, given.out, num=given.num, training=given.training)
+
+
+def save(figure: mpl.figure.Figure, out: Path) -> None:
+    """Write a figure as a PNG file, whole or not at all.
+
+    Raises:
+        ValueError: The file's name does not end in .png.
+    """
+    if out.suffix.lower() != ".png":
+        raise ValueError(f"{out}: the figure is a PNG file; give a name that ends in .png")
+    with atomic_path(out) as temporary:
+        figure.savefig(temporary, dpi=110, format="png")
+
+
+def whole(text: str) -> int:
+    """The whole number, at least 1, that an option of the command states."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} must be at least 1")
+    return number
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -265,26 +289,24 @@ def main(arguments: list[str] | None = None) -> None:
             command.add_argument("--data", type=Path, required=True)
         if name == "sphere":
             command.add_argument("panels", nargs="+", metavar="VARIANT=RUN")
-            command.add_argument("--most", type=int, default=3000, help="items of a panel")
+            command.add_argument("--most", type=whole, default=3000, help="items of a panel")
         else:
             command.add_argument("--run", type=Path, required=True)
         if name == "norms":
             command.add_argument("--baseline", type=Path, required=True)
             command.add_argument("--correct", default="correct", help="a column of test.npz")
         if name == "ordered":
-            command.add_argument("--classes", dest="num", type=int, default=4)
+            command.add_argument("--classes", dest="num", type=whole, default=4)
         if name == "extremes":
             command.add_argument(
-                "--images", dest="num", type=int, default=32, help="of either kind"
+                "--images", dest="num", type=whole, default=32, help="of either kind"
             )
         if name in ("ordered", "extremes"):
             command.add_argument("--training", action="store_true", help="images trained on")
     given = parser.parse_args(arguments)
-    try:
+    with one_sentence("run_figures.py"):
         draw_figure(given)
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    print(given.out)
+        print(given.out)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import TextIO
 
 from toolkit.printing import one_line, say, silence, warn
 
-_PACKAGES = ("likeness", "eval", "toolkit", "modalities", "recipes")
+_PACKAGES = ("likeness", "eval", "toolkit", "modalities", "recipes", "examples")
 _ROOT = Path(__file__).parents[1]
 _OURS = tuple(os.path.join(os.path.realpath(_ROOT / name), "") for name in _PACKAGES)
 _OF_OTHERS = tuple(

@@ -210,6 +210,76 @@ def test_figures_of_a_comparison(tmp_path: Path) -> None:
         drawn.over(tmp_path, "eer", "q", tmp_path / "x.png")
 
 
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("[1]", "is damaged: it holds a list"),
+        ('{"metrics":', "is damaged: it is no JSON"),
+        ("[" * 100_000, "is damaged"),
+        ("{}", "is damaged: it is not as `likeness compare` writes it"),
+        ('{"metrics": ["eer"], "variants": [], "runs": [{"variant": "w"}]}', "is damaged"),
+        (
+            '{"metrics": ["eer"], "variants": ["v"], "runs": [{"variant": "v", "values": '
+            '{"eer": "x"}}]}',
+            "is damaged",
+        ),
+        ('{"metrics": ["eer"], "variants": ["v"], "runs": []}', "has no value of eer"),
+    ],
+)
+def test_a_damaged_comparison_is_named(text: str, refusal: str, tmp_path: Path) -> None:
+    drawn = example("comparison_figures")
+    (tmp_path / "comparison.json").write_text(text)
+    with pytest.raises(ValueError, match=refusal):
+        drawn.main([str(tmp_path), "--metric", "eer", "--out", str(tmp_path / "x.png")])
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_values_that_a_comparison_lacks_are_not_drawn(tmp_path: Path) -> None:
+    drawn = example("comparison_figures")
+    values = {"w=1": (0.2, 0.4), "w=10": (0.3, None), "w=0": (0.1,), "w=x": (0.1,)}
+    runs = [
+        {"variant": name, "values": {"eer": value}}
+        for name, of_seeds in values.items()
+        for value in of_seeds
+    ]
+    stated = {"metrics": ["eer"], "variants": list(values), "runs": runs}
+    (tmp_path / "comparison.json").write_text(json.dumps(stated))
+    measured = drawn.values_of(tmp_path, "eer")
+    assert (measured["w=1"], measured["w=10"]) == ([0.2, 0.4], [0.3])
+    # a single seed has no deviation, and no error bar
+    assert np.isnan(drawn.deviations([[0.2, 0.4], [0.3]])).tolist() == [False, True]
+    drawn.over(tmp_path, "eer", "w", tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("name", ["comparison_figures", "run_figures"])
+def test_a_figure_replaces_no_file_of_another_kind(name: str, tmp_path: Path) -> None:
+    drawn, good = example(name), tmp_path / "weights.pdf"
+    good.write_text("good")
+    with pytest.raises(ValueError, match=r"a name that ends in \.png"):
+        drawn.save(drawn.plt.figure(), good)
+    assert good.read_text() == "good"
+
+
+@pytest.mark.parametrize("name", ["comparison_figures", "run_figures"])
+def test_figures_refuse_wrong_input_in_one_sentence(name: str, tmp_path: Path) -> None:
+    arguments = {
+        "comparison_figures": [str(tmp_path), "--metric", "eer"],
+        "run_figures": ["norms", "--baseline", str(tmp_path), "--run", str(tmp_path)],
+    }[name]
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / f"{name}.py", *arguments, "--out", tmp_path / "x.png"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "MPLCONFIGDIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{name}.py: ")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow  # an export
 def test_node_compares_two_recordings_as_onnx_runtime_does(voices: Path, tmp_path: Path) -> None:
     """Where Node and onnxruntime-node are, or LIKENESS_NODE_MODULES names its node_modules."""

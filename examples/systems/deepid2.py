@@ -55,6 +55,9 @@ class DeepID2(nn.Module):
     Args:
         weight: Of verification.
         window: How many of the last pairs the margin is chosen on.
+
+    Raises:
+        ValueError: window is below 1.
     """
 
     margin: Tensor
@@ -63,6 +66,8 @@ class DeepID2(nn.Module):
         self, dim: int, num_classes: int, *, weight: float = 0.05, window: int = 20_000
     ) -> None:
         super().__init__()
+        if window < 1:
+            raise ValueError(f"DeepID2: window={window} must be at least 1")
         self.dim, self.num_classes, self.weight = dim, num_classes, weight
         self.identification = Softmax(dim, num_classes)
         self.seen = Bank(window, 1)  # distances of the last pairs; labels: 1 for pairs of one class

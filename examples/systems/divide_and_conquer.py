@@ -59,6 +59,9 @@ class DivideAndConquer(nn.Module):
         num_items: The number of training items, whose clusters are kept.
         every: Steps between clusterings.
         divided: The share of the steps in which learners are trained, from the first.
+
+    Raises:
+        ValueError: A setting is outside its range, or num_learners does not divide dim.
     """
 
     cluster: Tensor
@@ -74,6 +77,11 @@ class DivideAndConquer(nn.Module):
         divided: float = 2 / 3,
     ) -> None:
         super().__init__()
+        if num_learners < 1 or every < 1 or not 0 <= divided <= 1:
+            raise ValueError(
+                f"DivideAndConquer: num_learners={num_learners} and every={every} must be at least "
+                f"1, and divided={divided} in [0, 1]"
+            )
         if dim % num_learners:
             raise ValueError(
                 f"num_learners={num_learners} does not divide the {dim} dimensions of the "

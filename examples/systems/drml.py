@@ -211,12 +211,12 @@ class DRML(nn.Module):
 
 
 def check_branches(num_branches: int, num_features: int, dim: int) -> None:
-    """Refuse a number of branches that does not divide both sizes.
+    """Refuse a number of branches that is below 1 or does not divide both sizes.
 
     Raises:
-        ValueError: It does not.
+        ValueError: It is.
     """
-    if num_features % num_branches or dim % num_branches:
+    if num_branches < 1 or num_features % num_branches or dim % num_branches:
         raise ValueError(
             f"DRML: num_branches={num_branches} must divide the {num_features} features and the "
             f"{dim} dimensions of the embedding; choose multiples of it"

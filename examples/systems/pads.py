@@ -70,6 +70,9 @@ class PADS(nn.Module):
         every: Steps between two choices of the policy.
         rate: The policy's learning rate.
         smoothing: Of the running mean of rewards.
+
+    Raises:
+        ValueError: A setting is outside its range, or no bin starts with a probability.
     """
 
     probabilities: Tensor
@@ -94,6 +97,10 @@ class PADS(nn.Module):
         beta: float = 1.2,
     ) -> None:
         super().__init__()
+        if num_bins < 1 or every < 1:
+            raise ValueError(f"PADS: num_bins={num_bins} and every={every} must be at least 1")
+        if not 0 <= limits[0] < limits[1] <= 2:
+            raise ValueError(f"PADS: limits={limits} must be two growing distances in [0, 2]")
         self.dim, self.every, self.rate, self.smoothing = dim, every, rate, smoothing
         self.limits, self.margin = limits, margin
         self.beta = nn.Parameter(torch.tensor(beta))
@@ -105,8 +112,13 @@ class PADS(nn.Module):
             nn.ReLU(),
             nn.Linear(128, num_bins * len(FACTORS)),
         )
-        centres = torch.linspace(*limits, 2 * num_bins + 1)[1::2]
+        centres = torch.linspace(*limits, 2 * num_bins + 1, device="cpu")[1::2]
         inside = (centres >= start[0]) & (centres <= start[1])
+        if not inside.any():
+            raise ValueError(
+                f"PADS: none of the {num_bins} bins has its centre in start={start}; take a wider "
+                "one, or more bins"
+            )
         self.register_buffer("probabilities", normalised(inside.float()))
         self.register_buffer("history", torch.full((max(SPANS), METRICS), -1.0))
         self.register_buffer("state", torch.zeros(size))

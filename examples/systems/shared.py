@@ -46,6 +46,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -59,18 +60,20 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from likeness.commands.recipes import located
+from likeness.failures import one_sentence
+from toolkit.console import Interrupted
 from toolkit.data.batch import collate
 from toolkit.data.items import Item
 from toolkit.losses.mining import Triplets
 from toolkit.losses.triplet import MarginLoss
+from toolkit.printing import say
 from toolkit.training import recipe as recipes
-from toolkit.training import train
 from toolkit.training.loading import on_device
 from toolkit.training.measure import metrics_of, run_test
 from toolkit.training.plan import plan
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
-from toolkit.training.train import Step
+from toolkit.training.train import Step, fit, step
 
 # Omniglot: the network, views, batches and optimiser with which docs/reference/results.md compares
 # losses.
@@ -105,23 +108,40 @@ def main(file: str) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="go on with runs that were stopped")
     options = parser.parse_args()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        parser.exit(2, "the systems of this folder train in one process; start without torchrun\n")
-    try:
+    with one_sentence(Path(file).name):
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ValueError(
+                "the systems of this folder train in one process; start without torchrun"
+            )
         # both first: what is refused is refused before hours of training
-        both = {name: chosen(system, name, options) for name in ("plain", "system")}
-        lines = [trained(system, name, recipe, options) for name, recipe in both.items()]
-    except (ValueError, OSError) as error:
-        parser.exit(2, f"{error}\n")
+        plain, recipe = (chosen(system, name, options) for name in ("plain", "system"))
+        recipe, own_step = system.prepare(recipe, options.data)
+        check_loss(recipe)
+        try:
+            lines = [
+                trained("plain", plain, step, options),
+                trained("system", recipe, own_step, options),
+            ]
+        except Interrupted as stopped:
+            say(str(stopped), error=True)
+            sys.exit(130)
     print("\n".join(lines))
 
 
-def trained(system: Any, name: str, recipe: Recipe, options: argparse.Namespace) -> str:
+def check_loss(recipe: Recipe) -> None:
+    """Make the loss once, for two classes, so that its settings are refused before any training."""
+    backbone = recipe.backbone
+    if isinstance(backbone, partial):
+        settings = {name: value for name, value in backbone.keywords.items() if name != "weights"}
+        backbone = partial(backbone.func, *backbone.args, **settings)
+    with torch.device("meta"):  # sizes without weights
+        recipe.loss(backbone(recipe.frontend().dim).dim, 2)
+
+
+def trained(name: str, recipe: Recipe, step: Step, options: argparse.Namespace) -> str:
     """Train the recipe "plain" or "system" and measure it; return a line that says so."""
-    out, step = options.out / name, train.step
-    if name == "system":
-        recipe, step = system.prepare(recipe, options.data)
-    train.fit(recipe, data=options.data, out=out, resume=options.resume, step=step)
+    out = options.out / name
+    fit(recipe, data=options.data, out=out, resume=options.resume, step=step)
     recall = metrics_of(recipe, run_test(recipe, out, options.data), only="recall@1")
     return f"{name:7} recall@1 {recall['recall@1']:.4f}  {out}"
 
@@ -132,6 +152,8 @@ def chosen(system: Any, name: str, options: argparse.Namespace) -> Recipe:
     Raises:
         ValueError: The recipe does not exist, does not suit the system, or has no recall@1.
     """
+    if options.steps is not None and options.steps < 1:
+        raise ValueError(f"--steps {options.steps} must be at least 1")
     own: Recipe = getattr(system, name.upper())
     settings = [text for text in options.set if name == "system" or not text.startswith("loss.")]
     if not options.recipe:

@@ -67,10 +67,15 @@ class ProxyGML(nn.Module):
         scale: float = 1.0,
     ):
         super().__init__()
-        if num_proxies < 1 or not 0 < ratio <= 1 or weight < 0 or scale <= 0:
+        if (
+            num_proxies < 1
+            or not 0 < ratio <= 1
+            or not 0 <= weight < math.inf
+            or not 0 < scale < math.inf
+        ):
             raise ValueError(
                 f"ProxyGML: num_proxies={num_proxies} and scale={scale} must be positive, "
-                f"ratio={ratio} in (0, 1] and weight={weight} at least 0"
+                f"ratio={ratio} in (0, 1] and weight={weight} at least 0, and all finite"
             )
         self.dim, self.num_classes = dim, num_classes
         self.ratio, self.weight, self.scale = ratio, weight, scale
@@ -172,10 +177,15 @@ class GroupLoss(nn.Module):
         bias: bool = True,
     ):
         super().__init__()
-        if temperature <= 0 or num_steps < 0 or num_anchors < 0 or classify < 0:
+        if (
+            not 0 < temperature < math.inf
+            or num_steps < 0
+            or num_anchors < 0
+            or not 0 <= classify < math.inf
+        ):
             raise ValueError(
-                f"GroupLoss: temperature={temperature} must be positive, and num_steps={num_steps}"
-                f", num_anchors={num_anchors} and classify={classify} at least 0"
+                f"GroupLoss: temperature={temperature} must be positive, num_steps={num_steps}, "
+                f"num_anchors={num_anchors} and classify={classify} at least 0, and all finite"
             )
         self.dim, self.num_classes = dim, num_classes
         self.temperature, self.num_steps, self.classify = temperature, num_steps, classify

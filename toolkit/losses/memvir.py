@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -82,10 +83,12 @@ class MemVir(nn.Module):
         batch_size: int = 256,
     ):
         super().__init__()
-        if scale <= 0 or num_steps < 1 or batch_size < 1 or step_gap < 0 or warmup_steps < 0:
+        whole = num_steps >= 1 and batch_size >= 1 and step_gap >= 0 and warmup_steps >= 0
+        if not (whole and 0 < scale < math.inf):
             raise ValueError(
                 f"MemVir: scale={scale}, num_steps={num_steps} and batch_size={batch_size} must be "
-                f"positive, and step_gap={step_gap} and warmup_steps={warmup_steps} at least 0"
+                f"positive and finite, and step_gap={step_gap} and warmup_steps={warmup_steps} at "
+                "least 0"
             )
         self.dim, self.num_classes, self.base = dim, num_classes, base
         self.scale, self.margin = scale, margin

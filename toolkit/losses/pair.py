@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -44,7 +45,7 @@ class PairBCE(nn.Module):
         learn_scale: Learn the scale.
 
     Raises:
-        ValueError: scale is not positive.
+        ValueError: scale is not positive and finite.
     """
 
     @known_settings
@@ -60,8 +61,8 @@ class PairBCE(nn.Module):
         learn_scale: bool = False,
     ):
         super().__init__()
-        if scale <= 0:
-            raise ValueError(f"PairBCE: scale={scale} must be positive")
+        if not 0 < scale < math.inf:
+            raise ValueError(f"PairBCE: scale={scale} must be positive and finite")
         self.dim, self.product = dim, product
         self.bank: KeyBank | None = None
         self.scale: nn.Parameter | float = (

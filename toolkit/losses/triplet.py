@@ -246,7 +246,7 @@ class EasyPositive(nn.Module):
         temperature: Positive; .1 in the release.
 
     Raises:
-        ValueError: temperature is not positive.
+        ValueError: temperature is not positive and finite.
 
     Example:
         >>> loss = EasyPositive(8)
@@ -264,8 +264,8 @@ class EasyPositive(nn.Module):
         temperature: float = 0.1,
     ):
         super().__init__()
-        if temperature <= 0:
-            raise ValueError(f"EasyPositive: temperature={temperature} must be positive")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"EasyPositive: temperature={temperature} must be positive and finite")
         self.dim, self.negatives, self.temperature = dim, negatives, temperature
         self.bank: KeyBank | None = None
 

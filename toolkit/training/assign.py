@@ -118,7 +118,10 @@ def _parse(text: str, hint: Any, name: str) -> Any:
         return text.lower() == "true"
     if hint in (int, float):
         try:
-            return hint(text)
+            number = hint(text)
+            if number != number:  # no setting means anything as NaN, and no comparison refuses it
+                raise ValueError
+            return number
         except ValueError:
             raise ValueError(
                 f"override {name}={text!r}: expected "

@@ -44,10 +44,13 @@ from toolkit.losses.contract import (
     param_groups,
     similarity_trained_by,
 )
+from toolkit.losses.graph import GroupLoss, ProxyGML
 from toolkit.losses.margin import ArcFace, CosFace
-from toolkit.losses.pair import SNRContrastive
+from toolkit.losses.memvir import MemVir
+from toolkit.losses.pair import PairBCE, SNRContrastive
 from toolkit.losses.simple import SimPLE, polarlike
 from toolkit.losses.softmax import Softmax, generalised_product
+from toolkit.losses.triplet import EasyPositive
 from toolkit.parallel import spread
 from toolkit.training.memory import Bank
 from toolkit.training.recipe import Optim
@@ -279,6 +282,24 @@ def test_a_learned_angular_bias_stays_a_cosine_and_can_return(start: float) -> N
     assert float(loss.b_theta.grad) != 0
     assert float(loss.b_theta.detach()) == start
     (loss(z, y) + loss(2 * z, y)).backward()  # two passes before one backward pass
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (EasyPositive, "temperature"),
+        (GroupLoss, "temperature"),
+        (GroupLoss, "classify"),
+        (MemVir, "scale"),
+        (PairBCE, "scale"),
+        (ProxyGML, "scale"),
+        (ProxyGML, "weight"),
+    ],
+)
+def test_a_factor_that_is_no_finite_number_is_refused(make: Any, name: str, number: float) -> None:
+    with pytest.raises(ValueError, match=f"{make.__name__}: .*{name}={number}"):
+        make(5, 4, **{name: number})
 
 
 @pytest.mark.parametrize("make", [SimPLE, Softmax, CosFace], ids=lambda made: made.__name__)

@@ -90,6 +90,7 @@ def test_overrides_are_typed() -> None:
         ("optm.lr=1", "Recipe has no field 'optm'; did you mean 'optim'"),
         ("optim.rate=1", "Optim has no field 'rate'"),
         ("optim.lr=fast", "expected a number"),
+        ("optim.lr=nan", "expected a number"),
         ("schedule.steps=1.5", "expected a whole number"),
         ("loss.marginn=1", "ArcFace has no setting 'marginn'; did you mean 'margin'"),
         ("loss.wrap=sometimes", "must be one of monotone, easy, clamp, none"),
