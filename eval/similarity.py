@@ -369,7 +369,7 @@ def refuse_missing(
 ) -> None:
     """KeyError if wanted ids have no embedding: (what they are, the ids, the embeddings); all
     counted, the first of each named. offers_to_strip: whether the caller can leave the extensions
-    of ids out, which the message then says where it would help.
+    of ids out, and trials without an embedding, which the message then says.
     """
     texts, strips = [], offers_to_strip
     for side, ids, embeddings in sides:
@@ -385,9 +385,12 @@ def refuse_missing(
         )
     if texts:
         example = name_first(sides[0][2].ids[:2])
+        skips = "leave their lines out of the list"
+        if offers_to_strip:
+            skips = "leave their trials out by --missing skip"
         raise KeyError(
-            f"no embedding for {' and '.join(texts)}; embed these items too, leave their lines out "
-            f"of the list, or check that the ids are written as in the embeddings ({example})"
+            f"no embedding for {' and '.join(texts)}; embed these items too, {skips}, or check "
+            f"that the ids are written as in the embeddings ({example})"
         )
 
 

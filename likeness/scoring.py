@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
+from typing import Literal
+
+import numpy as np
 
 from eval.calibration import Calibration
 from eval.extensions import with_spellings
 from eval.scoring.score import Scored, Scoring
 from eval.scoring.score import calibrate as calibrate_values
 from eval.scoring.score import score as score_values
-from eval.types import Embeddings, Trials
+from eval.types import Embeddings, Trials, name_first
 from likeness.files import File, Models, embeddings_of, models_of, settings_of, trials_of
+
+Missing = Literal["refuse", "skip"]
 
 
 def score(
@@ -23,6 +29,7 @@ def score(
     probe: File | Embeddings | None = None,
     models: Models | None = None,
     strip_extension: bool = False,
+    missing: Missing = "refuse",
 ) -> Scored:
     """Score a list of trials.
 
@@ -36,13 +43,16 @@ def score(
             mapping. The enrolment ids of the trials are then models.
         strip_extension: whether ids of trials and embeddings may differ in the extension of a
             file, as ann/1.wav and ann/1 do.
+        missing: what becomes of trials whose ids have no embedding: "refuse", or "skip", which
+            leaves them out, with a warning that counts them.
 
     Returns:
         The scores (P,), higher for more similar pairs, with their trials.
 
     Raises:
         FileNotFoundError: a file does not exist.
-        KeyError: ids have no embedding; all are counted.
+        KeyError: ids have no embedding and `missing` is "refuse", or no trial has any; all are
+            counted.
         ValueError: a file is of another kind, or two inputs contradict each other.
 
     Example:
@@ -56,6 +66,9 @@ def score(
     sides = embeddings_of(embeddings), None if probe is None else embeddings_of(probe)
     if strip_extension:
         sides = spelt_as(listed, *sides, of_models)
+    left_out = ""
+    if missing == "skip":
+        listed, of_models, left_out = with_embeddings(listed, *sides, of_models)
     scored = score_values(
         listed,
         sides[0],
@@ -63,7 +76,8 @@ def score(
         probe=sides[1],
         models=of_models,
     )
-    return named(scored, str(trials)) if isinstance(trials, str | PathLike) else scored
+    name = str(trials) if isinstance(trials, str | PathLike) else ""
+    return named(scored, name + left_out) if name or left_out else scored
 
 
 def named(scored: Scored, trials: str) -> Scored:
@@ -90,6 +104,55 @@ def spelt_as(
     if probe is None:
         return with_spellings(embeddings, [*enrolled, *trials.probe_ids]), None
     return with_spellings(embeddings, enrolled), with_spellings(probe, trials.probe_ids)
+
+
+def with_embeddings(
+    trials: Trials,
+    embeddings: Embeddings,
+    probe: Embeddings | None,
+    models: Mapping[str, Sequence[str]] | None,
+) -> tuple[Trials, Mapping[str, Sequence[str]] | None, str]:
+    """Leave out the trials of which a side has no embedding, with a warning that counts them.
+
+    Args:
+        trials: P trials.
+        embeddings: Of both sides, or of the enrolment side if `probe` has the other.
+        probe: Of the probe side.
+        models: The items of each model. One that lacks an item's embedding is left out.
+
+    Returns:
+        The other trials, the models that have all of their items, and words for the list's name,
+        such as ", without 3 of 28 trials". All as they were where nothing is missing, and where
+        nothing would be left.
+    """
+    enrolled = set(embeddings.ids)
+    probed = enrolled if probe is None else set(probe.ids)
+    whole = models
+    if models is not None:
+        whole = {name: items for name, items in models.items() if enrolled.issuperset(items)}
+        enrolled = set(whole)
+    has = [
+        np.array([name in known for name in ids], dtype=np.bool_)
+        for ids, known in ((trials.enrol_ids, enrolled), (trials.probe_ids, probed))
+    ]
+    kept = has[0][trials.enrol] & has[1][trials.probe]
+    if kept.all() or not kept.any():
+        return trials, models, ""
+    sides = []
+    for ids, rows in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe)):
+        used, places = np.unique(rows[kept], return_inverse=True)
+        sides.append((tuple(ids[row] for row in used.tolist()), places.astype(np.int32)))
+    target = None if trials.target is None else trials.target[kept]
+    absent = [name for name, there in zip(trials.enrol_ids, has[0], strict=True) if not there]
+    absent += [name for name, there in zip(trials.probe_ids, has[1], strict=True) if not there]
+    count = f"{len(trials) - int(kept.sum())} of {len(trials)} trials"
+    absent = list(dict.fromkeys(absent))
+    warnings.warn(
+        f"{count} are left out, because {len(absent)} ids have no embedding ({name_first(absent)})",
+        stacklevel=3,
+    )
+    left = Trials(sides[0][0], sides[1][0], sides[0][1], sides[1][1], target)
+    return left, whole, f", without {count}"
 
 
 def calibrate(

@@ -28,6 +28,7 @@ from toolkit.printing import say
 if TYPE_CHECKING:
     from eval.scoring.score import Scoring
     from eval.types import Embeddings, Trials
+    from likeness.scoring import Missing
 
 app = typer.Typer()
 
@@ -160,6 +161,13 @@ def score(
             "and ann/1 do.",
         ),
     ] = False,
+    missing: Annotated[
+        Literal["refuse", "skip"],
+        typer.Option(
+            help="What becomes of trials whose ids have no embedding: refuse writes nothing, skip "
+            "leaves them out and counts them."
+        ),
+    ] = "refuse",
     memory: Memory = None,
 ) -> None:
     """Score the trials of a list, or fuse the scores of several systems.
@@ -183,7 +191,7 @@ def score(
     _refuse_contradictions(context)
     options = {field.name: context.params[field.name] for field in fields(Scoring)}
     options |= {"probe_embeddings": probe_embeddings, "enrolment": enrolment}
-    options["strip_extension"] = strip_extension
+    options |= {"strip_extension": strip_extension, "missing": missing}
     matrices = sum(map(stored_bytes, filter(None, (embeddings, probe_embeddings))))
     refuse_beyond(memory, "scoring", [trials], per_trial=SCORING, matrices=matrices)
     if calibrate:
@@ -275,6 +283,7 @@ def score_files(
     probe_embeddings: Path | None = None,
     enrolment: Path | None = None,
     strip_extension: bool = False,
+    missing: Missing = "refuse",
     **options: Any,
 ) -> str:
     """Score a trial list and write lines `enrol probe score [label]`.
@@ -287,6 +296,7 @@ def score_files(
         enrolment: Lines `model item item ...` (see `eval.scoring.templates.read_enrolment`). The
             enrolment ids of the trials are then models, which are pooled from their items.
         strip_extension: Whether ids may differ in the extension of a file.
+        missing: What becomes of trials whose ids have no embedding.
         options: As for `read_scoring`.
 
     Returns:
@@ -303,11 +313,11 @@ def score_files(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         scoring = read_scoring(options)
-        listed, enrolled, sides = _read(
-            trials, embeddings, probe_embeddings, enrolment, strip_extension
+        listed, enrolled, sides, left_out = _read(
+            trials, embeddings, probe_embeddings, enrolment, strip_extension, missing
         )
         scored = library.score(listed, enrolled, scoring, **sides)
-        named(scored, str(trials)).save(out)
+        named(scored, str(trials) + left_out).save(out)
     calibrated = ""
     if scoring.calibration is not None:
         calibrated = f", calibrated at p_target {scoring.calibration.p_target:g}"
@@ -323,6 +333,7 @@ def calibrate_files(
     probe_embeddings: Path | None = None,
     enrolment: Path | None = None,
     strip_extension: bool = False,
+    missing: Missing = "refuse",
     quality: Sequence[str] = (),
     p_target: float = 0.5,
     **options: Any,
@@ -341,8 +352,8 @@ def calibrate_files(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         scoring = read_scoring(options)
-        listed, enrolled, sides = _read(
-            trials, embeddings, probe_embeddings, enrolment, strip_extension
+        listed, enrolled, sides, _ = _read(
+            trials, embeddings, probe_embeddings, enrolment, strip_extension, missing
         )
         fitted = library.calibrate(
             listed, enrolled, scoring, quality=quality, p_target=p_target, **sides
@@ -396,19 +407,27 @@ def _read(
     probe_embeddings: Path | None,
     enrolment: Path | None,
     strip_extension: bool,
-) -> tuple[Trials, Embeddings, dict[str, Any]]:
-    """The trials, the embeddings, and the keywords `probe` and `models` of scoring them."""
+    missing: Missing,
+) -> tuple[Trials, Embeddings, dict[str, Any], str]:
+    """The trials, the embeddings, the keywords `probe` and `models` of scoring them, and words for
+    the list's name where trials were left out.
+    """
     from eval.formats import embeddings as embedding_files
     from eval.formats.trials import read_trials
     from eval.scoring.templates import read_enrolment
-    from likeness.scoring import spelt_as
+    from likeness.scoring import spelt_as, with_embeddings
 
     listed, enrolled = read_trials(trials), embedding_files.read(embeddings)
     probe = embedding_files.read(probe_embeddings) if probe_embeddings else None
-    models = read_enrolment(enrolment) if enrolment else None
+    models: Mapping[str, Sequence[str]] | None = None
+    if enrolment:
+        models = read_enrolment(enrolment)
     if strip_extension:
         enrolled, probe = spelt_as(listed, enrolled, probe, models)
-    return listed, enrolled, {"probe": probe, "models": models}
+    left_out = ""
+    if missing == "skip":
+        listed, models, left_out = with_embeddings(listed, enrolled, probe, models)
+    return listed, enrolled, {"probe": probe, "models": models}, left_out
 
 
 def _texts(caught: Sequence[warnings.WarningMessage]) -> list[str]:

@@ -45,6 +45,7 @@ def test_every_field_has_its_option_of_the_command_line() -> None:
         "quality",
         "memory",
         "strip_extension",
+        "missing",
         "fuse",
         "scores",
     }
