@@ -43,7 +43,7 @@ nor is its KL, which has the wrong sign and lacks A.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -364,6 +364,12 @@ def warn_of_zeros(*sides: tuple[Embeddings, NDArray[Any]]) -> None:
         )
 
 
+def lacking(ids: Iterable[str], embeddings: Embeddings) -> list[str]:
+    """The ids that have no embedding, in their order; spellings in Unicode are equal."""
+    known = set(embeddings.ids)
+    return [name for name in ids if name not in known and nfc(name) not in known]
+
+
 def refuse_missing(
     sides: Sequence[tuple[str, Sequence[str], Embeddings]], *, offers_to_strip: bool = False
 ) -> None:
@@ -373,11 +379,9 @@ def refuse_missing(
     """
     texts, strips = [], offers_to_strip
     for side, ids, embeddings in sides:
-        known = set(embeddings.ids)
-        missing = [name for name in ids if name not in known and nfc(name) not in known]
-        if missing:
+        if missing := lacking(ids, embeddings):
             texts.append(f"{len(missing)} of {len(ids)} {side} ids ({name_first(missing)})")
-            strips = strips and found_without(missing, known)
+            strips = strips and found_without(missing, set(embeddings.ids))
     if texts and strips:
         raise KeyError(
             f"no embedding for {' and '.join(texts)}; without the extensions of files all are "

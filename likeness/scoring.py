@@ -15,7 +15,8 @@ from eval.extensions import with_spellings
 from eval.scoring.score import Scored, Scoring
 from eval.scoring.score import calibrate as calibrate_values
 from eval.scoring.score import score as score_values
-from eval.types import Embeddings, Trials, name_first
+from eval.similarity import lacking
+from eval.types import Embeddings, Ints, Trials, name_first, nfc
 from likeness.files import File, Models, embeddings_of, models_of, settings_of, trials_of
 
 Missing = Literal["refuse", "skip"]
@@ -125,34 +126,37 @@ def with_embeddings(
         such as ", without 3 of 28 trials". All as they were where nothing is missing, and where
         nothing would be left.
     """
-    enrolled = set(embeddings.ids)
-    probed = enrolled if probe is None else set(probe.ids)
+    probed = lacking(trials.probe_ids, embeddings if probe is None else probe)
     whole = models
-    if models is not None:
-        whole = {name: items for name, items in models.items() if enrolled.issuperset(items)}
-        enrolled = set(whole)
-    has = [
-        np.array([name in known for name in ids], dtype=np.bool_)
-        for ids, known in ((trials.enrol_ids, enrolled), (trials.probe_ids, probed))
-    ]
-    kept = has[0][trials.enrol] & has[1][trials.probe]
+    if models is None:
+        enrolled = lacking(trials.enrol_ids, embeddings)
+    else:
+        items = dict.fromkeys(item for items in models.values() for item in items)
+        no_item = set(lacking(items, embeddings))
+        whole = {nfc(name): its for name, its in models.items() if no_item.isdisjoint(its)}
+        enrolled = [name for name in trials.enrol_ids if name not in whole]
+    sides = (trials.enrol_ids, trials.enrol, enrolled), (trials.probe_ids, trials.probe, probed)
+    kept = np.ones(len(trials), dtype=np.bool_)
+    for ids, rows, absent in sides:
+        out = set(absent)
+        kept &= np.array([name not in out for name in ids], dtype=np.bool_)[rows]
     if kept.all() or not kept.any():
         return trials, models, ""
-    sides = []
-    for ids, rows in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe)):
-        used, places = np.unique(rows[kept], return_inverse=True)
-        sides.append((tuple(ids[row] for row in used.tolist()), places.astype(np.int32)))
+    (enrol_ids, enrol), (probe_ids, probes) = (_used(ids, rows[kept]) for ids, rows, _ in sides)
     target = None if trials.target is None else trials.target[kept]
-    absent = [name for name, there in zip(trials.enrol_ids, has[0], strict=True) if not there]
-    absent += [name for name, there in zip(trials.probe_ids, has[1], strict=True) if not there]
     count = f"{len(trials) - int(kept.sum())} of {len(trials)} trials"
-    absent = list(dict.fromkeys(absent))
+    both = list(dict.fromkeys([*enrolled, *probed]))
     warnings.warn(
-        f"{count} are left out, because {len(absent)} ids have no embedding ({name_first(absent)})",
+        f"{count} are left out, because {len(both)} ids have no embedding ({name_first(both)})",
         stacklevel=3,
     )
-    left = Trials(sides[0][0], sides[1][0], sides[0][1], sides[1][1], target)
-    return left, whole, f", without {count}"
+    return Trials(enrol_ids, probe_ids, enrol, probes, target), whole, f", without {count}"
+
+
+def _used(ids: tuple[str, ...], rows: Ints) -> tuple[tuple[str, ...], Ints]:
+    """The ids that rows refer to, and the rows as indices into these."""
+    used, places = np.unique(rows, return_inverse=True)
+    return tuple(ids[row] for row in used.tolist()), places.astype(np.int32)
 
 
 def calibrate(
