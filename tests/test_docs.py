@@ -10,7 +10,6 @@ file instead. Commands in all other blocks are parsed by the command line itself
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import json
 import os
@@ -34,6 +33,7 @@ from torch import nn
 
 from likeness.cli import app, main
 from likeness.commands.recipes import located, names
+from tests.scripts import loaded
 from tests.tiny_yunet import network, tiny_yunet
 from toolkit.data.images import encode
 from toolkit.training import recipe as recipes
@@ -149,7 +149,7 @@ def ran(
     for package in ("onnxruntime", "onnxscript", "lancedb", "pyarrow", "h5py", "kaldiio"):
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("docs")
-    practice = module_of(ROOT / "examples" / "practice_data.py")
+    practice = loaded(ROOT / "examples" / "practice_data.py")
     practice.write(folder, files=3, seconds=(1.05, 1.3))
     write_photographs(folder)
     (folder / "recipes").symlink_to(ROOT / "recipes")
@@ -382,7 +382,7 @@ def test_links_lead_somewhere_and_no_page_names_a_machine(page: Path) -> None:
 
 
 def test_measuring_again_keeps_what_was_written_by_hand() -> None:
-    performance = module_of(ROOT / "benchmarks" / "performance.py")
+    performance = loaded(ROOT / "benchmarks" / "performance.py")
     page = (ROOT / "docs" / "reference" / "performance.md").read_text(encoding="utf-8")
     assert page.startswith(performance.HEAD)
     for script, text in performance.sections().items():
@@ -480,7 +480,7 @@ def test_the_page_of_intervals_counts_the_trials_of_its_people() -> None:
 
 
 def test_public_names_have_docstrings() -> None:
-    assert module_of(ROOT / "docs" / "make_site.py").undocumented() == []
+    assert loaded(ROOT / "docs" / "make_site.py").undocumented() == []
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -493,17 +493,8 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
 
 
-def module_of(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def generator() -> ModuleType:
-    return module_of(ROOT / "docs" / "make_losses.py")
+    return loaded(ROOT / "docs" / "make_losses.py")
 
 
 def test_losses_page_is_what_the_classes_and_the_catalogue_say() -> None:

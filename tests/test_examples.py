@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from eval import per_item
 from eval.per_item import PerItem
 from likeness.commands.recipes import located
 from modalities.image import digits
+from tests.scripts import loaded
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Schedule
 from toolkit.training.train import fit
@@ -54,12 +54,7 @@ def test_figures_of_the_papers(tmp_path: Path) -> None:
 
 
 def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "examples" / f"{name}.py")
 
 
 @pytest.mark.parametrize("name", ["faces", "groups.txt"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import importlib.util
 import io
 import json
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import torch
 
 from eval.calibration import load_calibration
 from likeness.cli import main
+from tests.scripts import loaded
 from toolkit.models.checkpoint import save_model
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.training import recipe
@@ -53,11 +53,7 @@ def likeness(*arguments: object) -> None:
 
 
 def test_the_page_is_made_from_the_schemas() -> None:
-    spec = importlib.util.spec_from_file_location("make_json", ROOT / "docs" / "make_json.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = loaded(ROOT / "docs" / "make_json.py")
     assert sorted(made.ORDER) == NAMES
     assert (ROOT / "docs" / "reference" / "json.md").read_text(encoding="utf-8") == made.page(), (
         "docs/reference/json.md is out of date; run: python docs/make_json.py"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ from eval.formats.trials import read_scores
 from eval.scoring.templates import read_enrolment
 from likeness.commands.recipes import located
 from likeness.pairs import PairRow, read_pairs
+from tests.scripts import loaded
 from toolkit.data.column_names import _NAMES
 from toolkit.training import recipe as recipes
 from toolkit.training.memory import Memory
@@ -27,12 +27,7 @@ PATTERN = r"^- `([\w.]+)=([^`]*)`(?: \(|:)"
 
 
 def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "docs" / f"{name}.py")
 
 
 # ---------------------------------------------------------------- recipes

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 
 import toolkit.backbones
+from tests.scripts import loaded
 
 ROOT = Path(__file__).parents[3]
 
 
 @cache
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "make_backbones", ROOT / "docs" / "make_backbones.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "docs" / "make_backbones.py")
 
 
 def test_backbones_page_is_what_the_classes_say() -> None:

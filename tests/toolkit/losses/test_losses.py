@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import toolkit.losses
+from tests.scripts import loaded
 from toolkit.losses.common import turn_to_means
 from toolkit.losses.contract import (
     Classifier,
@@ -680,15 +681,6 @@ compares = "pair"
 normalised = "nothing"
 verified = "loops"
 """
-
-
-def loaded(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
