@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.resampling import Ranked, ranked, resampled
 from eval.types import Floats, Scores, check_counts
 from eval.weighted import Metric as Metric
@@ -79,7 +80,7 @@ def _check_subjects(
     """
     pairs = np.asarray(subjects)
     if pairs.shape != (target.size, 2) or pairs.dtype.kind not in "iu":
-        raise ValueError(
+        raise LikenessError(
             f"subjects: expected ({target.size}, 2) integers, the enrol and probe subject of each "
             f"trial, but got {pairs.dtype} of shape {pairs.shape}"
         )
@@ -87,7 +88,7 @@ def _check_subjects(
     if wrong.size:
         enrol, probe = pairs[wrong[0]]
         kind = "target" if target[wrong[0]] else "nontarget"
-        raise ValueError(
+        raise LikenessError(
             f"subjects: {wrong.size} of {target.size} trials contradict their label (trial "
             f"{int(wrong[0]) + 1} is a {kind} trial between subjects "
             f"{enrol} and {probe}); a target trial has one subject, a nontarget trial two: correct "
@@ -107,7 +108,7 @@ def _sorted_trials(scores: Scores, subjects: ArrayLike | None, num_resamples: in
     ValueError for what cannot be resampled.
     """
     if num_resamples < 1:
-        raise ValueError(
+        raise LikenessError(
             f"num_resamples = {num_resamples}: draw at least 1; 1000 is usual for a 95 % interval"
         )
     return ranked(scores, None if subjects is None else _check_subjects(subjects, scores.target))
@@ -131,7 +132,7 @@ def resample(
 def check_level(level: float) -> None:
     """Refuses a share of the resamples that no interval can span, outside 0 < level < 1."""
     if not 0 < level < 1:
-        raise ValueError(
+        raise LikenessError(
             f"level = {level}: the share that an interval covers must lie strictly between 0 and "
             "1, e.g. 0.95"
         )
@@ -143,7 +144,7 @@ def check_draws(level: float, num_resamples: int, seed: int) -> None:
     >>> check_draws(0.95, -1, 0)
     Traceback (most recent call last):
     ...
-    ValueError: num_resamples: -1 is not a whole number from 0; give such numbers only
+    likeness.LikenessError: num_resamples: -1 is not a whole number from 0; give such numbers only
     """
     check_level(level)
     check_counts("num_resamples", [num_resamples], least=0)
@@ -180,7 +181,7 @@ def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) 
             trial.
 
     Raises:
-        ValueError: The level is not between 0 and 1.
+        LikenessError: The level is not between 0 and 1.
 
     Example:
         >>> found = bounds(np.array([0.0, 0.1, 0.2]), 0.5, Drawn(12, "subjects"))
@@ -343,7 +344,7 @@ def intervals(
         that do not vary. `bounds_of` says which, and marks those of fewer than 20 subjects.
 
     Raises:
-        ValueError: A class is empty, subjects have a wrong shape or contradict the labels, there
+        LikenessError: A class is empty, subjects have a wrong shape or contradict the labels, there
             are too few subjects, or the level is not strictly between 0 and 1.
     """
     bounds_by_name, _ = bounds_of(

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path, bounded
 from eval.progress import step
 from eval.types import Bools, Floats, SplitScores
@@ -55,7 +56,7 @@ class Calibration:
     def apply(self, scores: ArrayLike, quality: ArrayLike | None = None) -> Floats:
         """(P,) LLRs of scores (P,) and quality (P, K), or (P,) if K = 1.
 
-        ValueError: shapes, NaN, quality given or missing against the fit.
+        LikenessError: shapes, NaN, quality given or missing against the fit.
 
         >>> Calibration(slope=2.0, offset=-1.0).apply([0.5, 1.0]).tolist()
         [0.0, 1.0]
@@ -63,7 +64,7 @@ class Calibration:
         values, measures = _scores(scores), _quality(quality, np.size(scores))
         if measures.shape[1] != len(self.weights):
             names = ", ".join(self.names) or "none"
-            raise ValueError(
+            raise LikenessError(
                 f"calibration: it was fitted with {len(self.weights)} quality measures ({names}), "
                 f"but {measures.shape[1]} are given"
             )
@@ -74,7 +75,7 @@ class Calibration:
                 + self.offset
             )
         if bad := np.count_nonzero(~np.isfinite(llrs)):
-            raise ValueError(
+            raise LikenessError(
                 f"calibration: {bad} of {llrs.size} log-likelihood ratios overflow with slope "
                 f"{self.slope:g} and offset {self.offset:g}; fit a calibration on such scores"
             )
@@ -94,7 +95,7 @@ def load_calibration(path: str | Path) -> Calibration:
     try:
         fields = json.loads(bounded(path, _MAX_BYTES).decode())
         if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
-            raise ValueError(f"its format is not {FORMAT!r}")
+            raise LikenessError(f"its format is not {FORMAT!r}")
         calibration = Calibration(
             **fields | {"weights": tuple(fields["weights"]), "names": tuple(fields["names"])}
         )
@@ -109,15 +110,15 @@ def load_calibration(path: str | Path) -> Calibration:
             or len(calibration.weights) != len(calibration.names)
             or calibration.slope <= 0
         ):
-            raise ValueError(
+            raise LikenessError(
                 "its numbers are not finite, slope is not positive, or weights and names differ in "
                 "length"
             )
         check_costs(calibration.p_target, 1, 1)
         if not all(isinstance(text, str) for text in (*calibration.names, calibration.system)):
-            raise ValueError("names and system must be texts")
+            raise LikenessError("names and system must be texts")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: not a calibration file ({error}); fit one with fit_calibration and "
             "Calibration.save"
         ) from None
@@ -137,14 +138,15 @@ def fit_calibration(
     """Fit on labelled trials. scores: (P,). target: (P,) bool. quality: (P, K) measures of the
     trials, or (P,); names: theirs. p_target: prior to be good at.
 
-    ValueError: a class is empty, NaN, shapes, constant scores or measures; the scores separate the
+    LikenessError: a class is empty, NaN, shapes, constant scores or measures; the scores separate
+        the
     classes (no finite optimum) or point the wrong way.
     """
     values, measures = _scores(scores), _quality(quality, np.size(scores))
     labels = as_labels("calibration: target", target, values.size)
     names = tuple(names) if names else tuple(f"quality{k}" for k in range(measures.shape[1]))
     if len(names) != measures.shape[1]:
-        raise ValueError(
+        raise LikenessError(
             f"calibration: {len(names)} names for {measures.shape[1]} quality measures; one each "
             "is needed"
         )
@@ -152,7 +154,7 @@ def fit_calibration(
     columns = np.column_stack([values, measures])
     weights, offset = logistic(columns, labels, ("scores", *names), p_target=p_target)
     if not weights[0] > 0:
-        raise ValueError(
+        raise LikenessError(
             f"calibration: the fitted slope is {weights[0]:g}, but higher scores must mean more "
             "similar; are labels or scores inverted?"
         )
@@ -181,14 +183,14 @@ def logistic(
         The weights (K,) and the offset of the log-likelihood ratio.
 
     Raises:
-        ValueError: A column is constant, or the columns separate the classes, so that no finite
+        LikenessError: A column is constant, or the columns separate the classes, so that no finite
             optimum exists.
     """
     centre, spread = columns.mean(axis=0), columns.std(axis=0)
     constant = spread <= 1e-12 * np.abs(columns).max(axis=0)
     flat = [name for name, is_flat in zip(names, constant, strict=True) if is_flat]
     if flat:
-        raise ValueError(
+        raise LikenessError(
             f"calibration: {', '.join(flat)} are the same for every trial and say nothing; leave "
             "such measures out"
         )
@@ -196,7 +198,7 @@ def logistic(
     optimum = _minimise(standard, labels, p_target)
     along = standard @ optimum[:-1]
     if along[labels].min() >= along[~labels].max():  # then steeper is always better
-        raise ValueError(
+        raise LikenessError(
             f"calibration: the {len(columns)} trials are separated without an error, so the slope "
             "has no finite optimum; fit on a larger list"
         )
@@ -252,7 +254,7 @@ def error_versus_reject(
     scores, target, quality: (P,); as quality of a trial take the lower norm of its two sides,
     `by_side(...)[:, 0]`. metric(target, nontarget) -> number.
     fractions: (F,) in [0, 1); of trials with equal quality at the limit all are kept, so row order
-    does not matter. ValueError: shapes, NaN, an empty class.
+    does not matter. LikenessError: shapes, NaN, an empty class.
 
     >>> scores, labels = [3.0, 0.0, 1.0, 2.0], [True, True, False, False]
     >>> curve = error_versus_reject(scores, labels, [9.0, 1.0, 9.0, 1.0], fractions=[0, 0.5])
@@ -266,7 +268,7 @@ def error_versus_reject(
     )
     shares = np.asarray(fractions, dtype=np.float64).reshape(-1)
     if measure.shape[1] != 1 or not ((shares >= 0) & (shares < 1)).all():
-        raise ValueError(
+        raise LikenessError(
             f"rejecting: {measure.shape[1]} measures, fractions {shares.tolist()}; give one "
             "measure, and fractions from 0 to below 1"
         )
@@ -309,7 +311,7 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
     numbers = np.asarray(values, dtype=np.float64)
     bad = np.count_nonzero(~(np.isfinite(numbers) & (numbers > 0)))
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"calibration: {bad} of {numbers.size} values of {name} are zero, negative or no "
             "numbers and have no logarithm; remove these items"
         )
@@ -321,7 +323,7 @@ def _scores(scores: ArrayLike) -> Floats:
     values = np.asarray(scores, dtype=np.float64)
     bad = np.count_nonzero(~np.isfinite(values))
     if values.ndim != 1 or bad:
-        raise ValueError(
+        raise LikenessError(
             f"calibration: scores must be (P,) finite numbers, but {bad} of shape {values.shape} "
             "are NaN or infinite"
         )
@@ -333,7 +335,7 @@ def _quality(quality: ArrayLike | None, size: int) -> NDArray[np.float64]:
     measures = measures[:, None] if measures.ndim == 1 else measures
     bad = np.count_nonzero(~np.isfinite(measures))
     if measures.ndim != 2 or len(measures) != size or bad:
-        raise ValueError(
+        raise LikenessError(
             f"calibration: quality must be ({size}, K) finite numbers, but {bad} of shape "
             f"{measures.shape} are NaN or infinite"
         )

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax
 from scipy.special import softmax as _softmax
 
+from eval.errors import LikenessError
 from eval.types import Bools, Floats
 
 _RANGE = (-9.0, 9.0)  # of the log of a temperature, relative to the spread of the logits
@@ -24,7 +25,7 @@ def accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Share of items whose class has the highest probability (or logit); where k classes tie for
     the highest and the true one is among them, 1/k.
 
-    probabilities: (N, C). labels: (N,) integers 0..C-1. ValueError: shapes, NaN, labels outside.
+    probabilities: (N, C). labels: (N,) integers 0..C-1. LikenessError: shapes, NaN, labels outside.
 
     >>> accuracy([[0.8, 0.2], [0.5, 0.5], [0.9, 0.1]], [0, 1, 1])
     0.5
@@ -58,22 +59,22 @@ def ece(
     part, of share m_g and accuracy p_g: never more than .5, which items of one confidence reach. On
     50 confidences of two digits power=2 moves by .02 on average, and by .1 in the worst of 400
     cases.
-    ValueError: shapes, no items, values outside [0, 1], NaN.
+    LikenessError: shapes, no items, values outside [0, 1], NaN.
 
     >>> round(ece([0.9, 0.9, 0.6, 0.6], [True, True, True, False], num_bins=2), 6)
     0.1
     """
     values, right = _confidence(confidence, correct)
     if isinstance(num_bins, bool) or not isinstance(num_bins, int | np.integer) or num_bins < 1:
-        raise ValueError(f"num_bins = {num_bins!r}: give an integer from 1; 15 is usual")
+        raise LikenessError(f"num_bins = {num_bins!r}: give an integer from 1; 15 is usual")
     if bins not in ("mass", "width") or power not in (1, 2) or ties not in ("shared", "row"):
-        raise ValueError(
+        raise LikenessError(
             f"bins = {bins!r}, power = {power!r}, ties = {ties!r}: allowed are 'mass' or 'width', "
             "1 or 2, 'shared' or 'row'"
         )
     outside = np.count_nonzero((values < 0) | (values > 1))
     if outside:
-        raise ValueError(
+        raise LikenessError(
             f"confidence: {outside} of {values.size} values lie outside [0, 1]; give "
             "probabilities, e.g. softmax(logits).max(axis=1)"
         )
@@ -126,7 +127,7 @@ def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
            [0. , 1. ]])
     """
     if not temperature > 0:
-        raise ValueError(f"temperature = {temperature}: must be positive")
+        raise LikenessError(f"temperature = {temperature}: must be positive")
     probabilities: Floats = _softmax(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
     return probabilities
 
@@ -148,12 +149,12 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     # d NLL / d(1/T) at 0 and towards infinity: mean logit against the true one, largest logit
     # against the true one
     if not (scores[rows, classes] - scores.mean(axis=1)).mean() > 0:
-        raise ValueError(
+        raise LikenessError(
             "logits: the true class's logit is not above the mean logit on average, so no "
             "temperature helps; are the labels those of the logits?"
         )
     if np.all(scores[rows, classes] == scores.max(axis=1)):
-        raise ValueError(
+        raise LikenessError(
             "logits: every item is classified right, so the likelihood rises without end as T -> "
             "0; fit the temperature on held-out data"
         )
@@ -184,7 +185,7 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     num_right = int(right.sum())
     num_wrong = values.size - num_right
     if not (num_right and num_wrong):
-        raise ValueError(
+        raise LikenessError(
             f"auroc: {num_right} correct and {num_wrong} wrong items; it needs at least one of each"
         )
     above = rankdata(values)[right == 1].sum() - num_right * (num_right + 1) / 2
@@ -194,24 +195,24 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
 def _scores(name: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.int64]]:
     values, classes = np.asarray(scores, dtype=np.float64), np.asarray(labels)
     if values.ndim != 2 or not values.size or classes.shape != values.shape[:1]:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: expected (N, C) and labels (N,) with N, C >= 1, but got shapes "
             f"{values.shape} and {classes.shape}"
         )
     if classes.dtype.kind not in "iu":
-        raise ValueError(
+        raise LikenessError(
             f"labels: {classes.dtype} found; class numbers are integers from 0 to "
             f"{values.shape[1] - 1}"
         )
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if bad.size:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {bad.size} of {len(values)} rows hold NaN or infinity (first: row "
             f"{int(bad[0])})"
         )
     outside = np.flatnonzero((classes < 0) | (classes >= values.shape[1]))
     if outside.size:
-        raise ValueError(
+        raise LikenessError(
             f"labels: {outside.size} of {classes.size} lie outside 0..{values.shape[1] - 1} "
             f"(first: {int(classes[outside[0]])})"
         )
@@ -221,18 +222,18 @@ def _scores(name: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, ND
 def _confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
     values, hits = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     if values.ndim != 1 or not values.size or hits.shape != values.shape:
-        raise ValueError(
+        raise LikenessError(
             "confidence and correct: expected two arrays (N,) with N >= 1, but got shapes "
             f"{values.shape} and {hits.shape}"
         )
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        raise ValueError(
+        raise LikenessError(
             f"confidence: {bad.size} of {values.size} are NaN or infinite (first: item "
             f"{int(bad[0])})"
         )
     if not _booleans(hits).all():
-        raise ValueError("correct: must hold booleans (or 0 and 1), one per item")
+        raise LikenessError("correct: must hold booleans (or 0 and 1), one per item")
     return values, hits.astype(np.float64)
 
 

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.progress import step
 from eval.similarity import matrix
 from eval.types import check_choice, check_counts
@@ -46,7 +47,7 @@ def cluster(
         equal sizes that of the earlier item first. 0 stands for none.
 
     Raises:
-        ValueError: A threshold and a number are given or neither, one of them beside "hdbscan",
+        LikenessError: A threshold and a number are given or neither, one of them beside "hdbscan",
             there are fewer than 2 or more than 10,000 rows, or a number is outside its range.
 
     Example:
@@ -56,28 +57,32 @@ def cluster(
     values = np.asarray(rows, dtype=np.float32)
     check_choice("method", method, get_args(Method))
     if values.ndim != 2 or len(values) < 2:
-        raise ValueError(f"clusters need at least 2 items, but there are {len(values)}; give more")
+        raise LikenessError(
+            f"clusters need at least 2 items, but there are {len(values)}; give more"
+        )
     if len(values) > MAX_ITEMS:
-        raise ValueError(
+        raise LikenessError(
             f"{len(values):,} items cannot be grouped, because each is compared with every other; "
             f"give 2 to {MAX_ITEMS:,}"
         )
     if method == "hdbscan":
         check_counts("min_size", [min_size], least=2)
         if min_size > len(values):
-            raise ValueError(f"min_size {min_size}: there are {len(values)} items only")
+            raise LikenessError(f"min_size {min_size}: there are {len(values)} items only")
         if threshold is not None or num_clusters is not None:
-            raise ValueError(
+            raise LikenessError(
                 "hdbscan takes neither a threshold nor a number of clusters, but finds both; leave "
                 "them out"
             )
         return _by_size(_hdbscan(_distances(values, similarity), min_size))
     if (threshold is None) == (num_clusters is None):
-        raise ValueError("agglomerative clustering needs a threshold or num_clusters, one of them")
+        raise LikenessError(
+            "agglomerative clustering needs a threshold or num_clusters, one of them"
+        )
     if num_clusters is not None:
         check_counts("num_clusters", [num_clusters])
         if num_clusters > len(values):
-            raise ValueError(f"num_clusters {num_clusters}: there are {len(values)} items only")
+            raise LikenessError(f"num_clusters {num_clusters}: there are {len(values)} items only")
     tree = tree_of(values, similarity)
     return tree.at(threshold) if threshold is not None else tree.into(int(num_clusters or 1))
 

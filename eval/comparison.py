@@ -27,6 +27,7 @@ from eval.bootstrap import (
     drawn_from,
     percentile_interval,
 )
+from eval.errors import LikenessError
 from eval.formats.subjects import subjects_of
 from eval.per_item import PerItem
 from eval.types import Floats, Ints, Scores, Trials, name_first
@@ -259,7 +260,7 @@ def summarise(
     ('a', [0.2025, 0.2975])
     """
     if reference and reference not in outcomes:
-        raise ValueError(
+        raise LikenessError(
             f"reference {reference!r} is none of the variants compared; they are "
             f"{name_first(outcomes)}"
         )

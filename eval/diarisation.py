@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.rttm import MAX_SECONDS, Turn
 
 _MOST_CELLS = 2**25  # speakers x intervals of one recording, 8 bytes each
@@ -77,7 +78,7 @@ def diarisation_errors(
         them.
 
     Raises:
-        ValueError: The collar is negative or no number, a time is not below 1e10, or a recording
+        LikenessError: The collar is negative or no number, a time is not below 1e10, or a recording
             has so many turns and speakers that they would take over a quarter of a gigabyte, or
             over four million pairs of speakers.
 
@@ -91,7 +92,7 @@ def diarisation_errors(
         (0.25, {'ann': '1', 'bob': '2'})
     """
     if not 0 <= collar < np.inf:
-        raise ValueError(f"collar {collar}: give 0 or more seconds, such as 0.25")
+        raise LikenessError(f"collar {collar}: give 0 or more seconds, such as 0.25")
     sides = _by_file(merged(reference)), _by_file(system)
     total, mapping = np.zeros(4), dict[str, dict[str, str]]()
     for file in dict.fromkeys((*sides[0], *sides[1])):
@@ -118,7 +119,7 @@ def _of_file(
         for side in (reference, system)
     ]
     if not all((np.abs(part) < MAX_SECONDS).all() for part in times):  # which also refuses NaN
-        raise ValueError(
+        raise LikenessError(
             f"{file}: a turn starts or ends at a time that is no number below 1e10 s; correct it"
         )
     edges = times[0].reshape(-1, 1)
@@ -129,12 +130,12 @@ def _of_file(
     instants = np.unique(np.concatenate([part.reshape(-1) for part in (*times, without)]))
     names = [list(dict.fromkeys(turn.speaker for turn in side)) for side in (reference, system)]
     if (len(names[0]) + len(names[1])) * len(instants) > _MOST_CELLS:
-        raise ValueError(
+        raise LikenessError(
             f"{file}: {len(names[0])} and {len(names[1])} speakers in {len(instants)} intervals "
             "are too many to be compared; divide the recording"
         )
     if len(names[0]) * len(names[1]) > _MOST_PAIRS:
-        raise ValueError(
+        raise LikenessError(
             f"{file}: {len(names[0])} speakers of the reference against {len(names[1])} of the "
             f"system are {len(names[0]) * len(names[1]):,} pairs, and at most {_MOST_PAIRS:,} are "
             "compared; correct the names, or divide the recording"

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from eval.errors import LikenessError
 from eval.types import Floats
 
 # (divisor, coefficients of p^0, p^1, ...) of P_1 ... P_4: Debye's polynomials, U_j(t) / t^j in p =
@@ -51,7 +52,9 @@ def orders(dim: int) -> tuple[float, int]:
     ((15.5, 15), (255.0, 0))
     """
     if dim < 1:
-        raise ValueError(f"von Mises-Fisher: dim = {dim}; directions need at least one dimension")
+        raise LikenessError(
+            f"von Mises-Fisher: dim = {dim}; directions need at least one dimension"
+        )
     steps = max(0, ceil(MIN_ORDER - (dim / 2 - 1)))
     return dim / 2 - 1 + steps, steps
 
@@ -133,7 +136,7 @@ def _checked(kappa: ArrayLike) -> Floats:
     kappa = np.asarray(kappa, dtype=np.float64)
     bad = ~(np.isfinite(kappa) & (kappa >= 0))
     if bad.any():
-        raise ValueError(
+        raise LikenessError(
             f"von Mises-Fisher: {np.count_nonzero(bad)} of {kappa.size} concentrations are "
             "negative, NaN or infinite; kappa is a norm"
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from eval.errors import LikenessError
 from eval.ranks import check_rows, label_codes
 from eval.types import Floats
 
@@ -27,17 +28,19 @@ def spectral_decay(embeddings: ArrayLike, *, drop: int = 0) -> float:
     rho_spectrum@1 .. @k, which drop 0 .. k - 1). [57]'s code takes D - 1 values of a randomised
     SVD; this is all of min(N, D), exact. Values below 1e-7 of their sum count as 1e-7, so that a
     collapsed space scores a large number and not infinity.
-    ValueError: shapes, NaN, `drop` that leaves fewer than two values, only zero vectors.
+    LikenessError: shapes, NaN, `drop` that leaves fewer than two values, only zero vectors.
 
     >>> round(spectral_decay([[1, 0], [0, 1]]), 6), round(spectral_decay([[1, 0], [1, 0]]), 1)
     (0.0, 7.4)
     """
     values = np.linalg.svd(_unit(embeddings), compute_uv=False)
     if not 0 <= drop <= values.size - 2:
-        raise ValueError(f"drop = {drop}: of {values.size} singular values at least two must stay")
+        raise LikenessError(
+            f"drop = {drop}: of {values.size} singular values at least two must stay"
+        )
     values = values[drop:]
     if not values.sum() > 0:
-        raise ValueError(
+        raise LikenessError(
             "embeddings: no direction of variance is left; every row is the zero vector, or drop "
             "is too large"
         )
@@ -60,7 +63,7 @@ def cluster_diversity(embeddings: ArrayLike, labels: ArrayLike) -> float:
     embeddings: (N, D) raw. labels: (N,) integers or strings. Our reading: cosine distances 1 - cos
     (the paper retrieves by cosine), each pair once, population variance within the class, classes
     weighted equally; classes of one item have no pair and those of two no variance but 0, so only
-    classes of three or more count. ValueError: shapes, NaN, no such class.
+    classes of three or more count. LikenessError: shapes, NaN, no such class.
 
     >>> round(cluster_diversity([[1, 0], [1, 0], [0, 1]], [7, 7, 7]), 6)
     0.222222
@@ -68,7 +71,7 @@ def cluster_diversity(embeddings: ArrayLike, labels: ArrayLike) -> float:
     rows = _unit(embeddings)
     codes, _ = label_codes(labels)
     if codes.size != len(rows):
-        raise ValueError(f"labels: {codes.size} labels for {len(rows)} rows; one each is needed")
+        raise LikenessError(f"labels: {codes.size} labels for {len(rows)} rows; one each is needed")
     order = np.argsort(codes, kind="stable")
     variances = []
     for members in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
@@ -76,7 +79,7 @@ def cluster_diversity(embeddings: ArrayLike, labels: ArrayLike) -> float:
             similar = rows[members] @ rows[members].T
             variances.append(similar[np.triu_indices(members.size, 1)].var())
     if not variances:
-        raise ValueError(
+        raise LikenessError(
             f"cluster diversity: none of the {np.unique(codes).size} classes has three items; a "
             "variance of distances needs three"
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import Embeddings, name_first, nfc
 
 _EXTENSION = re.compile(r"(?<=[^/\\])\.[A-Za-z][A-Za-z0-9]{1,4}\Z")
@@ -41,8 +42,8 @@ def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
         not there without its extension either, adds none.
 
     Raises:
-        ValueError: Several embeddings have one id but for their extensions; they are counted, and
-            the first is named.
+        LikenessError: Several embeddings have one id but for their extensions; they are counted,
+            and the first is named.
 
     Example:
         >>> embeddings = Embeddings(("ann/1", "bob/1"), [[1, 0], [0, 1]])
@@ -58,7 +59,7 @@ def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
     doubtful = [id for id, found in added.items() if len(found) > 1]
     if doubtful:
         names = [embeddings.ids[row] for row in added[doubtful[0]][:2]]
-        raise ValueError(
+        raise LikenessError(
             f"{len(doubtful)} ids fit several embeddings without their extensions "
             f"({name_first(doubtful)}: {' and '.join(names)}); write the ids as in the embeddings"
         )

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eval.calibration import logistic
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path, bounded
 from eval.progress import step
 from eval.types import Floats
@@ -60,18 +61,18 @@ class Fusion:
         """Returns the log-likelihood ratios (P,) of scores (P, K) and quality (P, M).
 
         Raises:
-            ValueError: Another number of systems or measures, or NaN.
+            LikenessError: Another number of systems or measures, or NaN.
         """
         values = _matrix("scores", scores, len(self.weights))
         measures = np.zeros((len(values), 0)) if quality is None else quality
         checked = _matrix("quality", measures, len(self.quality_weights))
         if len(checked) != len(values):
-            raise ValueError(f"fusion: {len(values)} scores, but {len(checked)} rows of quality")
+            raise LikenessError(f"fusion: {len(values)} scores, but {len(checked)} rows of quality")
         with np.errstate(over="ignore", invalid="ignore"):
             llrs: Floats = values @ np.array(self.weights) + self.offset
             llrs = llrs + checked @ np.array(self.quality_weights, dtype=np.float64)
         if bad := np.count_nonzero(~np.isfinite(llrs)):
-            raise ValueError(
+            raise LikenessError(
                 f"fusion: {bad} of {llrs.size} log-likelihood ratios overflow; fit a fusion on "
                 "such scores"
             )
@@ -88,27 +89,27 @@ def load_fusion(path: str | Path) -> Fusion:
     """Reads what `Fusion.save` wrote.
 
     Raises:
-        ValueError: The file is something else.
+        LikenessError: The file is something else.
     """
     path = Path(path)
     try:
         fields = json.loads(bounded(path, _MAX_BYTES).decode())
         if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
-            raise ValueError(f"its format is not {FORMAT!r}")
+            raise LikenessError(f"its format is not {FORMAT!r}")
         made = Fusion(**fields | {name: tuple(fields[name]) for name in (*_NUMBERS, *_TEXTS)})
         numbers = (*made.weights, *made.quality_weights, made.offset, made.p_target)
         if not all(type(number) in (int, float) and np.isfinite(number) for number in numbers):
-            raise ValueError("its numbers are not finite")
+            raise LikenessError("its numbers are not finite")
         if not all(isinstance(text, str) for text in (*made.systems, *made.names)):
-            raise ValueError("systems and names must be texts")
+            raise LikenessError("systems and names must be texts")
         lengths = len(made.weights), len(made.systems), len(made.quality_weights), len(made.names)
         if lengths[0] != lengths[1] or lengths[2] != lengths[3]:
-            raise ValueError("weights and the names of what they weigh differ in number")
+            raise LikenessError("weights and the names of what they weigh differ in number")
         if not 2 <= lengths[0] <= MAX_SYSTEMS:
-            raise ValueError(f"it has {lengths[0]} systems; 2 to {MAX_SYSTEMS} are fused")
+            raise LikenessError(f"it has {lengths[0]} systems; 2 to {MAX_SYSTEMS} are fused")
         check_costs(made.p_target, 1, 1)
     except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: not a fusion ({error}); fit one with `likeness score --fuse ... --calibrate`"
         ) from None
     return made
@@ -135,7 +136,7 @@ def fit_fusion(
         p_target: The prior of a target trial at which the result is to be good.
 
     Raises:
-        ValueError: Shapes, NaN, a class without trials, fewer than two systems, columns that are
+        LikenessError: Shapes, NaN, a class without trials, fewer than two systems, columns that are
             constant, or scores that separate the classes.
 
     Example:
@@ -148,14 +149,14 @@ def fit_fusion(
     """
     values = _matrix("scores", scores, len(systems))
     if not 2 <= len(systems) <= MAX_SYSTEMS:
-        raise ValueError(
+        raise LikenessError(
             f"fusion: {len(systems)} systems; 2 to {MAX_SYSTEMS} score files can be fused"
         )
     labels = as_labels("fusion: target", target, len(values))
     check_costs(p_target, 1, 1)
     measures = _matrix("quality", np.zeros((len(values), 0)) if quality is None else quality, None)
     if measures.shape[1] != len(names):
-        raise ValueError(f"fusion: {len(names)} names for {measures.shape[1]} quality measures")
+        raise LikenessError(f"fusion: {len(names)} names for {measures.shape[1]} quality measures")
     columns = np.column_stack([values, measures])
     called = [f"the scores of system {number + 1}" for number in range(len(systems))]
     weights, offset = logistic(columns, labels, (*called, *names), p_target=p_target)
@@ -175,7 +176,9 @@ def _matrix(what: str, values: ArrayLike, num_columns: int | None) -> Floats:
     matrix = np.asarray(values, dtype=np.float64)
     if matrix.ndim != 2 or (num_columns is not None and matrix.shape[1] != num_columns):
         expected = "K" if num_columns is None else num_columns
-        raise ValueError(f"fusion: {what} must be (P, {expected}), but the shape is {matrix.shape}")
+        raise LikenessError(
+            f"fusion: {what} must be (P, {expected}), but the shape is {matrix.shape}"
+        )
     if bad := np.count_nonzero(~np.isfinite(matrix)):
-        raise ValueError(f"fusion: {bad} of {matrix.size} numbers of {what} are NaN or infinite")
+        raise LikenessError(f"fusion: {bad} of {matrix.size} numbers of {what} are NaN or infinite")
     return matrix

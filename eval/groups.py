@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eval.bootstrap import FEW_DRAWN, MIN_DRAWN, Bounds, Drawn, bounds, bounds_of, drawn_from
+from eval.errors import LikenessError
 from eval.protocols.verification import VerificationSettings
 from eval.results import NO_INTERVAL, aligned, ends_text, metric_label, percent_text
 from eval.types import Bools, Floats, Ints, Scores, Trials, name_first, nfc_mapping
@@ -91,8 +92,8 @@ def sides_of(
     """Group numbers (P, 2) of the enrol and probe side of each trial, and the groups' names in
     alphabetical order.
 
-    An item's group is that of its id, else that of its subject. ValueError: items without a group
-    (all counted), one group only, more than 50.
+    An item's group is that of its id, else that of its subject. LikenessError: items without a
+    group (all counted), one group only, more than 50.
     """
     ids, group_of, subject_of = (
         (trials.enrol_ids, trials.probe_ids),
@@ -110,14 +111,14 @@ def sides_of(
         if group is None
     )
     if missing:
-        raise ValueError(
+        raise LikenessError(
             f"groups: {len(missing)} of {len(set(ids[0]) | set(ids[1]))} ids have no group, nor "
             f"have their subjects ({name_first(missing)}); "
             "add them to the list, if need be as a group `unknown`"
         )
     names = tuple(sorted({str(group) for side in named for group in side}))
     if not 2 <= len(names) <= MAX_GROUPS:
-        raise ValueError(
+        raise LikenessError(
             f"groups: {len(names)} groups in the trials ({name_first(names)}); a comparison needs "
             f"2 to {MAX_GROUPS}, such as age bands for ages"
         )
@@ -141,7 +142,7 @@ def evaluate_groups(
 
     subjects, sides: (P, 2) subject and group numbers of each trial's enrol and probe side; names:
     of the groups. settings: FARs, rules and resamples as for `evaluate`; the
-    thresholds are strict. ValueError: an empty class over all trials, labels that contradict the
+    thresholds are strict. LikenessError: an empty class over all trials, labels that contradict the
     subjects.
     """
     measured = verification_metrics(

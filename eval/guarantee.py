@@ -33,6 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.types import Floats, Scores
 
 SEED = 0  # of all stored thresholds
@@ -62,7 +63,7 @@ class Guarantee:
     def __post_init__(self) -> None:
         check_confidence(self.confidence)
         if not (0 <= self.allowed < self.pairs and self.seed >= 0 and 0 <= self.measured_far <= 1):
-            raise ValueError(
+            raise LikenessError(
                 f"guarantee: {self.allowed} allowed in {self.pairs} pairs, seed {self.seed}, "
                 f"measured FAR {self.measured_far}: such numbers cannot be"
             )
@@ -80,10 +81,10 @@ def check_confidence(confidence: float) -> None:
     >>> check_confidence(95)
     Traceback (most recent call last):
     ...
-    ValueError: confidence 95: give a number between 0 and 1, such as 0.95
+    likeness.LikenessError: confidence 95: give a number between 0 and 1, such as 0.95
     """
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence {confidence}: give a number between 0 and 1, such as 0.95")
+        raise LikenessError(f"confidence {confidence}: give a number between 0 and 1, such as 0.95")
 
 
 def num_allowed(far: float, confidence: float, num_pairs: int) -> int:
@@ -157,12 +158,12 @@ def independent_scores(nontarget: ArrayLike, subjects: ArrayLike, *, seed: int =
     """
     values, pairs = np.asarray(nontarget, dtype=np.float64), np.asarray(subjects)
     if values.ndim != 1 or pairs.shape != (values.size, 2) or pairs.dtype.kind not in "iu":
-        raise ValueError(
+        raise LikenessError(
             f"subjects: expected ({values.size}, 2) integers, the subjects of both sides of each "
             f"nontarget trial, but got {pairs.dtype} of shape {pairs.shape}"
         )
     if (pairs[:, 0] == pairs[:, 1]).any():
-        raise ValueError("subjects: a nontarget trial has the same subject on both sides")
+        raise LikenessError("subjects: a nontarget trial has the same subject on both sides")
     if not values.size:
         return np.empty(0)
     number = np.unique(pairs, return_inverse=True)[1].reshape(pairs.shape).astype(np.int64)
@@ -226,8 +227,8 @@ def guaranteed_threshold(
         The threshold, and what stands behind it. A trial is accepted if its score is at least this.
 
     Raises:
-        ValueError: There are too few subjects; the message says how many would do. Or every trial
-            has to be rejected.
+        LikenessError: There are too few subjects; the message says how many would do. Or every
+            trial has to be rejected.
 
     Example:
         >>> pairs = [(i, j) for i in range(60) for j in range(i, 60)]
@@ -238,7 +239,7 @@ def guaranteed_threshold(
         (30, 0, True)
     """
     if not _LEAST_FAR <= far < 1:
-        raise ValueError(
+        raise LikenessError(
             f"far {far}: a guaranteed false-accept rate lies between {_LEAST_FAR:g} and 1"
         )
     check_confidence(confidence)
@@ -246,11 +247,11 @@ def guaranteed_threshold(
     drawn = np.sort(independent_scores(scores.nontargets, pairs, seed=seed))
     allowed = num_allowed(far, confidence, drawn.size)
     if allowed < 0:
-        raise ValueError(_too_few(far, confidence, drawn.size, int(np.unique(pairs).size)))
+        raise LikenessError(_too_few(far, confidence, drawn.size, int(np.unique(pairs).size)))
     limit = drawn[drawn.size - allowed - 1]
     above = scores.values[scores.values > limit]
     if not above.size:
-        raise ValueError(
+        raise LikenessError(
             f"FAR {100 * far:.3g} % with {100 * confidence:g} % confidence: every trial has to be "
             "rejected, because the highest score is that of a nontarget trial; measure on more "
             "subjects, or ask for a higher FAR"

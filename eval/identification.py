@@ -19,6 +19,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from eval.errors import LikenessError
 from eval.searching import Counts as Counts
 from eval.searching import Searched as Searched
 from eval.searching import search as search
@@ -45,7 +46,7 @@ def rank_k(
 
     scores: (Q, G), higher = more similar. gallery_subjects: (G,), probe_subjects: (Q,), integers or
     strings. Ties: the expected value over tie orders.
-    ValueError: no probes, a probe without a mate (counted), k below 1 or above the number of
+    LikenessError: no probes, a probe without a mate (counted), k below 1 or above the number of
     gallery subjects, NaN or infinite scores, float labels.
 
     >>> rank_k([[0.9, 0.1, 0.5], [0.3, 0.3, 0.2]], ["ann", "bob", "cy"], ["ann", "bob"], 1)
@@ -120,7 +121,7 @@ def tpir_galleries_apart(
     throughout. Errors as for `tpir_at_fpir`.
     """
     if len(scores) != len(gallery_subjects) or not len(scores):
-        raise ValueError(
+        raise LikenessError(
             f"tpir: {len(scores)} score arrays for {len(gallery_subjects)} galleries; pass one of "
             "each per gallery, and at least one"
         )
@@ -140,7 +141,7 @@ def rank_hits(searched: Searched, k: int) -> Floats:
     ValueError unless 1 <= k <= S.
     """
     if not 1 <= k <= searched.num_subjects:
-        raise ValueError(
+        raise LikenessError(
             f"rank_k: k = {k}, but the gallery has {searched.num_subjects} subjects; k must lie "
             "between 1 and that"
         )
@@ -179,7 +180,7 @@ def tpir(
         means that no score counts.
 
     Raises:
-        ValueError: The search kept fewer scores than are needed, or none for the weights.
+        LikenessError: The search kept fewer scores than are needed, or none for the weights.
     """
     check_choice("protocol", protocol, get_args(Protocol))
     counts = np.ones(searched.mate.size, dtype=np.int64) if weights is None else np.asarray(weights)
@@ -208,7 +209,7 @@ def _closed_limit(searched: Searched, fpir: float, counts: Counts, *, exact: boo
     required = _num_required(fpir, int(counts.sum()))
     num_non_mated = searched.mated.size * (searched.num_subjects - 1)
     if searched.highest.size < min(required if exact else 1, num_non_mated):
-        raise ValueError(
+        raise LikenessError(
             f"tpir: the search kept {searched.highest.size} non-mated scores, but fpir = {fpir} "
             f"needs {required}; search with keep={required}"
         )
@@ -221,7 +222,7 @@ def _open_limit(searched: Searched, fpir: float, counts: Counts, protocol: Proto
     mated = searched.mated
     num_non_mated = int(counts.sum() - np.sum(counts * mated))
     if not mated.any() or not num_non_mated:
-        raise ValueError(
+        raise LikenessError(
             f"tpir: {np.count_nonzero(mated)} mated and {np.count_nonzero(~mated)} non-mated "
             "probes, but an open set needs both; "
             "add probes of subjects that are not enrolled (for galleries apart, those of the "
@@ -246,7 +247,7 @@ def _nth(descending: Floats, weights: Counts, n: int, num_all: int) -> float:
 def check_fpir(fpir: float) -> None:
     """Refuses a false positive identification rate outside 0 to 1."""
     if not 0 <= fpir <= 1:
-        raise ValueError(
+        raise LikenessError(
             f"fpir = {fpir}: a false positive identification rate lies between 0 and 1"
         )
 
@@ -265,7 +266,7 @@ def _num_required(fpir: float, number: int) -> int:
 def _need_mates(searched: Searched, remedy: str) -> None:
     lone = np.flatnonzero(~searched.mated)
     if lone.size:
-        raise ValueError(
+        raise LikenessError(
             f"identification: {lone.size} of {searched.mate.size} probes have no mate in the "
             f"gallery (first: probe {int(lone[0]) + 1}); {remedy}"
         )

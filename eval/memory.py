@@ -6,6 +6,8 @@ import re
 
 import numpy as np
 
+from eval.errors import LikenessError
+
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 # glibc learns thresholds from what is freed, up to 32 MB; a block keeps a head beside its content.
 _LARGEST_KEPT = (1 << 25) - (1 << 13)
@@ -22,7 +24,7 @@ def parse_size(text: str) -> int:
         The number of bytes, rounded down.
 
     Raises:
-        ValueError: It is no such text, or less than a byte.
+        LikenessError: It is no such text, or less than a byte.
 
     Example:
         >>> parse_size("512M"), parse_size("1.5 GiB"), parse_size("1000")
@@ -31,7 +33,7 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
     size = int(float(match[1]) * 2 ** _UNITS[match[2].upper()]) if match and len(text) < 32 else 0
     if size < 1:
-        raise ValueError(
+        raise LikenessError(
             f"memory {text!r} is no size; write a number and a unit, such as 512M or 8G"
         )
     return size

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats import npz
 from eval.formats.files import atomic_path
 
@@ -95,7 +96,7 @@ class Parts:
         results = [self.read(k, work) if in_files else made[k] for k in range(len(parts))]
         lost = [number for number, arrays in enumerate(results) if arrays is None]
         if lost:
-            raise ValueError(
+            raise LikenessError(
                 f"{self.folder}: {len(lost)} of {len(parts)} parts are gone or damaged; start the "
                 "command again"
             )
@@ -120,11 +121,11 @@ class Parts:
         """Returns the arrays of a part; None where it is not there, damaged or of other work.
 
         Raises:
-            ValueError: A folder or a pipe is there instead.
+            LikenessError: A folder or a pipe is there instead.
         """
         path = self._path(number)
         if path.exists() and not path.is_file():  # a pipe would wait for ever
-            raise ValueError(f"{path} is no file, and so no part of a search; remove it")
+            raise LikenessError(f"{path} is no file, and so no part of a search; remove it")
         with suppress(ValueError, OSError), npz.opened(path, _LIMIT) as file:
             arrays = {name: file.read(name) for name in file.headers}
             stamp = arrays.pop(_STAMP, None)

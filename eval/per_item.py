@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval import classification, retrieval
+from eval.errors import LikenessError
 from eval.formats import npz
 from eval.formats.files import atomic_path
 from eval.types import Floats, Ints, name_first
@@ -55,7 +56,7 @@ class PerItem:
         )
         wrong = {name: size for name, size in sizes.items() if size != len(self.ids)}
         if wrong or not self.ids:
-            raise ValueError(
+            raise LikenessError(
                 f"per-item results: {len(self.ids)} ids, but {wrong or 'none'}; every column needs "
                 "one value for each of at least one item"
             )
@@ -197,7 +198,7 @@ def read(path: Path) -> PerItem:
                 member.filename for member in archive.infolist() if member.file_size > _MAX_BYTES
             ]
         if large:
-            raise ValueError(f"{len(large)} arrays are over {_MAX_BYTES} bytes")
+            raise LikenessError(f"{len(large)} arrays are over {_MAX_BYTES} bytes")
         with npz.opened(path, 4 * _MAX_BYTES) as opened:
             arrays = {name: opened.read(name) for name in opened.headers}
         over = json.loads(str(arrays.pop("over")))
@@ -214,13 +215,13 @@ def read(path: Path) -> PerItem:
         ]
         wrong = [name for name, array, kind in kinds if array.ndim != 1 or array.dtype.kind != kind]
         if wrong or not isinstance(over, str):
-            raise ValueError(f"{name_first(wrong or ['over'])} of another shape or type")
+            raise LikenessError(f"{name_first(wrong or ['over'])} of another shape or type")
         return PerItem(tuple(ids.tolist()), columns, groups, over)
     except FileNotFoundError:
         raise
     except Exception as error:  # what a damaged file's arrays lead to is of many kinds
         reason = str(error).removeprefix(f"{path}: ") or type(error).__name__
-        raise ValueError(
+        raise LikenessError(
             f"{path}: cannot be read as per-item results ({reason}); delete it, and the run is "
             "measured again"
         ) from error

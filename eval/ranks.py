@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.similarity import matrix
 from eval.types import Floats, Floats32
 
@@ -72,7 +73,7 @@ def label_codes(
         )
         > 1
     ):
-        raise ValueError(
+        raise LikenessError(
             "labels are integers and gallery_labels strings, or the reverse; write both the same "
             "way"
         )
@@ -86,7 +87,7 @@ def _labels(name: str, labels: ArrayLike) -> NDArray[Any]:
     # as numpy reads a list, big integers may become floats
     values = labels if isinstance(labels, np.ndarray) else np.array(labels, dtype=object)
     if values.ndim != 1:
-        raise ValueError(f"{name}: expected one label per row, but got shape {values.shape}")
+        raise LikenessError(f"{name}: expected one label per row, but got shape {values.shape}")
     if values.dtype == object:
         kinds = {
             int
@@ -103,12 +104,12 @@ def _labels(name: str, labels: ArrayLike) -> NDArray[Any]:
                 return np.array([int(label) for label in values], dtype=object)
         if kinds == {str}:
             return values.astype(np.str_)
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {', '.join(sorted(kind.__name__ for kind in kinds))} found; labels are "
             "integers or strings, one kind throughout"
         )
     if values.dtype.kind not in "iuU":
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {values.dtype} found; labels are integers or strings, never floats: "
             "identities must not be rounded"
         )
@@ -123,12 +124,12 @@ def check_rows(name: str, rows: ArrayLike) -> Floats32:
     with np.errstate(over="ignore"):
         values = np.asarray(rows, dtype=np.float32)
     if values.ndim != 2 or not values.size:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: expected a matrix (N, D) of at least one row, but got shape {values.shape}"
         )
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if bad.size:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {bad.size} of {len(values)} rows hold NaN or infinity (first: row "
             f"{int(bad[0])}); extract them again or remove them"
         )
@@ -148,7 +149,7 @@ def prepared(rows: Floats32, order: Counts | slice, similarity: str) -> Floats32
         if similarity == "cosine":
             part[:] = np.divide(part, np.where(norms > 0, norms, 1.0)[:, None])
         elif norms.max() > _LONGEST:
-            raise ValueError(
+            raise LikenessError(
                 f"similarity {similarity!r}: the inner products of rows of norm {norms.max():.3g} "
                 "overflow float32; scale the embeddings down"
             )
@@ -194,10 +195,10 @@ def rank_blocks(
     is then 1 and depth the whole gallery.
     drop_first: with by_position and without a gallery, what ranks first is dropped instead of the
     query itself (RDML).
-    ValueError: unknown similarity, D differs, inner products beyond float32.
+    LikenessError: unknown similarity, D differs, inner products beyond float32.
     """
     if gallery is not None and gallery.shape[1] != queries.shape[1]:
-        raise ValueError(
+        raise LikenessError(
             f"similarity: embeddings of {queries.shape[1]} and gallery of {gallery.shape[1]} dims; "
             "embeddings of two models do not compare"
         )

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.cores import num_cores, num_threads
+from eval.errors import LikenessError
 from eval.progress import report
 from eval.types import Bools, Floats, Scores, SplitScores
 from eval.verification import AnyFloats
@@ -94,7 +95,7 @@ def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
             to draw the trials themselves.
 
     Raises:
-        ValueError: There are no target or no nontarget trials.
+        LikenessError: There are no target or no nontarget trials.
     """
     at = []
     for rows in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target)):
@@ -102,7 +103,7 @@ def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
         at.append(rows[order])
     target, nontarget = (scores.values[rows].view(SplitScores) for rows in at)
     if not (target.size and nontarget.size):
-        raise ValueError(
+        raise LikenessError(
             f"scores: {target.size} target and {nontarget.size} nontarget trials; an "
             "interval needs at least one of each"
         )
@@ -129,7 +130,7 @@ def resampled(
         were replaced.
 
     Raises:
-        ValueError: Draw after draw is empty; there are too few subjects.
+        LikenessError: Draw after draw is empty; there are too few subjects.
     """
     forms = {name: weighted(metric) for name, metric in metrics.items()}
     size = trials.order.target.size + trials.order.nontarget.size
@@ -175,7 +176,7 @@ def _draw(trials: Ranked, rows: int, rng: np.random.Generator) -> tuple[Counts, 
         if not pending.size:
             return counts, redrawn
         redrawn += pending.size
-    raise ValueError(
+    raise LikenessError(
         f"bootstrap: {_ROUNDS} draws in a row of {n} subjects held no target or no "
         "nontarget trial; too few subjects for an interval"
     )

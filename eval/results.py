@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.bootstrap import Bounds, Ends
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 
@@ -173,7 +174,7 @@ def by_system(
     """
     cells = {(result.metric, result.system): result for result in results}
     if not results or len(cells) < len(results):
-        raise ValueError(
+        raise LikenessError(
             f"report: {len(results)} results for {len(cells)} pairs of metric and system; give "
             "every system its own name and at least one result"
         )

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma
 
+from eval.errors import LikenessError
 from eval.formats.stored import StoredRows
 from eval.memory import keep_freed_memory
 from eval.parts import ALONE, Arrays, Parts
@@ -179,15 +180,15 @@ def _check_options(
     compat: Compat | None,
 ) -> None:
     if compat not in (None, "pml", "oml", "rdml"):
-        raise ValueError(f"compat = {compat!r}: allowed are None, 'pml', 'oml' and 'rdml'")
+        raise LikenessError(f"compat = {compat!r}: allowed are None, 'pml', 'oml' and 'rdml'")
     check_counts("ks", ks)
     if (gallery is None) != (gallery_labels is None):
-        raise ValueError(
+        raise LikenessError(
             "gallery and gallery_labels belong together: give both, or none for retrieval among "
             "the embeddings themselves"
         )
     if compat == "rdml" and gallery is not None:
-        raise ValueError(
+        raise LikenessError(
             "compat='rdml' drops the first of each list as the query itself; it has no separate "
             "gallery"
         )
@@ -222,11 +223,11 @@ def query_metrics(
         ("gallery_labels", gallery_codes.size, rows if gallery_rows is None else gallery_rows),
     ):
         if num_labels != items.shape[0]:
-            raise ValueError(
+            raise LikenessError(
                 f"{name}: {num_labels} labels for {items.shape[0]} rows; one each is needed"
             )
     if gallery_rows is not None and gallery_rows.shape[1] != rows.shape[1]:
-        raise ValueError(
+        raise LikenessError(
             f"similarity: embeddings of {rows.shape[1]} and gallery of {gallery_rows.shape[1]} "
             "dims; embeddings of two models do not compare"
         )
@@ -338,7 +339,7 @@ def retrieval_metrics(
         counts "num_queries", of the queries averaged, and "num_lone".
 
     Raises:
-        ValueError: NaN or infinity, no rows, shapes or labels that do not fit, no query with a
+        LikenessError: NaN or infinity, no rows, shapes or labels that do not fit, no query with a
             relevant item, or lone queries with lone="error".
 
     >>> embeddings = [[1, 0], [1, 0.1], [0, 1], [0.1, 1]]
@@ -368,7 +369,7 @@ def retrieval_metrics(
 def _check_lone(lone: Lone, compat: Compat | None) -> None:
     check_choice("lone", lone, get_args(Lone))
     if compat is not None and lone != "exclude":
-        raise ValueError(
+        raise LikenessError(
             f"lone = {lone!r} with compat={compat!r}: the preset fixes what lone queries count; "
             "leave lone out"
         )
@@ -380,7 +381,7 @@ def _counted(
     """The values of the queries that enter the means. alone: those without a relevant item."""
     num_lone = int(np.count_nonzero(alone))
     if lone == "error" and num_lone:
-        raise ValueError(
+        raise LikenessError(
             f"{num_lone} of {alone.size} queries have no relevant item (first: row "
             f"{int(np.argmax(alone))}); remove them or pass lone='exclude'"
         )
@@ -389,7 +390,7 @@ def _counted(
     if compat not in (None, "pml"):
         return values
     if num_lone == alone.size:
-        raise ValueError(
+        raise LikenessError(
             f"none of the {alone.size} queries has a relevant item; classes need at least two "
             "items, or a gallery that holds them"
         )
@@ -401,14 +402,16 @@ def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Coun
     """(N,) cluster numbers by k-means on the embeddings scaled to length 1: 20 iterations at most,
     as PML and Revisiting-DML, one k-means++ start (a random one above 1,000 clusters, where
     k-means++ would cost more than the iterations). Rows are first brought into an order of their
-    own, so the result depends on `seed` but not on the order of rows. ValueError: as for
+    own, so the result depends on `seed` but not on the order of rows. LikenessError: as for
     `check_rows`; num_clusters outside 1..N.
     """
     from sklearn.cluster import KMeans
 
     rows = check_rows("embeddings", embeddings)
     if not 1 <= num_clusters <= len(rows):
-        raise ValueError(f"num_clusters = {num_clusters}: {len(rows)} rows allow 1 to {len(rows)}")
+        raise LikenessError(
+            f"num_clusters = {num_clusters}: {len(rows)} rows allow 1 to {len(rows)}"
+        )
     norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     unit = np.ascontiguousarray(
         rows / np.where(norms > 0, norms, 1.0), dtype=np.float32
@@ -436,7 +439,7 @@ def nmi(
 
     0 where nothing is shared or there is a single class. It rises with the number of clusters and
     says little above 100 classes (Musgrave et al. 2020, Sec. 2.3): report it beside MAP@R.
-    ValueError: as for `clusters` and `label_codes`.
+    LikenessError: as for `clusters` and `label_codes`.
     """
     codes, clustered = _clustered(embeddings, labels, num_clusters, seed)
     return nmi_of(codes, clustered)
@@ -469,7 +472,7 @@ def f1(
     one class + in one cluster); 0 if there are no such pairs.
 
     As Revisiting-DML's f1, whose precision and recall are swapped (their harmonic mean is not).
-    ValueError: as for `nmi`.
+    LikenessError: as for `nmi`.
     """
     both, of_class, in_cluster = (
         float((sizes * (sizes - 1)).sum())
@@ -485,7 +488,7 @@ def _clustered(
     codes, _ = label_codes(labels)
     rows = check_rows("embeddings", embeddings)
     if codes.size != len(rows):
-        raise ValueError(f"labels: {codes.size} labels for {len(rows)} rows; one each is needed")
+        raise LikenessError(f"labels: {codes.size} labels for {len(rows)} rows; one each is needed")
     return codes, clusters(
         rows, int(codes.max()) + 1 if num_clusters is None else num_clusters, seed=seed
     )

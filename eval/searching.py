@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.formats.stored import StoredRows
 from eval.memory import keep_freed_memory
 from eval.parts import ALONE, Arrays, Parts
@@ -84,13 +85,14 @@ def search(
     """What identification needs of given scores (Q, G). keep: how many of the largest non-mated
     scores (the closed protocol needs ceil(fpir Q)).
 
-    ValueError: scores that are not (Q, G), no probe or no template, NaN or infinity (counted, the
+    LikenessError: scores that are not (Q, G), no probe or no template, NaN or infinity (counted,
+        the
     first named), labels that are no integers or strings.
     """
     values = np.asarray(scores)
     enrolled, probes, mate = _labels(gallery_subjects, probe_subjects)
     if values.shape != (probes, enrolled.size) or values.dtype.kind not in "fiub":
-        raise ValueError(
+        raise LikenessError(
             f"identification: scores are {values.dtype} of shape {values.shape}, but {probes} "
             f"probes and {enrolled.size} templates need a number each"
         )
@@ -102,7 +104,7 @@ def search(
         some = values[rows]
         if not np.isfinite(some).all():
             bad = np.argwhere(~np.isfinite(values))
-            raise ValueError(
+            raise LikenessError(
                 f"identification: {len(bad)} scores are NaN or infinite (first: probe "
                 f"{bad[0][0] + 1}, template {bad[0][1] + 1}); score them again"
             )
@@ -132,7 +134,7 @@ def search_embeddings(
     probes: (Q, D) raw rows. gallery: (G, D). similarity: a name of eval.similarity. Equal rows give
     equal scores to the last bit, so ties stay ties. parts: where finished parts of the work are
     kept, and who shares it; the result is the same to the last bit.
-    ValueError: as for `search`, rows with NaN or infinity, D that differs, unknown similarity.
+    LikenessError: as for `search`, rows with NaN or infinity, D that differs, unknown similarity.
     """
     keep_freed_memory()
     enrolled, num_probes, mate = _labels(gallery_subjects, probe_subjects)
@@ -255,12 +257,12 @@ def _labels(gallery_subjects: ArrayLike, probe_subjects: ArrayLike) -> tuple[Cou
     gallery, probes = np.asarray(gallery_subjects), np.asarray(probe_subjects)
     for name, labels in (("gallery_subjects", gallery), ("probe_subjects", probes)):
         if labels.ndim != 1 or not labels.size:
-            raise ValueError(
+            raise LikenessError(
                 f"{name}: shape {labels.shape}, but one label for each of at least one row is "
                 "needed"
             )
         if labels.dtype.kind not in "iuUS":
-            raise ValueError(
+            raise LikenessError(
                 f"{name}: labels are {labels.dtype}, but must be integers or strings (floats "
                 "cannot tell integers above 2^24 or 2^53 apart)"
             )
@@ -268,7 +270,7 @@ def _labels(gallery_subjects: ArrayLike, probe_subjects: ArrayLike) -> tuple[Cou
         "i",
         "u",
     }:
-        raise ValueError(
+        raise LikenessError(
             f"subjects: the gallery's labels are {gallery.dtype}, the probes' {probes.dtype}; one "
             "kind is needed to compare them"
         )
@@ -298,14 +300,14 @@ def _checked(name: str, rows: ArrayLike | StoredRows, count: int) -> Rows:
     """The rows (count, D), all of whose numbers are finite. Those in a file were checked there."""
     values = as_rows(rows)
     if len(values.shape) != 2 or values.shape[0] != count or values.shape[1] < 1:
-        raise ValueError(
+        raise LikenessError(
             f"identification: the {name} embeddings have shape {values.shape}, but ({count}, D) "
             "are needed, one row per label"
         )
     if isinstance(values, np.ndarray):
         bad = np.flatnonzero(~np.isfinite(values.sum(axis=1, dtype=np.float64)))
         if bad.size:
-            raise ValueError(
+            raise LikenessError(
                 f"identification: {bad.size} of {count} {name} embeddings hold NaN or infinity "
                 f"(first: row {int(bad[0]) + 1}); extract them again"
             )

@@ -52,6 +52,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
+from eval.errors import LikenessError
 from eval.extensions import found_without
 from eval.progress import report
 from eval.types import Embeddings, Floats, Floats32, Trials, name_first, nfc
@@ -99,16 +100,16 @@ def check_similarity(similarity: str) -> None:
     """Refuses a name that is no similarity.
 
     Raises:
-        ValueError: The name is unknown or its parameter is out of range.
+        LikenessError: The name is unknown or its parameter is out of range.
 
     >>> check_similarity("simple:0.3")
     >>> check_similarity("cosin")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: unknown similarity 'cosin'; did you mean 'cosine'? allowed: ...
+    likeness.LikenessError: unknown similarity 'cosin'; did you mean 'cosine'? allowed: ...
     """
     if not isinstance(similarity, str):
-        raise ValueError(
+        raise LikenessError(
             f"similarity {similarity!r} must be a name, such as 'cosine'; give one of "
             f"{', '.join(ALLOWED)}"
         )
@@ -130,7 +131,7 @@ def _formula(similarity: str, dim: int) -> _Formula:
     if name == "simple":
         b_theta = _parameter(similarity, text) if colon else 0.3
         if not -1 <= b_theta <= 1:
-            raise ValueError(
+            raise LikenessError(
                 f"similarity {similarity!r}: B_THETA is the cosine of an angle and must lie in "
                 "[-1, 1]; the paper uses 0.3"
             )
@@ -143,14 +144,14 @@ def _formula(similarity: str, dim: int) -> _Formula:
                 if name == "poincare"
                 else "ALPHA turns the norm into a concentration"
             )
-            raise ValueError(
+            raise LikenessError(
                 f"similarity {similarity!r}: {what} and must be a positive number; write e.g. "
                 f"'{name}:{1e-5 if name == 'poincare' else 1}'"
             )
         return _poincare(np.sqrt(value)) if name == "poincare" else _vmf(name, value, dim)
     close = get_close_matches(similarity.lower(), ALLOWED, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise ValueError(f"unknown similarity {similarity!r}; {hint}allowed: {', '.join(ALLOWED)}")
+    raise LikenessError(f"unknown similarity {similarity!r}; {hint}allowed: {', '.join(ALLOWED)}")
 
 
 def _poincare(root: float) -> _Formula:
@@ -207,7 +208,7 @@ def _parameter(similarity: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(
+        raise LikenessError(
             f"similarity {similarity!r}: {text!r} is not a number; write e.g. "
             f"'{similarity.partition(':')[0]}:0.3'"
         ) from None
@@ -221,7 +222,7 @@ def pairs(
     enrol: (N, D) raw rows. probe: (M, D). i, j: (P,) integers. Returns (P,) float64.
     Needs at most about 300 MB beside the inputs, a float32 copy of the rows that occur (float64 for
     euclidean, poincare and vmf_*), and the result.
-    ValueError: D differs, i and j differ in length or point outside, unknown similarity.
+    LikenessError: D differs, i and j differ in length or point outside, unknown similarity.
 
     >>> pairs([[3, 4], [0, 2]], [[1, 0]], [0, 1, 0], [0, 0, 0], "dot")
     array([3., 0., 3.])
@@ -230,7 +231,7 @@ def pairs(
     formula = _formula(similarity, x.shape[1])
     i, j = _indices("i", i, len(x)), _indices("j", j, len(y))
     if i.size != j.size:
-        raise ValueError(f"pairs: i has {i.size} and j has {j.size} entries; they must pair up")
+        raise LikenessError(f"pairs: i has {i.size} and j has {j.size} entries; they must pair up")
     x, i = _occurring(x, i)
     y, j = _occurring(y, j)
     formula, x, y, sides_x, sides_y = _prepared(formula, x, y)
@@ -453,7 +454,7 @@ def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Rows, Rows]:
     """Both as they are; _prepared converts them."""
     x, y = np.asarray(a), np.asarray(b)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or x.shape[1] < 1:
-        raise ValueError(
+        raise LikenessError(
             f"similarity: shapes {x.shape} and {y.shape} must be (N, D) and (M, D) with one D; "
             "embeddings of two models do not compare"
         )
@@ -518,7 +519,7 @@ def _indices(name: str, index: ArrayLike, num_rows: int) -> NDArray[Any]:
         or index.dtype.kind not in "iu"
         or (index.size and (index.min() < 0 or index.max() >= num_rows))
     ):
-        raise ValueError(
+        raise LikenessError(
             f"pairs: {name} must be (P,) integers from 0 to {num_rows - 1}, but got {index.dtype} "
             f"of shape {index.shape}"
         )

@@ -26,6 +26,7 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import bounded
 from eval.formats.writing import atomic_path
 from eval.guarantee import Guarantee, guaranteed_threshold
@@ -149,10 +150,10 @@ class Thresholds:
             far: A false-accept rate that was measured, such as 0.01, or "eer".
 
         Raises:
-            ValueError: It was not measured; the message lists those that were.
+            LikenessError: It was not measured; the message lists those that were.
         """
         if isinstance(far, bool) or not (far == "eer" or isinstance(far, int | float)):
-            raise ValueError(f"far {far!r}: give a false-accept rate such as 0.01, or 'eer'")
+            raise LikenessError(f"far {far!r}: give a false-accept rate such as 0.01, or 'eer'")
         for point in self.points:
             if point.at == "eer" if far == "eer" else _is_rate(point, far):
                 return point
@@ -163,7 +164,7 @@ class Thresholds:
                 f"measure on more trials, because {self.nontargets:,} nontarget trials support a "
                 f"FAR of {LEAST_ERRORS / self.nontargets:.2g} or more"
             )
-        raise ValueError(
+        raise LikenessError(
             f"no threshold at FAR {far} was measured on {self.data}; there is {known}: take one of "
             f"these, or {remedy}"
         )
@@ -210,7 +211,7 @@ def measure(
         The thresholds, and the rates that were left out.
 
     Raises:
-        ValueError: There are too few subjects for a guarantee.
+        LikenessError: There are too few subjects for a guarantee.
     """
     target, nontarget = scores.targets, scores.nontargets
     fars = list(dict.fromkeys(fars))
@@ -288,7 +289,8 @@ def load(path: str | Path) -> tuple[Thresholds, ...]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is no such file, or it was damaged or edited so that it says nothing whole.
+        LikenessError: It is no such file, or it was damaged or edited so that it says nothing
+            whole.
     """
     path = Path(path)
     if not path.exists():
@@ -297,7 +299,7 @@ def load(path: str | Path) -> tuple[Thresholds, ...]:
         value = json.loads(bounded(path, _MAX_BYTES).decode(), parse_constant=_refuse_constant)
         return _entries_from(value)
     except (ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: not a file of thresholds ({error}); make one with `likeness evaluate SCORES "
             "--save-to MODEL`"
         ) from None
@@ -318,8 +320,9 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
         What the file now has of this scoring.
 
     Raises:
-        ValueError: The file holds something else; or what was measured has a name that is too long
-            or more than 100 points, so that it could not be read again. The file stays as it was.
+        LikenessError: The file holds something else; or what was measured has a name that is too
+            long or more than 100 points, so that it could not be read again. The file stays as it
+            was.
     """
     path = Path(path)
     others = []
@@ -344,9 +347,9 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
     try:
         _entries_from(document)
         if len(text.encode()) > _MAX_BYTES:
-            raise ValueError(f"the file would have over {_MAX_BYTES} bytes")
+            raise LikenessError(f"the file would have over {_MAX_BYTES} bytes")
     except ValueError as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: these thresholds cannot be stored, and what was there before is unchanged "
             f"({error}); give a shorter name or fewer rates, or name another file"
         ) from None
@@ -384,29 +387,29 @@ def _to_json(entry: Thresholds) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number that a threshold or a rate can have")
+    raise LikenessError(f"{name} is no number that a threshold or a rate can have")
 
 
 def _entries_from(document: object) -> tuple[Thresholds, ...]:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ValueError(f"its format is not {FORMAT!r}")
+        raise LikenessError(f"its format is not {FORMAT!r}")
     measured = document.get("measured")
     if not isinstance(measured, list) or not 1 <= len(measured) <= _MAX_MEASURED:
-        raise ValueError(f"'measured' is no list of 1 to {_MAX_MEASURED} entries")
+        raise LikenessError(f"'measured' is no list of 1 to {_MAX_MEASURED} entries")
     return tuple(map(_thresholds_from, measured))
 
 
 def _thresholds_from(value: object) -> Thresholds:
     if not isinstance(value, dict):
-        raise ValueError("an entry of 'measured' is no object")
+        raise LikenessError("an entry of 'measured' is no object")
     points = value.get("points")
     if not isinstance(points, list) or not 1 <= len(points) <= _MAX_POINTS:
-        raise ValueError(f"'points' is no list of 1 to {_MAX_POINTS} thresholds")
+        raise LikenessError(f"'points' is no list of 1 to {_MAX_POINTS} thresholds")
     data, date = value.get("data"), value.get("date")
     if not isinstance(data, str) or not 0 < len(data) <= MAX_TEXT or not data.isprintable():
-        raise ValueError(f"'data' is no name of 1 to {MAX_TEXT} printable signs")
+        raise LikenessError(f"'data' is no name of 1 to {MAX_TEXT} printable signs")
     if not isinstance(date, str) or not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
-        raise ValueError("'date' is no day such as 2026-11-22")
+        raise LikenessError("'date' is no day such as 2026-11-22")
     subjects = value.get("subjects")
     entry = Thresholds(
         origin_from(value.get("origin")),
@@ -429,7 +432,7 @@ def _check_pairs(entry: Thresholds) -> None:
         most = min(most, entry.subjects // 2)
     for point in entry.points:
         if point.guarantee is not None and point.guarantee.pairs > most:
-            raise ValueError(
+            raise LikenessError(
                 f"a guarantee has {point.guarantee.pairs} pairs of subjects, of which "
                 f"{entry.nontargets} nontarget trials of {entry.subjects or 'unknown'} subjects "
                 f"give {most} at most"
@@ -438,15 +441,15 @@ def _check_pairs(entry: Thresholds) -> None:
 
 def _curve_from(value: object) -> tuple[Place, ...]:
     if not isinstance(value, list) or len(value) > _MAX_POINTS:
-        raise ValueError(f"'curve' is no list of at most {_MAX_POINTS} thresholds")
+        raise LikenessError(f"'curve' is no list of at most {_MAX_POINTS} thresholds")
     for row in value:
         if not isinstance(row, list) or len(row) != 3 or not all(map(_is_finite, row)):
-            raise ValueError("a place of 'curve' is not three numbers: threshold, FAR and FRR")
+            raise LikenessError("a place of 'curve' is not three numbers: threshold, FAR and FRR")
     places = tuple(Place(*map(float, row)) for row in value)
     if not all(0 <= rate <= 1 for place in places for rate in place[1:]) or not all(
         a.value < b.value and a.far >= b.far and a.frr <= b.frr for a, b in pairwise(places)
     ):
-        raise ValueError("'curve' does not go from a high to a low FAR by rising thresholds")
+        raise LikenessError("'curve' does not go from a high to a low FAR by rising thresholds")
     return places
 
 
@@ -456,17 +459,19 @@ def _is_finite(value: object) -> TypeGuard[int | float]:
 
 def _count(value: object, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
-        raise ValueError(f"{name!r} is no whole number from 1")
+        raise LikenessError(f"{name!r} is no whole number from 1")
     return value
 
 
 def _point_from(value: object) -> Threshold:
     if not isinstance(value, dict) or value.get("at") not in ("eer", "far"):
-        raise ValueError("a threshold is no object with 'at' eer or far")
+        raise LikenessError("a threshold is no object with 'at' eer or far")
     numbers = {name: value.get(name) for name in ("far", "frr", "threshold")}
     for name, number in numbers.items():
         if not _is_finite(number) or (name != "threshold" and not 0 <= number <= 1):
-            raise ValueError(f"{name!r} of a threshold is {str(number)[:40]}, which it cannot be")
+            raise LikenessError(
+                f"{name!r} of a threshold is {str(number)[:40]}, which it cannot be"
+            )
     far, frr, threshold = (float(number) for number in numbers.values())  # type: ignore[arg-type]
     guarantee = None if value["at"] == "eer" else _guarantee_from(value.get("guarantee"), far)
     return Threshold(value["at"], far, frr, threshold, guarantee)
@@ -477,16 +482,18 @@ def _guarantee_from(value: object, far: float) -> Guarantee | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise ValueError("the 'guarantee' of a threshold is no object")
+        raise LikenessError("the 'guarantee' of a threshold is no object")
     rates = {name: value.get(name) for name in ("confidence", "measured_far")}
     counts = {name: value.get(name) for name in ("pairs", "allowed", "seed")}
     for name, number in (rates | counts).items():
         whole = name in counts and not isinstance(number, int)
         if not _is_finite(number) or whole or not 0 <= number <= _MAX_COUNT:
-            raise ValueError(f"{name!r} of a guarantee is {str(number)[:40]}, which it cannot be")
+            raise LikenessError(
+                f"{name!r} of a guarantee is {str(number)[:40]}, which it cannot be"
+            )
     guarantee = Guarantee(**rates, **counts)  # type: ignore[arg-type]
     if not 0 < far < 1 or not guarantee.holds_for(far):
-        raise ValueError(
+        raise LikenessError(
             f"{guarantee.allowed} false accepts allowed in {guarantee.pairs} pairs guarantee no "
             f"FAR of {far:g} with a confidence of {guarantee.confidence:g}"
         )

@@ -19,6 +19,8 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
+
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -53,31 +55,33 @@ def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
     >>> check_choice("norm", "q", ("as", "s"))
     Traceback (most recent call last):
     ...
-    ValueError: unknown norm 'q'; choose one of as, s
+    likeness.LikenessError: unknown norm 'q'; choose one of as, s
     """
     names = tuple(allowed)
     if value not in names:
-        raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(names)}")
+        raise LikenessError(f"unknown {name} {value!r}; choose one of {', '.join(names)}")
 
 
 def check_numbers(name: str, values: object) -> None:
     """Refuses a setting that is no sequence of numbers, such as a number alone or a text.
 
-    >>> check_numbers("fars", 0.01)
+    >>> check_numbers("fars", 0.01)  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
     ...
-    ValueError: fars: 0.01 is no sequence of numbers; write it in brackets, as in (0.01,)
+    likeness.LikenessError: fars: 0.01 is no sequence of numbers; write it in brackets
     """
     if isinstance(values, Real):
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {values!r} is no sequence of numbers; write it in brackets, as in "
             f"({values!r},)"
         )
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise ValueError(f"{name}: {values!r} is no sequence of numbers; give one, such as a tuple")
+        raise LikenessError(
+            f"{name}: {values!r} is no sequence of numbers; give one, such as a tuple"
+        )
     for value in values:
         if isinstance(value, bool) or not isinstance(value, Real):
-            raise ValueError(f"{name}: {value!r} is no number; give numbers only")
+            raise LikenessError(f"{name}: {value!r} is no number; give numbers only")
 
 
 def check_counts(name: str, values: Iterable[object], *, least: int = 1) -> None:
@@ -86,11 +90,11 @@ def check_counts(name: str, values: Iterable[object], *, least: int = 1) -> None
     >>> check_counts("ks", (1, 0))
     Traceback (most recent call last):
     ...
-    ValueError: ks: 0 is not a whole number from 1; give such numbers only
+    likeness.LikenessError: ks: 0 is not a whole number from 1; give such numbers only
     """
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(
+            raise LikenessError(
                 f"{name}: {value!r} is not a whole number from {least}; give such numbers only"
             )
 
@@ -103,8 +107,8 @@ def nfc(text: str) -> str:
     Embeddings, Trials, Item and the galleries. A path keeps the form that the file system has.
 
     Raises:
-        ValueError: the text is the name of a file that is not UTF-8, as archives of other systems
-            leave them, which no list and no archive of embeddings could hold.
+        LikenessError: the text is the name of a file that is not UTF-8, as archives of other
+            systems leave them, which no list and no archive of embeddings could hold.
 
     >>> nfc("Zoe\u0308") == "Zo\u00eb"
     True
@@ -114,7 +118,7 @@ def nfc(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError(
+        raise LikenessError(
             f"the name {text!a} is not UTF-8 text, as names from archives of other systems may be; "
             "rename it"
         ) from None
@@ -133,7 +137,7 @@ def nfc_mapping(mapping: Mapping[str, str]) -> Mapping[str, str]:
         key for key, value in mapping.items() if made.setdefault(nfc(key), nfc(value)) != nfc(value)
     ]
     if torn:
-        raise ValueError(
+        raise LikenessError(
             f"{len(torn)} ids are also there in another Unicode form and with another name "
             f"({name_first(map(ascii, torn))}); keep one of each"
         )
@@ -158,7 +162,7 @@ class Embeddings:
         with np.errstate(over="ignore"):  # rows that overflow are refused below
             matrix = np.ascontiguousarray(self.matrix, dtype=np.float32)
         if matrix.ndim != 2 or matrix.shape[0] != len(self.ids) or matrix.shape[1] < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"embeddings: expected a matrix of ({len(self.ids)}, D >= 1), one row per id, but "
                 f"got shape {matrix.shape}"
             )
@@ -184,7 +188,7 @@ class Embeddings:
                 if len(alike) > len(twice)
                 else ""
             )
-            raise ValueError(
+            raise LikenessError(
                 f"embeddings: {len(repeated)} repeated ids ({name_first(repeated)}); every id must "
                 f"be unique{forms}"
             )
@@ -195,7 +199,7 @@ class Embeddings:
         ):
             finite = np.isfinite(matrix).all(axis=1)
             bad = [self.ids[i] for i in np.flatnonzero(~finite)]
-            raise ValueError(
+            raise LikenessError(
                 f"embeddings: {len(bad)} of {len(self.ids)} rows hold NaN or infinity "
                 f"({name_first(bad)}); extract them again or remove them"
             )
@@ -259,7 +263,7 @@ def _labels(name: str, target: Any) -> Bools:
     if labels.dtype.kind != "b" and labels.size:
         fit = labels.dtype.kind in "iuf" and ((labels == 0) | (labels == 1)).all()
         if not fit:
-            raise ValueError(
+            raise LikenessError(
                 f"{name}: labels must be True or False, or 1 and 0, but {labels.dtype} of other "
                 "values was given; give booleans, for example labels == 'target'"
             )
@@ -289,7 +293,7 @@ class Trials:
                 stated.size
                 and (stated.dtype.kind not in "iu" or stated.min() < 0 or stated.max() >= len(ids))
             ):
-                raise ValueError(
+                raise LikenessError(
                     f"trials: {side} must be (P,) indices into {len(ids)} ids, but got "
                     f"{stated.dtype} of shape {stated.shape}"
                 )
@@ -306,14 +310,14 @@ class Trials:
                     object.__setattr__(self, f"{side}_ids", tuple(map(nfc, ids)))
             object.__setattr__(self, side, index)
         if self.enrol.shape != self.probe.shape:
-            raise ValueError(
+            raise LikenessError(
                 f"trials: {self.enrol.size} enrol and {self.probe.size} probe entries; they must "
                 "pair up"
             )
         if self.target is not None:
             target = _labels("trials", self.target)
             if target.shape != self.enrol.shape:
-                raise ValueError(f"trials: {target.size} labels for {self.enrol.size} trials")
+                raise LikenessError(f"trials: {target.size} labels for {self.enrol.size} trials")
             object.__setattr__(self, "target", target)
 
     def __len__(self) -> int:
@@ -350,12 +354,12 @@ class Scores:
         values = np.ascontiguousarray(self.values, dtype=np.float64)
         target = _labels("scores", self.target)
         if values.ndim != 1 or values.shape != target.shape:
-            raise ValueError(
+            raise LikenessError(
                 f"scores: values {values.shape} and labels {target.shape} must both be (P,)"
             )
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
-            raise ValueError(
+            raise LikenessError(
                 f"scores: {bad.size} of {values.size} are NaN or infinite (first at trial "
                 f"{int(bad[0]) + 1}); every trial needs a finite score"
             )

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.bootstrap import Bounds, Drawn, bounds, bounds_of
+from eval.errors import LikenessError
 from eval.types import Bools, Floats, Ints, Scores, Trials, name_first
 
 METRICS = ("auroc", "aurc", "e_aurc")
@@ -60,7 +61,7 @@ def risk_coverage(quality: ArrayLike, risk: ArrayLike) -> RiskCoverage:
         The curve. Its last point keeps everything.
 
     Raises:
-        ValueError: The shapes differ, there are no answers, or numbers are NaN or out of range.
+        LikenessError: The shapes differ, there are no answers, or numbers are NaN or out of range.
 
     Example:
         >>> curve = risk_coverage([3.0, 2.0, 2.0, 1.0], [0, 0, 1, 1])
@@ -117,7 +118,7 @@ def quality_auroc(quality: ArrayLike, risk: ArrayLike) -> float:
         risk: (N,) numbers from 0 to 1; 1 - recall@1 of queries for the R-AUROC.
 
     Raises:
-        ValueError: There is no pair of a right and a wrong answer.
+        LikenessError: There is no pair of a right and a wrong answer.
 
     Example:
         >>> quality_auroc([3.0, 1.0, 2.0, 1.0], [0, 0, 1, 1])
@@ -125,7 +126,7 @@ def quality_auroc(quality: ArrayLike, risk: ArrayLike) -> float:
     """
     value = Ranking(quality, risk).auroc()
     if np.isnan(value):
-        raise ValueError(
+        raise LikenessError(
             "quality: all answers are right, or all are wrong, so no pair can be told apart; "
             "measure on more answers"
         )
@@ -348,13 +349,13 @@ def numbers_of(quality: Sequence[tuple[str, object]]) -> Floats:
     """The qualities of ids as an array.
 
     Raises:
-        ValueError: They are no finite numbers; the first ids are named.
+        LikenessError: They are no finite numbers; the first ids are named.
 
     Example:
         >>> numbers_of([("a", 2), ("b", None)])
         Traceback (most recent call last):
         ...
-        ValueError: quality: 1 of 2 are no finite numbers ('b None'); correct them
+        likeness.LikenessError: quality: 1 of 2 are no finite numbers ('b None'); correct them
     """
     wrong = [
         f"{id} {value}"
@@ -362,7 +363,7 @@ def numbers_of(quality: Sequence[tuple[str, object]]) -> Floats:
         if not isinstance(value, Real) or not math.isfinite(value)
     ]
     if wrong:
-        raise ValueError(
+        raise LikenessError(
             f"quality: {len(wrong)} of {len(quality)} are no finite numbers ({name_first(wrong)}); "
             "correct them"
         )
@@ -384,7 +385,7 @@ def trial_quality(
 
     Raises:
         KeyError: As `sides_with`.
-        ValueError: As `numbers_of`.
+        LikenessError: As `numbers_of`.
 
     Example:
         >>> trials = Trials(("a", "b"), ("b",), [0, 1], [0, 0])
@@ -405,7 +406,7 @@ def trial_quality(
 def _checked(quality: ArrayLike, risk: ArrayLike) -> tuple[Floats, Floats]:
     values, risks = np.asarray(quality, dtype=np.float64), np.asarray(risk, dtype=np.float64)
     if values.ndim != 1 or not values.size or risks.shape != values.shape:
-        raise ValueError(
+        raise LikenessError(
             "quality and risk: expected two arrays (N,) with N >= 1, but got shapes "
             f"{values.shape} and {risks.shape}"
         )
@@ -415,7 +416,7 @@ def _checked(quality: ArrayLike, risk: ArrayLike) -> tuple[Floats, Floats]:
     ):
         if wrong.any():
             count = name.format(np.count_nonzero(wrong), wrong.size)
-            raise ValueError(
+            raise LikenessError(
                 f"{count} (first: answer {int(np.flatnonzero(wrong)[0]) + 1}); correct them"
             )
     return values + 0.0, risks  # -0.0 becomes 0.0: they are equal

@@ -28,6 +28,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.types import Bools, Floats, SplitScores, check_choice
 
 Counts = NDArray[np.int64]
@@ -112,12 +113,12 @@ def _as_floats(name: str, scores: ArrayLike) -> AnyFloats:
     if values.dtype.kind in "biu" or values.dtype == np.longdouble:
         values = values.astype(np.float64)
     if values.dtype.kind != "f" or values.ndim != 1:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: expected a 1-d array of scores, but got {values.dtype} of shape "
             f"{values.shape}; pass one real number per trial"
         )
     if not values.size:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: there are no {name} scores; verification metrics need at least one target "
             "and one nontarget trial"
         )
@@ -127,7 +128,7 @@ def _as_floats(name: str, scores: ArrayLike) -> AnyFloats:
 def _refuse_non_finite(name: str, values: AnyFloats) -> None:
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {bad.size} of {values.size} scores are NaN or infinite (first at position "
             f"{int(bad[0]) + 1}); score these trials again or remove them"
         )
@@ -142,7 +143,7 @@ def as_labels(name: str, labels: ArrayLike, size: int) -> Bools:
         size: The number of trials.
 
     Raises:
-        ValueError: Another shape; floats, texts or other numbers; a class without a trial.
+        LikenessError: Another shape; floats, texts or other numbers; a class without a trial.
     """
     values = np.asarray(labels)
     if (
@@ -150,14 +151,14 @@ def as_labels(name: str, labels: ArrayLike, size: int) -> Bools:
         or (size and values.dtype.kind not in "biu")
         or ((values != 0) & (values != 1)).any()
     ):
-        raise ValueError(
+        raise LikenessError(
             f"{name} must be ({size},) labels, True or False, but got {values.dtype} of shape "
             f"{values.shape}; give booleans, or the integers 1 for a target "
             f"and 0 for a nontarget trial, for example labels == 'target' or labels > 0"
         )
     flags = values.astype(np.bool_)
     if flags.all() or not flags.any():
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {int(flags.sum())} target and {int((~flags).sum())} nontarget trials; at "
             "least one of each is needed"
         )
@@ -209,12 +210,12 @@ def split_classes(
         labels: (P,) boolean or 0 and 1, or None.
 
     Raises:
-        ValueError: Labels in place of scores, labels beside both classes, neither of them; no
+        LikenessError: Labels in place of scores, labels beside both classes, neither of them; no
             scores, another shape or type.
     """
     if labels is not None:
         if nontarget is not None:
-            raise ValueError(
+            raise LikenessError(
                 "labels: given beside the scores of both classes; call metric(scores, "
                 "labels=labels) or metric(target, nontarget)"
             )
@@ -223,7 +224,7 @@ def split_classes(
         flags = as_labels("labels", labels, scores.size)
         return scores[flags], scores[~flags]
     if nontarget is None:
-        raise ValueError(
+        raise LikenessError(
             "nontarget: missing; call metric(target, nontarget) with the scores of both classes, "
             "or metric(scores, labels=labels)"
         )
@@ -232,7 +233,7 @@ def split_classes(
     for name, values in sides.items():
         kind = np.asarray(values).dtype
         if kind == np.bool_:
-            raise ValueError(
+            raise LikenessError(
                 f"{name}: {np.size(values)} boolean values are labels and not scores; {remedy}"
             )
     arrays = {name: _as_floats(name, values) for name, values in sides.items()}
@@ -241,7 +242,7 @@ def split_classes(
         and not isinstance(nontarget, SplitScores)
         and (name := _mistaken_for_scores(arrays))
     ):
-        raise ValueError(
+        raise LikenessError(
             f"{name}: all {arrays[name].size} values are 0 or 1, as labels are, and there are as "
             f"many as scores; {remedy}, also where these 0 and 1 are scores"
         )
@@ -262,7 +263,7 @@ def sort_scores(
         Both classes in ascending order.
 
     Raises:
-        ValueError: A class is empty, a shape is wrong, or scores are NaN or infinite. The error
+        LikenessError: A class is empty, a shape is wrong, or scores are NaN or infinite. The error
             says which array, how many and where. Also as for `split_classes`.
     """
     sides = dict(
@@ -294,7 +295,7 @@ def roc(
         threshold. The FAR falls from 1 to 0, and the FRR rises from 0 to 1.
 
     Raises:
-        ValueError: As for `sort_scores`.
+        LikenessError: As for `sort_scores`.
 
     >>> found = roc([2.0, 1.0], [0.0, 1.0])
     >>> found.thresholds
@@ -327,7 +328,7 @@ def det(
         labels: (P,) booleans, or None.
 
     Raises:
-        ValueError: As for `sort_scores`.
+        LikenessError: As for `sort_scores`.
     """
     from scipy.special import ndtri  # a third of a second to import, needed here only
 
@@ -440,7 +441,7 @@ def eer(
         The EER as a fraction.
 
     Raises:
-        ValueError: As for `sort_scores`, or the method is unknown.
+        LikenessError: As for `sort_scores`, or the method is unknown.
 
     >>> eer([0.9, 0.8, 0.3], [0.1, 0.2, 0.4]) == 1 / 3
     True
@@ -464,7 +465,7 @@ def threshold_at_eer(
         The threshold; a trial is accepted if its score is at least this.
 
     Raises:
-        ValueError: As for `sort_scores`.
+        LikenessError: As for `sort_scores`.
     """
     return _eer(sort_scores(target, nontarget, labels=labels), "nearest").threshold
 
@@ -475,14 +476,15 @@ def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, flo
     Both are divided by the smaller one, which is the cost of the better system without scores.
 
     Raises:
-        ValueError: p_target is not strictly between 0 and 1, or a cost is not positive and finite.
+        LikenessError: p_target is not strictly between 0 and 1, or a cost is not positive and
+            finite.
     """
     if not 0 < p_target < 1:
-        raise ValueError(
+        raise LikenessError(
             f"p_target = {p_target}: the prior of a target trial must lie strictly between 0 and 1"
         )
     if not (0 < c_miss < float("inf") and 0 < c_fa < float("inf")):
-        raise ValueError(
+        raise LikenessError(
             f"c_miss = {c_miss}, c_fa = {c_fa}: both costs must be positive and finite"
         )
     miss, fa = c_miss * p_target, c_fa * (1 - p_target)
@@ -551,7 +553,7 @@ def min_dcf(
         The cost, never above 1. A lower cost is better.
 
     Raises:
-        ValueError: As for `sort_scores` and `check_costs`.
+        LikenessError: As for `sort_scores` and `check_costs`.
 
     >>> round(min_dcf([0.9, 0.8, 0.3], [0.1, 0.2, 0.4], p_target=0.01), 6)
     0.333333
@@ -600,7 +602,7 @@ def actual_dcf(
         c_fa: The cost of a false accept.
 
     Raises:
-        ValueError: As for `sort_scores` and `check_costs`.
+        LikenessError: As for `sort_scores` and `check_costs`.
     """
     miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
     target, nontarget = split_classes(target_llr, nontarget_llr, labels)
@@ -616,7 +618,7 @@ def actual_dcf(
 def check_far(far: float) -> None:
     """Refuses a false accept rate outside 0 to 1."""
     if not 0 <= far <= 1:
-        raise ValueError(f"far = {far}: a false accept rate lies between 0 and 1")
+        raise LikenessError(f"far = {far}: a false accept rate lies between 0 and 1")
 
 
 def num_allowed(far: float, num_nontargets: int) -> int:
@@ -625,7 +627,7 @@ def num_allowed(far: float, num_nontargets: int) -> int:
     A product within rounding of a whole number counts as that number: 0.29 * 100 is 29, not 28.
 
     Raises:
-        ValueError: `far` is outside 0 to 1.
+        LikenessError: `far` is outside 0 to 1.
     """
     check_far(far)
     product = float(far) * num_nontargets
@@ -665,7 +667,7 @@ def _tar_at_far(s: Sorted, far: float, rule: TarRule) -> Measured:
 
 def _stated(far: float | None) -> float:
     if far is None:
-        raise ValueError("far: missing; state the false accept rate, e.g. far=0.01")
+        raise LikenessError("far: missing; state the false accept rate, e.g. far=0.01")
     return far
 
 
@@ -694,7 +696,7 @@ def tar_at_far(
         The TAR as a fraction.
 
     Raises:
-        ValueError: As for `sort_scores`; `far` is missing or outside 0 to 1, or the rule is
+        LikenessError: As for `sort_scores`; `far` is missing or outside 0 to 1, or the rule is
             unknown.
 
     >>> tar_at_far([0.9, 0.8, 0.3], [0.1, 0.2, 0.4, 0.8], 0.25) == 2 / 3
@@ -744,7 +746,7 @@ def verification_metrics(
         values and thresholds.
 
     Raises:
-        ValueError: As for the metrics.
+        LikenessError: As for the metrics.
 
     >>> found = verification_metrics([3.0, 1.0], [0.0, 2.0], p_targets=[0.5], fars=[0.5])
     >>> {name: round(value, 3) for name, (value, _) in found.items()}
@@ -787,7 +789,7 @@ def cllr(
         that mislead.
 
     Raises:
-        ValueError: As for `sort_scores`.
+        LikenessError: As for `sort_scores`.
 
     >>> cllr([0.0, 0.0], [0.0])
     1.0
@@ -812,7 +814,7 @@ def min_cllr(
         The cost in bits.
 
     Raises:
-        ValueError: As for `sort_scores`.
+        LikenessError: As for `sort_scores`.
     """
     s = sort_scores(target, nontarget, labels=labels)
     misses, false_accepts = _hull(s)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eval.calibration import Calibration, load_calibration
+    from eval.errors import LikenessError
     from eval.formats.durations import read_durations
     from eval.formats.provenance import likeness_version
     from eval.formats.subjects import read_mapping
@@ -57,6 +58,7 @@ __all__ = [
     "Evaluation",
     "IdentificationSettings",
     "Item",
+    "LikenessError",
     "Model",
     "Network",
     "RetrievalSettings",
@@ -99,6 +101,7 @@ _HOMES = {
     "Evaluation": "likeness.evaluation",
     "IdentificationSettings": "eval.protocols.identification",
     "Item": "toolkit.data.items",
+    "LikenessError": "eval.errors",
     "Model": "likeness.model",
     "Network": "likeness.network",
     "RetrievalSettings": "eval.protocols.retrieval",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from eval import cores
+from eval.errors import LikenessError
 from likeness.failures import one_sentence
 from toolkit.console import Interrupted
 from toolkit.printing import say
@@ -53,7 +54,7 @@ def run_all(jobs: list[Job], *, num_cores: int | None = None) -> None:
         num_cores: the cores to use (default: those that this process may use).
 
     Raises:
-        ValueError: a demo failed. The others have run to their end.
+        LikenessError: a demo failed. The others have run to their end.
         KeyboardInterrupt, Interrupted: Ctrl-C or SIGTERM. No process is left behind.
     """
     mains = {job.name: str(job.script) for job in jobs}
@@ -96,7 +97,7 @@ def run_all(jobs: list[Job], *, num_cores: int | None = None) -> None:
                 os.close(demo.lines)
     if failed:
         codes = " and ".join(f"{name} with exit code {code}" for name, code in failed.items())
-        raise ValueError(
+        raise LikenessError(
             f"{len(failed)} of {len(jobs)} demos failed, {codes}; the lines above say why; start "
             "again with another --out"
         )

@@ -124,7 +124,7 @@ def cluster(
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: As `eval.clustering.cluster`.
+        LikenessError: As `eval.clustering.cluster`.
 
     Example:
         >>> import likeness

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eval.errors import LikenessError
 from toolkit.data.column_names import parse_columns
 from toolkit.data.label_pattern import LabelPattern
 from toolkit.training.recipe import Recipe
@@ -33,8 +34,8 @@ def with_data_settings(
         The recipe; the same one where nothing is set.
 
     Raises:
-        ValueError: A setting is malformed, or the recipe lists a data set of its own, which has no
-            such settings.
+        LikenessError: A setting is malformed, or the recipe lists a data set of its own, which has
+            no such settings.
     """
     stated = parse_columns(columns)
     settings = {
@@ -46,7 +47,7 @@ def with_data_settings(
     if not settings:
         return recipe
     if not takes_settings(recipe.items):
-        raise ValueError(
+        raise LikenessError(
             f"--{' and --'.join(settings)}: this recipe lists a data set of its own; take the "
             f"recipe {recipe.modality}/folders for data of yours, or leave the options out"
         )

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eval import similarity
+from eval.errors import LikenessError
 from eval.formats import embeddings
 from eval.formats import trials as trial_lists
 from eval.types import Embeddings, Trials
@@ -74,11 +75,11 @@ def run(
         The files for a report.
 
     Raises:
-        ValueError: `out` holds a demo already.
+        LikenessError: `out` holds a demo already.
     """
     data, model_folder = out / "data", out / "run"
     if model_folder.exists():
-        raise ValueError(f"{out} already holds a demo; choose another --out")
+        raise LikenessError(f"{out} already holds a demo; choose another --out")
     say(f"1/4 {contents} into {data}")
     write(data)
     say("2/4 training")

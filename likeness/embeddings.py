@@ -20,7 +20,7 @@ class Embeddings(types.Embeddings):
         meta: texts that travel with a file: the model's digest, its modality and similarity.
 
     Raises:
-        ValueError: a wrong shape, repeated ids, or rows that are not finite.
+        LikenessError: a wrong shape, repeated ids, or rows that are not finite.
 
     Example:
         >>> embeddings = Embeddings(("ann", "bob"), [[3, 4], [0, 2]])
@@ -36,7 +36,7 @@ class Embeddings(types.Embeddings):
                 .h5, or .lance for a LanceDB table.
 
         Raises:
-            ValueError: another ending, or ids that the format cannot hold.
+            LikenessError: another ending, or ids that the format cannot hold.
             ImportError: names the extra to install.
 
         Example:
@@ -69,7 +69,7 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: the file is of another kind, or damaged.
+        LikenessError: the file is of another kind, or damaged.
         ImportError: names the extra to install.
     """
     stored = read(Path(path))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.bootstrap import Ends
+from eval.errors import LikenessError
 from eval.formats.bare_scores import Order
 from eval.protocols.side_by_side import Compared
 from eval.protocols.verification import Evaluated, VerificationSettings
@@ -101,7 +102,7 @@ class Evaluation:
     @property
     def _only(self) -> Evaluated:
         if len(self._systems) > 1:
-            raise ValueError(
+            raise LikenessError(
                 f"{len(self._systems)} systems were evaluated; name one of them in brackets: "
                 f"{', '.join(map(repr, self._systems))}"
             )
@@ -150,7 +151,7 @@ class Evaluation:
             left out, with a warning.
 
         Raises:
-            ValueError: the scores do not say their model, are of another one, several systems
+            LikenessError: the scores do not say their model, are of another one, several systems
                 were evaluated, or there are too few subjects for a guarantee.
             FileNotFoundError: `to` does not exist.
 
@@ -262,7 +263,7 @@ def keep_thresholds(
         What was stored, and a sentence on the rates that were not, or "".
 
     Raises:
-        ValueError: as `likeness.thresholds.keep` and `over_subjects`.
+        LikenessError: as `likeness.thresholds.keep` and `over_subjects`.
     """
     from likeness.thresholds import keep, over_subjects
 
@@ -324,8 +325,8 @@ def evaluate(
 
     Raises:
         FileNotFoundError: a file does not exist.
-        ValueError: there are no labels, a file is of another kind, the scores are of a type that is
-            not known, or `reference` is none of the systems.
+        LikenessError: there are no labels, a file is of another kind, the scores are of a type that
+            is not known, or `reference` is none of the systems.
 
     Example:
         >>> import likeness
@@ -336,7 +337,7 @@ def evaluate(
     """
     systems = with_bare(systems_of(scores), score_order)
     if reference is not None and reference not in systems:
-        raise ValueError(
+        raise LikenessError(
             f"the reference {reference!r} is none of the systems; there is "
             f"{', '.join(map(repr, systems))}"
         )
@@ -345,7 +346,7 @@ def evaluate(
     if any(isinstance(system, Scores) for system in systems.values()) and any(
         of_ids is not None for of_ids in (labels, subjects, groups, quality)
     ):
-        raise ValueError(
+        raise LikenessError(
             "Scores have no ids, so trials, subjects, groups and quality tell nothing of them; "
             "give what likeness.score gives, or a score file"
         )
@@ -366,7 +367,7 @@ def _quality_of(quality: Embeddings | File | Mapping[str, float]) -> Mapping[str
         return dict(zip(quality.ids, quality.norms.tolist(), strict=True))
     given = quality_of(quality)
     if isinstance(given, str):
-        raise ValueError("quality 'norm': give the embeddings that were scored, for their norms")
+        raise LikenessError("quality 'norm': give the embeddings that were scored, for their norms")
     return given
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eval.errors import LikenessError
 from eval.types import Embeddings, Trials
 from eval.uncertainty import sides_with
 from likeness.scored_items import embeddings_by_system
@@ -43,12 +44,12 @@ def page_of(
     """The page that was asked for, or None without a folder.
 
     Raises:
-        ValueError: There is no folder for what only a page shows.
+        LikenessError: There is no folder for what only a page shows.
     """
     if folder is not None:
         return Page(folder, embeddings, media, command)
     if embeddings or media:
-        raise ValueError(
+        raise LikenessError(
             "embeddings and media are shown in the report; name a folder for it with --report"
         )
     return None

@@ -17,6 +17,7 @@ from typing import get_args
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats import embeddings as files
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
@@ -67,7 +68,7 @@ def extract(
         processes but the first.
 
     Raises:
-        ValueError: No item can be read, or the folder is of another extraction.
+        LikenessError: No item can be read, or the folder is of another extraction.
         Diverged: Most embeddings are NaN or infinite.
         Busy: Another process writes into the folder.
     """
@@ -158,7 +159,7 @@ def joined(
     readable = [embeddings for embeddings, _ in pieces if embeddings is not None]
     refuse_diverged(bad, sum(len(embeddings.ids) for embeddings in readable))
     if not readable:
-        raise ValueError(
+        raise LikenessError(
             f"none of {num_items} items could be read; the first: {bad[0].id}: {bad[0].reason}"
             if bad
             else "there are no items to embed"
@@ -174,14 +175,14 @@ def with_flip(model: Loaded, flip: Flip) -> Loaded:
     The metadata of the embeddings says how ("flip").
 
     Raises:
-        ValueError: The model is of speech, or there is no such way of joining.
+        LikenessError: The model is of speech, or there is no such way of joining.
     """
     if flip not in get_args(Flip):
-        raise ValueError(f"flip {flip!r}: choose one of {', '.join(get_args(Flip))}")
+        raise LikenessError(f"flip {flip!r}: choose one of {', '.join(get_args(Flip))}")
     if flip == "none":
         return model
     if model.modality == "speaker":
-        raise ValueError(
+        raise LikenessError(
             f"flip {flip!r} is for images; this is a model of modality {model.modality!r}: leave "
             "it out"
         )
@@ -196,13 +197,13 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
     (modalities/face/ijb.py).
 
     Raises:
-        ValueError: The model is of something else than faces, or of faces that cannot be aligned to
-            its size; and as `modalities.face.ijb.pack`.
+        LikenessError: The model is of something else than faces, or of faces that cannot be aligned
+            to its size; and as `modalities.face.ijb.pack`.
     """
     from modalities.face import ijb
 
     if model.modality != "face":
-        raise ValueError(
+        raise LikenessError(
             f"--ijb is for models of faces; this is one of modality {model.modality!r}"
         )
     refuse_other_reading(model, "--ijb")
@@ -236,7 +237,7 @@ def _prepare(folder: Path, plan: dict[str, str | int], num_pieces: int) -> None:
         before = json_object(file)
         if before != plan:
             differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
-            raise ValueError(
+            raise LikenessError(
                 f"{folder} holds pieces of another extraction ({differ} differ); remove that "
                 "folder or choose another --out"
             )
@@ -260,11 +261,11 @@ def read_piece(path: Path) -> tuple[Embeddings | None, list[Bad], Mapping[str, s
     """Return one piece, and its metadata.
 
     Raises:
-        ValueError: It is damaged.
+        LikenessError: It is damaged.
     """
     embeddings = files.read(path)
     try:
         bad = [Bad(*fields) for fields in json.loads(embeddings.meta["bad"])]
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: it is no piece of an extraction ({error!r})") from None
+        raise LikenessError(f"{path}: it is no piece of an extraction ({error!r})") from None
     return embeddings if embeddings.ids else None, bad, embeddings.meta

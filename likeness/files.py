@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from eval.errors import LikenessError
 from eval.formats import embeddings as stored
 from eval.formats.durations import read_qualities
 from eval.formats.subjects import read_mapping
@@ -72,12 +73,12 @@ def settings_of(
         name: What errors call them.
 
     Raises:
-        ValueError: They are of another kind.
+        LikenessError: They are of another kind.
     """
     if settings is None:
         return kind()
     if not isinstance(settings, kind):
-        raise ValueError(
+        raise LikenessError(
             f"{name} of type {type(settings).__name__} cannot be used; give "
             f"likeness.{kind.__name__}(...)"
         )
@@ -99,7 +100,7 @@ def names_of_files(paths: Sequence[Path], kind: str) -> list[str]:
         kind: What the files hold, for the error.
 
     Raises:
-        ValueError: A file is there twice.
+        LikenessError: A file is there twice.
 
     Example:
         >>> names_of_files([Path("runs/a.txt"), Path("runs/b.txt.gz")], "score")
@@ -111,13 +112,13 @@ def names_of_files(paths: Sequence[Path], kind: str) -> list[str]:
     names = stems if len(set(stems)) == len(paths) else [str(path) for path in paths]
     if len(set(names)) < len(names):
         twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
-        raise ValueError(f"the same {kind} file is given twice ({twice}); leave one out")
+        raise LikenessError(f"the same {kind} file is given twice ({twice}); leave one out")
     return names
 
 
 def _path(value: File, what: str, values: str) -> Path:
     if not isinstance(value, str | PathLike):
-        raise ValueError(
+        raise LikenessError(
             f"{what} of type {type(value).__name__} cannot be used; give {values}, or a file"
         )
     path = Path(value)

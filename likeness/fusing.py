@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.trials import read_scores, write_scores
 from eval.fusion import Fusion, fit_fusion
 from eval.paired import match_trials
@@ -29,7 +30,7 @@ class ScoreFiles:
 
     Raises:
         FileNotFoundError: A file does not exist.
-        ValueError: A file is damaged, or the files are of other trials or have other labels.
+        LikenessError: A file is damaged, or the files are of other trials or have other labels.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -39,7 +40,7 @@ class ScoreFiles:
             trials, values = read_scores(path)
             matched = match_trials(first, trials)
             if matched.order is None:
-                raise ValueError(
+                raise LikenessError(
                     f"{paths[0]} and {path} are not of the same trials: {matched.only_first} are "
                     f"only in the first, {matched.only_second} only in the second, and "
                     f"{matched.other_label} have another label; score one list by all systems"
@@ -60,12 +61,12 @@ class ScoreFiles:
         """The quality measures of the trials (P, 2 M); None without measures.
 
         Raises:
-            ValueError: Embeddings or durations that a measure needs are missing.
+            LikenessError: Embeddings or durations that a measure needs are missing.
         """
         if not measures:
             return None
         if embeddings is None:
-            raise ValueError(
+            raise LikenessError(
                 f"the quality measures {', '.join(measures)} need the embeddings of the items; "
                 "give --embeddings"
             )
@@ -96,10 +97,10 @@ def fit(
         p_target: The prior of a target trial at which the fusion is to be good.
 
     Raises:
-        ValueError: No file has labels; and as `fit_fusion`.
+        LikenessError: No file has labels; and as `fit_fusion`.
     """
     if files.trials.target is None:
-        raise ValueError(
+        raise LikenessError(
             "none of the score files has labels; a fusion is fitted on labelled trials"
         )
     return fit_fusion(
@@ -130,16 +131,16 @@ def apply(
         durations: The seconds of each item.
 
     Raises:
-        ValueError: The files are of other systems, or what a measure needs is missing.
+        LikenessError: The files are of other systems, or what a measure needs is missing.
     """
     if len(files.systems) != len(fusion.systems):
-        raise ValueError(
+        raise LikenessError(
             f"{len(files.systems)} score files, but the fusion is of {len(fusion.systems)} "
             "systems; give theirs, in its order"
         )
     for system, expected in zip(files.systems, fusion.systems, strict=True):
         if system and expected and system != expected:
-            raise ValueError(
+            raise LikenessError(
                 f"the fusion was fitted for scores of [{expected}], but these are of [{system}]; "
                 "give the score files of its systems, in its order"
             )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from eval.errors import LikenessError
 from eval.formats.writing import atomic_path
 from eval.progress import step
 from eval.types import Embeddings, name_first, nfc
@@ -41,7 +42,7 @@ def opened(
 
     Raises:
         FileNotFoundError: There is none, and none is to be made.
-        ValueError: It is of another model, damaged, or used by another process.
+        LikenessError: It is of another model, damaged, or used by another process.
         OSError: A server does not answer.
     """
     if not makes:
@@ -128,7 +129,7 @@ def enrol(
         workers: How many processes read files.
 
     Raises:
-        ValueError: Files have no subject, subjects are enrolled already, nothing can be read, or
+        LikenessError: Files have no subject, subjects are enrolled already, nothing can be read, or
             the gallery is of another model.
     """
     known = set()
@@ -143,14 +144,14 @@ def enrol(
             of_item = {items[0].id: items[0].label or ""}
         unnamed = [item_id for item_id, who in of_item.items() if not who]
         if unnamed:
-            raise ValueError(
+            raise LikenessError(
                 f"{len(unnamed)} of {len(items)} files have no subject ({name_first(unnamed)}): "
                 "no folder or label names it; name the subject with --subject, or give "
                 "lines `id subject` with --subjects"
             )
         before = [who for who in dict.fromkeys(map(nfc, of_item.values())) if who in known]
         if before and existing == "refuse":
-            raise ValueError(
+            raise LikenessError(
                 f"{len(before)} subjects are enrolled already ({name_first(before)}), and nobody "
                 "was enrolled; --existing add adds to their enrolments, replace puts these files "
                 "in their place, skip leaves them as they are"
@@ -211,13 +212,13 @@ def _embed(
     """The embeddings of what can be read.
 
     Raises:
-        ValueError: There are items, and none can be read.
+        LikenessError: There are items, and none can be read.
     """
     if not items:
         return None, ()
     embedded, bad = embed_where_readable(model.embedder, items, model.read, workers=workers)
     if embedded is None:
-        raise ValueError(
+        raise LikenessError(
             f"none of {len(items)} files can be read by this {model.modality} model; the first: "
             f"{bad[0].id}: {bad[0].reason}"
         )
@@ -237,7 +238,7 @@ def embed(
         The embeddings of what can be read, the path of each id, and what cannot be read.
 
     Raises:
-        ValueError: Nothing can be read.
+        LikenessError: Nothing can be read.
     """
     with items_of(inputs, modality=model.modality, **listing._asdict()) as items:
         embeddings, bad = _embed(model, items, workers)
@@ -362,10 +363,10 @@ def search(
         listing: How the inputs are listed.
 
     Raises:
-        ValueError: Nobody is enrolled, nothing can be read, or k is below 1.
+        LikenessError: Nobody is enrolled, nothing can be read, or k is below 1.
     """
     if not len(gallery):
-        raise ValueError("nobody is enrolled in this gallery; `likeness gallery enrol` enrols")
+        raise LikenessError("nobody is enrolled in this gallery; `likeness gallery enrol` enrols")
     with items_of(inputs, modality=model.modality, **listing._asdict()) as items:
         embeddings, bad = _embed(model, items, 0)
     assert embeddings is not None  # items_of gives at least one

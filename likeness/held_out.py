@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eval.errors import LikenessError
+
 if TYPE_CHECKING:
     from eval.per_item import PerItem
     from eval.scoring.score import Scored
@@ -98,7 +100,7 @@ def measure_held_out(
         and where no such draw has target and nontarget trials.
 
     Raises:
-        ValueError: Items cannot be read.
+        LikenessError: Items cannot be read.
     """
     from eval.scoring.score import score
     from eval.types import Embeddings
@@ -156,7 +158,7 @@ def write_held_out(run: Path, held_out: HeldOut) -> None:
         held_out: The items, the embeddings and the scores.
 
     Raises:
-        ValueError: An id has characters that no list can hold.
+        LikenessError: An id has characters that no list can hold.
         OSError: The disk refuses it.
     """
     from eval.formats import embeddings
@@ -184,7 +186,7 @@ def run_of_scores(scores: Sequence[Path]) -> HeldOutFiles | None:
     """The files of the run whose folder stands in place of a score file, if one does.
 
     Raises:
-        ValueError: The folder holds no scores, or those of another model than its own, or stands
+        LikenessError: The folder holds no scores, or those of another model than its own, or stands
             beside other scores.
     """
     folders = [path for path in scores if path.is_dir()]
@@ -192,12 +194,12 @@ def run_of_scores(scores: Sequence[Path]) -> HeldOutFiles | None:
         return None
     files = HeldOutFiles(folders[0])
     if len(scores) > 1:
-        raise ValueError(
+        raise LikenessError(
             f"{files.run} is a folder, which stands for one run alone; beside others name the "
             f"score file, as in {files.scores}"
         )
     if not files.scores.is_file():
-        raise ValueError(
+        raise LikenessError(
             f"{files.run} is a folder without {files.scores.relative_to(files.run)}, which "
             "`likeness train` leaves there for recipes that hold subjects out; name a score file"
         )
@@ -216,7 +218,7 @@ def refuse_another_model(files: HeldOutFiles) -> None:
     The model of a run that was trained further is new before its held-out items are scored again.
 
     Raises:
-        ValueError: They are of another model, or the file that says what gave them is damaged.
+        LikenessError: They are of another model, or the file that says what gave them is damaged.
     """
     from eval.formats.provenance import sha256
     from eval.scoring.origin import read_origin
@@ -228,7 +230,7 @@ def refuse_another_model(files: HeldOutFiles) -> None:
     except ValueError:
         return  # the folder keeps no model, so nothing contradicts the scores
     if origin is not None and origin.model not in ("", sha256(model)):
-        raise ValueError(
+        raise LikenessError(
             f"{files.scores} has scores of an earlier model than {model}; finish the training with "
             "`likeness train --resume`, which scores the held-out items anew, or name the score "
             "file itself to measure the earlier model"

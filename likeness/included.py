@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from eval.errors import LikenessError
+
 VOICE = "likeness:voice"
 _FOLDERS = {VOICE: Path(__file__).parent / "voice"}
 _OWN = "likeness:"
@@ -25,7 +27,7 @@ def resolved(model: str) -> str:
         model: A MODEL, as `likeness.load` takes it.
 
     Raises:
-        ValueError: No such model comes with Likeness.
+        LikenessError: No such model comes with Likeness.
 
     Example:
         >>> resolved("runs/an4"), Path(resolved("likeness:voice")).name
@@ -34,7 +36,9 @@ def resolved(model: str) -> str:
     if not model.startswith(_OWN):
         return model
     if model not in _FOLDERS:
-        raise ValueError(f"model {model!r} does not come with Likeness; {', '.join(_FOLDERS)} does")
+        raise LikenessError(
+            f"model {model!r} does not come with Likeness; {', '.join(_FOLDERS)} does"
+        )
     return str(_FOLDERS[model])
 
 
@@ -71,7 +75,7 @@ def model_for(model: str | None, files: Iterable[str | Path]) -> str:
         files: What is to be compared.
 
     Raises:
-        ValueError: Nobody named a model, and none of the files is a recording by its name.
+        LikenessError: Nobody named a model, and none of the files is a recording by its name.
 
     Example:
         >>> model_for(None, ["a.wav", "b.FLAC"]), model_for("runs/an4", ["a.jpg"])
@@ -81,7 +85,7 @@ def model_for(model: str | None, files: Iterable[str | Path]) -> str:
         return model
     paths = [Path(file) for file in files]
     if paths and not any(path.suffix.lower() in _SOUNDS for path in paths):
-        raise ValueError(
+        raise LikenessError(
             f"{paths[0]} is no recording by its name, and the model that comes with Likeness takes "
             "recordings (.wav, .flac, .mp3, .ogg, .m4a and others); name a model that takes such "
             "files by --model, as a run of your own, or for images hub:facebook/dinov2-small or "

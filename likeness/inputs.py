@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import first_line
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
@@ -71,7 +72,7 @@ def items_of(
     Raises:
         FileNotFoundError: a path does not exist; all are counted. Of a list file or a table in a
             file some may be missing; reading them will say so.
-        ValueError: the inputs are of another kind, none are there, or ids are repeated.
+        LikenessError: the inputs are of another kind, none are there, or ids are repeated.
     """
     if modality == "embedding":
         yield _rows_of(inputs)
@@ -80,7 +81,7 @@ def items_of(
         maker = _Maker(modality, Path(folder), rate_hz, root, columns, label)
         items = maker.several(inputs)
         if not items:
-            raise ValueError("there is nothing to embed; give at least one file or array")
+            raise LikenessError("there is nothing to embed; give at least one file or array")
         check_unique(items, "inputs")
         paths = [item.path for item in items]
         refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
@@ -90,7 +91,7 @@ def items_of(
 def _rows_of(inputs: Any) -> Sequence[Item]:
     """The rows of an embeddings file, which a head takes."""
     if not isinstance(inputs, str | os.PathLike):
-        raise ValueError(
+        raise LikenessError(
             f"a head takes the path of an embeddings file, not a {type(inputs).__name__}; to embed "
             "recordings or images, join it with its model: likeness.join(MODEL, HEAD, RUN)"
         )
@@ -141,7 +142,7 @@ class _Maker:
             return [self._single(inputs, "0")]
         if isinstance(inputs, Iterable):
             return [self._single(value, str(number)) for number, value in enumerate(inputs)]
-        raise ValueError(
+        raise LikenessError(
             f"inputs of type {type(inputs).__name__} cannot be embedded; give paths, a folder, a "
             "list file, a table with a column of paths, arrays, or open files"
         )
@@ -170,7 +171,9 @@ class _Maker:
             _refuse_address(value)
             path = Path(place_below(self.root or Path(), os.fspath(value)))
             if not is_url(path) and path.is_dir():
-                raise ValueError(f"{path} is a folder; a folder is embedded alone, not in a list")
+                raise LikenessError(
+                    f"{path} is a folder; a folder is embedded alone, not in a list"
+                )
             return Item(str(value) if key is None else key, path)
         if _is_recording(value):
             return Item(number, self._write_wave(value[0], value[1]))
@@ -179,7 +182,7 @@ class _Maker:
         if _is_array(value):
             write = self._write_wave if self.modality == "speaker" else self._write_image
             return Item(number, write(value))
-        raise ValueError(
+        raise LikenessError(
             f"input {number} is of type {type(value).__name__}; give a path, an Item, an array or "
             "an open file"
         )
@@ -204,7 +207,7 @@ class _Maker:
         except ValueError as error:
             if path.is_dir() or path.suffix.lower() in (*TABLES, ".rttm"):
                 raise
-            raise ValueError(
+            raise LikenessError(
                 f"{error}. It was read as a list of files, since a {self.modality} model reads "
                 f"files that end in {', '.join(self.suffixes)}"
             ) from None
@@ -224,7 +227,7 @@ class _Maker:
     def _write_bytes(self, file: Any) -> Path:
         content = file if isinstance(file, bytes) else _read_whole(file)
         if len(content) > MAX_SPAN:
-            raise ValueError(
+            raise LikenessError(
                 f"an open file holds over {MAX_SPAN} bytes, and at most so many are read; give "
                 "its path"
             )
@@ -240,9 +243,9 @@ class _Maker:
 
         rate = self.rate_hz if rate_hz is None else rate_hz
         if self.modality != "speaker":
-            raise ValueError(f"a {self.modality} model takes images, not recordings")
+            raise LikenessError(f"a {self.modality} model takes images, not recordings")
         if not isinstance(rate, Real) or not (0 < rate < 2**31 and rate % 1 == 0):
-            raise ValueError(
+            raise LikenessError(
                 "a recording that is an array needs its sampling rate, but rate_hz is "
                 f"{rate!r}; give a whole number of samples a second, such as rate_hz=16000"
             )
@@ -250,16 +253,16 @@ class _Maker:
         if wave.ndim == 2 and wave.shape[0] < wave.shape[1] and wave.shape[0] <= _MAX_CHANNELS:
             wave = wave.T  # torchaudio gives (channels, samples)
         if wave.ndim not in (1, 2) or (wave.ndim == 2 and wave.shape[1] > _MAX_CHANNELS):
-            raise ValueError(
+            raise LikenessError(
                 f"a recording must have the shape (samples,) or (samples, channels), but it has "
                 f"{wave.shape}; give several recordings as a list"
             )
         if not wave.size:
-            raise ValueError(f"a recording must hold samples, but its shape is {wave.shape}")
+            raise LikenessError(f"a recording must hold samples, but its shape is {wave.shape}")
         if np.issubdtype(wave.dtype, np.integer):
             wave = _full_scale(wave)
         elif not np.issubdtype(wave.dtype, np.floating):
-            raise ValueError(f"a recording must hold floats or integers, not {wave.dtype}")
+            raise LikenessError(f"a recording must hold floats or integers, not {wave.dtype}")
         path = self._new_file(".wav")
         soundfile.write(path, wave.astype(np.float32), int(rate), subtype="FLOAT")
         return path
@@ -273,12 +276,12 @@ class _Maker:
         if pixels.dtype != np.uint8 or not (
             pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
         ):
-            raise ValueError(
+            raise LikenessError(
                 "an image must hold uint8 in the shape (H, W), (H, W, 3) or (3, H, W), red first, "
                 f"but it holds {pixels.dtype} in {pixels.shape}"
             )
         if 0 in pixels.shape:
-            raise ValueError(f"an image must hold pixels, but its shape is {pixels.shape}")
+            raise LikenessError(f"an image must hold pixels, but its shape is {pixels.shape}")
         path = self._new_file(".png")
         Image.fromarray(np.ascontiguousarray(pixels)).save(path, compress_level=1)
         return path
@@ -295,7 +298,7 @@ def _read_whole(file: Any) -> bytes:
         # Reading in text mode may fail, because what is there is no text.
         part = None if isinstance(file, io.TextIOBase) else file.read(left)
         if not isinstance(part, bytes):
-            raise ValueError("an open file must be in binary mode; open it with 'rb'")
+            raise LikenessError("an open file must be in binary mode; open it with 'rb'")
         if not part:
             break
         parts.append(part)
@@ -305,7 +308,7 @@ def _read_whole(file: Any) -> bytes:
 
 def _refuse_address(path: str | os.PathLike[str]) -> None:
     if isinstance(path, str) and path.startswith(("http://", "https://")):
-        raise ValueError(f"{path} is an address, and nothing is downloaded here; give a file")
+        raise LikenessError(f"{path} is an address, and nothing is downloaded here; give a file")
 
 
 def _is_array(value: Any) -> bool:
@@ -347,7 +350,7 @@ def _tensor_as_numpy(tensor: Any) -> np.ndarray[Any, np.dtype[Any]]:
             tensor = tensor.float()
         return np.asarray(tensor)
     except (TypeError, RuntimeError) as error:  # of a sparse, quantised or meta tensor
-        raise ValueError(
+        raise LikenessError(
             f"a tensor of {tensor.dtype} cannot become an array ({first_line(error)}); "
             "give a dense tensor of numbers"
         ) from None

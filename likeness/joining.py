@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from eval.errors import LikenessError
 from eval.formats.provenance import likeness_version
 from eval.formats.writing import remove_abandoned
 from likeness.missing import refuse_missing_model
@@ -47,8 +48,8 @@ def join(
 
     Raises:
         FileNotFoundError: a model does not exist.
-        ValueError: the head is none, or was trained on embeddings of another model or another size;
-            the model has no weights of torch; or `out` is not empty.
+        LikenessError: the head is none, or was trained on embeddings of another model or another
+            size; the model has no weights of torch; or `out` is not empty.
 
     Example:
         >>> import likeness
@@ -66,7 +67,7 @@ def join(
     if out.is_dir():
         remove_abandoned(out / _JOINED)  # what a join that was killed has left
     if was_there and not (out.is_dir() and not any(out.iterdir())):
-        raise ValueError(f"{out}: it exists already; give a new folder for the joined model")
+        raise LikenessError(f"{out}: it exists already; give a new folder for the joined model")
 
     from likeness.model import load
     from likeness.models.load import load as load_model
@@ -136,31 +137,31 @@ def _fitting_head(
     """Return the description of a head's network, if it fits behind the model.
 
     Raises:
-        ValueError: It does not.
+        LikenessError: It does not.
     """
     frontend = description.get("frontend")
     if not isinstance(frontend, dict) or frontend.get("call") != _FRONTEND:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: this is no head, but a model of modality {description.get('modality')!r}; "
             "give a run of the recipe head: likeness train head --data EMBEDDINGS --out HEAD"
         )
     if not base.parts:
         network = getattr(base.embedder, "backbone", base.embedder)
         kind = "in ONNX form" if hasattr(network, "session") else "of this kind"
-        raise ValueError(
+        raise LikenessError(
             f"{model}: a model {kind} has no weights of torch that a checkpoint can hold; give the "
             "run or checkpoint that it was made from, or train the network on with its weights "
             "(init=) and make the embeddings anew"
         )
     stated = frontend["args"] if isinstance(frontend.get("args"), dict) else {}
     if stated.get("model") != base.digest:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: the head was trained on embeddings of the model "
             f"{str(stated.get('model'))[:16]}, and {model} is {base.digest[:16]}; give that model, "
             "or embed with this one and train a head on the result"
         )
     if stated.get("dim") != base.embedder.dim:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: the head takes embeddings of {stated.get('dim')} dimensions, and {model} "
             f"gives {base.embedder.dim}; embed with this model and train a head on the result"
         )

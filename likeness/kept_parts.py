@@ -13,6 +13,7 @@ from hashlib import sha256 as hashed
 from pathlib import Path
 from typing import Any
 
+from eval.errors import LikenessError
 from eval.formats.embeddings import Stored, read_within
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import likeness_version, sha256
@@ -32,13 +33,13 @@ def memory_limit(text: str | None) -> int | None:
     """Returns the bytes that --memory states, None where it was left out.
 
     Raises:
-        ValueError: It is no size, or too little for any search.
+        LikenessError: It is no size, or too little for any search.
     """
     if text is None:
         return None
     size = parse_size(text)
     if size < _LEAST_MEMORY:
-        raise ValueError(
+        raise LikenessError(
             f"--memory {text}: a search takes up to {_LEAST_MEMORY >> 20}M beside the embeddings; "
             "give at least that"
         )
@@ -49,7 +50,7 @@ def read_side(path: Path, memory: int | None) -> Embeddings | Stored:
     """Returns embeddings, whose matrix stays in the file where it is a large part of the memory.
 
     Raises:
-        ValueError: As `eval.formats.embeddings.read_within`.
+        LikenessError: As `eval.formats.embeddings.read_within`.
     """
     return read_within(path, None if memory is None else memory // _OF_FILE)
 
@@ -75,12 +76,12 @@ def kept_parts(
         what: What the search is called where its progress is shown.
 
     Raises:
-        ValueError: There are several processes and no `out`, or the folder has parts of another
+        LikenessError: There are several processes and no `out`, or the folder has parts of another
             search, or another process works there.
     """
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if world > 1 and out is None:
-        raise ValueError(
+        raise LikenessError(
             f"{world} processes share a search by its finished parts, which lie beside the "
             "results: give --json FILE"
         )
@@ -95,7 +96,7 @@ def kept_parts(
                 plan.update(_plan(inputs, settings))
                 on_main(lambda: _prepare(folder, plan, stack))
                 if json_object(folder / _PLAN) != plan:
-                    raise ValueError(f"{folder}: process {rank} has other inputs than the first")
+                    raise LikenessError(f"{folder}: process {rank} has other inputs than the first")
             return hashed(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
         def advance(done: int, total: int) -> None:  # of billions of comparisons
@@ -156,7 +157,7 @@ def _prepare(folder: Path, plan: Mapping[str, Any], stack: ExitStack) -> None:
     others = [entry for entry in entries if entry != _PLAN and not fnmatch(entry, _PARTS)]
     is_planned = file.is_file() and json_object(file).keys() == plan.keys()
     if folder.is_symlink() or others or (entries and not is_planned):
-        raise ValueError(
+        raise LikenessError(
             f"{folder} is no folder of the parts of a search, and nothing in it was changed; move "
             "it away, or choose another --json"
         )
@@ -166,7 +167,7 @@ def _prepare(folder: Path, plan: Mapping[str, Any], stack: ExitStack) -> None:
         before = json_object(file)
         if before != plan:
             differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
-            raise ValueError(
+            raise LikenessError(
                 f"{folder} has parts of another search ({differ} differ); remove that folder, or "
                 "choose another --json"
             )

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.trials import write_trials
 from eval.formats.writing import atomic_path
 from eval.progress import step
@@ -51,7 +52,7 @@ def items(
 
     Raises:
         FileNotFoundError: the data, or files that they name, do not exist; all are counted.
-        ValueError: columns or rows cannot be understood; they are listed.
+        LikenessError: columns or rows cannot be understood; they are listed.
 
     Example:
         >>> import likeness
@@ -64,7 +65,7 @@ def items(
     if not isinstance(data, str | PathLike):
         is_table = hasattr(data, "columns") and hasattr(data, "__getitem__")
         if not is_table and not _are_paths(data):
-            raise ValueError(
+            raise LikenessError(
                 f"data of type {type(data).__name__} have no items that could be listed; give a "
                 "folder, a list, a table, or a sequence of paths"
             )
@@ -108,7 +109,7 @@ def modality_of(
 
     Raises:
         FileNotFoundError: The data do not exist.
-        ValueError: No file has an ending that is known.
+        LikenessError: No file has an ending that is known.
     """
     from likeness.checking.files import modality_of as most_of
     from likeness.inputs import suffixes_of
@@ -136,7 +137,7 @@ def _room(modality: str) -> Any:
         from modalities.image import folders as image
 
         return image
-    raise ValueError(f"modality {modality!r}: must be speaker, face or image")
+    raise LikenessError(f"modality {modality!r}: must be speaker, face or image")
 
 
 @dataclass(frozen=True)
@@ -175,11 +176,11 @@ def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items,
         The items of the split in their order, and the trials.
 
     Raises:
-        ValueError: Items have no label, no sex or no session where it is asked for; there are too
-            few subjects; or no target trial exists.
+        LikenessError: Items have no label, no sex or no session where it is asked for; there are
+            too few subjects; or no target trial exists.
     """
     if draw.num_trials < 2:
-        raise ValueError(f"{where}: {draw.num_trials} trials; at least 2 are needed")
+        raise LikenessError(f"{where}: {draw.num_trials} trials; at least 2 are needed")
     label_numbers(every)  # refuses items without one
     chosen = hold_out(
         every,
@@ -212,11 +213,11 @@ def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items,
             across=across,
         )
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise LikenessError(f"{where}: {error}") from None
     target = trials.target
     if target is None or target.all() or not target.any():
         kind = "target" if target is not None and target.all() else "nontarget"
-        raise ValueError(
+        raise LikenessError(
             f"{where}: all {len(trials)} trials would be {kind} trials; add {plural(of)} or "
             "files, or leave out --same-sex and --cross-session"
         )
@@ -237,14 +238,14 @@ def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
     """The values of a column that every item needs."""
     if name not in chosen.further:
         columns = ", ".join(chosen.further) or "none of sex, age, session and group"
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {option} needs a column {name}, and the items have {columns}; give a table "
             f"that has it, or name it: --columns {name}=COLUMN"
         )
     values = list(chosen.column(name))
     empty = [id for id, value in zip(chosen.ids, values, strict=True) if value is None]
     if empty:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {len(empty)} of {len(chosen)} items have no {name} ({name_first(empty)}), "
             f"which {option} needs; fill the column, or leave the option out"
         )
@@ -257,7 +258,7 @@ def _refuse_two_sexes(chosen: Items, same: Sequence[str], where: str, of: str) -
         seen.setdefault(str(name), set()).add(sex)
     several = [name for name, sexes in seen.items() if len(sexes) > 1]
     if several:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {len(several)} {plural(of)} have several sexes ({name_first(several)}); "
             "correct the column, or leave out --same-sex"
         )

@@ -29,7 +29,7 @@ def media_of(source: Path) -> Media:
 
     Raises:
         FileNotFoundError: there is no such file or folder.
-        ValueError: the list or table cannot be understood.
+        LikenessError: the list or table cannot be understood.
     """
     if source.is_dir():
         is_list = is_kaldi_folder(source)

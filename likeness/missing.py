@@ -94,7 +94,7 @@ def refuse_missing_model(model: str) -> None:
 
     Raises:
         FileNotFoundError: There is no such file or folder.
-        ValueError: No model of this name comes with Likeness.
+        LikenessError: No model of this name comes with Likeness.
 
     Example:
         >>> refuse_missing_model("runs/nothing")  # doctest: +ELLIPSIS

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from eval import types
 from eval.calibration import Calibration, load_calibration
+from eval.errors import LikenessError
 from eval.types import name_first
 from likeness.embeddings import Embeddings
 from likeness.missing import refuse_missing_model
@@ -118,7 +119,7 @@ class Model:
         `Evaluation.save_thresholds` and `likeness evaluate --save-to` store them.
 
         Raises:
-            ValueError: their file is damaged.
+            LikenessError: their file is damaged.
 
         Example:
             >>> import likeness
@@ -170,8 +171,8 @@ class Model:
 
         Raises:
             FileNotFoundError: a file, a folder or a list does not exist.
-            ValueError: nothing can be read, inputs are of a kind that is not known, or this model
-                cannot read as it is asked to.
+            LikenessError: nothing can be read, inputs are of a kind that is not known, or this
+                model cannot read as it is asked to.
 
         Example:
             >>> import numpy as np, likeness
@@ -191,7 +192,7 @@ class Model:
                 f"{', '.join(Reading.__annotations__)}"
             )
         if batch_size < 1 or workers < 0:
-            raise ValueError(
+            raise LikenessError(
                 f"batch_size {batch_size}, workers {workers}: a batch of at least 1 and at least 0 "
                 "processes are allowed"
             )
@@ -237,7 +238,7 @@ class Model:
 
         Raises:
             FileNotFoundError: a file does not exist.
-            ValueError: an input cannot be read, the threshold is no number, or no threshold is
+            LikenessError: an input cannot be read, the threshold is no number, or no threshold is
                 stored at this false-accept rate.
 
         Example:
@@ -296,7 +297,7 @@ class Model:
 
         Raises:
             FileNotFoundError: the list or all of its files do not exist.
-            ValueError: as in `verify`, or the list is of another kind.
+            LikenessError: as in `verify`, or the list is of another kind.
 
         Example:
             >>> import likeness
@@ -345,7 +346,8 @@ class Model:
             How far the file's embeddings differ from this model's.
 
         Raises:
-            ValueError: the file would give other embeddings, or the network cannot be translated.
+            LikenessError: the file would give other embeddings, or the network cannot be
+                translated.
             ImportError: names the extra to install.
         """
         from likeness.thresholds import carry
@@ -359,7 +361,7 @@ class Model:
         """Move the network to a device such as "cpu" or "cuda"; gives the model itself.
 
         Raises:
-            ValueError: this machine, or this installation of torch, has no such device.
+            LikenessError: this machine, or this installation of torch, has no such device.
         """
         self.loaded.embedder.to_device(device)
         return self
@@ -370,7 +372,7 @@ def _some(
 ) -> types.Embeddings:
     """The embeddings, with a warning of the inputs that have none; an error if no input has."""
     if embeddings is None:
-        raise ValueError(
+        raise LikenessError(
             f"none of {len(items)} inputs can be read by this {modality} model; the "
             f"first: {bad[0].reason}"
         )
@@ -409,13 +411,13 @@ def _reading(
 def _refuse_wrong(model: object, detector: object, calibration: object, thresholds: object) -> None:
     """Refuse what `load` cannot use, before anything slow is imported."""
     if not isinstance(model, str | PathLike):
-        raise ValueError(
+        raise LikenessError(
             f"a model of type {type(model).__name__} cannot be loaded; give a path, or a text such "
             "as speechbrain:SOURCE"
         )
     for option, value in (("detector", detector), ("calibration", calibration)):
         if value is True:
-            raise ValueError(f"{option}=True names no {option}; give its file, or leave it out")
+            raise LikenessError(f"{option}=True names no {option}; give its file, or leave it out")
     refuse_missing_model(str(model))
     if isinstance(calibration, str | PathLike) and not Path(calibration).is_file():
         raise FileNotFoundError(f"{calibration}: there is no such calibration file; correct it")
@@ -460,7 +462,7 @@ def load(
 
     Raises:
         FileNotFoundError: a file does not exist.
-        ValueError: the file is of another kind, or damaged.
+        LikenessError: the file is of another kind, or damaged.
         ImportError: names the extra to install.
 
     Example:
@@ -529,7 +531,7 @@ def train(
         The trained model: the best where a metric is watched, otherwise the last.
 
     Raises:
-        ValueError: anything wrong with recipe, settings, data or folder, before the first step.
+        LikenessError: anything wrong with recipe, settings, data or folder, before the first step.
 
     Example:
         >>> import likeness

@@ -9,6 +9,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from eval.errors import LikenessError
+
 Modality = Literal["speaker", "face", "image"]
 Lengths = Literal["none", "relative", "counts"]
 _RATES_HZ = (1000, 192_000)
@@ -52,7 +54,7 @@ class Network:
             waves at `rate_hz`.
 
     Raises:
-        ValueError: A setting has another type than these, or is out of its range; or there is no
+        LikenessError: A setting has another type than these, or is out of its range; or there is no
             such setting.
 
     Example:
@@ -126,12 +128,12 @@ class Network:
 
     def _check(self, name: str, fits: bool, needed: str) -> None:
         if not fits:
-            raise ValueError(f"Network: {name} is {_shown(getattr(self, name))}; give {needed}")
+            raise LikenessError(f"Network: {name} is {_shown(getattr(self, name))}; give {needed}")
 
     def _one_of(self, name: str, allowed: Sequence[str]) -> None:
         value = getattr(self, name)
         if value not in allowed:
-            raise ValueError(
+            raise LikenessError(
                 f"Network: {name} is {_shown(value)}{_suggestion(value, allowed)}; it must be one "
                 f"of {', '.join(allowed)}"
             )
@@ -171,7 +173,7 @@ def _refuse_unknown(names: Sequence[str]) -> None:
     """Refuse names that no setting of a Network has, and offer the nearest for the first."""
     known = [field.name for field in fields(Network)]
     if names:
-        raise ValueError(
+        raise LikenessError(
             f"Network has no setting {names[0]!r}{_suggestion(names[0], known)}; it has "
             f"{', '.join(known)}"
         )

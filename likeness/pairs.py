@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.cells import Block, cell, parquet_blocks, text_blocks
 from eval.formats.trials import read_trials
 from eval.formats.writing import atomic_path
@@ -112,7 +113,7 @@ class VerifiedPairs:
             path: The file. It ends in .csv, .tsv, .parquet or .json.
 
         Raises:
-            ValueError: It has another ending.
+            LikenessError: It has another ending.
             ImportError: It is a .parquet file, and pyarrow is not installed.
         """
         target = Path(path)
@@ -181,7 +182,7 @@ def check_written(path: Path) -> None:
     """Refuse a file that could not be written, before the work.
 
     Raises:
-        ValueError: It has an ending that is not written.
+        LikenessError: It has an ending that is not written.
         FileNotFoundError: Its folder does not exist.
         ImportError: It is a .parquet file, and pyarrow is not installed.
     """
@@ -207,8 +208,8 @@ def read_pairs(source: Any) -> list[Pair]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: A column is missing or there twice, a row lacks a path, or a label is neither 1
-            nor 0; all are counted, the first are named.
+        LikenessError: A column is missing or there twice, a row lacks a path, or a label is neither
+            1 nor 0; all are counted, the first are named.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -259,11 +260,11 @@ def _from_blocks(blocks: Iterable[Block], where: Path | str, unit: str) -> list[
                 odd.append(f"{unit} {number}: {label[:40]}")
             pairs.append(Pair(first, second, label.lower() in _TRUE if label else None))
     if not pairs:
-        raise ValueError(f"{where}: there are no pairs; give a head and a row for each pair")
+        raise LikenessError(f"{where}: there are no pairs; give a head and a row for each pair")
     if lacking:
-        raise ValueError(f"{where}: {len(lacking)} rows lack a path ({name_first(lacking)})")
+        raise LikenessError(f"{where}: {len(lacking)} rows lack a path ({name_first(lacking)})")
     if odd:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {len(odd)} labels are unknown ({name_first(odd)}); write 1 for one subject "
             "and 0 for two"
         )
@@ -277,14 +278,14 @@ def _places(where: Path | str, head: Sequence[str]) -> dict[str, int]:
     for role, names in (*_SIDES.items(), ("label", _LABEL)):
         places = [place for place, name in enumerate(bare) if name in names]
         if len(places) > 1:
-            raise ValueError(
+            raise LikenessError(
                 f"{where} has several columns for the {role} "
                 f"({name_first(head[place] for place in places)}); leave one of them"
             )
         if places:
             found[role] = places[0]
         elif role != "label":
-            raise ValueError(
+            raise LikenessError(
                 f"{where} has no column for the {role} path; its columns are "
                 f"({name_first(head)}): its first line has to call the two that hold paths first "
                 "and second, or path1 and path2"
@@ -313,12 +314,12 @@ def verify_pairs(
         A row for each pair. A pair with a file that cannot be read has a note in place of a score.
 
     Raises:
-        ValueError: There are no pairs.
+        LikenessError: There are no pairs.
         FileNotFoundError: None of the files exists.
     """
     listed = list(pairs)
     if not listed:
-        raise ValueError("there are no pairs; give at least one")
+        raise LikenessError("there are no pairs; give at least one")
     names = list(dict.fromkeys(side for pair in listed for side in pair[:2]))
     base = Path() if root is None else root
     paths = {name: base / name for name in names}

@@ -7,6 +7,7 @@ import io
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from eval.errors import LikenessError
 from likeness.missing import refuse_missing_folder
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -47,9 +48,9 @@ def check_written(path: Path, endings: Collection[str], what: str) -> None:
         what: What is written, in the plural.
 
     Raises:
-        ValueError: The file has another ending.
+        LikenessError: The file has another ending.
         FileNotFoundError: Its folder does not exist.
     """
     if path.suffix.lower() not in endings:
-        raise ValueError(f"{path}: {what} are written to files that end in {', '.join(endings)}")
+        raise LikenessError(f"{path}: {what} are written to files that end in {', '.join(endings)}")
     refuse_missing_folder(path)

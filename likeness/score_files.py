@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval.errors import LikenessError
 from eval.formats.bare_scores import Order, is_bare, read_bare_scores
 from eval.formats.provenance import sha256
 from eval.formats.subjects import read_mapping
@@ -67,7 +68,7 @@ class Kept:
             were measured.
 
     Raises:
-        ValueError: The confidence is none.
+        LikenessError: The confidence is none.
     """
 
     to: str
@@ -102,7 +103,7 @@ def evaluate_files(
         The table as text, and lines on the thresholds that were kept.
 
     Raises:
-        ValueError: As in reading the files and in the metrics.
+        LikenessError: As in reading the files and in the metrics.
         KeyError: Items of the trials have no embedding.
     """
     settings, about = settings or VerificationSettings(), about or AboutScores()
@@ -148,24 +149,25 @@ def _check(
     """The score files without ids, after checking what can be checked before the others are read.
 
     Raises:
-        ValueError: Embeddings do not pair up with the score files, the reference is none of them,
-            an order of columns is named without need, or thresholds of several are to be kept.
+        LikenessError: Embeddings do not pair up with the score files, the reference is none of
+            them, an order of columns is named without need, or thresholds of several are to be
+            kept.
     """
     if page is not None:
         refuse_unmatched(page.embeddings, score_files)
     if about.reference is not None and about.reference not in score_files:
-        raise ValueError(
+        raise LikenessError(
             f"the reference {about.reference} is none of the score files; give one of "
             f"{', '.join(map(str, score_files))}"
         )
     bare = [path for path in score_files if is_bare(path)]
     if about.order is not None and not bare:
-        raise ValueError(
+        raise LikenessError(
             f"--score-order {about.order} is for score files of lines `label score`, and none is "
             "one; leave it out"
         )
     if kept is not None and len(score_files) > 1:
-        raise ValueError(
+        raise LikenessError(
             f"--save-to keeps the thresholds of one score file, but {len(score_files)} are given; "
             "evaluate the one that is used alone"
         )
@@ -200,11 +202,11 @@ def _refuse_what_needs_ids(
     nor trials.
 
     Raises:
-        ValueError: There is such a thing.
+        LikenessError: There is such a thing.
     """
     needs_ids = [*about.files, about.reference, *contents.files]
     if any(needs_ids) or len(bare) < len(score_files):
-        raise ValueError(
+        raise LikenessError(
             f"{bare[0]}: its lines are `label score`, without ids, so that it goes with no trials, "
             "subjects, groups, reference, embeddings, quality, media or score files with ids; "
             "leave these out, or give lines `enrol probe score`"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval.errors import LikenessError
 from eval.formats import embeddings as embedding_files
 from eval.formats.durations import read_qualities
 from eval.types import Embeddings
@@ -15,10 +16,10 @@ def refuse_unmatched(embeddings: Sequence[Path], score_files: Sequence[Path]) ->
     """Refuse embeddings that do not pair up with the score files.
 
     Raises:
-        ValueError: There is neither one file for all score files nor one for each.
+        LikenessError: There is neither one file for all score files nor one for each.
     """
     if len(embeddings) not in (0, 1, len(score_files)):
-        raise ValueError(
+        raise LikenessError(
             f"{len(embeddings)} embedding files for {len(score_files)} score files; give one for "
             "all or one for each, in their order"
         )
@@ -71,7 +72,7 @@ def quality_files(
         score_files: The score files that the embeddings belong to.
 
     Raises:
-        ValueError: It is the norm, and there are no embeddings, or not one for each score file.
+        LikenessError: It is the norm, and there are no embeddings, or not one for each score file.
         FileNotFoundError: There is no such file.
     """
     if quality is None:
@@ -84,7 +85,7 @@ def quality_files(
             )
         return QualityFiles(Path(quality))
     if not embeddings:
-        raise ValueError(
+        raise LikenessError(
             "--quality norm needs the embeddings that were scored; give their file with "
             "--embeddings"
         )

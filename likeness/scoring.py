@@ -54,7 +54,7 @@ def score(
         FileNotFoundError: a file does not exist.
         KeyError: ids have no embedding and `missing` is "refuse", or no trial has any; all are
             counted.
-        ValueError: a file is of another kind, or two inputs contradict each other.
+        LikenessError: a file is of another kind, or two inputs contradict each other.
 
     Example:
         >>> import likeness
@@ -97,7 +97,7 @@ def spelt_as(
     """The embeddings of both sides with the ids of the trials, whatever the extensions of files.
 
     Raises:
-        ValueError: Several embeddings have one id but for their extensions.
+        LikenessError: Several embeddings have one id but for their extensions.
     """
     enrolled = list(trials.enrol_ids)
     if models is not None:
@@ -190,8 +190,8 @@ def calibrate(
     Raises:
         FileNotFoundError: a file does not exist.
         KeyError: ids have no embedding; all are counted.
-        ValueError: the trials have no labels, the scores separate them without an error, or higher
-            scores are less similar; and as `score`.
+        LikenessError: the trials have no labels, the scores separate them without an error, or
+            higher scores are less similar; and as `score`.
 
     Example:
         >>> import likeness

@@ -135,7 +135,7 @@ def identify(
 
     Raises:
         FileNotFoundError: a file does not exist.
-        ValueError: ids have no subject, or no probe has a mate.
+        LikenessError: ids have no subject, or no probe has a mate.
 
     Example:
         >>> import likeness
@@ -179,7 +179,7 @@ def retrieve(
 
     Raises:
         FileNotFoundError: a file does not exist.
-        ValueError: ids have no class, or no query has a relevant item.
+        LikenessError: ids have no class, or no query has a relevant item.
 
     Example:
         >>> import likeness

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from eval.errors import LikenessError
 from eval.formats.provenance import likeness_version
 from eval.types import Embeddings, name_first
 from likeness.defaults import LEASE_MINUTES, PIECE_ITEMS
@@ -154,7 +155,7 @@ def embed_pieces(
         How far the pieces are now.
 
     Raises:
-        ValueError: The place holds pieces of another model, list or setting.
+        LikenessError: The place holds pieces of another model, list or setting.
         Diverged: Most embeddings are NaN or infinite.
         OSError: The place cannot be read or written.
     """
@@ -191,7 +192,7 @@ def progress(place: Place) -> Standing:
 
     Raises:
         FileNotFoundError: No worker has begun there.
-        ValueError: Its plan is damaged.
+        LikenessError: Its plan is damaged.
     """
     plan = _read_plan(place)
     found = claims.survey(place, plan.num_pieces)
@@ -212,13 +213,13 @@ def join(place: Place) -> tuple[Embeddings, list[Bad]]:
     Raises:
         FileNotFoundError: No worker has begun there.
         Damaged: Pieces were damaged, and were removed.
-        ValueError: Pieces are missing, or one belongs to another plan, or no item could be read.
+        LikenessError: Pieces are missing, or one belongs to another plan, or no item could be read.
         Diverged: Most embeddings are NaN or infinite.
     """
     plan = _read_plan(place)
     now = progress(place)
     if missing := now.missing:
-        raise ValueError(
+        raise LikenessError(
             f"{place}: {len(missing)} of {now.num_pieces} pieces are missing "
             f"({name_first(map(claims.piece_name, missing))}); {now}; start `likeness embed "
             "--pieces` again, which makes them"
@@ -260,7 +261,7 @@ def _agreed(
     """The plan, which is that of every other worker here.
 
     Raises:
-        ValueError: It is not; or there are too many pieces.
+        LikenessError: It is not; or there are too many pieces.
     """
     content = {
         **plan_of(model, items, piece_items),
@@ -271,7 +272,7 @@ def _agreed(
     content["piece_items"] = content.pop("shard_items")
     plan = _Plan(content)
     if piece_items < 1 or plan.num_pieces > _MOST_PIECES:
-        raise ValueError(
+        raise LikenessError(
             f"{len(items)} items in pieces of {piece_items} are {plan.num_pieces} pieces; 1 to "
             f"{_MOST_PIECES} are allowed: give --piece-items another number"
         )
@@ -279,7 +280,7 @@ def _agreed(
         before = _plan_of_others(place, sleep).content
         differ = sorted(key for key in content if before.get(key) != content[key])
         if differ:
-            raise ValueError(
+            raise LikenessError(
                 f"{place} holds pieces of another extraction ({', '.join(differ)} differ); give "
                 "this worker the same model, list and options as the others, or all of them "
                 "another place"
@@ -318,12 +319,12 @@ def _read_plan(place: Place) -> _Plan:
         *(ValueError, KeyError, TypeError, AttributeError),
         *(RecursionError, OverflowError),
     ) as error:
-        raise ValueError(
+        raise LikenessError(
             f"{place}: its {_PLAN} is damaged ({type(error).__name__}); remove the whole place, "
             "and start the workers again"
         ) from None
     if not is_plan:
-        raise ValueError(
+        raise LikenessError(
             f"{place}: its {_PLAN} states no items, or over {_MOST_PIECES} pieces; remove "
             "the whole place, and start the workers again"
         )
@@ -343,7 +344,7 @@ def _get(place: Place, number: int, plan: _Plan) -> Piece:
 
     Raises:
         _Broken: It is damaged.
-        ValueError: It belongs to another plan.
+        LikenessError: It belongs to another plan.
         OSError: It cannot be read.
     """
     name = claims.piece_name(number)
@@ -359,7 +360,7 @@ def _get(place: Place, number: int, plan: _Plan) -> Piece:
         except ValueError as error:
             raise _Broken(str(error).replace(folder, str(place))) from None
     if stated.get("plan") != plan.digest:
-        raise ValueError(
+        raise LikenessError(
             f"{place}: {name} is of another extraction than {_PLAN}; move it away, and start "
             "`likeness embed --pieces` again"
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.bare_scores import Order, is_bare, read_bare_scores
 from eval.formats.trials import read_scores
 from eval.protocols.side_by_side import Compared, evaluate_together, labelled, refuse_one_kind
@@ -53,8 +54,8 @@ def measure(
         about: What is known of the systems beside their scores.
 
     Raises:
-        ValueError: As `eval.protocols.side_by_side.evaluate_together`, and for scores without ids
-            whose trials are all of one kind.
+        LikenessError: As `eval.protocols.side_by_side.evaluate_together`, and for scores without
+            ids whose trials are all of one kind.
 
     Example:
         >>> scores = Scores([3, 2, 1, 0], [True, True, False, False])
@@ -91,12 +92,12 @@ def systems_of(scores: Any) -> dict[str, System]:
     """Name -> scores of each system.
 
     Raises:
-        ValueError: There are none, their types are not known, or two have one name.
+        LikenessError: There are none, their types are not known, or two have one name.
     """
     if isinstance(scores, Mapping):
         systems = {str(name): system for name, system in scores.items()}
         if len(systems) < len(scores):
-            raise ValueError(
+            raise LikenessError(
                 f"{len(scores)} systems have {len(systems)} names ({name_first(systems)}); give "
                 "each a name of its own"
             )
@@ -106,7 +107,7 @@ def systems_of(scores: Any) -> dict[str, System]:
         listed = [scores] if isinstance(scores, str | PathLike) else _listed(scores)
         systems = dict(zip(_names_in(listed), listed, strict=True))
     if not systems:
-        raise ValueError("there are no scores to evaluate; give at least one system")
+        raise LikenessError("there are no scores to evaluate; give at least one system")
     for system in systems.values():
         if not isinstance(system, Scored | Scores | str | PathLike):
             raise _unknown(system)
@@ -129,14 +130,14 @@ def _names_in(listed: Sequence[Any]) -> list[str]:
     names = [system.system if isinstance(system, Scored) else next(of_files) for system in listed]
     if len(set(names)) < len(names):
         twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
-        raise ValueError(
+        raise LikenessError(
             f"several scores are called {twice}; give a mapping from names of your own to scores"
         )
     return names
 
 
-def _unknown(scores: Any) -> ValueError:
-    return ValueError(
+def _unknown(scores: Any) -> LikenessError:
+    return LikenessError(
         f"scores of type {type(scores).__name__} cannot be evaluated; give what likeness.score "
         "gives, a score file, a mapping from names to these, or likeness.Scores(values, target)"
     )
@@ -146,7 +147,7 @@ def with_bare(systems: Mapping[str, System], order: Order | None) -> dict[str, S
     """The systems, with the Scores of files that have no ids.
 
     Raises:
-        ValueError: An order of columns is named, and no file has lines `label score`.
+        LikenessError: An order of columns is named, and no file has lines `label score`.
     """
     read: dict[str, System] = {}
     for name, system in systems.items():
@@ -155,7 +156,7 @@ def with_bare(systems: Mapping[str, System], order: Order | None) -> dict[str, S
         else:
             read[name] = system
     if order is not None and read == systems:
-        raise ValueError(
+        raise LikenessError(
             f"score_order={order!r} is for score files of lines `label score`, and none is one; "
             "leave it out"
         )
@@ -173,7 +174,7 @@ def _with_labels(trials: Trials, labels: Trials | None) -> Trials:
         and np.array_equal(trials.probe, labels.probe)
     )
     if not same:
-        raise ValueError(
+        raise LikenessError(
             "the scores are those of another list than `trials`; score the list with the labels"
         )
     return labels
@@ -187,12 +188,12 @@ def labelled_systems(systems: Mapping[str, System], labels: Trials | None) -> di
         labels: The trials with labels, for scores that have none.
 
     Raises:
-        ValueError: Some systems have ids and others have not, or the trials of one have no labels,
-            or labels of one kind only.
+        LikenessError: Some systems have ids and others have not, or the trials of one have no
+            labels, or labels of one kind only.
     """
     bare = [name for name, system in systems.items() if isinstance(system, Scores)]
     if bare and len(bare) < len(systems):
-        raise ValueError(
+        raise LikenessError(
             f"{len(bare)} of {len(systems)} systems are Scores, which have no ids "
             f"({name_first(bare)}), and cannot be set beside the others; give all with ids, or none"
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.provenance import digest, sha256
 from eval.formats.subjects import CONNECTED
 from eval.guarantee import check_confidence
@@ -61,7 +62,7 @@ def find(model: str, file: str | PathLike[str] | None = None) -> tuple[Threshold
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file holds no thresholds, or is damaged.
+        LikenessError: The file holds no thresholds, or is damaged.
     """
     if file is not None:
         return load(Path(file))
@@ -142,11 +143,11 @@ def numbered(entries: Sequence[Thresholds], meta: Mapping[str, str], far: Far) -
         far: A false-accept rate that was measured, or "eer".
 
     Raises:
-        ValueError: There is none; the message says why and how to get one.
+        LikenessError: There is none; the message says why and how to get one.
     """
     chosen, reason = choose(entries, meta)
     if chosen is None:
-        raise ValueError(f"far {far}: {reason}")
+        raise LikenessError(f"far {far}: {reason}")
     point = chosen.at(far)
     return point.value, chosen.source(point)
 
@@ -161,7 +162,7 @@ class Rule:
         file: The file of stored thresholds; None for the one that lies with the model.
 
     Raises:
-        ValueError: A number and a rate are given, the number is not finite, or the rate is none.
+        LikenessError: A number and a rate are given, the number is not finite, or the rate is none.
     """
 
     threshold: float | None = None
@@ -171,18 +172,18 @@ class Rule:
     def __post_init__(self) -> None:
         number = self.threshold
         if number is not None and not (isinstance(number, Real) and math.isfinite(number)):
-            raise ValueError(f"threshold {number!r}: must be a finite number")
+            raise LikenessError(f"threshold {number!r}: must be a finite number")
         if self.far is None:
             return
         if number is not None:
-            raise ValueError(
+            raise LikenessError(
                 f"far {self.far} names a stored threshold, and threshold {number} is one; give one "
                 "of them"
             )
         if self.far != "eer" and not (
             isinstance(self.far, Real) and not isinstance(self.far, bool) and 0 < self.far < 1
         ):
-            raise ValueError(
+            raise LikenessError(
                 f"far {self.far!r}: give a false-accept rate between 0 and 1, such as 0.01, or eer"
             )
 
@@ -217,7 +218,7 @@ class Rule:
             The number and ""; the stored threshold and its source; or None and "".
 
         Raises:
-            ValueError: As `numbered`.
+            LikenessError: As `numbered`.
         """
         if self.far is None:
             return self.threshold, ""
@@ -251,8 +252,8 @@ def keep(
         not stored, or "".
 
     Raises:
-        ValueError: At the EER every trial has to be rejected, or there are too few subjects for a
-            guarantee. The file stays as it was.
+        LikenessError: At the EER every trial has to be rejected, or there are too few subjects for
+            a guarantee. The file stays as it was.
     """
     called = data or origin.trials or "unnamed trials"
     thresholds, left_out = measure(
@@ -264,7 +265,7 @@ def keep(
         guarantee=guarantee,
     )
     if not thresholds.points:
-        raise ValueError(
+        raise LikenessError(
             "every trial has to be rejected at the EER, so there is no threshold to keep"
         )
     return save(path, thresholds), _left_out(left_out, thresholds)
@@ -288,7 +289,7 @@ def over_subjects(
         name: What errors call the scores.
 
     Raises:
-        ValueError: The confidence is out of range, or the subjects are not known. They are only
+        LikenessError: The confidence is out of range, or the subjects are not known. They are only
             supposed where they are the ids that target trials connect: one subject may be several
             such groups, and the trials of different groups are then not independent.
 
@@ -302,12 +303,12 @@ def over_subjects(
     check_confidence(confidence)
     ids = () if trials is None else sorted({*trials.enrol_ids, *trials.probe_ids})
     if trials is None or any(id not in subject_of for id in ids):
-        raise ValueError(
+        raise LikenessError(
             f"{name}: the subjects of the trials are not known, and a guarantee is over subjects; "
             "give an `id subject` list"
         )
     if source == CONNECTED:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: the ids do not name their subjects, and one subject may be several of the "
             "groups that target trials connect, so nothing can be guaranteed over subjects; give "
             "an `id subject` list"
@@ -389,25 +390,25 @@ def place_for(
         The file, and the origin.
 
     Raises:
-        ValueError: The scores do not say their model, or `to` is another model or no place for
+        LikenessError: The scores do not say their model, or `to` is another model or no place for
             thresholds.
         FileNotFoundError: `to` does not exist.
     """
     if origin is None or not origin.model:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: nothing says which model gave these scores, so no threshold is kept; embed "
             "by `likeness embed` and score by `likeness score`, which writes that beside the scores"
         )
     to = str(to)
     path = Path(to)
     if is_within(to):
-        raise ValueError(
+        raise LikenessError(
             f"{to} belongs to Likeness and stays as it is; name a file, such as thresholds.json, "
             "and give it to verify, gallery and serve as --thresholds"
         )
     if path.suffix.lower() == ".json":
         if path.exists() and (other := {e.origin.model for e in load(path)} - {origin.model}):
-            raise ValueError(
+            raise LikenessError(
                 f"{path} holds thresholds of another model ({min(other)[:16]}) than that of the "
                 f"scores ({origin.model[:16]}); name another file"
             )
@@ -417,13 +418,13 @@ def place_for(
     if place is None or not path.exists():
         if not _has_kind(to) and not path.exists():
             raise FileNotFoundError(f"model {to!r} does not exist; correct the path")
-        raise ValueError(
+        raise LikenessError(
             f"{to} has no folder or file that thresholds could be kept in; name a file, such as "
             "thresholds.json, and give it to verify, gallery and serve as --thresholds"
         )
     known = _digests(path)
     if origin.model not in known:
-        raise ValueError(
+        raise LikenessError(
             f"the scores are of model {origin.model[:16]}, but {to} is model {known[0][:16]}; "
             "name the model that embedded them"
         )

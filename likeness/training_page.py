@@ -32,7 +32,7 @@ def write_trials_page(
         The path of the page.
 
     Raises:
-        ValueError: The trials cannot be evaluated.
+        LikenessError: The trials cannot be evaluated.
     """
     from eval.protocols.side_by_side import evaluate_together
     from eval.protocols.verification import VerificationSettings

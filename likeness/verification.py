@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eval.calibration import Calibration, by_side, load_calibration, log_measure
+from eval.errors import LikenessError
 from eval.results import as_html
 from eval.scoring.score import Scoring
 from eval.similarity import pairs
@@ -77,10 +78,10 @@ class Verification(NamedTuple):
         """The decision, so that `if model.verify(a, b, far=0.01):` asks for it.
 
         Raises:
-            ValueError: Nothing was decided.
+            LikenessError: Nothing was decided.
         """
         if self.same is None:
-            raise ValueError(
+            raise LikenessError(
                 "there is no decision, because there is neither a threshold nor a calibration; "
                 "give far or threshold, or use the score"
             )
@@ -160,13 +161,13 @@ def verify(
 
     Raises:
         FileNotFoundError: A file does not exist.
-        ValueError: The model cannot read a file, the threshold is no finite number, or `misfit` has
-            a reason against the calibration.
+        LikenessError: The model cannot read a file, the threshold is no finite number, or `misfit`
+            has a reason against the calibration.
     """
     if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
-        raise ValueError(f"threshold {threshold!r}: must be a finite number")
+        raise LikenessError(f"threshold {threshold!r}: must be a finite number")
     if calibration is not None and (reason := misfit(model, calibration)):
-        raise ValueError(reason)
+        raise LikenessError(reason)
     items = [
         side._replace(id=name) if isinstance(side, Item) else Item(name, side)
         for name, side in (("first", first), ("second", second))
@@ -243,7 +244,7 @@ def load_to_compare(
         trust: As for `load_to_embed`.
 
     Raises:
-        ValueError: A file is damaged or of another kind, or no stored threshold is as the rule
+        LikenessError: A file is damaged or of another kind, or no stored threshold is as the rule
             says; and as `load_to_embed`.
         ImportError: As `load_to_embed`.
     """
@@ -302,9 +303,9 @@ def _embed(model: Loaded, items: Sequence[Item]) -> Embeddings:
     try:
         embeddings, bad = embed(model.embedder, items, model.read, batch_size=2)
     except ValueError as error:
-        raise ValueError(f"with this {model.modality} model, {error}{remedy}") from None
+        raise LikenessError(f"with this {model.modality} model, {error}{remedy}") from None
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"with this {model.modality} model, 1 of 2 items cannot be read: "
             f"{bad[0].reason}{remedy}"
         )

@@ -22,6 +22,7 @@ import soundfile
 from numpy.typing import NDArray
 from scipy import signal
 
+from eval.errors import LikenessError
 from eval.progress import tracked
 
 Wave = NDArray[np.float32]
@@ -152,11 +153,11 @@ def speaker_traits(speaker: int, *, seed: int = 0) -> Speaker:
 def _check_duration(seconds: tuple[float, float], rate_hz: int) -> None:
     """Raise ValueError for durations out of order or too short, and for a rate that is too low."""
     if not 0.3 <= seconds[0] <= seconds[1]:
-        raise ValueError(
+        raise LikenessError(
             f"voice: seconds {seconds} must be (shortest, longest) with a shortest of at least 0.3"
         )
     if rate_hz < 8_000:
-        raise ValueError(
+        raise LikenessError(
             f"voice: rate_hz is {rate_hz}; at least 8000 is needed to hold the formants"
         )
 
@@ -182,15 +183,15 @@ def voice(
         (samples,) float32 in (-1, 1).
 
     Raises:
-        ValueError: A number is negative, seconds are below 0.3 or out of order, or the rate is too
-            low.
+        LikenessError: A number is negative, seconds are below 0.3 or out of order, or the rate is
+            too low.
 
     Example:
         >>> voice(0, 0, seconds=(0.3, 0.3)).shape
         (4800,)
     """
     if min(speaker, utterance, seed) < 0:
-        raise ValueError(
+        raise LikenessError(
             f"voice: speaker is {speaker}, utterance {utterance} and seed {seed}; numbers from 0 "
             "are allowed"
         )
@@ -241,10 +242,10 @@ def write_voices(
         rate_hz: The rate of the files in Hz.
 
     Raises:
-        ValueError: There are no speakers or no utterances, or voice() refuses an argument.
+        LikenessError: There are no speakers or no utterances, or voice() refuses an argument.
     """
     if num_speakers < 1 or num_utterances < 1:
-        raise ValueError(
+        raise LikenessError(
             f"write_voices: {num_speakers} speakers with {num_utterances} utterances; at least 1 "
             "of each is needed"
         )

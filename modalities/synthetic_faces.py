@@ -25,6 +25,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.progress import tracked
 
 Pixels = NDArray[np.uint8]
@@ -163,7 +164,7 @@ def face(subject: int, shot: int, *, seed: int = 0, size: int = 112) -> Shot:
         The image and its landmarks, the same for the same arguments.
 
     Raises:
-        ValueError: The size is out of range.
+        LikenessError: The size is out of range.
 
     Example:
         >>> image, landmarks = face(0, 0)
@@ -171,7 +172,7 @@ def face(subject: int, shot: int, *, seed: int = 0, size: int = 112) -> Shot:
         ((112, 112, 3), (5, 2))
     """
     if not 16 <= size <= 2048:
-        raise ValueError(f"face: size is {size}; 16 to 2048 pixels are allowed, 112 is usual")
+        raise LikenessError(f"face: size is {size}; 16 to 2048 pixels are allowed, 112 is usual")
     who, rng = face_traits(subject, seed=seed), np.random.default_rng((seed, subject, 1, shot))
     yaw = float(np.clip(rng.normal(0.0, 0.13), -0.35, 0.35))
     roll, scale = rng.normal(0.0, 0.06), rng.uniform(0.92, 1.08)
@@ -214,10 +215,10 @@ def write_faces(
         size: The height and width in pixels.
 
     Raises:
-        ValueError: A count is below 1, or face() refuses the size.
+        LikenessError: A count is below 1, or face() refuses the size.
     """
     if min(num_subjects, num_shots) < 1:
-        raise ValueError(
+        raise LikenessError(
             f"write_faces: there are {num_subjects} subjects with {num_shots} shots; at least 1 of "
             "each is needed"
         )

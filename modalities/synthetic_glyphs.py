@@ -19,6 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.progress import tracked
 
 Pixels = NDArray[np.uint8]
@@ -85,14 +86,14 @@ def glyph(alphabet: int, character: int, drawer: int, *, seed: int = 0, size: in
         (size, size) uint8, the same for the same arguments.
 
     Raises:
-        ValueError: The size is out of range.
+        LikenessError: The size is out of range.
 
     Example:
         >>> glyph(0, 0, 0, size=28).shape
         (28, 28)
     """
     if not 8 <= size <= 4096:
-        raise ValueError(
+        raise LikenessError(
             f"glyph: size is {size}; 8 to 4096 pixels are allowed, 105 is Omniglot's and 28 MNIST's"
         )
     hand = np.random.default_rng((seed, 2, drawer))  # what a drawer does to every character
@@ -138,10 +139,10 @@ def write_glyphs(
             images_background.
 
     Raises:
-        ValueError: A count is below 1, or glyph() refuses the size.
+        LikenessError: A count is below 1, or glyph() refuses the size.
     """
     if min(num_alphabets, num_characters, num_drawers) < 1:
-        raise ValueError(
+        raise LikenessError(
             f"write_glyphs: there are {num_alphabets} alphabets of {num_characters} characters by "
             f"{num_drawers} drawers; at least 1 of each is needed"
         )

@@ -25,9 +25,9 @@ INTERNAL = {
     "eval": {"eval"},
     "eval.formats": {"eval"},
     "eval.reports": {"eval"},
-    "toolkit.losses": {"toolkit.losses", "toolkit.vmf", "eval.directional"},
-    "toolkit.vmf": {"toolkit.vmf", "eval.directional"},
-    "toolkit.backbones": {"toolkit.backbones"},
+    "toolkit.losses": {"toolkit.losses", "toolkit.vmf", "eval.directional", "eval.errors"},
+    "toolkit.vmf": {"toolkit.vmf", "eval.directional", "eval.errors"},
+    "toolkit.backbones": {"toolkit.backbones", "eval.errors"},
     "toolkit": {"toolkit", "eval"},
     **{
         f"modalities.{name}": {f"modalities.{name}", *SYNTHETIC, "toolkit", "eval"}

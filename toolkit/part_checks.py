@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.given import described
 from toolkit.data.reading import name_of
 
@@ -36,17 +37,17 @@ def check_factory(part: Any, field: str) -> None:
         field: What the error calls it, such as "backbone".
 
     Raises:
-        ValueError: It is an instance, or cannot be called at all.
+        LikenessError: It is an instance, or cannot be called at all.
     """
     target = part.func if isinstance(part, partial) else part
     if isinstance(target, nn.Module):
         kind = type(target).__name__
-        raise ValueError(
+        raise LikenessError(
             f"{field} is an instance of {name_of(target)}; give the class itself, {kind}, or "
             f"functools.partial({kind}, ...) with its arguments, so that it can be built anew"
         )
     if not callable(target):
-        raise ValueError(
+        raise LikenessError(
             f"{field} is {str(target)[:80]!r}; give a class or a function, perhaps in "
             "functools.partial"
         )
@@ -61,7 +62,7 @@ def check_takes(function: Callable[..., Any], field: str, names: Sequence[str]) 
         names: What it is called with, in words.
 
     Raises:
-        ValueError: It takes fewer, or needs more.
+        LikenessError: It takes fewer, or needs more.
     """
     try:
         signature = inspect.signature(function)
@@ -70,7 +71,7 @@ def check_takes(function: Callable[..., Any], field: str, names: Sequence[str]) 
     try:
         signature.bind(*names)
     except TypeError as error:
-        raise ValueError(
+        raise LikenessError(
             f"{field}: {name_of(function)} is called with ({', '.join(names)}), and does not take "
             f"that ({error}); define it with these arguments"
         ) from None
@@ -88,7 +89,7 @@ def made(part: Callable[..., Any], field: str, *arguments: Any) -> Any:
         The module.
 
     Raises:
-        ValueError: It takes other arguments or makes no module; or the module takes other
+        LikenessError: It takes other arguments or makes no module; or the module takes other
             arguments, or states no `dim`.
         Exception: Whatever it raises by itself.
     """
@@ -100,13 +101,13 @@ def made(part: Callable[..., Any], field: str, *arguments: Any) -> Any:
         refused = trace is None or trace.tb_next is None  # it was not even called
         if not refused and not name_of(part).startswith("torch."):
             raise
-        raise ValueError(
+        raise LikenessError(
             f"{field}: {name_of(part)} is called {_MADE_WITH[field]}, and does not take that "
             f"({error}); give its other arguments by functools.partial, or write a class that "
             "takes these"
         ) from error
     if not isinstance(module, nn.Module):
-        raise ValueError(
+        raise LikenessError(
             f"{field}: {name_of(part)} makes {described(module)}; it must make a torch.nn.Module"
         )
     check_takes(module.forward, field, _CALLED_WITH[field])
@@ -125,7 +126,7 @@ def _check_dim(module: nn.Module, field: str) -> None:
     if field == "backbone":
         what = "the size of its embeddings"
         wrap = ", or put it into toolkit.backbones.external.External"
-    raise ValueError(
+    raise LikenessError(
         f"{field}: {name_of(module)} {stated}, {what}; set self.dim in its __init__{wrap}"
     )
 
@@ -134,13 +135,13 @@ def check_features(given: Any, frontend: nn.Module) -> tuple[Tensor, Tensor | No
     """Return what a front-end gives, if it is (features, lengths).
 
     Raises:
-        ValueError: It is something else.
+        LikenessError: It is something else.
     """
     if isinstance(given, tuple | list) and len(given) == 2:
         features, lengths = given
         if isinstance(features, Tensor) and (lengths is None or isinstance(lengths, Tensor)):
             return features, lengths
-    raise ValueError(
+    raise LikenessError(
         f"frontend: {name_of(frontend)} gives {described(given)}; its forward must return two "
         "values, the features and their relative lengths: return features, lengths"
     )
@@ -150,11 +151,11 @@ def check_embeddings(z: Any, rows: int, backbone: nn.Module) -> Tensor:
     """Return what a backbone gives for `rows` inputs, if it is embeddings (rows, dim).
 
     Raises:
-        ValueError: It is something else.
+        LikenessError: It is something else.
     """
     if isinstance(z, Tensor) and z.shape == (rows, backbone.dim):
         return z
-    raise ValueError(
+    raise LikenessError(
         f"backbone: {name_of(backbone)} gives {described(z)} for a batch of {rows}; its forward "
         f"must return embeddings ({rows}, {backbone.dim}): pool what it gives, or correct its dim"
     )
@@ -164,15 +165,15 @@ def check_loss(value: Any, loss: nn.Module) -> Tensor:
     """Return what a loss gives, if it is one number with a gradient.
 
     Raises:
-        ValueError: It is something else.
+        LikenessError: It is something else.
     """
     if not isinstance(value, Tensor) or value.ndim:
-        raise ValueError(
+        raise LikenessError(
             f"loss: {name_of(loss)} gives {described(value)}; its forward must return one number, "
             "a tensor (): take the mean of several"
         )
     if not value.requires_grad:
-        raise ValueError(
+        raise LikenessError(
             f"loss: {name_of(loss)} gives a number without a gradient; compute it from the "
             "embeddings by torch alone, without detach() and numpy"
         )

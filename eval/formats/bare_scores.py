@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats import coded
 from eval.formats.files import Column, as_floats, is_number, read_table, refuse_empty, text_lines
 from eval.formats.trials import label_kinds, role_of_name
@@ -43,8 +44,8 @@ def read_bare_scores(path: str | Path, order: Order | None = None) -> Scores:
         The scores and labels (P,), in the order of the file.
 
     Raises:
-        ValueError: The order cannot be known, because both columns can be labels; or fields are no
-            labels or no finite numbers, which are counted.
+        LikenessError: The order cannot be known, because both columns can be labels; or fields are
+            no labels or no finite numbers, which are counted.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -56,7 +57,7 @@ def read_bare_scores(path: str | Path, order: Order | None = None) -> Scores:
     """
     table = read_table(path, lambda fields: len(fields) == 2 and all(fields), _header)
     if len(table.columns) != 2:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(table.columns)} fields in each line; two are expected, a label and a "
             "score"
         )
@@ -65,21 +66,21 @@ def read_bare_scores(path: str | Path, order: Order | None = None) -> Scores:
     layout = table.layout
     stated = None if order is None else "".join(name[0] for name in order.split("-"))
     if layout is not None and stated is not None and layout != stated:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its header says the other order than {order}; leave the order out"
         )
     layout = layout or stated or _recognised(str(path), first, second)
     labels, scores = (first, second) if layout == "ls" else (second, first)
     kinds = label_kinds(labels.keys)
     if not kinds:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: the labels in its {'first' if layout == 'ls' else 'second'} column are not "
             "1 0, target nontarget, tgt imp or true false, of one kind throughout"
         )
     values: Floats = as_floats(scores.keys)[scores.codes]
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {bad.size} of {values.size} scores are NaN, infinite or not numbers "
             f"({table.at(bad)}); score these trials again"
         )
@@ -100,12 +101,12 @@ def _recognised(path: str, first: Column, second: Column) -> str:
         for layout, labels, scores in (("ls", first, second), ("sl", second, first))
     }
     if all(can_be.values()):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: both columns can be labels, so that the scores are not known; say which is "
             "which by a first line `label score` or `score label`, or by --score-order"
         )
     if not any(can_be.values()):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: two fields in each line, which are no label (1 0, target nontarget, tgt imp, "
             "true false, of one kind) and a score; give lines `label score`, or `enrol probe score`"
         )

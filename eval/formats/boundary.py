@@ -36,6 +36,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
+
 Array = NDArray[Any]
 Answer = tuple[Any, list[Array]]  # what a function returns: a small JSON value, and arrays
 
@@ -159,7 +161,7 @@ class Process:
             The JSON value and the arrays.
 
         Raises:
-            ValueError: The function raised it; or the process died or met a limit, and is of no
+            LikenessError: The function raised it; or the process died or met a limit, and is of no
                 further use.
             Ended: It was of no further use before, perhaps because of a question of another thread.
             OSError: The function raised it.
@@ -192,17 +194,19 @@ class Process:
             return _receive(self._socket, end, limits.answer)
         except TimeoutError:
             self.close()
-            raise ValueError(
+            raise LikenessError(
                 f"{about}: reading it was stopped after {clock:.0f} s; it is damaged or hostile"
             ) from None
         except _Damaged as error:
             self.close()
-            raise ValueError(
+            raise LikenessError(
                 f"{about}: the answer of the reading process is damaged ({error}); the file is "
                 "damaged or hostile"
             ) from None
         except OSError:
-            raise ValueError(f"{about}: {self._fate(limits)}; it is damaged or hostile") from None
+            raise LikenessError(
+                f"{about}: {self._fate(limits)}; it is damaged or hostile"
+            ) from None
         except BaseException:
             self.close()  # the rest of an answer would be taken for the next one
             raise
@@ -257,7 +261,7 @@ def _ask_here(function: Callable[..., Answer], arguments: Sequence[Any], about: 
     except tuple(_KINDS.values()):
         raise
     except Exception as error:
-        raise ValueError(
+        raise LikenessError(
             f"{about}: it cannot be read ({type(error).__name__}: {str(error)[:200]}); it is "
             "damaged or of another kind"
         ) from None
@@ -267,13 +271,13 @@ def _refusal(answer: dict[str, Any], about: object, limits: Limits) -> Exception
     """The exception for what the function raised in the process."""
     kind, text = str(answer.get("error", "")), str(answer.get("text", ""))
     if kind == "MemoryError":
-        return ValueError(
+        return LikenessError(
             f"{about}: reading it takes more than {limits.memory >> 20} MiB; it is damaged or "
             "hostile"
         )
     if kind in _KINDS:
         return _KINDS[kind](text)
-    return ValueError(
+    return LikenessError(
         f"{about}: it cannot be read ({kind}: {text[:200]}); it is damaged, or of another kind"
     )
 

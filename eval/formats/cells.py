@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats import coded
 from eval.formats.boundary import Answer, Process
 from eval.formats.files import refuse_device
@@ -59,9 +60,11 @@ def refuse_other_kinds(path: Path) -> None:
     """Raises ValueError for a file that is no table of text or Parquet, by its name."""
     suffix = path.suffix.lower()
     if suffix in _SPREADSHEETS:
-        raise ValueError(f"{path}: this is a spreadsheet; save it as CSV (in UTF-8) and give that")
+        raise LikenessError(
+            f"{path}: this is a spreadsheet; save it as CSV (in UTF-8) and give that"
+        )
     if suffix in _OTHERS:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: a {suffix} file is not read as a table of files; write it as .csv, .tsv or "
             ".parquet"
         )
@@ -71,7 +74,7 @@ def head_of(path: Path) -> list[str]:
     """Returns the fields of the first line of a text, without reading any further.
 
     Raises:
-        ValueError: It is no text.
+        LikenessError: It is no text.
     """
     with _opened(path) as file:
         lines = _lines(file, path)
@@ -92,8 +95,8 @@ def text_blocks(path: Path, choose: Choose, *, header: bool = True) -> Iterator[
         Blocks of rows. A row of several lines has the number of the last.
 
     Raises:
-        ValueError: It is no text, a line is too long, quotation marks are not closed, or rows have
-            more fields than the first line, which are counted. The last comes after all rows.
+        LikenessError: It is no text, a line is too long, quotation marks are not closed, or rows
+            have more fields than the first line, which are counted. The last comes after all rows.
     """
     with _opened(path) as file:
         lines = _lines(file, path)
@@ -131,7 +134,8 @@ def parquet_blocks(path: Path, choose: Choose) -> Iterator[Block]:
         Blocks of rows, which are counted from 1.
 
     Raises:
-        ValueError: The file is damaged, or a column that is read holds neither texts nor numbers.
+        LikenessError: The file is damaged, or a column that is read holds neither texts nor
+            numbers.
         ImportError: pyarrow is not installed.
     """
     check_installed(path, ".parquet")
@@ -147,7 +151,7 @@ def parquet_blocks(path: Path, choose: Choose) -> Iterator[Block]:
         for role, name in zip(places, read, strict=True):
             kind = dict(types)[name]
             if not re.fullmatch(f"{_TEXT}|{_NUMBER}", kind):
-                raise ValueError(
+                raise LikenessError(
                     f"{path}: the column {name!r}, which is the {role}, holds {kind}; texts or "
                     "numbers are needed, and files are named by their paths"
                 )
@@ -220,7 +224,7 @@ def _opened(path: Path) -> TextIO:
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
     elif b"\0" in start:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: this is no text in UTF-8: it holds NUL characters, as binary files and "
             "UTF-16 without a byte order mark do; save the table as CSV in UTF-8"
         )
@@ -235,12 +239,14 @@ def _lines(file: TextIO, path: Path) -> Iterator[str]:
             above += 1
             total += len(line)
             if len(line) > MAX_LINE or "\0" in line:
-                raise ValueError(
+                raise LikenessError(
                     f"{path}: line {above} is no text of at most {MAX_LINE} characters; is this a "
                     "table of files?"
                 )
             if total > _MAX_TABLE:
-                raise ValueError(f"{path}: over {_MAX_TABLE} characters; give the table in parts")
+                raise LikenessError(
+                    f"{path}: over {_MAX_TABLE} characters; give the table in parts"
+                )
             yield line.rstrip("\r\n") + "\n"
     except UnicodeError as error:
         byte, number = 0, above + 1
@@ -248,7 +254,7 @@ def _lines(file: TextIO, path: Path) -> Iterator[str]:
             # The text is decoded in blocks, of which none of this one's lines was seen.
             byte = error.object[error.start]
             number += error.object[: error.start].count(b"\n")
-        raise ValueError(
+        raise LikenessError(
             f"{path}: this is not UTF-8 text (byte 0x{byte:02x} in line {number}); if it is "
             f"Latin-1, as of older spreadsheets, convert it: iconv -f LATIN1 -t UTF-8 {path.name} "
             "> converted.csv"
@@ -260,7 +266,9 @@ def _first(lines: Iterator[str], path: Path) -> str:
     for line in lines:
         if line.strip() and not re.fullmatch(r"sep=.\s*", line):
             return line
-    raise ValueError(f"{path}: the file is empty; a first line with the names of columns is needed")
+    raise LikenessError(
+        f"{path}: the file is empty; a first line with the names of columns is needed"
+    )
 
 
 def _delimiter(first: str) -> str | None:
@@ -363,7 +371,7 @@ def _rows(
             if any(fields):
                 yield above + reader.line_num - 1, fields
     except csv.Error as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: line {above + reader.line_num - 1} is no CSV ({error}); correct its "
             "quotation marks"
         ) from None

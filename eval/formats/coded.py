@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats import npz, plain
 from eval.formats.boundary import Answer, Limits, Process
 from eval.formats.files import (
@@ -94,10 +95,10 @@ def check_written(path: str | Path) -> None:
 
     Raises:
         ImportError: It is a .parquet file, and pyarrow is not installed.
-        ValueError: It is to be compressed by gzip, which is for text.
+        LikenessError: It is to be compressed by gzip, which is for text.
     """
     if Path(path).name.lower().endswith(tuple(f"{suffix}.gz" for suffix in SUFFIXES)):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: arrays are not compressed by gzip; leave out .gz, or write .txt.gz"
         )
     if is_coded(path):
@@ -116,7 +117,7 @@ def read_table(path: str | Path, roles: Roles) -> Table:
         The table, whose layout is known. Its rows are counted from 1.
 
     Raises:
-        ValueError: The file is damaged or of another kind, or it has pickled objects; ids are
+        LikenessError: The file is damaged or of another kind, or it has pickled objects; ids are
             missing; columns have no role, or several the same.
         ImportError: pyarrow is not installed.
         OSError: It cannot be read.
@@ -130,7 +131,7 @@ def read_table(path: str | Path, roles: Roles) -> Table:
         layout, columns = _read_parquet(path, limit, roles)
     size = columns[0].codes.size if isinstance(columns[0], Column) else columns[0].size
     if not size:
-        raise ValueError(f"{path}: it holds no trials; expected one row for each")
+        raise LikenessError(f"{path}: it holds no trials; expected one row for each")
     rows = LineNumbers()
     rows.add_run(1, size)
     return Table(path, layout, columns, rows, "row")
@@ -140,7 +141,7 @@ def num_trials(path: str | Path) -> int:
     """Returns how many trials a file states, without reading them.
 
     Raises:
-        ValueError: As for `read_table`.
+        LikenessError: As for `read_table`.
         ImportError: pyarrow is not installed.
         OSError: It cannot be read.
     """
@@ -181,7 +182,7 @@ def write(path: Path, trials: Trials, values: Floats | None) -> None:
         values: (P,) scores.
 
     Raises:
-        ValueError: An id is empty, or the format could not give it back.
+        LikenessError: An id is empty, or the format could not give it back.
         ImportError: pyarrow is not installed.
     """
     sides = [
@@ -195,7 +196,7 @@ def write(path: Path, trials: Trials, values: Floats | None) -> None:
         if not name or len(name) > MAX_LINE or name.endswith(b"\0") or not _is_unicode(name)
     ]
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} ids are empty, longer than {MAX_LINE} bytes, end in a NUL "
             "character or are no Unicode text "
             f"({name_first(name.decode(errors='replace') for name in bad)}); rename them"
@@ -289,7 +290,7 @@ def _read_npz(path: Path, limit: int) -> tuple[str, list[Column | Floats]]:
         sizes = {headers[name].shape for name in _ARRAYS if name in headers and name[-4:] != "_ids"}
         if wrong or missing or len(sizes) > 1:
             present = ", ".join(f"{name} {kind} {shape}" for name, (kind, shape) in headers.items())
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: not a list of trials: expected enrol_ids and probe_ids, texts, enrol and "
                 "probe (P,) integers, and perhaps target (P,) bool and score (P,) floats; arrays "
                 f"found: {present[:500] or 'none'}"
@@ -310,7 +311,7 @@ def _npz_side(path: Path, archive: npz.Npz, name: str) -> Column:
     ids, codes = archive.read(f"{name}_ids"), archive.read(name)
     if codes.size and not (codes.min() >= 0 and codes.max() < len(ids)):
         outside = np.flatnonzero((codes < 0) | (codes >= len(ids)))
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {outside.size} of {codes.size} numbers of {name} are outside the {len(ids)} "
             f"{name}_ids (first: {int(codes[outside[0]])} in row {int(outside[0]) + 1}); write the "
             "file again"
@@ -345,13 +346,13 @@ def _read_parquet(path: Path, limit: int, roles: Roles) -> tuple[str, list[Colum
         chosen = roles(present)
         needed = present if chosen is None else chosen[1]
         if twice := sorted({name for name in needed if needed.count(name) > 1}):
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: {len(twice)} columns are there twice ({name_first(twice)}); remove or "
                 "rename one of each"
             )
         if chosen is None:
             listed = ", ".join(f"{name} {kind}" for name, kind in types)
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: not a list of trials: expected columns enrol and probe, and perhaps "
                 f"label and score, one of each; columns found: {listed[:500] or 'none'}"
             )
@@ -363,7 +364,7 @@ def _read_parquet(path: Path, limit: int, roles: Roles) -> tuple[str, list[Colum
     rest = iter(arrays)
     for name, role, (kind, missing, first) in zip(names, layout, forms, strict=True):
         if missing:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: {missing} rows have no {name} (first: row {first + 1}); fill or remove "
                 "them"
             )
@@ -387,8 +388,8 @@ def refused(path: Path) -> Iterator[None]:
         if str(path) in str(error):
             raise
         if _CAST in str(error):
-            raise ValueError(f"{path}: {error}") from None
-        raise ValueError(
+            raise LikenessError(f"{path}: {error}") from None
+        raise LikenessError(
             f"{path}: not a Parquet file that can be read ({first_line(error)}); it is "
             "damaged, truncated or of another kind: write it again"
         ) from None
@@ -422,7 +423,7 @@ def parquet_columns(path: str) -> Answer:
         parquet = _open(file)
         schema = parquet.schema_arrow
         if len(schema) > _MAX_COLUMNS:
-            raise ValueError(f"it has {len(schema)} columns; at most {_MAX_COLUMNS} are read")
+            raise LikenessError(f"it has {len(schema)} columns; at most {_MAX_COLUMNS} are read")
         types = [[field.name[:_MAX_TYPE], str(field.type)[:_MAX_TYPE]] for field in schema]
         return [types, parquet.metadata.num_rows], []
 
@@ -446,7 +447,7 @@ def parquet_arrays(path: str, limit: int, names: Sequence[str], layout: str) -> 
         types = [str(schema.field(name).type) for name in names]
         for name, role, kind in zip(names, layout, types, strict=True):
             if not re.fullmatch(_TYPES[role], kind):
-                raise ValueError(
+                raise LikenessError(
                     f"its column {name} is of type {kind[:_MAX_TYPE]}; {_CAST}{_ALLOWED[role]}"
                 )
         texts = [name for name, kind in zip(names, types, strict=True) if "string" in kind]
@@ -456,7 +457,7 @@ def parquet_arrays(path: str, limit: int, names: Sequence[str], layout: str) -> 
             parquet.metadata.num_rows * _ROW_BYTES, sum(group.total_byte_size for group in groups)
         )
         if needed > limit:
-            raise ValueError(f"it would take {needed} bytes, but at most {limit} are allowed")
+            raise LikenessError(f"it would take {needed} bytes, but at most {limit} are allowed")
         parts = [
             _Texts() if name in texts else _Numbers(as_texts=role in "ep")
             for name, role in zip(names, layout, strict=True)
@@ -492,7 +493,7 @@ def nullable_arrays(path: str, limit: int, names: Sequence[str]) -> Answer:
             parquet.metadata.num_rows * _ROW_BYTES, sum(group.total_byte_size for group in groups)
         )
         if needed > limit:
-            raise ValueError(f"it would take {needed} bytes, but at most {limit} are allowed")
+            raise LikenessError(f"it would take {needed} bytes, but at most {limit} are allowed")
         number: dict[str, defaultdict[str, int]] = {
             name: defaultdict(count().__next__) for name in texts
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from eval.errors import LikenessError
 from eval.formats.subjects import read_mapping
 from eval.types import name_first
 
@@ -19,7 +20,7 @@ def read_durations(path: str | Path) -> dict[str, float]:
         The duration of each id, in seconds.
 
     Raises:
-        ValueError: Lines whose second field is no number, all counted; and as `read_mapping`.
+        LikenessError: Lines whose second field is no number, all counted; and as `read_mapping`.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -42,12 +43,12 @@ def read_qualities(path: str | Path) -> dict[str, float]:
         The quality of each id, a finite number, higher for items to be trusted more.
 
     Raises:
-        ValueError: As `read_durations`; also for NaN and infinity.
+        LikenessError: As `read_durations`; also for NaN and infinity.
     """
     listed = _read_numbers(path, "qualities", "quality")
     wrong = [f"{name} {value}" for name, value in listed.items() if not math.isfinite(value)]
     if wrong:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(wrong)} of {len(listed)} qualities are NaN or infinite "
             f"({name_first(wrong)}); give a finite number for each id"
         )
@@ -60,7 +61,7 @@ def _read_numbers(path: str | Path, what: str, column: str) -> dict[str, float]:
     if wrong == list(listed)[:1] and len(listed) > 1:
         del listed[wrong.pop()]  # the header, which the reader of any list cannot know
     if wrong:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(wrong)} of {len(listed)} {what} are no numbers "
             f"({name_first(f'{name} {listed[name]}' for name in wrong)}); expected lines "
             f"`id {column}`"

@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats import kaldi, npz, tables
 from eval.formats.files import atomic_path, refuse_device
 from eval.formats.stored import StoredRows, state_of
@@ -76,8 +77,8 @@ def read(path: str | Path) -> Embeddings:
         N ids, the matrix (N, D) float32 and the meta.
 
     Raises:
-        ValueError: The suffix is another one. The file is damaged, truncated or foreign, or it is a
-            pipe or a device. It contains pickled objects, a .scp contains commands, or a .h5
+        LikenessError: The suffix is another one. The file is damaged, truncated or foreign, or it
+            is a pipe or a device. It contains pickled objects, a .scp contains commands, or a .h5
             contains links to other files. Ids are repeated, or numbers are NaN. The embeddings take
             more than 1 GiB that is also over 100 times the size of the file.
         FileNotFoundError: There is no such file.
@@ -96,7 +97,9 @@ def read(path: str | Path) -> Embeddings:
     try:
         return Embeddings(ids, matrix, _meta(stated, meta))
     except ValueError as error:
-        raise ValueError(str(error) if str(stated) in str(error) else f"{path}: {error}") from None
+        raise LikenessError(
+            str(error) if str(stated) in str(error) else f"{path}: {error}"
+        ) from None
 
 
 class Stored(NamedTuple):
@@ -125,8 +128,8 @@ def read_within(path: str | Path, memory: int | None) -> Embeddings | Stored:
         Both have ids, matrix and meta.
 
     Raises:
-        ValueError: As of `read`, or the matrix is larger and cannot stay in the file, because this
-            is no .npz or a compressed one.
+        LikenessError: As of `read`, or the matrix is larger and cannot stay in the file, because
+            this is no .npz or a compressed one.
         FileNotFoundError: There is no such file.
     """
     path = located(path)
@@ -144,7 +147,7 @@ def read_within(path: str | Path, memory: int | None) -> Embeddings | Stored:
                 meta = str(archive.read("meta")[()]) if "meta" in archive.headers else "{}"
                 stored = Stored(ids, rows, _meta(path, meta))
     if stored is None:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: it has {_size(path) >> 20} MB, and {memory >> 20} MB of the memory are for "
             "it; only an .npz that is not compressed is read in pieces: write the "
             "embeddings as one, or give more memory"
@@ -153,10 +156,10 @@ def read_within(path: str | Path, memory: int | None) -> Embeddings | Stored:
         # The ids are checked as those of all embeddings are.
         checked = Embeddings(stored.ids, np.zeros((len(stored.ids), 1), np.float32), stored.meta)
         if len(checked.ids) != len(stored.matrix):
-            raise ValueError(f"{len(checked.ids)} ids for {len(stored.matrix)} rows")
+            raise LikenessError(f"{len(checked.ids)} ids for {len(stored.matrix)} rows")
         stored.matrix.check(checked.ids)
     except ValueError as error:
-        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+        raise LikenessError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     return Stored(checked.ids, stored.matrix, checked.meta)
 
 
@@ -171,7 +174,7 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
         embeddings: N ids, the matrix (N, D) and the meta.
 
     Raises:
-        ValueError: The suffix is another one, or the format cannot hold some of the ids.
+        LikenessError: The suffix is another one, or the format cannot hold some of the ids.
         ImportError: A package is missing; the message names the extra to install.
 
     Example:
@@ -212,7 +215,7 @@ def check_suffix(path: str | Path) -> None:
         path: The file that is to be written.
 
     Raises:
-        ValueError: There is no format with this suffix.
+        LikenessError: There is no format with this suffix.
         ImportError: A package for the format is missing.
     """
     path = located(path)
@@ -229,13 +232,13 @@ def check_ids(path: str | Path, ids: Iterable[str]) -> None:
         ids: The ids of the embeddings to come.
 
     Raises:
-        ValueError: Some ids cannot be kept; the message counts them and names the first.
+        LikenessError: Some ids cannot be kept; the message counts them and names the first.
     """
     path = located(path)
     pattern, what = _REFUSED_IDS[_suffix(path, _WRITTEN)]
     bad = [id for id in ids if re.search(pattern, id)]
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} ids {what} ({name_first(bad)}); rename them, or write to another "
             "format"
         )
@@ -248,7 +251,7 @@ def located(place: str | Path) -> Path:
         place: A path, or lancedb:DIR/TABLE.
 
     Raises:
-        ValueError: lancedb: is given without a table.
+        LikenessError: lancedb: is given without a table.
 
     Example:
         >>> located("lancedb:voices/test").as_posix(), located("test.npz").as_posix()
@@ -259,7 +262,7 @@ def located(place: str | Path) -> Path:
         return Path(place)
     table = Path(text.removeprefix("lancedb:"))
     if not table.name:
-        raise ValueError(f"{text!r} names no table; write lancedb:DIR/TABLE, or DIR/TABLE.lance")
+        raise LikenessError(f"{text!r} names no table; write lancedb:DIR/TABLE, or DIR/TABLE.lance")
     return table if table.suffix == ".lance" else table.with_name(f"{table.name}.lance")
 
 
@@ -267,7 +270,7 @@ def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
     """The suffix of a path in lower case. Raises ValueError unless it is allowed."""
     suffix = path.suffix.lower()
     if suffix not in allowed:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: embeddings with suffix {suffix!r} are not supported; allowed: "
             f"{', '.join(allowed)}"
         )
@@ -305,7 +308,7 @@ def _check_headers(path: Path, headers: Mapping[str, npz.Header]) -> None:
     for name, (kind, ndim) in required.items():
         header = headers.get(name)
         if header is None or header.dtype.kind != kind or len(header.shape) != ndim:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats "
                 f"and meta, a JSON text; arrays found: {present or 'none'}"
             )
@@ -383,9 +386,9 @@ def _meta(path: Path, text: str) -> dict[str, str]:
     try:
         meta = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: meta is not JSON ({error})") from None
+        raise LikenessError(f"{path}: meta is not JSON ({error})") from None
     if not isinstance(meta, Mapping) or not all(isinstance(value, str) for value in meta.values()):
-        raise ValueError(
+        raise LikenessError(
             f'{path}: meta must be a JSON object of texts, such as {{"similarity": "cosine"}}, but '
             f"is {text[:80]!r}"
         )

@@ -20,6 +20,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats import plain
 from eval.formats.writing import atomic_path as atomic_path
 from eval.progress import report
@@ -50,7 +51,7 @@ def bounded(path: Path, limit: int) -> bytes:
         limit: How many bytes are allowed.
 
     Raises:
-        ValueError: There are more bytes than `limit`.
+        LikenessError: There are more bytes than `limit`.
         OSError: It cannot be read.
     """
     # One read of everything that is allowed would take that much memory for any file.
@@ -58,7 +59,7 @@ def bounded(path: Path, limit: int) -> bytes:
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             if content.write(block) and content.tell() > limit:
-                raise ValueError(
+                raise LikenessError(
                     f"{path}: it has over {limit} bytes, but at most so many are read of a file of "
                     "this kind"
                 )
@@ -72,17 +73,17 @@ def json_object(path: Path) -> dict[str, Any]:
         path: The file.
 
     Raises:
-        ValueError: It is no JSON in UTF-8, holds something else than an object, or is too large.
+        LikenessError: It is no JSON in UTF-8, holds something else than an object, or is too large.
         OSError: It cannot be read.
     """
     try:
         content = json.loads(bounded(path, _MAX_JSON).decode())
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path} is damaged: it is no JSON ({first_line(error)}); restore it or remove it"
         ) from None
     if not isinstance(content, dict):
-        raise ValueError(
+        raise LikenessError(
             f"{path} is damaged: it holds a {type(content).__name__} in place of an object; "
             "restore it or remove it"
         )
@@ -95,7 +96,7 @@ def refuse_device(path: Path) -> None:
     A pipe may never send anything, and a link to /dev/zero in a folder of others fills the memory.
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-        raise ValueError(
+        raise LikenessError(
             f"{path} is a pipe, a device or a socket, but only a file can be read at any place; "
             "save it as a file first"
         )
@@ -117,7 +118,7 @@ class Column(NamedTuple):
         try:
             return tuple(key.decode() for key in self.keys)
         except UnicodeDecodeError as error:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: {error.object[:80]!r} is not UTF-8 text; convert the file to UTF-8"
             ) from None
 
@@ -265,8 +266,8 @@ def read_table(
         The table.
 
     Raises:
-        ValueError: The file is empty or binary; lines are too long, have over MAX_FIELDS fields, or
-            differ in their number of fields, which is counted for all of them.
+        LikenessError: The file is empty or binary; lines are too long, have over MAX_FIELDS fields,
+            or differ in their number of fields, which is counted for all of them.
     """
     path = Path(path)
     started = False
@@ -298,7 +299,7 @@ def read_table(
         if len(tally) > 1:
             continue  # the table is refused; the other lines are only counted for the message
         if counts[0] > MAX_FIELDS:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: {counts[0]} fields in each line, but at most {MAX_FIELDS} are read; is "
                 "this the right file?"
             )
@@ -311,10 +312,10 @@ def read_table(
     return Table(path, layout, columns.joined(), lines)
 
 
-def _no_table(path: Path, tally: dict[int, tuple[int, int]]) -> ValueError:
+def _no_table(path: Path, tally: dict[int, tuple[int, int]]) -> LikenessError:
     """The error for a file without lines, or whose lines differ in their number of fields."""
     if not tally:
-        return ValueError(
+        return LikenessError(
             f"{path}: the file is empty or has only comments; expected one line for each trial or "
             "item"
         )
@@ -323,7 +324,7 @@ def _no_table(path: Path, tally: dict[int, tuple[int, int]]) -> ValueError:
         f"{num_lines} with {num_fields} (first: line {first})"
         for num_fields, (num_lines, first) in commonest
     )
-    return ValueError(
+    return LikenessError(
         f"{path}: lines differ in their number of fields: {counted}; correct the rarer ones"
     )
 
@@ -458,14 +459,14 @@ class _Lines:
         self._ends = np.flatnonzero(self._bytes == ord("\n"))
         lengths = np.diff(self._ends, prepend=-1)
         if lengths.max() > MAX_LINE:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: line {above + int(lengths.argmax()) + 1} has {int(lengths.max())} bytes, "
                 f"but at most {MAX_LINE} are allowed; is this a text file?"
             )
         if np.count_nonzero(self._bytes < 32) != self._ends.size + block.count(b"\t") + block.count(
             b"\r"
         ):
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: not a text file, since there are control characters before line "
                 f"{above + self._ends.size + 1} (UTF-16 has them too: save as UTF-8)"
             )
@@ -617,7 +618,7 @@ def refuse_empty(table: Table) -> None:
     for column in table.columns:
         if isinstance(column, Column) and b"" in column.keys:
             bad = column.codes == column.keys.index(b"")
-            raise ValueError(
+            raise LikenessError(
                 f"{table.path}: {np.count_nonzero(bad)} {table.unit}s have an empty field "
                 f"({table.at(bad)}); fill or remove them"
             )
@@ -648,7 +649,7 @@ def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         The number of each line and the line itself, stripped.
 
     Raises:
-        ValueError: The file is binary, a line is too long, or it is not UTF-8.
+        LikenessError: The file is binary, a line is too long, or it is not UTF-8.
     """
     for block, part in _line_blocks(Path(path)):
         for number, row in zip(part.numbers().tolist(), np.flatnonzero(part.data), strict=True):
@@ -674,7 +675,7 @@ def estimated_lines(path: Path) -> int:
         The number; 0 for what states no size, such as a pipe.
 
     Raises:
-        ValueError: As for `read_table`.
+        LikenessError: As for `read_table`.
 
     Example:
         >>> estimated_lines(Path(__file__)) > 100
@@ -702,7 +703,7 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
         block_size: The bytes that are read at once; 0 means 16 MB.
 
     Raises:
-        ValueError: The file is a damaged gzip file, expands to too much, or has too long a line.
+        LikenessError: The file is a damaged gzip file, expands to too much, or has too long a line.
     """
     with path.open("rb") as raw:
         zipped = raw.peek(2)[:2] == b"\x1f\x8b"
@@ -714,7 +715,7 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
             try:
                 block = stream.read(block_size or _BLOCK)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise ValueError(
+                raise LikenessError(
                     f"{path}: this is a damaged or truncated gzip file ({error}); fetch it again"
                 ) from None
             if not block:
@@ -723,7 +724,7 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
                 block = block.removeprefix(b"\xef\xbb\xbf")
             total += len(block)
             if zipped and total > limit:
-                raise ValueError(
+                raise LikenessError(
                     f"{path}: it expands to over {limit} bytes, {EXPANSION} times its size; "
                     "unpack it yourself if you trust it"
                 )
@@ -736,6 +737,8 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
             else:
                 rest += block
             if len(rest) > MAX_LINE:
-                raise ValueError(f"{path}: a line has over {MAX_LINE} bytes; is this a text file?")
+                raise LikenessError(
+                    f"{path}: a line has over {MAX_LINE} bytes; is this a text file?"
+                )
         if rest:
             yield rest + b"\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import at_lines
 from eval.types import Ints
 
@@ -127,7 +128,7 @@ def careful_table(
         (lines,) and (lines, width).
 
     Raises:
-        ValueError: Lines are of another kind; all are counted.
+        LikenessError: Lines are of another kind; all are counted.
     """
     data = np.frombuffer(text, dtype=np.uint8)
     digit = (data >= 48) & (data <= 57)
@@ -141,7 +142,7 @@ def careful_table(
     wrong[np.searchsorted(newlines, ends[lengths > MAX_DIGITS])] = True
     if wrong.any():
         lines = (np.flatnonzero(wrong) + first_line).astype(np.int32)
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {lines.size} lines are not {width} non-negative integers "
             f"({at_lines(lines)}); correct them or fetch the file again"
         )

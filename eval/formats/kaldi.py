@@ -16,6 +16,7 @@ from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.files import bounded
 from eval.formats.writing import full_disk, move, remove, staged, sync
 from eval.types import Embeddings, Floats32
@@ -54,13 +55,13 @@ def write(path: Path, embeddings: Embeddings, meta: str) -> None:
         meta: A JSON object of texts, as text.
 
     Raises:
-        ValueError: The path cannot stand in a .scp.
+        LikenessError: The path cannot stand in a .scp.
         IsADirectoryError: The path is a folder.
         OSError: The disk is full; what was there before stays.
     """
     text = str(path)
     if text != text.strip() or text.startswith("|") or text.endswith("|") or "\n" in text:
-        raise ValueError(
+        raise LikenessError(
             f"{text!r}: no such name can stand in a .scp file; choose one without | and blanks at "
             "its ends"
         )
@@ -123,8 +124,9 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
         archives of other tools.
 
     Raises:
-        ValueError: The files are damaged, foreign or empty, a .scp contains commands, sizes differ,
-            or there is more than the limit. Or the meta is missing or belongs to another archive.
+        LikenessError: The files are damaged, foreign or empty, a .scp contains commands, sizes
+            differ, or there is more than the limit. Or the meta is missing or belongs to another
+            archive.
         FileNotFoundError: There is no such file.
     """
     if path.suffix.lower() == ".scp" and not path.exists() and path.with_suffix(".ark").is_file():
@@ -146,19 +148,19 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
             most = limit(size)
         size_in_memory += row.nbytes
         if size_in_memory > most:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: its embeddings take over {most} bytes, which is the most that is read "
                 f"of archives of {size} bytes; they are damaged or hostile"
             )
         if rows and row.size != rows[0].size:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: {name!r} has {row.size} dims, but {ids[0]!r} has {rows[0].size}; one "
                 "file contains embeddings of one model"
             )
         ids.append(name)
         rows.append(row)
     if not rows:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: the file is empty; expected an archive or an index with at least one vector"
         )
     return tuple(ids), np.stack(rows), _meta_of(path, [*archives.values()])
@@ -214,7 +216,7 @@ def _meta_of(path: Path, archives: Sequence[_Archive]) -> str:
     }
     if len(metas) > 1:
         names = ", ".join(archive.path.name for archive in archives[:3])
-        raise ValueError(
+        raise LikenessError(
             f"{path}: it lists {len(archives)} archives ({names}) of {len(metas)} different metas; "
             "embeddings of two models do not compare"
         )
@@ -228,7 +230,7 @@ def _chosen(side: Path, archive: _Archive) -> str:
     """
     if not side.exists():
         if archive.needs_meta:
-            raise ValueError(
+            raise LikenessError(
                 f"{archive.path}: {side} is missing, which says of what model these vectors are "
                 "and how they are compared; bring it back or write the embeddings again (if the "
                 "vectors are of another tool, remove the .scp beside them, which is not theirs)"
@@ -245,7 +247,7 @@ def _chosen(side: Path, archive: _Archive) -> str:
         if isinstance(statement, dict) and statement.get(_ARCHIVE) == archive.digest:
             meta = {key: statement[key] for key in statement.keys() - {_ARCHIVE, _BEFORE}}
             return json.dumps(meta, sort_keys=True)
-    raise ValueError(
+    raise LikenessError(
         f"{side} belongs to another {archive.path.name} than is there; write the embeddings again, "
         "or remove it if they are of another tool"
     )
@@ -293,7 +295,7 @@ def _ark_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
                 return
             name = _text(path, key.strip(b"\r\n"))  # the lines of a text archive end before an id
             if not blank or not name or re.search(r"\s", name):
-                raise ValueError(
+                raise LikenessError(
                     f"{path}: there is no id at byte {begin}; the file is truncated, or not one "
                     "of Kaldi"
                 )
@@ -322,7 +324,7 @@ def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
                     ark_path = path.parent / ark_path
                 if ark is None or ark_path != open_path:
                     if not os.path.isfile(ark_path):  # Path.is_file raises where a name is too long
-                        raise ValueError(
+                        raise LikenessError(
                             f"{where}: there is no file {ark_name!r}; run from the "
                             "folder in which it was written, or write it again"
                         )
@@ -335,7 +337,7 @@ def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
                         ark_path, ark, re.search(_OURS, target) is not None, meta_path(path)
                     )
                 if offset >= stat.st_size:  # some file systems cannot even go there
-                    raise ValueError(
+                    raise LikenessError(
                         f"{where}: {ark_path} has {stat.st_size} bytes, and its "
                         f"entry would begin at {offset}; copy both files again"
                     )
@@ -354,13 +356,13 @@ def _scp_fields(path: Path, line: bytes, where: str) -> tuple[str, str, str, int
     name, *rest = re.split(r"[ \t]+", _text(path, line).strip(), maxsplit=1)
     target = "".join(rest)
     if target.startswith("|") or target.endswith(("|", "]")) or target == "-":
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {target!r} is a command, standard input or a "
             "range, which are refused; list FILE.ark:OFFSET"
         )
     match = re.fullmatch(r"(.+?)(?::(\d{1,18}))?", target)
     if match is None:
-        raise ValueError(f"{where} is not `id FILE.ark:OFFSET`, but {line[:80]!r}")
+        raise LikenessError(f"{where} is not `id FILE.ark:OFFSET`, but {line[:80]!r}")
     return name, target, match[1], int(match[2] or 0)
 
 
@@ -380,13 +382,13 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
                 return np.array(text.split(b"[", 1)[1].split(), dtype=np.float64).astype(np.float32)
         except (ValueError, IndexError):
             pass
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {name!r} at byte {begin} is neither a binary vector nor a text one of up to "
             "4,096 numbers"
         )
     kind = head[:5]
     if kind not in (b"\0BFV ", b"\0BDV ", b"\0BFM ", b"\0BDM "):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {name!r} at byte {begin} begins with {head[:5]!r}; expected a float or "
             "double vector (FV, DV); "
             "pickles, audio and compressed matrices are refused; Kaldi's copy-vector converts them"
@@ -395,11 +397,11 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
     is_matrix = kind[3:4] == b"M"
     size = 15 if is_matrix else 10
     if len(head) < size:
-        raise ValueError(f"{path}: {name!r} at byte {begin} is truncated; write the file again")
+        raise LikenessError(f"{path}: {name!r} at byte {begin} is truncated; write the file again")
     rows = struct.unpack("<i", head[6:10])[0] if is_matrix else 1
     dim = struct.unpack("<i", head[size - 4 : size])[0]
     if rows != 1 or not 0 < dim <= MAX_DIM:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {name!r} declares {rows} rows of {dim} dims; expected 1 row of 1 to "
             f"{MAX_DIM}: pool frames into one vector first"
         )
@@ -407,7 +409,7 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
     dtype = np.dtype("<f4" if kind[2:3] == b"F" else "<f8")
     data = ark.read(dim * dtype.itemsize)
     if len(data) < dim * dtype.itemsize:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {name!r} at byte {begin} is truncated: {len(data)} of {dim * dtype.itemsize} "
             "bytes; write the file again"
         )
@@ -419,7 +421,7 @@ def _text(path: Path, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {data[:40]!r} is not an id in UTF-8; the file is truncated, or not one of "
             "Kaldi"
         ) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+from eval.errors import LikenessError
 from eval.formats.boundary import Answer, Limits, ask_once
 
 # Seconds of processor time, and bytes. The true lists take a tenth of each.
@@ -25,7 +26,7 @@ def agedb_folds(path: Path) -> list[list[list[Any]]]:
         For each fold a list of [name, name, same].
 
     Raises:
-        ValueError: The file contains no such list, or takes more memory or time than one.
+        LikenessError: The file contains no such list, or takes more memory or time than one.
     """
     return list(_read(path, _agedb))
 
@@ -41,7 +42,7 @@ def cars_annotations(path: Path, field: str) -> list[list[Any]]:
         [file name, class] of each annotation.
 
     Raises:
-        ValueError: As for `agedb_folds`.
+        LikenessError: As for `agedb_folds`.
     """
     return list(_read(path, _cars, field))
 
@@ -69,7 +70,7 @@ def _agedb_fold(record: Any) -> list[list[Any]]:
     names, labels = record[0], record[1][0]
     sides = [[str(cell[0][0][0][0]) for cell in names[side]] for side in (0, 1)]
     if not len(sides[0]) == len(sides[1]) == len(labels) or not set(labels.tolist()) <= {-1, 0, 1}:
-        raise ValueError("names and labels do not pair up")
+        raise LikenessError("names and labels do not pair up")
     return [
         [f"{first}.jpg", f"{second}.jpg", label == 1]
         for first, second, label in zip(*sides, labels.tolist(), strict=True)
@@ -94,6 +95,6 @@ def _load(path: str, name: str, *, squeeze: bool) -> Any:
         except MemoryError:
             raise
         except Exception as error:  # scipy raises many kinds for a damaged file, OSError too
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: it cannot be read ({type(error).__name__}: {str(error)[:200]})"
             ) from None

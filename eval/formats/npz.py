@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import refuse_device
 
 
@@ -39,7 +40,7 @@ class Npz(NamedTuple):
 
         Raises:
             KeyError: There is none of this name.
-            ValueError: It is text that Unicode does not have.
+            LikenessError: It is text that Unicode does not have.
         """
         with self.archive.open(f"{name}.npy") as member:
             array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
@@ -61,7 +62,7 @@ def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[N
         The open file.
 
     Raises:
-        ValueError: The file is damaged, larger, or contains pickled objects. Errors that reading
+        LikenessError: The file is damaged, larger, or contains pickled objects. Errors that reading
             raises within the block become this too.
         OSError: It cannot be read.
 
@@ -78,7 +79,7 @@ def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[N
         try:
             with zipfile.ZipFile(handle) as archive:
                 if sum(info.file_size for info in archive.infolist()) > limit:
-                    raise ValueError(
+                    raise LikenessError(
                         f"{path}: it expands to over {limit} bytes, more than a file of its size "
                         "may; it is damaged or hostile"
                     )
@@ -92,14 +93,14 @@ def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[N
             # A place before the beginning of the file (EINVAL) is what a damaged file states.
             if error.errno not in (None, errno.EINVAL):
                 raise
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: the .npz is damaged or truncated ({error}); {remedy}"
             ) from None
         except Exception as error:
             # The parsers of zipfile, zlib, lzma, tokenize and numpy raise exceptions of many kinds.
             if str(path) in str(error):
                 raise
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: the .npz is damaged or truncated "
                 f"({str(error)[:200] or type(error).__name__}); "
                 f"{remedy}"
@@ -113,7 +114,7 @@ def _refuse_non_unicode(name: str, texts: NDArray[Any]) -> None:
     codes = np.ascontiguousarray(texts).reshape(-1).view(texts.dtype.byteorder + "u4")
     wrong = codes > sys.maxunicode
     if wrong.any():
-        raise ValueError(
+        raise LikenessError(
             f"{name}.npy holds {int(wrong.sum())} numbers that are no characters of Unicode, the "
             f"first is {int(codes[wrong][0]):#x}"
         )
@@ -138,18 +139,18 @@ def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, remedy:
         except Exception as error:
             # The header is Python's text for a dictionary. numpy's reader of it raises whatever its
             # parser and tokenizer raise.
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: {info.filename} is not a numpy array ({str(error)[:200]}); {remedy}"
             ) from None
         if dtype.hasobject:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: {info.filename} holds pickled objects, which run code and are refused "
                 "(allow_pickle=False); save text as np.array(ids, dtype=str)"
             )
         size, present = dtype.itemsize * math.prod(shape), info.file_size - member.tell()
         # Any number of items of no bytes fits into any file, and becomes a list of that length.
         if min(shape, default=0) < 0 or not dtype.itemsize or size != present:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: {info.filename} declares {dtype} {shape}, but has {present} bytes; "
                 "the file is damaged"
             )

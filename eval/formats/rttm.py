@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from eval.errors import LikenessError
 from eval.formats.files import text_lines
 from eval.formats.writing import atomic_path
 from eval.types import name_first, nfc
@@ -54,7 +55,7 @@ def read_turns(path: Path) -> list[Turn]:
         The turns in the order of the file; there is at least one.
 
     Raises:
-        ValueError: Lines are malformed, which are counted and of which the first are named; or
+        LikenessError: Lines are malformed, which are counted and of which the first are named; or
             there are no turns, or more than 2,000,000.
     """
     turns, bad = list[Turn](), list[str]()
@@ -73,10 +74,10 @@ def read_turns(path: Path) -> list[Turn]:
             bad.append(f"line {number}")
             continue
         if len(turns) == MAX_TURNS:
-            raise ValueError(f"{path}: over {MAX_TURNS:,} turns; divide the file")
+            raise LikenessError(f"{path}: over {MAX_TURNS:,} turns; divide the file")
         turns.append(Turn(nfc(fields[1]), start, end, nfc(fields[7]), fields[2]))
     if bad or not turns:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} lines are no `SPEAKER file channel start duration <NA> <NA> "
             f"speaker` with a start of 0 or more, a duration above 0 and an end below "
             f"1e10 s ({name_first(bad) if bad else 'it has no turns'}); correct them"

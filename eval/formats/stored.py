@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.types import Floats32, name_first
 
 _BLOCK = 1 << 22  # bytes
@@ -54,7 +55,7 @@ class StoredRows:
         """The rows of these numbers as float32. Neighbours are read together.
 
         Raises:
-            ValueError: The file has changed since it was opened first.
+            LikenessError: The file has changed since it was opened first.
         """
         numbers = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
         return self._stored(numbers).astype(np.float32, copy=False)
@@ -67,7 +68,7 @@ class StoredRows:
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         with self.path.open("rb", buffering=0) as file:
             if state_of(file) != self.state:
-                raise ValueError(
+                raise LikenessError(
                     f"{self.path}: the file was changed while it was read; start again"
                 )
             begins, ends = np.append(0, breaks), np.append(breaks, numbers.size)
@@ -79,7 +80,7 @@ class StoredRows:
                 while part:
                     size = file.readinto(part)
                     if not size:
-                        raise ValueError(
+                        raise LikenessError(
                             f"{self.path}: the file has become shorter; write it again"
                         )
                     part = part[size:]
@@ -89,8 +90,8 @@ class StoredRows:
         """Refuses a damaged file, and rows with NaN or infinity. ids: of the rows, for messages.
 
         Raises:
-            ValueError: The bytes are not those that the file was written with, or numbers are not
-                finite; such rows are counted and the first are named.
+            LikenessError: The bytes are not those that the file was written with, or numbers are
+                not finite; such rows are counted and the first are named.
         """
         checksum, bad = self.head_crc, list[str]()
         step = max(1, _BLOCK // (self.shape[1] * self.dtype.itemsize))
@@ -100,9 +101,9 @@ class StoredRows:
             finite = np.isfinite(rows).all(axis=1)
             bad += [ids[start + row] for row in np.flatnonzero(~finite).tolist()]
         if checksum != self.full_crc:
-            raise ValueError(f"{self.path}: the .npz is damaged (bad CRC-32); write it again")
+            raise LikenessError(f"{self.path}: the .npz is damaged (bad CRC-32); write it again")
         if bad:
-            raise ValueError(
+            raise LikenessError(
                 f"embeddings: {len(bad)} of {len(self)} rows hold NaN or infinity "
                 f"({name_first(bad)}); extract them again or remove them"
             )

@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.files import Column, at_lines, read_table, refuse_empty
 from eval.formats.trials import pair_text
 from eval.types import Bools, Ints, Trials, name_first, nfc_mapping
@@ -26,7 +27,7 @@ def read_mapping(path: str | Path, *, column: str = "subject") -> dict[str, str]
         The subject of each id.
 
     Raises:
-        ValueError: As for `read_trials`; also where an id has two subjects.
+        LikenessError: As for `read_trials`; also where an id has two subjects.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -38,7 +39,7 @@ def read_mapping(path: str | Path, *, column: str = "subject") -> dict[str, str]
     """
     table = read_table(path, lambda fields: len(fields) == 2 and all(fields), lambda fields: None)
     if len(table.columns) != 2:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(table.columns)} fields in each line; expected two: id and {column}"
         )
     ids, subjects = (cast(Column, column) for column in table.columns)
@@ -50,7 +51,7 @@ def read_mapping(path: str | Path, *, column: str = "subject") -> dict[str, str]
     names = ids.texts(table.path)
     if bad.size:
         first = name_first(names[i] for i in ids.codes[bad])
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {bad.size} lines give an id another {column} than a later line ({first}; "
             f"{at_lines(table.lines[bad])})"
         )
@@ -81,8 +82,8 @@ def subjects_of(
         known; and a text that says how they were found.
 
     Raises:
-        ValueError: Ids have no subject in `mapping`, or it contradicts labels. All are counted, and
-            the first is named.
+        LikenessError: Ids have no subject in `mapping`, or it contradicts labels. All are counted,
+            and the first is named.
 
     Example:
         >>> subjects_of(Trials(("ann/1", "bob/1"), ("ann/2",), [0, 1], [0, 0], [True, False]))
@@ -114,7 +115,7 @@ def _from_mapping(trials: Trials, mapping: Mapping[str, str]) -> tuple[Ints, Int
     ids = dict.fromkeys(trials.enrol_ids + trials.probe_ids)
     missing = [id for id in ids if id not in mapping]
     if missing:
-        raise ValueError(
+        raise LikenessError(
             f"subjects: {len(missing)} ids have no subject ({name_first(missing)}); add them "
             "to the mapping"
         )
@@ -123,7 +124,7 @@ def _from_mapping(trials: Trials, mapping: Mapping[str, str]) -> tuple[Ints, Int
     )
     wrong = np.flatnonzero(_contradictions(trials, subjects))
     if wrong.size:
-        raise ValueError(
+        raise LikenessError(
             f"subjects: {wrong.size} labels contradict the mapping (first: "
             f"{pair_text(trials, int(wrong[0]))}); target means the same subject on both sides"
         )

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.boundary import Answer, Limits, Process
 from eval.formats.files import EXPANSION, atomic_path
 from eval.formats.kaldi import MAX_DIM, MAX_META
@@ -82,12 +83,12 @@ def _named(path: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except _Refused as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise LikenessError(f"{path}: {error}") from None
     except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     except Exception as error:
         # pyarrow, h5py and lancedb raise some ten kinds for what is wrong with a file.
-        raise ValueError(
+        raise LikenessError(
             f"{path}: not a {kind} that can be read ({first_line(error)}); it is damaged, "
             "truncated or of another kind: write it again"
         ) from None
@@ -390,7 +391,7 @@ def _read_h5(path: Path, limit: int) -> Read:
 def _lance_database(path: Path) -> tuple[Any, str]:
     """The database that contains the table of this folder, and the table's name."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]+\.lance", path.name):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: LanceDB's tables are folders NAME.lance with letters, digits, _, - and . in "
             "their names; choose such a name"
         )
@@ -406,7 +407,7 @@ def _write_lance(path: Path, embeddings: Embeddings, meta: str) -> None:
     vectors.
     """
     if path.exists() and not path.is_dir():
-        raise ValueError(
+        raise LikenessError(
             f"{path} is a file; a LanceDB table is a folder: remove it or choose another name"
         )
     rows = _to_table(path, embeddings, meta)

@@ -20,6 +20,7 @@ from typing import IO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats import coded, plain
 from eval.formats.files import (
     Column,
@@ -98,7 +99,7 @@ def read_trials(path: str | Path) -> Trials:
         The trials. Their `target` is None for a blind list.
 
     Raises:
-        ValueError: The file is empty, binary or damaged; its lines differ in their number of
+        LikenessError: The file is empty, binary or damaged; its lines differ in their number of
             fields; it has no label column where three columns need one, or several; a pair has both
             labels. All faults are counted, and the first lines are named.
 
@@ -131,10 +132,10 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
         The P trials and their scores (P,) in float64.
 
     Raises:
-        ValueError: As for `read_trials`. Also for scores that are not finite numbers, pairs that do
-            not match the list, and labels that contradict it. All faults are counted, and the first
-            is named. Also for a trial list in place of a score file, because its labels would pass
-            for perfect scores.
+        LikenessError: As for `read_trials`. Also for scores that are not finite numbers, pairs that
+            do not match the list, and labels that contradict it. All faults are counted, and the
+            first is named. Also for a trial list in place of a score file, because its labels would
+            pass for perfect scores.
     """
     table, fitting = _read(path, _SCORE_LAYOUTS)
     if len(fitting) > 1 and trials is not None:
@@ -153,7 +154,7 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
     column = table.columns[fitting[0].index("s")]
     all_binary = isinstance(column, Column) and {b"0", b"1"}.issuperset(column.keys)
     if table.layout is None and "l" not in fitting[0] and all_binary:
-        raise ValueError(
+        raise LikenessError(
             f"{table.path}: all {len(table.lines)} scores are 0 or 1, as the labels of a trial "
             "list are; give the score file, "
             f"or put `{_spelt(fitting[0])}` as a header line on top if these are scores"
@@ -161,7 +162,7 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
     values = as_floats(column.keys)[column.codes] if isinstance(column, Column) else column
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        raise ValueError(
+        raise LikenessError(
             f"{table.path}: {bad.size} of {values.size} scores are NaN, infinite or not numbers "
             f"({table.at(bad)}); score these trials again"
         )
@@ -179,7 +180,7 @@ def estimated_size(path: str | Path) -> int:
         The number; 0 for a pipe.
 
     Raises:
-        ValueError: As for `read_trials`.
+        LikenessError: As for `read_trials`.
     """
     return coded.num_trials(path) if coded.is_coded(path) else estimated_lines(Path(path))
 
@@ -196,8 +197,8 @@ def write_trials(path: str | Path, trials: Trials) -> None:
         trials: At least one trial.
 
     Raises:
-        ValueError: There are no trials, no such file can hold some of the ids, or the path ends in
-            .npz.gz or .parquet.gz.
+        LikenessError: There are no trials, no such file can hold some of the ids, or the path ends
+            in .npz.gz or .parquet.gz.
     """
     _write(path, trials, None)
 
@@ -213,11 +214,12 @@ def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
         values: Their finite scores (P,).
 
     Raises:
-        ValueError: As for `write_trials`, and for scores of another number or that are not finite.
+        LikenessError: As for `write_trials`, and for scores of another number or that are not
+            finite.
     """
     values = np.asarray(values, dtype=np.float64)
     if values.shape != (len(trials),) or not np.isfinite(values).all():
-        raise ValueError(
+        raise LikenessError(
             f"scores: {len(trials)} trials need as many finite scores, but got shape "
             f"{values.shape} with {int((~np.isfinite(values)).sum())} NaN or infinite"
         )
@@ -249,7 +251,7 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
         hint = ""
         if width == 1:
             hint = "; blanks, tabs or commas separate fields, and semicolons do not"
-        raise ValueError(f"{path}: {width} fields in each line; expected {allowed}{hint}")
+        raise LikenessError(f"{path}: {width} fields in each line; expected {allowed}{hint}")
     refuse_empty(table)
     fitting = [
         layout
@@ -264,7 +266,7 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
             f"as `{_spelt(layout)}` {np.count_nonzero(bad)} do not fit ({table.at(bad)})"
             for layout, bad in misfits.items()
         )
-        raise ValueError(
+        raise LikenessError(
             f"{path}: of {len(table.lines)} lines, {counts}; labels must be 1 0, "
             "target nontarget, tgt imp or true false, of one kind throughout"
         )
@@ -318,7 +320,7 @@ def _fitted(table: Table, layouts: tuple[str, ...]) -> Table:
     assert table.layout is not None
     layout = table.layout if "s" in layouts[0] else table.layout.replace("s", "")
     if sorted(layout) not in [sorted(allowed) for allowed in layouts]:
-        raise ValueError(
+        raise LikenessError(
             f"{table.path}: its columns are {_spelt(layout)}, without a score; give a file with "
             "scores"
         )
@@ -419,7 +421,7 @@ def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bool
             f"{enrol.keys[enrol.codes[first]].decode(errors='replace')} "
             f"{probe.keys[probe.codes[first]].decode(errors='replace')}"
         )
-        raise ValueError(
+        raise LikenessError(
             f"{table.path}: {both.size} {pairs_are} labelled both target and nontarget "
             f"(first: {named}; {table.at(rows)}); remove one label of each"
         )
@@ -474,7 +476,7 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
                 f"{unlisted.size} of {len(scored)} scores have no trial (first: {first}; "
                 f"{table.at(unlisted)})"
             )
-        raise ValueError(
+        raise LikenessError(
             f"{table.path}: {' and '.join(texts)}; does the trial list belong to these scores?"
         )
     clash = np.zeros(0, dtype=np.int64)
@@ -482,7 +484,7 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
         pairs, in_order = have[order], values[order]
         clash = np.flatnonzero((pairs[1:] == pairs[:-1]) & (in_order[1:] != in_order[:-1]))
     if clash.size:
-        raise ValueError(
+        raise LikenessError(
             f"{table.path}: {clash.size} repeated pairs have differing scores (first: "
             f"{pair_text(scored, int(order[clash[0]]))}); keep one"
         )
@@ -494,7 +496,7 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
             return labelled, values[at]
         wrong = np.flatnonzero(scored.target[at] != trials.target)
         if wrong.size:
-            raise ValueError(
+            raise LikenessError(
                 f"{table.path}: {wrong.size} labels contradict the trial list (first: "
                 f"{pair_text(trials, int(wrong[0]))}; {table.at(at[wrong])})"
             )
@@ -504,7 +506,7 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
 def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     """Writes trials, with scores unless `values` is None."""
     if not len(trials):
-        raise ValueError(f"{path}: there are no trials to write")
+        raise LikenessError(f"{path}: there are no trials to write")
     coded.check_written(path)
     if coded.is_coded(path):
         coded.write(Path(path), trials, values)
@@ -515,7 +517,7 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     ]
     bad = [name for side in occurring for name in side if _UNWRITABLE.search(name)]
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} ids are empty, begin with # or a blank, end in a blank, or hold "
             f"control characters ({name_first(bad)}); rename them"
         )
@@ -574,10 +576,10 @@ def _lines(trials: Trials, values: Floats | None, separator: str) -> Iterator[by
         yield ("\n".join(map(separator.join, zip(*columns, strict=True))) + "\n").encode()
 
 
-def _ambiguous(table: Table, fitting: list[str]) -> ValueError:
+def _ambiguous(table: Table, fitting: list[str]) -> LikenessError:
     """The error for a table that fits several layouts."""
     ways = " and as ".join(f"`{_spelt(layout)}`" for layout in fitting)
-    return ValueError(
+    return LikenessError(
         f"{table.path}: all {len(table.lines)} lines (from line {int(table.lines[0])}) can be read "
         f"as {ways}; put the right one as a header line on top"
     )

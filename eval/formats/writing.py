@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+from eval.errors import LikenessError
+
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # The most bytes of a file's name that the name of the folder beside it repeats. It may have 255.
 _LONGEST = 200
@@ -40,7 +42,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     Raises:
         IsADirectoryError: `path` is a folder.
         FileNotFoundError: Its folder does not exist.
-        ValueError: It is /dev/stdout sent to a file, which cannot be replaced.
+        LikenessError: It is /dev/stdout sent to a file, which cannot be replaced.
         OSError: The disk is full; `path` is then as it was.
 
     Example:
@@ -58,7 +60,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(os.path.realpath(target))
     if _is_descriptor(target):
         # Whoever has it open would go on writing to the file that was replaced.
-        raise ValueError(
+        raise LikenessError(
             f"{target} leads to {path}, which is already open and cannot be replaced; name the "
             "file itself"
         )

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval import results as report
 from eval.bootstrap import Drawn, bounds, check_draws
+from eval.errors import LikenessError
 from eval.formats.embeddings import Stored
 from eval.formats.stored import StoredRows
 from eval.identification import (
@@ -63,12 +64,12 @@ class IdentificationSettings:
         seed: Of the draws.
 
     Raises:
-        ValueError: A name is unknown, or a number is outside its range.
+        LikenessError: A name is unknown, or a number is outside its range.
 
     >>> IdentificationSettings(protocol="half")
     Traceback (most recent call last):
     ...
-    ValueError: unknown protocol 'half'; choose one of open, closed, ijb_evals
+    likeness.LikenessError: unknown protocol 'half'; choose one of open, closed, ijb_evals
     """
 
     similarity: str | None = None
@@ -188,7 +189,7 @@ def identify(
         subjects of the gallery, are left out with a note.
 
     Raises:
-        ValueError: Ids have no subject, no probe has a mate, the embeddings ask for different
+        LikenessError: Ids have no subject, no probe has a mate, the embeddings ask for different
             similarities; and as in `eval.identification`.
 
     >>> gallery = Embeddings(("ann/1", "bob/1"), [[1, 0], [0, 1]])
@@ -236,7 +237,7 @@ def identify_labelled(
     searched, names = _searched(galleries, probes, settings, parts)
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
     if not mated.any():
-        raise ValueError(
+        raise LikenessError(
             f"identification: none of {mated.size} probes has a mate in the gallery; check that "
             "both name their subjects alike"
         )
@@ -286,7 +287,7 @@ def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings | S
     """The similarity that the settings name, else the one that all embeddings name."""
     stated = {rows.meta["similarity"] for rows in sides if rows.meta.get("similarity")}
     if settings.similarity is None and len(stated) > 1:
-        raise ValueError(
+        raise LikenessError(
             f"the embedding files ask for different similarities ({name_first(sorted(stated))}); "
             "embed both with one model, or name one"
         )
@@ -469,7 +470,7 @@ def _resample(
                 break
             redrawn += 1
         else:
-            raise ValueError(
+            raise LikenessError(
                 f"bootstrap: {_ROUNDS} draws in a row of {num_subjects} probe subjects lack mated "
                 "or non-mated probes; too few for an interval"
             )

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.bootstrap import Bounds, Metric, bounds_of
+from eval.errors import LikenessError
 from eval.identification import Protocol
 from eval.progress import step
 from eval.protocols.identification import (
@@ -66,7 +67,7 @@ class Switches:
         tpir_protocol: See eval.identification.RULES.
 
     Raises:
-        ValueError: A switch does not have such a value.
+        LikenessError: A switch does not have such a value.
     """
 
     flip: Flip = "sum"
@@ -89,7 +90,7 @@ class Switches:
         }
         for name, choices in allowed.items():
             if getattr(self, name) not in get_args(choices):
-                raise ValueError(
+                raise LikenessError(
                     f"switch {name} = {getattr(self, name)!r}: choose one of "
                     f"{', '.join(get_args(choices))}"
                 )
@@ -126,7 +127,7 @@ def preset(name: str, **changes: bool | str) -> Switches:
     ValueError for an unknown name or value.
     """
     if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+        raise LikenessError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
     return replace(PRESETS[name], **changes)  # type: ignore[arg-type]
 
 
@@ -134,7 +135,8 @@ def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
     """The switches of a tool with changes as on the command line: switches_of("insightface",
     ["keep_norm=false"]).
 
-    ValueError: an unknown preset or switch, a value that the switch does not have; names what there
+    LikenessError: an unknown preset or switch, a value that the switch does not have; names what
+        there
     is.
 
     >>> switches_of("insightface", ["detector_score=false"]) == PRESETS["adaface"]
@@ -145,13 +147,13 @@ def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
     for text in changes:
         key, equals, value = text.partition("=")
         if not equals or key not in known:
-            raise ValueError(
+            raise LikenessError(
                 f"--switch {text!r}: write SWITCH=VALUE; the switches are "
                 f"{', '.join(field.name for field in fields(Switches))}"
             )
         if isinstance(getattr(Switches(), key), bool):
             if value not in ("true", "false"):
-                raise ValueError(f"--switch {text!r}: {key} is true or false")
+                raise LikenessError(f"--switch {text!r}: {key} is true or false")
             values[key] = value == "true"
         else:
             values[key] = value
@@ -173,12 +175,13 @@ def templates(
     ids are fine). Without `flipped`, features.meta["flip"] says what `likeness embed --flip`
     joined: concat serves every switch, sum and mean each other's. detector_scores: (F,) in the
     order of `faces`.
-    ValueError: switches that need other features than these, detector scores where there are none
+    LikenessError: switches that need other features than these, detector scores where there are
+        none
     or not one for each face. KeyError: faces without a feature, all counted.
     """
     views, columns, factor = _views(features, flipped, switches.flip)
     if switches.detector_score and detector_scores is None:
-        raise ValueError(
+        raise LikenessError(
             "switch detector_score = True needs detector scores; read them with "
             "eval.protocols.ijb_files.read_detector_scores, or switch it off"
         )
@@ -190,7 +193,7 @@ def templates(
     if switches.detector_score:
         factors = np.asarray(detector_scores, dtype=np.float64)
         if factors.shape != weights.shape:
-            raise ValueError(
+            raise LikenessError(
                 f"detector_scores have shape {factors.shape}, but ({weights.size},) is needed: one "
                 "for each face, in the order of `faces`"
             )
@@ -223,7 +226,7 @@ def _views(
     factor = 0.5 if flip == "mean" else 1.0
     if flipped is not None:
         if flip in ("none", "included"):
-            raise ValueError(
+            raise LikenessError(
                 f"switch flip = {flip!r} needs no flipped features: leave them out, or choose sum "
                 "or mean"
             )
@@ -233,7 +236,7 @@ def _views(
         return [features], whole, 1.0
     if stored == "concat":
         if dim % 2:
-            raise ValueError(
+            raise LikenessError(
                 f"features of {dim} dimensions cannot be those of an image and of its mirror image "
                 "side by side; embed them again"
             )
@@ -245,7 +248,7 @@ def _views(
     if stored == "none" or flip == "none":
         joined = "the image alone" if stored == "none" else f"their {stored}"
         views = "the image alone" if flip == "none" else "the features of the mirror images too"
-        raise ValueError(
+        raise LikenessError(
             f"switch flip = {flip!r} needs {views}, but the features are those of {joined}; embed "
             "with --flip concat, which serves every switch"
         )
@@ -310,7 +313,7 @@ def verification_1_1(
 
 def _pair_scores(pooled: Embeddings, pairs: Trials, similarity: str) -> Scores:
     if pairs.target is None:
-        raise ValueError("verification 1:1: the pairs have no labels")
+        raise LikenessError("verification 1:1: the pairs have no labels")
     refuse_missing([("enrolment", pairs.enrol_ids, pooled), ("probe", pairs.probe_ids, pooled)])
     x, rows = _those_of(pooled, pairs.enrol_ids)
     y, columns = _those_of(pooled, pairs.probe_ids)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import MAX_LINE, at_lines, text_blocks, text_lines
 from eval.formats.integers import MAX_DIGITS, careful_table, numbers_at, plain_table
 from eval.memory import keep_freed_memory
@@ -89,7 +90,7 @@ def meta_files(root: str | Path, name: str = "") -> MetaFiles:
 
     Raises:
         FileNotFoundError: There is no pack, or none of that name.
-        ValueError: There are several packs in one folder, and no name is given.
+        LikenessError: There are several packs in one folder, and no name is given.
     """
     meta = Path(root) / "meta"
     there = sorted(pack.name.removesuffix(_FACES) for pack in meta.glob(f"*{_FACES}"))
@@ -101,7 +102,7 @@ def meta_files(root: str | Path, name: str = "") -> MetaFiles:
             "pack's meta and loose_crop lie"
         )
     if len(names) > 1:
-        raise ValueError(
+        raise LikenessError(
             f"{meta}: the meta files of {len(names)} packs ({name_first(names)}); put each into a "
             "folder of its own"
         )
@@ -122,7 +123,8 @@ def read_faces(path: str | Path) -> Faces:
         The faces, in the order of the file.
 
     Raises:
-        ValueError: Lines are of another kind (counted), the file is empty, or names are repeated.
+        LikenessError: Lines are of another kind (counted), the file is empty, or names are
+            repeated.
     """
     columns = _columns(path, 3, (0,), (1, 2))
     if columns is not None:
@@ -155,7 +157,7 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
         The score of each face, (F,) float64.
 
     Raises:
-        ValueError: Lines are of another kind, scores are not finite numbers >= 0, a face has two
+        LikenessError: Lines are of another kind, scores are not finite numbers >= 0, a face has two
             scores, or faces have no line. All are counted.
     """
     names: list[str] = []
@@ -196,7 +198,7 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     )
     missing = [name for name in faces.names if nfc(name) not in score_of]
     if missing:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(missing)} of {len(faces.names)} faces have no detector score "
             f"({name_first(missing)}); fetch the file again"
         )
@@ -215,9 +217,9 @@ def read_template_pairs(path: str | Path) -> Trials:
         The trials, with the numbers of the templates as ids.
 
     Raises:
-        ValueError: Lines are not three integers, or labels are not 0 or 1; these are counted within
-            the first block that has any, and the first is named. Or the file is empty, or pairs are
-            listed with both labels; these are counted, and the first is named.
+        LikenessError: Lines are not three integers, or labels are not 0 or 1; these are counted
+            within the first block that has any, and the first is named. Or the file is empty, or
+            pairs are listed with both labels; these are counted, and the first is named.
     """
     keep_freed_memory()
     firsts, seconds, parts = [], [], []
@@ -225,7 +227,7 @@ def read_template_pairs(path: str | Path) -> Trials:
         bad = np.flatnonzero(label > 1)
         if bad.size:
             lines = careful_table(Path(path), text, 3, first_line)[0]
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: {bad.size} labels are neither 0 nor 1 ({at_lines(lines[bad])}); the "
                 "lines must be `template1 template2 label`"
             )
@@ -233,7 +235,9 @@ def read_template_pairs(path: str | Path) -> Trials:
         seconds.append(_short(second))
         parts.append(label.astype(np.bool_))
     if not sum(label.size for label in parts):
-        raise ValueError(f"{path}: the file is empty; expected lines `template1 template2 label`")
+        raise LikenessError(
+            f"{path}: the file is empty; expected lines `template1 template2 label`"
+        )
     names, rows = [], []
     for side in (firsts, seconds):
         column: NDArray[Any] = np.concatenate(side)
@@ -258,8 +262,8 @@ def read_side(path: str | Path) -> Side:
         The templates and their subjects.
 
     Raises:
-        ValueError: Lines are of another kind (counted), a template has two subjects, or the file is
-            empty.
+        LikenessError: Lines are of another kind (counted), a template has two subjects, or the file
+            is empty.
     """
     side = _plain_side(Path(path))
     return _careful_side(path) if side is None else side
@@ -330,7 +334,7 @@ def _careful_side(path: str | Path) -> Side:
             bad.append(line)
     _refuse(path, bad, "`template,subject,...`", len(subject_of))
     if torn:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(torn)} lines give a template another subject than an earlier line "
             f"({at_lines(np.array(torn, dtype=np.int32))})"
         )
@@ -348,12 +352,12 @@ def _is_number(field: str) -> bool:
 def _refuse(path: str | Path, bad: list[int], form: str, good: int) -> None:
     """Raises ValueError for lines that do not have the right form, and for a file without lines."""
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} lines are not {form} "
             f"({at_lines(np.array(bad, dtype=np.int32))}); correct them or fetch the file again"
         )
     if not good:
-        raise ValueError(f"{path}: the file is empty; expected lines {form}")
+        raise LikenessError(f"{path}: the file is empty; expected lines {form}")
 
 
 def _refuse_repeated(path: str | Path, names: list[str]) -> None:
@@ -366,7 +370,7 @@ def _refuse_repeated(path: str | Path, names: list[str]) -> None:
             if key in seen:
                 twice.append(key)
             seen.add(key)
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(twice)} faces are listed twice ({name_first(twice)}); a face belongs to "
             "one template and medium"
         )
@@ -380,7 +384,7 @@ def refuse_torn(path: str | Path, torn: list[str]) -> None:
         torn: The names.
     """
     if torn:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(torn)} faces are listed twice with different values "
             f"({name_first(torn)}); correct them or fetch the file again"
         )
@@ -406,7 +410,7 @@ def _refuse_contradictions(
     enrol, probe = divmod(int(torn[0]), len(names[1]))
     lines = np.flatnonzero((rows[0] == enrol) & (rows[1] == probe))
     other = lines[labels[lines] != labels[lines[0]]][0]
-    raise ValueError(
+    raise LikenessError(
         f"{path}: {torn.size} pairs have both labels (first: {names[0][enrol]} {names[1][probe]}, "
         f"data lines {lines[0] + 1} and {other + 1});"
         " correct them or fetch the file again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from eval.errors import LikenessError
 from eval.types import name_first
 
 
@@ -19,7 +20,7 @@ def labels_of(
         kind: What a label is: "subject" or "label".
 
     Raises:
-        ValueError: Ids have no label. All are counted, the first are named.
+        LikenessError: Ids have no label. All are counted, the first are named.
 
     >>> labels_of("gallery", ["ann/1", "bob/1"])
     ['ann', 'bob']
@@ -27,14 +28,14 @@ def labels_of(
     if mapping is None:
         bare = [name for name in ids if "/" not in name]
         if bare:
-            raise ValueError(
+            raise LikenessError(
                 f"{side}: {len(bare)} of {len(ids)} ids name no {kind} as first path component "
                 f"({name_first(bare)}); give an `id {kind}` list"
             )
         return [name.split("/", 1)[0] for name in ids]
     missing = [name for name in ids if name not in mapping]
     if missing:
-        raise ValueError(
+        raise LikenessError(
             f"{side}: {len(missing)} of {len(ids)} ids have no {kind} ({name_first(missing)}); "
             f"add them to the `id {kind}` list"
         )

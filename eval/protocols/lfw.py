@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import bounded
 from eval.types import Bools, Floats, Ints, SplitScores, Trials, nfc
 from eval.verification import tar_threshold
@@ -78,7 +79,7 @@ def ten_fold_accuracy(
         Mean, standard deviation and thresholds.
 
     Raises:
-        ValueError: Scores are NaN or infinite, a class has no pairs, there are fewer than two
+        LikenessError: Scores are NaN or infinite, a class has no pairs, there are fewer than two
             folds, a fold is empty, or the scores for a grid are not -d.
 
     Example:
@@ -132,7 +133,7 @@ def val_at_far(
         VAL and the FAR that is met.
 
     Raises:
-        ValueError: As for `ten_fold_accuracy`; also where a fold, or the others, lack same or
+        LikenessError: As for `ten_fold_accuracy`; also where a fold, or the others, lack same or
             different pairs.
 
     Example:
@@ -142,7 +143,7 @@ def val_at_far(
     """
     _check_thresholds("val_at_far", thresholds)
     if not 0 <= far <= 1:
-        raise ValueError(f"far = {far}: a false accept rate lies between 0 and 1")
+        raise LikenessError(f"far = {far}: a false accept rate lies between 0 and 1")
     values, labels, fold = _checked(scores, same, folds)
     grid = None
     if thresholds == "grid":
@@ -153,7 +154,7 @@ def val_at_far(
         target, nontarget = values[~test & labels], values[~test & ~labels]
         test_target, test_nontarget = values[test & labels], values[test & ~labels]
         if not all(part.size for part in (target, nontarget, test_target, test_nontarget)):
-            raise ValueError(
+            raise LikenessError(
                 f"val_at_far: fold {number + 1} or the others lack same or different pairs; every "
                 "fold needs both"
             )
@@ -181,8 +182,8 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
         The P trials, with ids NAME/NAME_0001 + suffix, and the fold of each trial (P,), from 0.
 
     Raises:
-        ValueError: The header is damaged, there are fewer or more lines than it says, or lines are
-            of another kind, which are counted.
+        LikenessError: The header is damaged, there are fewer or more lines than it says, or lines
+            are of another kind, which are counted.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -197,7 +198,7 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     lines = _pairs_lines(path)
     num_folds, each = _pairs_header(path, lines)
     if len(lines) - 1 != 2 * num_folds * each:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(lines) - 1} pairs, but the header announces {num_folds} folds of 2 x "
             f"{each}; fetch the file again"
         )
@@ -217,7 +218,7 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
             )
         )
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} lines are not `name i j` or `name1 i name2 j` as their place asks "
             f"(first: line {bad[0]}); correct them"
         )
@@ -233,7 +234,7 @@ def _pairs_lines(path: Path) -> list[str]:
     try:
         lines = nfc(bounded(path, _MAX_BYTES).decode()).splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {error.object[error.start : error.start + 40]!r} is not UTF-8 text; fetch "
             "the file again, or convert it to UTF-8"
         ) from None
@@ -246,7 +247,7 @@ def _pairs_header(path: Path, lines: Sequence[str]) -> tuple[int, int]:
     """The number of folds, and of pairs per class in each, that the first line states."""
     header = lines[0].split() if lines else []
     if len(header) not in (1, 2) or not all(field.isdecimal() and int(field) for field in header):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: line 1 is {' '.join(header)!r}, but must say how many folds and pairs per "
             "class there are, e.g. `10 300`"
         )
@@ -256,7 +257,7 @@ def _pairs_header(path: Path, lines: Sequence[str]) -> tuple[int, int]:
 def _check_thresholds(name: str, thresholds: str) -> None:
     """Raises ValueError for thresholds that the function `name` does not know."""
     if thresholds not in get_args(Thresholds):
-        raise ValueError(
+        raise LikenessError(
             f"{name}: unknown thresholds {thresholds!r}; choose one of "
             f"{', '.join(get_args(Thresholds))}"
         )
@@ -268,30 +269,30 @@ def _checked(
     """The scores, the labels and the fold numbers, checked and converted."""
     values, labels = np.asarray(scores), np.asarray(same)
     if values.ndim != 1 or values.dtype.kind not in "fiu" or labels.shape != values.shape:
-        raise ValueError(
+        raise LikenessError(
             f"lfw: scores {values.dtype} {values.shape} and labels {labels.shape} must both be "
             "(P,), one number and one label per pair"
         )
     if labels.dtype.kind not in "biu" or not np.isin(labels, (0, 1)).all():
-        raise ValueError(
+        raise LikenessError(
             "lfw: labels must be true for same and false for different pairs, but are "
             f"{labels.dtype}"
         )
     values, labels = values.astype(np.float64), labels.astype(np.bool_)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        raise ValueError(
+        raise LikenessError(
             f"lfw: {bad.size} of {values.size} scores are NaN or infinite (first: pair "
             f"{int(bad[0]) + 1}); score these pairs again"
         )
     if labels.all() or not labels.any():
-        raise ValueError(
+        raise LikenessError(
             f"lfw: {np.count_nonzero(labels)} same and {np.count_nonzero(~labels)} different "
             "pairs; accuracy needs both"
         )
     if isinstance(folds, int | np.integer):
         if not 2 <= folds <= values.size:
-            raise ValueError(
+            raise LikenessError(
                 f"lfw: {folds} folds for {values.size} pairs; choose 2 folds at least, and no more "
                 "than pairs"
             )
@@ -300,7 +301,7 @@ def _checked(
     numbers = np.asarray(folds)
     is_number = numbers.shape == values.shape and numbers.dtype.kind in "iu"
     if not is_number or np.unique(numbers).size < 2:
-        raise ValueError(
+        raise LikenessError(
             f"lfw: folds must be ({values.size},) integers of at least two folds, but are "
             f"{numbers.dtype} of shape {numbers.shape}"
         )
@@ -313,7 +314,7 @@ def _negative_distances(values: Floats) -> Floats:
     What rounding puts above 0 (2 cos - 2) would pass the threshold d < 0, which accepts nothing.
     """
     if values.max() > 1e-4 or values.min() < -4 - 1e-4:
-        raise ValueError(
+        raise LikenessError(
             "lfw: thresholds='grid' takes scores -d, d the squared distance of unit vectors in "
             f"[0, 4], but they reach from {values.min():g} to "
             f"{values.max():g}; pass 2 cos - 2 for cosines, or use thresholds='scores'"

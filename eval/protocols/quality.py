@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eval.bootstrap import Bounds
+from eval.errors import LikenessError
 from eval.formats.embeddings import Stored
 from eval.results import Result, with_bounds
 from eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials, name_first
@@ -57,17 +58,17 @@ class Answers(NamedTuple):
 def check_quality(quality: object) -> None:
     """Refuses what is neither "norm" nor a mapping from ids to numbers.
 
-    >>> check_quality("length")
+    >>> check_quality("length")  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
     ...
-    ValueError: quality: 'length' is neither 'norm' nor a mapping from ids to numbers; give one
+    likeness.LikenessError: quality: 'length' is neither 'norm' nor a mapping from ids to numbers
     """
     if quality is None or isinstance(quality, Mapping):
         return
     if isinstance(quality, str) and quality == "norm":
         return
     shown = repr(quality) if isinstance(quality, str | int | float) else type(quality).__name__
-    raise ValueError(
+    raise LikenessError(
         f"quality: {shown} is neither 'norm' nor a mapping from ids to numbers; give one"
     )
 
@@ -80,7 +81,7 @@ def quality_of_queries(queries: Embeddings | Stored, quality: Quality) -> Floats
         quality: "norm", or a number for each id.
 
     Raises:
-        ValueError: Queries have no quality, or one that is no finite number.
+        LikenessError: Queries have no quality, or one that is no finite number.
 
     Example:
         >>> queries = Embeddings(("a", "b"), [[3, 4], [0, 1]])
@@ -90,7 +91,7 @@ def quality_of_queries(queries: Embeddings | Stored, quality: Quality) -> Floats
     if isinstance(quality, Mapping):
         missing = [id for id in queries.ids if id not in quality]
         if missing:
-            raise ValueError(
+            raise LikenessError(
                 f"quality: {len(missing)} of {len(queries.ids)} queries have none "
                 f"({name_first(missing)}); give a number for each"
             )
@@ -126,11 +127,11 @@ def rate_queries(
         right, or all are wrong.
 
     Raises:
-        ValueError: recall@1 was not measured.
+        LikenessError: recall@1 was not measured.
     """
     recall = per_query.get("precision@1", per_query.get("recall@1"))
     if recall is None:
-        raise ValueError(
+        raise LikenessError(
             "quality: recall@1 says which queries are right, and it is not measured; add 1 to ks"
         )
     is_norm = settings.quality == "norm"
@@ -179,7 +180,7 @@ def rate_decisions(
 
     Raises:
         KeyError: Ids have no quality.
-        ValueError: It is not finite.
+        LikenessError: It is not finite.
     """
     values, meaning = trial_quality(trials, quality, "quality")
     threshold = threshold_at_eer(scores.targets, scores.nontargets)

@@ -11,6 +11,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from eval.bootstrap import Bounds, Drawn, Ends, bounds, check_draws
+from eval.errors import LikenessError
 from eval.formats.embeddings import Stored
 from eval.parts import ALONE, Parts
 from eval.progress import step
@@ -71,12 +72,12 @@ class RetrievalSettings:
             wrongly (see `eval.uncertainty`). None leaves them out.
 
     Raises:
-        ValueError: A name is unknown, or a number is outside its range.
+        LikenessError: A name is unknown, or a number is outside its range.
 
     >>> RetrievalSettings(lone="keep")
     Traceback (most recent call last):
     ...
-    ValueError: unknown lone 'keep'; choose one of exclude, zero, error
+    likeness.LikenessError: unknown lone 'keep'; choose one of exclude, zero, error
     """
 
     similarity: str | None = None
@@ -202,7 +203,7 @@ def retrieve(
         search: How the work is done.
 
     Raises:
-        ValueError: Ids have no class, the gallery is of another model, no query has a relevant
+        LikenessError: Ids have no class, the gallery is of another model, no query has a relevant
             item; and as in `eval.retrieval`.
 
     >>> items = Embeddings(("a/1", "a/2", "b/1", "b/2"), [[1, 0], [2, 1], [0, 1], [1, 3]])
@@ -301,11 +302,11 @@ def _gallery_classes(
     """The class of each item of the gallery, None where there is no gallery."""
     if gallery is None:
         if gallery_labels is not None:
-            raise ValueError("gallery labels without a gallery; give its embeddings too")
+            raise LikenessError("gallery labels without a gallery; give its embeddings too")
         return None
     models = [rows.meta.get("model", "") for rows in (queries, gallery)]
     if all(models) and models[0] != models[1]:
-        raise ValueError(
+        raise LikenessError(
             f"the queries and the gallery were made by different models ({models[0][:12]} and "
             f"{models[1][:12]}); embed both with one model"
         )
@@ -316,13 +317,13 @@ def _used(queries: Embeddings | Stored, alone: Bools, settings: RetrievalSetting
     """(Q,) the queries that count. alone: those without a relevant item."""
     if settings.lone == "error" and alone.any():
         first = name_first(queries.ids[i] for i in np.flatnonzero(alone)[:6])
-        raise ValueError(
+        raise LikenessError(
             f"{np.count_nonzero(alone)} of {alone.size} queries have no relevant item ({first}); "
             "remove them or leave lone queries out"
         )
     used: Bools = np.ones_like(alone) if settings.lone == "zero" else ~alone
     if not used.any():
-        raise ValueError(
+        raise LikenessError(
             f"none of the {alone.size} queries has a relevant item; classes need at least two "
             "items, or a gallery that holds them"
         )

@@ -12,6 +12,7 @@ import numpy as np
 
 from eval import groups
 from eval.bootstrap import Drawn, Resamples, drawn_from
+from eval.errors import LikenessError
 from eval.formats.subjects import subjects_of
 from eval.progress import step
 from eval.protocols.quality import rate_decisions
@@ -76,17 +77,19 @@ def labelled(
         unlabelled: What the error says of trials without labels.
 
     Raises:
-        ValueError: The trials have no labels, or labels of one kind only.
+        LikenessError: The trials have no labels, or labels of one kind only.
 
     >>> trials = Trials(("a", "b"), ("a", "b"), [0, 1], [0, 1], [True, True])
     >>> values = np.array([0.9, 0.8])
-    >>> labelled("x.txt", trials, values, unlabelled="none")  # doctest: +ELLIPSIS
+    >>> labelled("x.txt", trials, values, unlabelled="none")  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
     ...
-    ValueError: x.txt: all 2 trials are target trials; verification metrics need at least one of ...
+    likeness.LikenessError: x.txt: all 2 trials are target trials; verification metrics need at
+    least one of
+        ...
     """
     if trials.target is None:
-        raise ValueError(unlabelled)
+        raise LikenessError(unlabelled)
     refuse_one_kind(name, trials.target)
     return trials, Scores(values, trials.target)
 
@@ -95,11 +98,11 @@ def refuse_one_kind(name: str, target: Bools) -> None:
     """Refuse trials (P,) that are all targets, or all nontargets.
 
     Raises:
-        ValueError: They are.
+        LikenessError: They are.
     """
     if target.all() or not target.any():
         kind = "target" if target.any() else "nontarget"
-        raise ValueError(
+        raise LikenessError(
             f"{name}: all {target.size} trials are {kind} trials; verification metrics need at "
             "least one of each kind"
         )
@@ -128,7 +131,7 @@ def evaluate_together(
             decided wrongly is then measured as well, see `eval.uncertainty`.
 
     Raises:
-        ValueError: Groups are asked for where no subjects are known; and as `subjects_of`,
+        LikenessError: Groups are asked for where no subjects are known; and as `subjects_of`,
             `evaluate` and `eval.groups.sides_of`.
 
     >>> trials = Trials(("a/1", "b/1"), ("a/2", "b/2"), [0, 0, 1, 1], [0, 1, 0, 1], [1, 0, 0, 1])
@@ -185,7 +188,7 @@ def _grouped(
     subject_of: Mapping[str, str],
 ) -> groups.Grouped:
     if subjects is None:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: groups are compared by their subjects, and the ids do not name them; give an "
             "`id subject` list with --subjects"
         )

@@ -24,6 +24,7 @@ from eval.bootstrap import (
     check_draws,
     num_subjects,
 )
+from eval.errors import LikenessError
 from eval.results import Result, as_html, table, with_bounds
 from eval.types import Floats, Scores, check_choice, check_numbers
 from eval.verification import (
@@ -76,12 +77,12 @@ class VerificationSettings:
         seed: Of the draws.
 
     Raises:
-        ValueError: A rule is unknown, or a number is outside its range.
+        LikenessError: A rule is unknown, or a number is outside its range.
 
     >>> VerificationSettings(tar_rule="loose")
     Traceback (most recent call last):
     ...
-    ValueError: unknown tar_rule 'loose'; choose one of strict, nearest, interpolated
+    likeness.LikenessError: unknown tar_rule 'loose'; choose one of strict, nearest, interpolated
     """
 
     p_targets: Sequence[float] = (0.01, 0.05)
@@ -101,7 +102,7 @@ class VerificationSettings:
         for name in ("c_miss", "c_fa", "level"):
             check_numbers(name, [getattr(self, name)])
         if not isinstance(self.llr, bool):
-            raise ValueError(f"llr: {self.llr!r} must be True or False")
+            raise LikenessError(f"llr: {self.llr!r} must be True or False")
         object.__setattr__(self, "p_targets", tuple(self.p_targets))
         object.__setattr__(self, "fars", tuple(self.fars))
         check_choice("eer_method", self.eer_method, get_args(EerMethod))
@@ -170,10 +171,10 @@ class Evaluated:
             The threshold; infinity where every trial has to be rejected.
 
         Raises:
-            ValueError: Both are given, or one is outside 0 to 1.
+            LikenessError: Both are given, or one is outside 0 to 1.
         """
         if far is not None and p_target is not None:
-            raise ValueError(
+            raise LikenessError(
                 f"far {far} and p_target {p_target} each set a threshold; give one of them"
             )
         target, nontarget = self.scores.targets, self.scores.nontargets
@@ -223,7 +224,7 @@ def evaluate(
         The results. Cllr and the actual DCF have no interval.
 
     Raises:
-        ValueError: As in `eval.verification` and `eval.bootstrap`.
+        LikenessError: As in `eval.verification` and `eval.bootstrap`.
 
     >>> scores = Scores([3, 2, 1, 0, -1, -2], [True, True, False, True, False, False])
     >>> evaluated = evaluate(scores, VerificationSettings(num_resamples=0))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import as_stored, text_lines
 from eval.types import Floats, name_first, nfc
 
@@ -148,7 +149,7 @@ def media_of_folder_or_list(source: Path) -> Media:
             its paths begin at its folder.
 
     Raises:
-        ValueError: the list has other lines; all are counted, the first is named.
+        LikenessError: the list has other lines; all are counted, the first is named.
     """
     if source.is_dir():
         return Media(_Below(source))
@@ -162,7 +163,7 @@ def media_of_folder_or_list(source: Path) -> Media:
             continue
         paths[nfc(fields[0])] = source.parent / fields[min(1, len(fields) - 1)]
     if wrong:
-        raise ValueError(
+        raise LikenessError(
             f"{source}: {len(wrong)} lines are neither `path` nor `id path [label]` "
             f"({name_first(wrong)}); --media takes a folder or such a list"
         )
@@ -194,7 +195,7 @@ def thumbnail(source: Path | Pixels) -> bytes:
     Images up to 64 pixels a side become a PNG, which keeps their few pixels as they are.
 
     Raises:
-        ValueError: it is no image of a known format, has over 67 megapixels or 256 MiB, or is
+        LikenessError: it is no image of a known format, has over 67 megapixels or 256 MiB, or is
             truncated or damaged; or it is an array that is not uint8 (H, W) or (H, W, 3).
     """
     from PIL import Image, ImageOps
@@ -205,19 +206,19 @@ def thumbnail(source: Path | Pixels) -> bytes:
             or source.shape[2:] not in ((), (3,))
             or not 0 < source.size <= 3 * MAX_PIXELS
         ):
-            raise ValueError(
+            raise LikenessError(
                 f"image: {source.dtype} of shape {source.shape}; give uint8 pixels (H, W) or (H, "
                 "W, 3)"
             )
         return _encoded(Image.fromarray(source))
     if source.stat().st_size > MAX_BYTES or not source.is_file():
-        raise ValueError(f"{source.name}: no file, or over {MAX_BYTES} bytes")
+        raise LikenessError(f"{source.name}: no file, or over {MAX_BYTES} bytes")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Pillow warns of is refused here
             with Image.open(source, formats=FORMATS) as image:
                 if not 1 <= image.width * image.height <= MAX_PIXELS:
-                    raise ValueError(
+                    raise LikenessError(
                         f"{image.width} x {image.height} pixels, over {MAX_PIXELS} in all"
                     )
                 # A large JPEG is decoded at an eighth of its size.
@@ -226,7 +227,7 @@ def thumbnail(source: Path | Pixels) -> bytes:
     except Exception as error:
         # Pillow's decoders raise OSError, SyntaxError, struct.error, EOFError, IndexError and more
         # for damaged files.
-        raise ValueError(f"{source.name}: {error or type(error).__name__}") from error
+        raise LikenessError(f"{source.name}: {error or type(error).__name__}") from error
 
 
 def _encoded(image: Any) -> bytes:
@@ -270,19 +271,20 @@ def read_sound(source: Path | Stretch) -> Heard:
     The channels are averaged, and NaN becomes silence.
 
     Raises:
-        ValueError: the file cannot be decoded, its rate is outside 1 to 768 kHz, it or its stretch
-            is empty, or it has so many channels that 10 seconds are over 16.8 million values.
+        LikenessError: the file cannot be decoded, its rate is outside 1 to 768 kHz, it or its
+            stretch is empty, or it has so many channels that 10 seconds are over 16.8 million
+            values.
     """
     import soundfile
 
     path, start, end = source if isinstance(source, Stretch) else (source, 0.0, np.inf)
     if not path.is_file():
-        raise ValueError(f"{path.name}: no file")
+        raise LikenessError(f"{path.name}: no file")
     try:
         with soundfile.SoundFile(path) as file:
             rate, channels, frames = file.samplerate, file.channels, file.frames
             if not 1_000 <= rate <= 768_000 or SECONDS * rate * channels > MAX_VALUES:
-                raise ValueError(f"{channels} channels at {rate} Hz")
+                raise LikenessError(f"{channels} channels at {rate} Hz")
             # Times may be beyond all numbers of samples, so that they are bounded before rounding.
             first = round(min(max(start * rate, 0), frames))
             last = round(min(end * rate, frames))
@@ -292,7 +294,7 @@ def read_sound(source: Path | Stretch) -> Heard:
             num = int(SECONDS * rate) if last == frames else min(int(SECONDS * rate), last - first)
             raw = file.read(max(num, 0), dtype="float32", always_2d=True)
         if not raw.size:
-            raise ValueError("0 samples")
+            raise LikenessError("0 samples")
         seconds = max(last - first, len(raw)) / rate
         wave: Floats = np.nan_to_num(
             raw.mean(axis=1, dtype=np.float64), nan=0.0, posinf=1.0, neginf=-1.0
@@ -304,7 +306,7 @@ def read_sound(source: Path | Stretch) -> Heard:
             ratio = Fraction(RATE_HZ, rate).limit_denominator(1_000)
             wave, rate = resample_poly(wave, ratio.numerator, ratio.denominator), RATE_HZ
     except (RuntimeError, ValueError, TypeError) as error:  # soundfile's errors are RuntimeErrors
-        raise ValueError(f"{path.name}: {error}") from error
+        raise LikenessError(f"{path.name}: {error}") from error
     return Heard(wave.clip(-1, 1), rate, seconds)
 
 

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from numpy.typing import ArrayLike
 
 from eval.classification import auroc, equal_mass
+from eval.errors import LikenessError
 from eval.reports.blocks import block, prose
 from eval.reports.drawing import COLOURS, GREY, columns, drawn, plot, style_of
 from eval.reports.media import Media
@@ -41,7 +42,7 @@ def norm_grid(ids: Sequence[str], norms: ArrayLike, media: Media, *, num: int = 
         HTML.
 
     Raises:
-        ValueError: the shapes differ, there are no items, or a norm is NaN or infinite.
+        LikenessError: the shapes differ, there are no items, or a norm is NaN or infinite.
     """
     values = _finite("norms", norms, len(ids))
     num = max(1, min(num, len(ids) // 2))
@@ -76,13 +77,13 @@ def norms_by_correct(norms: ArrayLike, correct: ArrayLike, *, num_bins: int = 10
         HTML.
 
     Raises:
-        ValueError: the shapes differ, there are no items, a norm is NaN or infinite, or `correct`
-            is no array of booleans.
+        LikenessError: the shapes differ, there are no items, a norm is NaN or infinite, or
+            `correct` is no array of booleans.
     """
     right = np.asarray(correct)
     values = _finite("norms", norms, right.size)
     if right.dtype.kind not in "biu" or not np.isin(right, (0, 1)).all():
-        raise ValueError(
+        raise LikenessError(
             f"correct: {right.dtype} of shape {right.shape}; give one boolean for each of the "
             f"{values.size} norms"
         )
@@ -160,7 +161,7 @@ def _finite(name: str, values: ArrayLike, size: int) -> Floats:
     numbers = np.asarray(values, dtype=np.float64)
     bad = np.count_nonzero(~np.isfinite(numbers))
     if numbers.shape != (size,) or not size or bad:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: expected ({size},) finite numbers, at least 1, but {bad} of shape "
             f"{numbers.shape} are NaN or infinite"
         )

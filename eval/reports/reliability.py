@@ -139,7 +139,7 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, *, num_bins: int = 15
         HTML.
 
     Raises:
-        ValueError: as eval.classification.ece.
+        LikenessError: as eval.classification.ece.
     """
     values, right = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     error = ece(values, right, num_bins=num_bins)

@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike
 
+from eval.errors import LikenessError
 from eval.reports.blocks import block
 from eval.reports.drawing import GREY, columns, drawn, legend, plot, shortened
 from eval.reports.points import DISC, NUM_NAMED, bare, chosen, looks, unit
@@ -36,10 +37,10 @@ def space_3d(
         HTML.
 
     Raises:
-        ValueError: the embeddings have not 3 dimensions.
+        LikenessError: the embeddings have not 3 dimensions.
     """
     if embeddings.matrix.shape[1] != 3:
-        raise ValueError(
+        raise LikenessError(
             f"space_3d: embeddings of {embeddings.matrix.shape[1]} dimensions; this plot is of 3, "
             "embedding_map is of any number"
         )

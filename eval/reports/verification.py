@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 from eval.groups import Grouped
@@ -151,8 +152,8 @@ def html(
         num_hardest: trials at each end.
 
     Raises:
-        ValueError: the systems of the results, scores, trials and embeddings are not the same, or
-            the trials and scores of a system are not equally many.
+        LikenessError: the systems of the results, scores, trials and embeddings are not the same,
+            or the trials and scores of a system are not equally many.
         KeyError: items of the trials have no embedding.
     """
     seen = evidence or Evidence()
@@ -254,14 +255,14 @@ def _check(systems: Sequence[str], scores: Mapping[str, Scores], seen: Evidence)
         or not set(seen.trials) <= set(systems)
         or not set(seen.embeddings) <= set(seen.trials)
     ):
-        raise ValueError(
+        raise LikenessError(
             f"report: results of {sorted(systems)}, scores of {sorted(scores)}, trials of "
             f"{sorted(seen.trials)}, embeddings of {sorted(seen.embeddings)}; "
             "give the same systems everywhere"
         )
     for name, trials in seen.trials.items():
         if len(trials) != scores[name].values.size:
-            raise ValueError(
+            raise LikenessError(
                 f"report: {name} has {len(trials)} trials and {scores[name].values.size} scores; "
                 "they must pair up"
             )

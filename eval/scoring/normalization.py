@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.progress import report
 from eval.similarity import matrix
 from eval.types import Floats, Floats32
@@ -58,7 +59,7 @@ def cohort_statistics(
 
     as_probe: the rows stand on the probe side, which only matters for a similarity that is not
     symmetric (vmf_kl).
-    ValueError: fewer than two cohort members, top_n not in 2 ... C, NaN, D differs, unknown
+    LikenessError: fewer than two cohort members, top_n not in 2 ... C, NaN, D differs, unknown
     similarity.
     """
     rows, others = _finite("embeddings", embeddings), _finite("cohort", cohort)
@@ -89,12 +90,12 @@ def check_cohort(size: int, top_n: int | None) -> None:
     for; None stands for all of them.
     """
     if size < 2:
-        raise ValueError(
+        raise LikenessError(
             f"score normalisation: a cohort of {size} has no spread; give at least two embeddings "
             "of other subjects"
         )
     if top_n is not None and not 2 <= top_n <= size:
-        raise ValueError(
+        raise LikenessError(
             f"score normalisation: top_n = {top_n}, but must be 2 to {size}, the size of the "
             "cohort; lower top_n or enlarge the cohort"
         )
@@ -211,8 +212,8 @@ def as_norm(
         The normalised scores, float64 in the shape of `scores`.
 
     Raises:
-        ValueError: Shapes do not fit, numbers are NaN, the cohort is smaller than top_n, top_n is
-            below 2, or all embeddings of a side score the cohort alike.
+        LikenessError: Shapes do not fit, numbers are NaN, the cohort is smaller than top_n, top_n
+            is below 2, or all embeddings of a side score the cohort alike.
 
     >>> cohort = [[1.0], [2.0], [0.0], [-9.0]]  # highest scores of enrol: 6, 3; of probe: 2, 1
     >>> as_norm([3.0], [[3.0]], [[1.0]], cohort, top_n=2, similarity="dot").tolist()
@@ -232,14 +233,14 @@ def subtract_mean(embeddings: ArrayLike, cohort: ArrayLike) -> Floats32:
         (N, D) float32.
 
     Raises:
-        ValueError: The shapes do not fit, or numbers are NaN or infinite.
+        LikenessError: The shapes do not fit, or numbers are NaN or infinite.
 
     >>> subtract_mean([[1.0, 2.0]], [[0.0, 1.0], [2.0, 1.0]]).tolist()
     [[0.0, 1.0]]
     """
     rows, others = _finite("embeddings", embeddings), _finite("cohort", cohort)
     if rows.shape[1] != others.shape[1] or not len(others):
-        raise ValueError(
+        raise LikenessError(
             f"subtract_mean: shapes {rows.shape} and {others.shape} must be (N, D) and (C >= 1, D) "
             "with one D"
         )
@@ -255,7 +256,7 @@ def _half(
 ) -> Floats:
     flat = int(np.count_nonzero(statistics.std == 0))
     if flat and flat == statistics.std.size:
-        raise ValueError(
+        raise LikenessError(
             f"score normalisation: each of the {flat} {side} embeddings scores the whole cohort "
             "alike; are the cohort's or these embeddings constant?"
         )
@@ -277,7 +278,7 @@ def _scores(scores: ArrayLike) -> Floats:
     values = np.asarray(scores, dtype=np.float64)
     bad = np.count_nonzero(~np.isfinite(values))
     if bad or values.ndim not in (1, 2):
-        raise ValueError(
+        raise LikenessError(
             f"score normalisation: scores must be (P,) or (N, M) and finite, but {bad} of shape "
             f"{values.shape} are NaN or infinite"
         )
@@ -290,7 +291,7 @@ def _index(
     """Where each score's statistics are."""
     if index is None:
         if scores.shape[axis if scores.ndim == 2 else 0] != count:
-            raise ValueError(
+            raise LikenessError(
                 f"score normalisation: scores of shape {scores.shape} do not fit {count} "
                 f"embeddings; with fewer embeddings than trials give {name}"
             )
@@ -304,7 +305,7 @@ def _index(
         or at.dtype.kind not in "iu"
         or (at.size and (at.min() < 0 or at.max() >= count))
     ):
-        raise ValueError(
+        raise LikenessError(
             f"score normalisation: {name} must be {scores.shape} integers from 0 to {count - 1}, "
             f"but got {at.dtype} of shape {at.shape}"
         )
@@ -316,12 +317,12 @@ def _finite(name: str, rows: ArrayLike) -> NDArray[np.floating]:
     if values.dtype.kind != "f":
         values = values.astype(np.float64)
     if values.ndim != 2:
-        raise ValueError(
+        raise LikenessError(
             f"score normalisation: {name} must be (N, D), but got shape {values.shape}"
         )
     bad = np.count_nonzero(~np.isfinite(values).all(axis=1))
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"score normalisation: {bad} of {len(values)} {name} rows hold NaN or infinity; "
             "extract them again or remove them"
         )

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from eval.calibration import Calibration
+from eval.errors import LikenessError
 from eval.formats.files import bounded
 from eval.formats.provenance import sha256
 from eval.formats.writing import atomic_path
@@ -70,17 +71,19 @@ def origin_from(value: object) -> Origin:
     """The origin in an object of JSON.
 
     Raises:
-        ValueError: It is none.
+        LikenessError: It is none.
     """
     if not isinstance(value, dict):
-        raise ValueError("the origin of the scores is no object")
+        raise LikenessError("the origin of the scores is no object")
     texts = {name: value.get(name) for name in ("system", "calibration", "trials")}
     meta = value.get("meta")
     if not isinstance(meta, dict) or len(meta) > MAX_ENTRIES:
-        raise ValueError(f"the origin's meta is no object of at most {MAX_ENTRIES} texts")
+        raise LikenessError(f"the origin's meta is no object of at most {MAX_ENTRIES} texts")
     for name, text in (*texts.items(), *meta.items(), *((key, key) for key in meta)):
         if not isinstance(text, str) or len(text) > MAX_TEXT:
-            raise ValueError(f"the origin's {name[:40]!r} is no text of at most {MAX_TEXT} signs")
+            raise LikenessError(
+                f"the origin's {name[:40]!r} is no text of at most {MAX_TEXT} signs"
+            )
     return Origin(meta=meta, **texts)  # type: ignore[arg-type]  # they were just checked
 
 
@@ -131,7 +134,7 @@ def read_origin(scores: str | Path) -> Origin | None:
         scores, as after the score file was replaced or edited.
 
     Raises:
-        ValueError: The file beside the scores is damaged.
+        LikenessError: The file beside the scores is damaged.
     """
     path = origin_path(scores)
     if not path.is_file():
@@ -139,10 +142,10 @@ def read_origin(scores: str | Path) -> Origin | None:
     try:
         value = json.loads(bounded(path, _MAX_BYTES).decode())
         if not isinstance(value, dict) or value.get("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT!r}")
+            raise LikenessError(f"its format is not {FORMAT!r}")
         origin = origin_from(value)
     except (ValueError, RecursionError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path} is damaged ({error}); remove it, or score the trials again"
         ) from None
     return origin if value.get("scores_sha256") == sha256(Path(scores)) else None

@@ -28,6 +28,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path, bounded
 from eval.progress import tracked
 from eval.similarity import pairs
@@ -64,7 +65,7 @@ class Plda:
 
     def __post_init__(self) -> None:
         if self.scoring_length not in SCORING_LENGTHS:
-            raise ValueError(
+            raise LikenessError(
                 f"plda: scoring_length is {self.scoring_length!r}; choose one of "
                 f"{', '.join(SCORING_LENGTHS)}"
             )
@@ -77,7 +78,7 @@ class Plda:
         """
         rows = np.asarray(embeddings, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.mean):
-            raise ValueError(
+            raise LikenessError(
                 f"plda: fitted for {len(self.mean)} dims, but the embeddings are {rows.shape}; fit "
                 "it on embeddings of the same model"
             )
@@ -133,7 +134,7 @@ def load_plda(path: str | Path) -> Plda:
         fields = json.loads(bounded(path, _MAX_BYTES).decode())
         written = fields.pop("format", None) if isinstance(fields, dict) else None
         if written not in (FORMAT, _BEFORE) or ("scoring_length" in fields) != (written == FORMAT):
-            raise ValueError(f"its format is neither {FORMAT!r} nor {_BEFORE!r}")
+            raise LikenessError(f"its format is neither {FORMAT!r} nor {_BEFORE!r}")
         arrays = {name: np.array(fields.pop(name), dtype=np.float64) for name in _SHAPES}
         plda = Plda(**arrays, **fields)  # type: ignore[arg-type]
         dims, kept = len(plda.mean), len(plda.psi)
@@ -144,16 +145,16 @@ def load_plda(path: str | Path) -> Plda:
             (kept, kept),
             (kept,),
         ] or not kept:
-            raise ValueError(
+            raise LikenessError(
                 "its arrays are "
                 + ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
             )
         if not all(np.isfinite(array).all() for array in arrays.values()) or (plda.psi < 0).any():
-            raise ValueError("its numbers are not finite, or a variance is negative")
+            raise LikenessError("its numbers are not finite, or a variance is negative")
         if not isinstance(plda.length_norm, bool) or not isinstance(plda.model, str):
-            raise ValueError("length_norm must be true or false, and model a text")
+            raise LikenessError("length_norm must be true or false, and model a text")
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: not a PLDA file ({error}); fit one with `likeness plda`"
         ) from None
     return plda
@@ -164,19 +165,19 @@ def _check_fit(rows: Floats, num: int, lda_dim: int, iterations: int) -> None:
     dims = rows.shape[1]
     kept = lda_dim or dims
     if num < 2 or len(rows) == num:
-        raise ValueError(
+        raise LikenessError(
             f"plda: {len(rows)} items of {num} classes; at least two classes, and classes of "
             "several items, are needed"
         )
     if not 0 < kept <= dims or (lda_dim and lda_dim > num - 1):
-        raise ValueError(
+        raise LikenessError(
             f"plda: lda_dim is {lda_dim}; 0 (none) to {min(dims, num - 1)} are allowed for {dims} "
             f"dims and {num} classes"
         )
     if iterations < 1:
-        raise ValueError(f"plda: {iterations} iterations; 1 or more are needed, e.g. 10")
+        raise LikenessError(f"plda: {iterations} iterations; 1 or more are needed, e.g. 10")
     if len(rows) - num < dims:  # also with LDA, whose scatter within classes is (D, D)
-        raise ValueError(
+        raise LikenessError(
             f"plda: {len(rows)} items of {num} classes do not determine the covariance within "
             f"classes of {dims} dims, which takes {num + dims} items of so"
             f" many classes, with LDA too; add {num + dims - len(rows)} items to them, or score by "
@@ -198,13 +199,14 @@ def fit_plda(
     no LDA (K = D). iterations: of EM (Kaldi's default is 10). scoring_length: a name of
     SCORING_LENGTHS; the fit does not depend on it.
 
-    ValueError: shapes, NaN, fewer than two classes, nobody with two items, lda_dim over D or C - 1,
+    LikenessError: shapes, NaN, fewer than two classes, nobody with two items, lda_dim over D or C -
+        1,
     or fewer than D items beyond one for each class: the covariance within classes, which LDA
     inverts before it leaves K dims, would not be determined.
     """
     rows = np.asarray(embeddings, dtype=np.float64)
     if rows.ndim != 2 or len(rows) != len(labels) or not np.isfinite(rows).all():
-        raise ValueError(
+        raise LikenessError(
             f"plda: embeddings {rows.shape} and {len(labels)} labels; (N, D) finite numbers with "
             "one label each are needed"
         )

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from eval.calibration import Calibration, fit_calibration
+from eval.errors import LikenessError
 from eval.formats.trials import write_scores
 from eval.scoring import normalization
 from eval.scoring.origin import Origin, digest_of, write_origin
@@ -85,14 +86,14 @@ class Scoring:
         durations: The seconds of each item, for the quality measure `log_duration`.
 
     Raises:
-        ValueError: A name is unknown, or two fields contradict each other, or a field would change
-            nothing.
+        LikenessError: A name is unknown, or two fields contradict each other, or a field would
+            change nothing.
         KeyError: Ids of the cohort have no subject. All are counted, the first are named.
 
     >>> Scoring(similarity="cosine", norm="q")
     Traceback (most recent call last):
     ...
-    ValueError: unknown norm 'q'; choose one of as, s, z, t
+    likeness.LikenessError: unknown norm 'q'; choose one of as, s, z, t
     """
 
     similarity: str | None = None
@@ -111,7 +112,7 @@ class Scoring:
         for name, (kind, reader) in _READERS.items():
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
-                raise ValueError(
+                raise LikenessError(
                     f"{name} is of type {type(value).__name__}, but {kind.__name__} is needed; a "
                     f"file of it is read by {reader}"
                 )
@@ -130,12 +131,12 @@ class Scoring:
 
     def _check_plda(self) -> None:
         if self.plda is None and self.scoring_length:
-            raise ValueError(
+            raise LikenessError(
                 f"scoring_length {self.scoring_length!r} without a PLDA would change nothing; give "
                 "plda too, or leave it out"
             )
         if self.plda is not None and (self.similarity or self.cohort is not None):
-            raise ValueError(
+            raise LikenessError(
                 "plda is a similarity of its own, which is not normalised: leave out "
                 f"{'similarity' if self.similarity else 'cohort'}"
             )
@@ -145,7 +146,7 @@ class Scoring:
     def _check_cohort(self) -> None:
         if self.cohort is None:
             if self.cohort_subjects is not None:
-                raise ValueError(
+                raise LikenessError(
                     "cohort_subjects without a cohort would change nothing; give cohort too, or "
                     "leave it out"
                 )
@@ -253,7 +254,7 @@ class Scored:
             path: The file; one that ends in .gz is compressed.
 
         Raises:
-            ValueError: An id holds white space or another character that no list can hold.
+            LikenessError: An id holds white space or another character that no list can hold.
         """
         write_scores(path, self.trials, self.values)
         if self.origin is not None:
@@ -264,10 +265,10 @@ class Scored:
         """The scores with the labels of the list, as the metrics take them.
 
         Raises:
-            ValueError: The list has no labels.
+            LikenessError: The list has no labels.
         """
         if self.trials.target is None:
-            raise ValueError(
+            raise LikenessError(
                 f"the list of {len(self)} trials has no labels, which metrics need; give a list "
                 "with labels"
             )
@@ -297,7 +298,7 @@ def score(
 
     Raises:
         KeyError: Ids have no embedding, no model or no duration. All are counted, the first named.
-        ValueError: The embeddings, the cohort and the mean differ in D, the calibration is of
+        LikenessError: The embeddings, the cohort and the mean differ in D, the calibration is of
             another system, or the cohort or the durations that it needs are missing.
 
     Warns:
@@ -312,7 +313,7 @@ def score(
     calibration = scoring.calibration
     system = scoring.system(embeddings.meta, of_models=models is not None)
     if calibration is not None and calibration.system and calibration.system != system:
-        raise ValueError(
+        raise LikenessError(
             f"the calibration was fitted for [{calibration.system}], but these scores are "
             f"[{system}]; fit one for this system"
         )
@@ -350,7 +351,7 @@ def calibrate(
         p_target: The prior of a target trial at which the calibration is to be good.
 
     Raises:
-        ValueError: The trials have no labels, `scoring` has a calibration already, a measure is
+        LikenessError: The trials have no labels, `scoring` has a calibration already, a measure is
             unknown or lacks its cohort or durations; and as `calibration.fit_calibration`.
         KeyError: As `score`.
 
@@ -366,16 +367,16 @@ def calibrate(
     """
     unknown = [name for name in quality if name not in QUALITY]
     if unknown:
-        raise ValueError(
+        raise LikenessError(
             f"unknown quality measures {name_first(unknown)}; choose from {', '.join(QUALITY)}"
         )
     if scoring.calibration is not None:
-        raise ValueError(
+        raise LikenessError(
             "the scoring has a calibration already, and a calibration is fitted on scores without; "
             "leave calibration out"
         )
     if trials.target is None:
-        raise ValueError(
+        raise LikenessError(
             f"the list of {len(trials)} trials has no labels; a calibration is fitted on a "
             "labelled list"
         )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.calibration import Calibration, by_side, log_measure
+from eval.errors import LikenessError
 from eval.scoring import normalization, templates
 from eval.similarity import refuse_missing, warn_of_zeros
 from eval.types import Embeddings, Floats, Floats32, Trials, name_first, nfc
@@ -73,7 +74,7 @@ def sides_of(
 
     Raises:
         KeyError: Ids have no embedding or no model. All are counted, the first are named.
-        ValueError: The embeddings differ in D.
+        LikenessError: The embeddings differ in D.
 
     Warns:
         UserWarning: The cohort has ids of the trials, or embeddings are zero vectors.
@@ -176,7 +177,7 @@ def measures_of(calibration: Calibration) -> list[str]:
     """The measures that a calibration was fitted with.
 
     Raises:
-        ValueError: It was fitted with other measures than those of `QUALITY`.
+        LikenessError: It was fitted with other measures than those of `QUALITY`.
     """
     return measures_of_names(calibration.names)
 
@@ -185,14 +186,14 @@ def measures_of_names(names: Sequence[str]) -> list[str]:
     """The measures whose columns have these names.
 
     Raises:
-        ValueError: These are no columns of measures of `QUALITY`.
+        LikenessError: These are no columns of measures of `QUALITY`.
 
     >>> measures_of_names(["log_norm_low", "log_norm_high"])
     ['log_norm']
     """
     measures = list(dict.fromkeys(name.rpartition("_")[0] for name in names))
     if column_names(measures) != tuple(names) or not set(measures) <= set(QUALITY):
-        raise ValueError(
+        raise LikenessError(
             f"calibration: its quality measures are {', '.join(names)}; score can work "
             f"out {', '.join(QUALITY)}, low and high"
         )
@@ -220,7 +221,7 @@ def quality_of(
         (P, 2 K): the lower and the higher value of each measure.
 
     Raises:
-        ValueError: The cohort or the durations that a measure needs are missing.
+        LikenessError: The cohort or the durations that a measure needs are missing.
         KeyError: Items have no duration. All are counted, the first are named.
     """
     columns = []
@@ -231,7 +232,7 @@ def quality_of(
         elif measure == "log_duration":
             enrol, probe = _log_durations(sides, durations)
         elif sides.cohort is None:
-            raise ValueError("the quality measure cohort_mean needs a cohort; give one")
+            raise LikenessError("the quality measure cohort_mean needs a cohort; give one")
         else:
             enrol, probe = (
                 normalization.cohort_mean(rows, sides.cohort, top_n=top_n, similarity=similarity)
@@ -244,7 +245,7 @@ def quality_of(
 def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple[Floats, Floats]:
     """(N,) and (M,) logarithms of the seconds of each side."""
     if durations is None:
-        raise ValueError(
+        raise LikenessError(
             "the quality measure log_duration needs durations, the seconds of each item; give them"
         )
     items = [(name,) if sides.models is None else sides.models[name] for name in sides.enrol.ids]

@@ -32,6 +32,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import at_lines, text_lines
 from eval.memory import keep_freed_memory
 from eval.similarity import refuse_missing
@@ -63,7 +64,7 @@ def pool(
     0 of the rows (detector scores, durations). keep_norm=False scales every row to length 1 first.
     normalize=True scales the templates to length 1 (a zero one stays zero). Sums are float64;
     memory: the result and about 100 MB. The meta goes on.
-    ValueError: lengths that differ, unknown method, negative or non-finite weights, ijb without
+    LikenessError: lengths that differ, unknown method, negative or non-finite weights, ijb without
     media. KeyError: items without embedding, all counted.
 
     >>> faces = Embeddings(("a", "b", "c"), np.array([[2.0, 0.0], [0.0, 2.0], [0.0, 4.0]]))
@@ -72,7 +73,7 @@ def pool(
     """
     check_choice("method", method, get_args(Method))
     if method == "norm_weighted" and not keep_norm:
-        raise ValueError(
+        raise LikenessError(
             "pool: norm_weighted weights by the norm, so keep_norm=False contradicts it; use mean"
         )
     rows = _rows(embeddings, items)
@@ -94,7 +95,7 @@ def _factors(
     """(R,) the weight of each row in its template. template: (R,) numbers."""
     factor = np.ones(template.size) if weights is None else np.asarray(weights, dtype=np.float64)
     if factor.shape != template.shape or not (np.isfinite(factor) & (factor >= 0)).all():
-        raise ValueError(
+        raise LikenessError(
             f"pool: weights must be {template.size} finite numbers >= 0, but got shape "
             f"{factor.shape}"
         )
@@ -102,7 +103,7 @@ def _factors(
         factor = factor / np.bincount(template)[template]
     elif method in ("ijb", "ijb_mean"):
         if media_of is None:
-            raise ValueError(
+            raise LikenessError(
                 f"pool: method {method!r} averages over each medium first and needs media_of"
             )
         _, media = _numbered("media_of", media_of, template.size)
@@ -160,7 +161,7 @@ def _rows(embeddings: Embeddings, items: ArrayLike | None) -> NDArray[Any]:
     ):
         return named
     if named.ndim != 1 or named.dtype.kind not in "UTO":
-        raise ValueError(
+        raise LikenessError(
             f"pool: items must be (R,) ids, or row numbers from 0 to {len(embeddings.ids) - 1}, "
             f"but got {named.dtype} of shape {named.shape}"
         )
@@ -171,7 +172,7 @@ def _numbered(name: str, labels: ArrayLike, count: int) -> tuple[tuple[str, ...]
     """The distinct labels as text by first occurrence, and (R,) their numbers."""
     named = np.asarray(labels)
     if named.shape != (count,) or (count and named.dtype.kind not in "iuUTO"):
-        raise ValueError(
+        raise LikenessError(
             f"pool: {name} must be ({count},) texts or integers, one per item, but got "
             f"{named.dtype} of shape {named.shape}"
         )
@@ -218,13 +219,13 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
     ):
         del fields[0]
     if not fields:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: the file is empty or has only comments; expected lines `model item item ...` "
             "or `model item`"
         )
     bare = [number for number, line in fields if len(line) < 2 or not all(line)]
     if bare:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bare)} models have no item or an empty one "
             f"({at_lines(np.array(bare, dtype=np.int32))}); list their items"
         )
@@ -237,7 +238,7 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
         if len(known) != before + len(listed):
             twice.append(number)
     if twice:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(twice)} lines list an item twice for one model "
             f"({at_lines(np.array(twice, dtype=np.int32))}); it would count double"
         )

@@ -70,7 +70,7 @@ def check(
         What was found. Nothing is written.
 
     Raises:
-        ValueError: No item has an embedding.
+        LikenessError: No item has an embedding.
 
     Example:
         >>> from likeness.lists import items

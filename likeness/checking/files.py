@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from eval.errors import LikenessError
 from eval.progress import report
 from likeness.inputs import suffixes_of
 from toolkit.data.inspection import Content, Header, Inspection, digest_of_bytes
@@ -72,14 +73,14 @@ def modality_of(items: Sequence[Item], where: str) -> Modality:
     """Return the modality that most items have, by their endings: "speaker" or "image".
 
     Raises:
-        ValueError: No ending is known.
+        LikenessError: No ending is known.
     """
     endings = Counter(item.suffix for item in items)
     count = {
         kind: sum(endings[suffix] for suffix in suffixes_of(kind)) for kind in ("speaker", "image")
     }
     if not any(count.values()):
-        raise ValueError(
+        raise LikenessError(
             f"{where}: none of {len(items)} files has an ending of a recording or an image; say "
             "what they are with --modality speaker, face or image"
         )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from eval.errors import LikenessError
 from eval.formats.provenance import likeness_version
 from eval.formats.writing import atomic_path
 from eval.types import name_first
@@ -175,16 +176,18 @@ def write_items_csv(out: Path, checked: Checked) -> None:
         checked: The result of a check.
 
     Raises:
-        ValueError: The ending is another one, nothing is left, or items lie in tar shards.
+        LikenessError: The ending is another one, nothing is left, or items lie in tar shards.
     """
     items = checked.items
     kept = [row for row, reason in enumerate(checked.left_out) if not reason]
     if out.suffix.lower() != ".csv":
-        raise ValueError(f"--out {out}: a list to train on ends in .csv; name it so")
+        raise LikenessError(f"--out {out}: a list to train on ends in .csv; name it so")
     if items.spans is not None:
-        raise ValueError(f"--out {out}: the items lie in tar shards, and a list names files only")
+        raise LikenessError(
+            f"--out {out}: the items lie in tar shards, and a list names files only"
+        )
     if not kept:
-        raise ValueError(
+        raise LikenessError(
             f"--out {out}: none of {len(items)} items can be trained on; nothing was written"
         )
     timed = items.stretches is not None

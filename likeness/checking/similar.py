@@ -11,6 +11,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from eval.cleaning import near_pairs, suspects
+from eval.errors import LikenessError
 from eval.types import Embeddings, name_first
 from likeness.checking.findings import Finding
 from toolkit.data.items import Items
@@ -37,14 +38,14 @@ def similar_findings(
         of: What a label is, for messages.
 
     Raises:
-        ValueError: No item has an embedding.
+        LikenessError: No item has an embedding.
     """
     ids, labels = list(items.ids), list(items.labels)
     row_of = {id: row for row, id in enumerate(embeddings.ids)}
     kept = [row for row in range(len(ids)) if not left_out[row]]
     rows = [row for row in kept if ids[row] in row_of]
     if kept and not rows:
-        raise ValueError(
+        raise LikenessError(
             f"none of {len(kept)} items has an embedding of its id ({name_first(ids)} against "
             f"{name_first(embeddings.ids)}); embed the same data: likeness embed --items DATA"
         )

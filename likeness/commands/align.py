@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands.options import EXISTING
 from toolkit.printing import say
 
@@ -70,7 +71,7 @@ def size_of(text: str) -> tuple[int, int]:
     """The height and the width that are written as HEIGHTxWIDTH.
 
     Raises:
-        ValueError: It is written otherwise.
+        LikenessError: It is written otherwise.
 
     Example:
         >>> size_of("112x96")
@@ -78,5 +79,5 @@ def size_of(text: str) -> tuple[int, int]:
     """
     height, _, width = text.partition("x")
     if not all(side.isascii() and side.isdecimal() and len(side) < 6 for side in (height, width)):
-        raise ValueError(f"size {text!r}: give height and width in pixels, such as 112x96")
+        raise LikenessError(f"size {text!r}: give height and width in pixels, such as 112x96")
     return int(height), int(width)

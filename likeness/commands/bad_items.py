@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from eval.errors import LikenessError
 from toolkit.printing import one_line, say
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ NUM_NAMED = 20  # so many are named, and the others counted
 def check_bad_items(bad_items: str) -> None:
     """Raise ValueError unless `--bad-items` says what there is to choose from."""
     if bad_items not in ("skip", "refuse"):
-        raise ValueError(f"--bad-items {bad_items!r}: must be skip or refuse")
+        raise LikenessError(f"--bad-items {bad_items!r}: must be skip or refuse")
 
 
 def print_bad(bad: Sequence[Bad], others: str) -> None:

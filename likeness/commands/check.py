@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands.options import (
     EMBEDDINGS,
     Columns,
@@ -132,7 +133,7 @@ def check(
     from toolkit.data.kaldi_folder import is_kaldi_folder
 
     if embeddings is not None and model is not None:
-        raise ValueError("--embeddings and --model do not go together; leave one out")
+        raise LikenessError("--embeddings and --model do not go together; leave one out")
     refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
     refuse_idle(context, ("clean",), "--out", out)
     refuse_idle(context, ("trust",), "--model", model)
@@ -185,9 +186,9 @@ def _refuse_outputs(data: Path, out: Path | None, json_file: Path | None) -> Non
     for path in [*written, *([left_out_path(out)] if out is not None else [])]:
         refuse_missing_folder(path)
         if path.is_file() and data.is_file() and path.samefile(data):
-            raise ValueError(f"{path} is the data that are checked; name another file")
+            raise LikenessError(f"{path} is the data that are checked; name another file")
     if out is not None and out.suffix.lower() != ".csv":
-        raise ValueError(f"--out {out}: a list to train on ends in .csv; name it so")
+        raise LikenessError(f"--out {out}: a list to train on ends in .csv; name it so")
 
 
 def _listed(
@@ -253,7 +254,7 @@ def _vectors(
 
     loaded = likeness.load(model, trust=trust)
     if (loaded.modality == "speaker") != (modality == "speaker"):
-        raise ValueError(
+        raise LikenessError(
             f"{model} is a {loaded.modality} model, and the data are of the modality {modality}; "
             "take another model, or say what the data are with --modality"
         )

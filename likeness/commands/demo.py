@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands import recipes
 from likeness.commands.stopping import stoppable
 from toolkit.printing import say
@@ -37,7 +38,7 @@ def demo(
     """
     scripts = {script.parent.name: script for script in sorted(recipes.folder().glob("*/demo.py"))}
     if only not in ("", *scripts):
-        raise ValueError(f"--only {only!r} has no demo; there is: {', '.join(scripts)}")
+        raise LikenessError(f"--only {only!r} has no demo; there is: {', '.join(scripts)}")
     folders = {only: out} if only else {name: out / name for name in scripts}
     _refuse_taken(folders)
     if only:
@@ -53,7 +54,7 @@ def _refuse_taken(folders: Mapping[str, Path]) -> None:
     """Refuse folders that hold a demo, before the first of several trains for nothing."""
     taken = [str(folder) for folder in folders.values() if (folder / "run").exists()]
     if taken:
-        raise ValueError(
+        raise LikenessError(
             f"{' and '.join(taken)} already {'holds a demo' if len(taken) == 1 else 'hold demos'}; "
             "choose another --out"
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eval.errors import LikenessError
 from eval.types import name_first
 from likeness.commands.options import (
     EXISTING,
@@ -123,7 +124,7 @@ def diarise(
     refuse_input_as_output(context, "out")
     refuse_idle(context, ("collar", "skip_overlap"), "--reference", reference)
     if threshold is not None and gallery is None:
-        raise ValueError(
+        raise LikenessError(
             "--threshold is for the names of a gallery, and none is given; --cluster-threshold "
             "tells the speakers of a recording apart"
         )
@@ -131,7 +132,7 @@ def diarise(
     _refuse_wrong_files(recordings, out, context)
     rule = rule_of(threshold, far, thresholds)
     if gallery is not None and not rule.decides:
-        raise ValueError(
+        raise LikenessError(
             "--gallery needs the score from which on a name is given; name a stored threshold by "
             "--far, or a number by --threshold"
         )
@@ -177,7 +178,7 @@ def diarise(
             except BadAudio as error:
                 bad.append(str(error))
     if not results:
-        raise ValueError(f"none of {len(bad)} recordings can be read; the first: {bad[0]}")
+        raise LikenessError(f"none of {len(bad)} recordings can be read; the first: {bad[0]}")
     errors = None
     if reference is not None:
         errors = compared(results, reference, collar=collar, skip_overlap=skip_overlap)
@@ -201,13 +202,15 @@ def _refuse_wrong_files(
     refuse_missing_files(list(recordings))
     folders = [str(path) for path in recordings if path.is_dir()]
     if folders:
-        raise ValueError(f"{name_first(folders)} is a folder; name recordings, as in talks/*.wav")
+        raise LikenessError(
+            f"{name_first(folders)} is a folder; name recordings, as in talks/*.wav"
+        )
     from eval.formats.rttm import as_field
 
     names = [as_field(path.stem) for path in recordings]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
-        raise ValueError(
+        raise LikenessError(
             f"{len(twice)} names are of several recordings ({name_first(twice)}), and RTTM names "
             "them without folder and suffix; take them one by one"
         )
@@ -224,7 +227,7 @@ def _clustering(
 
     if speakers is not None:
         if least is not None or most is not None or threshold is not None:
-            raise ValueError(
+            raise LikenessError(
                 "--speakers says how many there are; leave --min-speakers, --max-speakers and "
                 "--cluster-threshold out, or leave --speakers out"
             )

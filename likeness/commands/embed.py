@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
 from likeness.commands.options import EXISTING, PACK, BadItems, Columns, Frontend, Trust, placed
 from likeness.defaults import LEASE_MINUTES, PIECE_ITEMS
@@ -228,16 +229,16 @@ def _refuse_early(
         embeddings.check_suffix(out)
         refuse_missing_folder(out)
     elif pieces is None:
-        raise ValueError("embed needs --out FILE, or --pieces PLACE where many machines work")
+        raise LikenessError("embed needs --out FILE, or --pieces PLACE where many machines work")
     if pieces is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError(
+        raise LikenessError(
             "--pieces needs no torchrun: start the command once for each GPU, with "
             "CUDA_VISIBLE_DEVICES"
         )
     if (source.items is None) == (source.ijb is None):
-        raise ValueError("embed needs --items LIST or --ijb FOLDER, one of them")
+        raise LikenessError("embed needs --items LIST or --ijb FOLDER, one of them")
     if source.ijb is not None and detector is not None:
-        raise ValueError(
+        raise LikenessError(
             "--detector finds faces in photographs, and --ijb aligns them by its own landmarks; "
             "leave one out"
         )
@@ -265,7 +266,7 @@ def embed_files(
         workers: How many processes read files.
 
     Raises:
-        ValueError: Items are refused; and as in reading, loading and `likeness.extract.extract`.
+        LikenessError: Items are refused; and as in reading, loading and `likeness.extract.extract`.
             No embeddings are written then.
     """
     # These are slow to import, so that what can be refused without them was refused before.
@@ -283,7 +284,7 @@ def embed_files(
     print_bad(bad, f"items; `embed` names the first {NUM_NAMED}")
     if bad and not skips_bad:
         extract.finish(out)
-        raise ValueError(
+        raise LikenessError(
             f"{len(bad)} of {len(items)} items cannot be read; nothing was written (--bad-items "
             "skip leaves them out)"
         )
@@ -316,7 +317,7 @@ def share_files(
         skips_bad: Whether unreadable items are left out; otherwise they are refused at the end.
 
     Raises:
-        ValueError: As in `embed_files` and `likeness.shared_pieces`.
+        LikenessError: As in `embed_files` and `likeness.shared_pieces`.
     """
     from likeness import shared_pieces
     from likeness.commands.pieces import write_joined

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands.memory_of_lists import EVALUATING, RESAMPLING, refuse_beyond
 from likeness.commands.options import (
     EMBEDDINGS,
@@ -208,7 +209,7 @@ def evaluate(
         from likeness.commands import ijb as pack
 
         if run is not None:
-            raise ValueError(f"{run.run} is a folder; --ijb needs files of embeddings")
+            raise LikenessError(f"{run.run} is a folder; --ijb needs files of embeddings")
         presets = pack.read_presets(preset, switch)
         drawn = 0 if is_default(context, "resamples") else resamples
         table = pack.evaluate_files(

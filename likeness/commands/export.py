@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands.options import EXISTING, Root, Trust, refuse_idle
 from likeness.defaults import MAX_LOSS
 from likeness.missing import refuse_missing_folder, refuse_missing_model
@@ -109,7 +110,7 @@ def export(
     costs no more than --max-loss on your --trials.
     """
     if precision != "float32" and runtime != "likeness":
-        raise ValueError(
+        raise LikenessError(
             f"--precision {precision} makes .onnx files for ONNX Runtime, and not for {runtime}; "
             "leave one of the two out"
         )
@@ -122,7 +123,7 @@ def export(
     refuse_idle(context, ("root",), "--trials or --calibrate", trials or calibrate)
     path = _output(out, onnx)
     if trials is not None and items is None:
-        raise ValueError("--trials needs the items that the trials name; give --items LIST")
+        raise LikenessError("--trials needs the items that the trials name; give --items LIST")
     refuse_missing_model(model)
     refuse_missing_folder(path)
     height_width = _height_width(size)
@@ -157,7 +158,7 @@ def export(
 def _output(out: Path | None, onnx: Path | None) -> Path:
     """The file to write, of the argument or the option."""
     if (out is None) == (onnx is None):
-        raise ValueError(
+        raise LikenessError(
             "name the file to write once, as in likeness export MODEL FILE.onnx"
             + ("" if out is None else f"; here are {out} and {onnx}")
         )
@@ -269,5 +270,5 @@ def _height_width(size: str) -> tuple[int, int] | None:
         return None
     height, cross, width = size.lower().partition("x")
     if not (cross and height.isdecimal() and width.isdecimal() and int(height) and int(width)):
-        raise ValueError(f"--size {size!r}: write HEIGHTxWIDTH in pixels, e.g. 112x112")
+        raise LikenessError(f"--size {size!r}: write HEIGHTxWIDTH in pixels, e.g. 112x112")
     return int(height), int(width)

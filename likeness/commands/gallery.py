@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands.bad_items import print_bad
 from likeness.commands.options import (
     EXISTING,
@@ -108,7 +109,9 @@ def enrol(
     left out.
     """
     if subject is not None and subjects is not None:
-        raise ValueError("--subject and --subjects both say who the files are of; give one of them")
+        raise LikenessError(
+            "--subject and --subjects both say who the files are of; give one of them"
+        )
     _refuse_missing(data, model)
     from eval.formats.subjects import read_mapping
     from likeness import galleries
@@ -289,7 +292,7 @@ def cluster(
     refuse_idle(context, ("min_size",), "--method hdbscan", method == "hdbscan")
     rule = rule_of(threshold, far, thresholds)
     if (rule.decides + (num_clusters is not None)) != (method == "agglomerative"):
-        raise ValueError(
+        raise LikenessError(
             "--method hdbscan takes no threshold and no number; leave them out"
             if method == "hdbscan"
             else "clusters need a threshold (--far or --threshold) or their number "
@@ -390,7 +393,7 @@ def _embedded(
         stored = embeddings.read(path)
         return Grouping(stored, {}), *rule.decide(entries, stored.meta)
     if model is None:
-        raise ValueError(
+        raise LikenessError(
             "--model is needed to embed the files; without one DATA has to be a file of "
             "embeddings (.npz, .ark, .scp, .parquet, .h5 or .lance)"
         )

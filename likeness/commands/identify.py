@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands.options import (
     EMBEDDINGS,
     PACK,
@@ -119,7 +120,7 @@ def identify(
     """
     refuse_input_as_output(context, "json_file")
     if (gallery is None) == (ijb is None):
-        raise ValueError("identify needs --gallery FILE or --ijb FOLDER, one of them")
+        raise LikenessError("identify needs --gallery FILE or --ijb FOLDER, one of them")
     refuse_beside_ijb(context, ijb, _NOT_WITH_IJB)
     from eval.protocols.identification import IdentificationSettings
 
@@ -184,7 +185,7 @@ def identify_files(
         Rank-k and TPIR@FPIR as a table; nothing in all processes but the first.
 
     Raises:
-        ValueError: As in reading and in `eval.protocols.identification.identify`.
+        LikenessError: As in reading and in `eval.protocols.identification.identify`.
     """
     from eval.formats.provenance import sha256
     from eval.formats.subjects import read_mapping

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval import results as report
+from eval.errors import LikenessError
 from eval.formats import embeddings
 from eval.formats.provenance import sha256
 from eval.protocols.identification import IdentificationSettings
@@ -43,7 +44,7 @@ def read_presets(names: Sequence[str] | None, changes: Sequence[str] | None) -> 
     """The switches of each --preset, by default those of likeness, with the changes of --switch.
 
     Raises:
-        ValueError: As `eval.protocols.ijb.switches_of`.
+        LikenessError: As `eval.protocols.ijb.switches_of`.
     """
     return {name: switches_of(name, changes or []) for name in names or ["likeness"]}
 
@@ -122,11 +123,11 @@ def identify_files(
         The tables as text.
 
     Raises:
-        ValueError: The pack has no gallery lists; and as `evaluate_files`.
+        LikenessError: The pack has no gallery lists; and as `evaluate_files`.
     """
     files = meta_files(root)
     if not files.galleries:
-        raise ValueError(
+        raise LikenessError(
             f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack the 1:N "
             "lists too"
         )
@@ -205,7 +206,7 @@ def _subjects(files: MetaFiles, pairs: Trials) -> NDArray[np.int64]:
         if int(template) not in subject_of
     ]
     if lacking:
-        raise ValueError(
+        raise LikenessError(
             f"{files.pairs}: {len(lacking)} templates are in no 1:N list, which name the subjects "
             f"({name_first(lacking)}); leave --resamples out"
         )

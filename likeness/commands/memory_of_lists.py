@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from eval.errors import LikenessError
+
 _BASE = 150_000_000  # bytes of the program itself and of blocks
 # Bytes for each trial, measured with lists of ten million.
 SCORING, EVALUATING, RESAMPLING = 45, 60, 85
@@ -22,7 +24,7 @@ def refuse_beyond(
         matrices: Bytes of the embeddings.
 
     Raises:
-        ValueError: It takes more, or `memory` is no size.
+        LikenessError: It takes more, or `memory` is no size.
     """
     if memory is None:
         return
@@ -33,7 +35,7 @@ def refuse_beyond(
     num_trials = sum(map(estimated_size, lists))
     needed = _BASE + 2 * matrices + per_trial * num_trials
     if needed > allowed:
-        raise ValueError(
+        raise LikenessError(
             f"{work} about {num_trials:,} trials takes about {_text(needed)} of memory, but "
             f"--memory allows {_text(allowed)}; allow {_text(needed)}, or split the list"
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.models import filterbanks
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule
     """What decides, of the options --threshold, --far and --thresholds.
 
     Raises:
-        ValueError: They contradict each other, or --far is no rate.
+        LikenessError: They contradict each other, or --far is no rate.
     """
     from likeness.thresholds import Rule
 
@@ -159,11 +160,11 @@ def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule
         try:
             rate = float(far)
         except ValueError:
-            raise ValueError(
+            raise LikenessError(
                 f"--far {far!r}: give a false-accept rate between 0 and 1, such as 0.01, or eer"
             ) from None
     if file is not None and far is None:
-        raise ValueError(
+        raise LikenessError(
             "--thresholds without --far would change nothing; name the threshold, as in --far 0.01"
         )
     return Rule(threshold, rate, file)
@@ -214,11 +215,11 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value:
         value: Its value; a false one stands for an option that was left out.
 
     Raises:
-        ValueError: Some of the options were given, and the other was not.
+        LikenessError: Some of the options were given, and the other was not.
     """
     idle = [f"--{name.replace('_', '-')}" for name in names if not is_default(context, name)]
     if idle and not value:
-        raise ValueError(
+        raise LikenessError(
             f"{' and '.join(idle)} without {other} would change nothing; give that too, or leave "
             f"{'it' if len(idle) == 1 else 'them'} out"
         )
@@ -228,12 +229,12 @@ def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[st
     """Refuse options that do not go with --ijb, and --preset and --switch without it.
 
     Raises:
-        ValueError: names the options.
+        LikenessError: names the options.
     """
     refuse_idle(context, ("preset", "switch"), "--ijb", ijb)
     refused = [f"--{name.replace('_', '-')}" for name in others if not is_default(context, name)]
     if refused and ijb is not None:
-        raise ValueError(
+        raise LikenessError(
             f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, "
             "whose protocol is set by --preset and --switch; leave it out"
         )
@@ -247,7 +248,7 @@ def refuse_input_as_output(context: typer.Context, output: str) -> None:
         output: The option of the output, by the name of its parameter.
 
     Raises:
-        ValueError: The output is one of the inputs.
+        LikenessError: The output is one of the inputs.
     """
     out = context.params.get(output)
     if not isinstance(out, Path) or not out.is_file():
@@ -255,7 +256,7 @@ def refuse_input_as_output(context: typer.Context, output: str) -> None:
     for name, value in context.params.items():
         for read in value if isinstance(value, list | tuple) else [value]:
             if name != output and isinstance(read, Path) and read.is_file() and read.samefile(out):
-                raise ValueError(
+                raise LikenessError(
                     f"{out} is one of the inputs, and the output would replace it; name another "
                     "file for the output"
                 )

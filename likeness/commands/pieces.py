@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
 from likeness.commands.options import BadItems, placed
 from likeness.missing import refuse_missing_folder
@@ -66,7 +67,7 @@ def write_joined(place: Place, out: Path, *, skips_bad: bool) -> None:
         skips_bad: Whether unreadable items are left out; otherwise they are refused.
 
     Raises:
-        ValueError: Pieces are missing or damaged (`likeness.shared_pieces.join`), items are
+        LikenessError: Pieces are missing or damaged (`likeness.shared_pieces.join`), items are
             refused, or the file cannot hold some ids.
     """
     from eval.formats import embeddings
@@ -75,7 +76,7 @@ def write_joined(place: Place, out: Path, *, skips_bad: bool) -> None:
     joined, bad = shared_pieces.join(place)
     print_bad(bad, f"items; `embed` names the first {NUM_NAMED}")
     if bad and not skips_bad:
-        raise ValueError(
+        raise LikenessError(
             f"{len(bad)} of {len(joined.ids) + len(bad)} items cannot be read; nothing was written "
             "(--bad-items skip leaves them out)"
         )

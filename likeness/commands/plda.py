@@ -76,7 +76,7 @@ def fit_files(embeddings: Path, out: Path, *, labels: Path | None = None, **opti
 
     Raises:
         KeyError: Ids have no class. All are counted, the first are named.
-        ValueError: As in reading and in `fit_plda`.
+        LikenessError: As in reading and in `fit_plda`.
     """
     from eval.formats import embeddings as embedding_files
     from eval.formats.subjects import read_mapping

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from eval.errors import LikenessError
 from toolkit.printing import say
 
 app = typer.Typer()
@@ -48,7 +49,7 @@ def recipes(
     """
     if copy_to:
         if name:
-            raise ValueError(f"recipe {name!r} beside --copy would not be used; leave it out")
+            raise LikenessError(f"recipe {name!r} beside --copy would not be used; leave it out")
         copied, *shared = copy(*copy_to)
         beside = f" and {shared[0]}, which it shares with others" if shared else ""
         say(f"wrote {copied}{beside}; train it with: likeness train {copied} --data DATA --out OUT")
@@ -60,13 +61,13 @@ def folder() -> Path:
     """The folder that holds MODALITY/NAME.py, and the recipes of no modality.
 
     Raises:
-        ValueError: there is none beside this installation.
+        LikenessError: there is none beside this installation.
     """
     package = Path(__file__).resolve().parents[1]
     for place in (package / "recipes", package.parent / "recipes"):
         if place.is_dir():
             return place
-    raise ValueError(
+    raise LikenessError(
         f"no recipes beside {package}; install likeness again, from a wheel or with pip install "
         "-e . in a clone"
     )
@@ -95,7 +96,7 @@ def located(recipe: str) -> str:
         returned as it is: whoever reads it says so.
 
     Raises:
-        ValueError: it is neither a file nor the name of a recipe.
+        LikenessError: it is neither a file nor the name of a recipe.
 
     >>> located("speaker/an4:simple").endswith("an4.py:simple")
     True
@@ -104,7 +105,7 @@ def located(recipe: str) -> str:
     """
     file, colon, variant = recipe.partition(":")
     if not file:
-        raise ValueError(
+        raise LikenessError(
             f"recipe {recipe!r} names no recipe; give RECIPE.py, or a name such as speaker/an4"
         )
     if Path(file).is_file():
@@ -125,7 +126,7 @@ def _path(name: str) -> Path:
     name, _ = MOVED.get(name, (name, ""))
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
-        raise ValueError(
+        raise LikenessError(
             f"recipe {name!r} is neither a file nor a recipe of likeness"
             f"{f'; did you mean {close[0]!r}?' if close else ''}; give RECIPE.py, or a name that "
             "`likeness recipes` lists"
@@ -153,7 +154,7 @@ def copy(name: str, path: Path) -> list[Path]:
         The files that were written.
 
     Raises:
-        ValueError: there is no such recipe, `path` is no new .py file, or its folder has another
+        LikenessError: there is no such recipe, `path` is no new .py file, or its folder has another
             _shared.py. Nothing is written then.
     """
     from eval.formats.writing import atomic_path
@@ -161,7 +162,7 @@ def copy(name: str, path: Path) -> list[Path]:
     source = _path(name)
     exists = os.path.lexists(path)  # also a link that leads nowhere
     if path.suffix != ".py" or exists or path.name == SHARED:
-        raise ValueError(
+        raise LikenessError(
             f"{path} {'exists' if exists else 'is no name for a recipe'}; name a new file "
             "that ends in .py"
         )
@@ -170,7 +171,7 @@ def copy(name: str, path: Path) -> list[Path]:
     if b"from _shared import" in texts[path]:
         beside, text = path.with_name(SHARED), shared.read_bytes()
         if os.path.lexists(beside) and not (beside.is_file() and beside.read_bytes() == text):
-            raise ValueError(
+            raise LikenessError(
                 f"{name} needs its own {SHARED}, and {beside} is another one; copy it into another "
                 "folder"
             )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
@@ -148,7 +149,7 @@ def retrieve_files(
         The table as text; nothing in all processes but the first.
 
     Raises:
-        ValueError: As in reading and in `eval.protocols.retrieval.retrieve`.
+        LikenessError: As in reading and in `eval.protocols.retrieval.retrieve`.
     """
     from eval.formats.provenance import sha256
     from eval.formats.subjects import read_mapping
@@ -157,7 +158,7 @@ def retrieve_files(
     from likeness.kept_parts import is_main, kept_parts, memory_limit, read_side
 
     if gallery is None and gallery_labels is not None:
-        raise ValueError(
+        raise LikenessError(
             f"gallery labels {gallery_labels} without a gallery; give its embeddings too"
         )
     settings = settings or retrieval.RetrievalSettings()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands.memory_of_lists import SCORING, refuse_beyond, stored_bytes
 from likeness.commands.options import (
     EMBEDDINGS,
@@ -183,7 +184,7 @@ def score(
         say(_fuse(context, scores or [], out))
         return
     if scores:
-        raise ValueError(f"{scores[0]}: score files are taken with --fuse only")
+        raise LikenessError(f"{scores[0]}: score files are taken with --fuse only")
     if trials is None or embeddings is None:
         raise typer.BadParameter(
             "scoring needs --trials and --embeddings; --fuse needs score files"
@@ -206,18 +207,18 @@ def _fuse(context: typer.Context, scores: Sequence[Path], out: Path) -> str:
     """Fit a fusion of score files, or apply one; says what was done.
 
     Raises:
-        ValueError: Options do not go with --fuse, or there are fewer than two files.
+        LikenessError: Options do not go with --fuse, or there are fewer than two files.
     """
     options = context.params
     taken = ("scores", "out", "fuse", "embeddings", "calibration", "calibrate", "quality")
     given = [name for name in options if not is_default(context, name)]
     others = [name for name in given if name not in (*taken, "durations")]
     if idle := [f"--{name.replace('_', '-')}" for name in others]:
-        raise ValueError(f"{' and '.join(idle)} would change nothing with --fuse; leave it out")
+        raise LikenessError(f"{' and '.join(idle)} would change nothing with --fuse; leave it out")
     if len(scores) < 2:
-        raise ValueError(f"--fuse needs two score files or more, and {len(scores)} are given")
+        raise LikenessError(f"--fuse needs two score files or more, and {len(scores)} are given")
     if bool(options["calibrate"]) == bool(options["calibration"]):
-        raise ValueError(
+        raise LikenessError(
             "--fuse needs --calibrate, which fits the weights on labelled trials, or --calibration "
             "FUSION.json, which applies them"
         )
@@ -270,7 +271,7 @@ def _refuse_contradictions(context: typer.Context) -> None:
         context, ("durations",), "--calibrate --quality log_duration, or --calibration,", timed
     )
     if options["calibrate"] and options["calibration"]:
-        raise ValueError(
+        raise LikenessError(
             "--calibrate fits a calibration and --calibration applies one; give one of them"
         )
 

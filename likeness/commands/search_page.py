@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eval.errors import LikenessError
+
 if TYPE_CHECKING:
     from eval.protocols.identification import Identified
     from eval.protocols.retrieval import Retrieved
@@ -60,10 +62,10 @@ def search_page(folder: Path | None, media: Path | None, command: str) -> Search
     """The page that was asked for, or None without a folder.
 
     Raises:
-        ValueError: There is no folder for what only a page shows.
+        LikenessError: There is no folder for what only a page shows.
     """
     if folder is not None:
         return SearchPage(folder, media, command)
     if media is not None:
-        raise ValueError("media are shown in the report; name a folder for it with --report")
+        raise LikenessError("media are shown in the report; name a folder for it with --report")
     return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands.options import (
     EXISTING,
     Frontend,
@@ -107,7 +108,7 @@ def verify(
     refuse_idle(context, ("json_file",), "A and B", pairs is None)
     files = [path for path in (first, second) if path is not None]
     if len(files) != (2 if pairs is None else 0):
-        raise ValueError(
+        raise LikenessError(
             f"verify takes two files, or --pairs LIST and none, but {len(files)} "
             f"{'is' if len(files) == 1 else 'are'} given" + (" beside --pairs" if pairs else "")
         )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.clustering import Counts, Tree, tree_of
+from eval.errors import LikenessError
 from eval.similarity import matrix
 from toolkit.models.loaded import Loaded
 
@@ -45,14 +46,14 @@ class Clustering:
     def __post_init__(self) -> None:
         most = np.inf if self.most_speakers is None else self.most_speakers
         if not 1 <= self.least_speakers <= most:
-            raise ValueError(
+            raise LikenessError(
                 f"from {self.least_speakers} to {self.most_speakers} speakers: give at least 1, "
                 "and no smaller number as the most"
             )
         if self.threshold is not None and not np.isfinite(self.threshold):
-            raise ValueError(f"threshold {self.threshold} of the clusters: give a finite number")
+            raise LikenessError(f"threshold {self.threshold} of the clusters: give a finite number")
         if not 0.1 <= self.step_seconds <= self.window_seconds <= 60:
-            raise ValueError(
+            raise LikenessError(
                 f"windows of {self.window_seconds:g} s every {self.step_seconds:g} s: windows of "
                 "at most 60 s are allowed, every 0.1 s or more, which is not longer than they are"
             )

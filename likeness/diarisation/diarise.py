@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.clustering import Counts
+from eval.errors import LikenessError
 from eval.progress import step
 from eval.scoring.templates import pool
 from eval.similarity import single
@@ -77,7 +78,7 @@ def diarise(
 
     Raises:
         FileNotFoundError: The recording, the model or the gallery does not exist.
-        ValueError: The recording cannot be read, a number is out of range, or a gallery is named
+        LikenessError: The recording cannot be read, a number is out of range, or a gallery is named
             without a threshold.
 
     Example:
@@ -95,7 +96,7 @@ def diarise(
 
     rule = Rule(threshold, far, None)
     if rule.decides != (gallery is not None):
-        raise ValueError(
+        raise LikenessError(
             "names need a gallery and the threshold from which on they are given: give gallery and "
             "either far or threshold, or none of them. cluster_threshold tells speakers apart"
         )
@@ -108,7 +109,7 @@ def diarise(
     find = None if vad is None else by_network(vad)
     with items_of(recording, modality="speaker") as items:
         if len(items) != 1:
-            raise ValueError(f"{len(items)} recordings are given; diarise takes one at a time")
+            raise LikenessError(f"{len(items)} recordings are given; diarise takes one at a time")
         if gallery is None:
             return segmented(loaded.loaded, items[0], how, find=find)
         value, _ = rule.decide(rule.read(loaded.source), loaded.meta)
@@ -138,7 +139,7 @@ def segmented(
         max_values: The most samples x channels.
 
     Raises:
-        ValueError: As `windows_of`.
+        LikenessError: As `windows_of`.
     """
     windows = windows_of(
         model, item, how, find=find, max_seconds=max_seconds, max_values=max_values

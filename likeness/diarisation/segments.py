@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.diarisation import DiarisationErrors, diarisation_errors
+from eval.errors import LikenessError
 from eval.formats.rttm import Turn, read_turns, write_turns
 from eval.results import aligned
 from eval.types import name_first
@@ -85,7 +86,7 @@ class Diarisation:
             skip_overlap: Whether times with several speakers are left out.
 
         Raises:
-            ValueError: The file is malformed, or has no turns of this recording.
+            LikenessError: The file is malformed, or has no turns of this recording.
         """
         return compared([self], reference, collar=collar, skip_overlap=skip_overlap)
 
@@ -135,13 +136,13 @@ def compared(
         skip_overlap: As there.
 
     Raises:
-        ValueError: The file is malformed, or a recording has no turns in it.
+        LikenessError: The file is malformed, or a recording has no turns in it.
     """
     turns = read_turns(Path(reference))
     files = {result.file for result in results}
     absent = sorted(files - {turn.file for turn in turns})
     if absent:
-        raise ValueError(
+        raise LikenessError(
             f"{reference}: {len(absent)} of {len(files)} recordings have no turns in it "
             f"({name_first(absent)}); it has to name them without folder and suffix"
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.rttm import as_field
 from eval.progress import step
 from likeness.diarisation.clusters import USUAL, Clustering
@@ -78,7 +79,7 @@ def windows_of(
         max_values: The most samples x channels.
 
     Raises:
-        ValueError: The model is of another modality, the recording cannot be read or is out of
+        LikenessError: The model is of another modality, the recording cannot be read or is out of
             bounds, or none of its windows can be embedded.
     """
     rate_hz, prepare, least_seconds = _reading(model)
@@ -113,14 +114,14 @@ def by_network(file: File) -> Find:
         file: silero_vad.onnx of the package silero-vad.
 
     Raises:
-        ValueError: The file does not exist or is another network.
+        LikenessError: The file does not exist or is another network.
         ImportError: onnx or onnxruntime is missing.
     """
     network = silero.open_network(Path(file))
 
     def find(blocks: Iterator[Wave], rate_hz: int) -> NDArray[np.int64]:
         if rate_hz != silero.RATE_HZ:
-            raise ValueError(
+            raise LikenessError(
                 f"the model reads recordings at {rate_hz} Hz, and Silero's network needs "
                 f"{silero.RATE_HZ}; find the speech by its energy, without --vad"
             )
@@ -149,12 +150,12 @@ def _reading(model: Loaded) -> tuple[int, Callable[[str, Wave], Wave], float]:
     """The rate that a model reads at, what it does to a wave, and the least length in seconds.
 
     Raises:
-        ValueError: The model is not of speakers, or reads by a function of its own.
+        LikenessError: The model is not of speakers, or reads by a function of its own.
     """
     from likeness.models.load import refuse_other_reading
 
     if model.modality != "speaker":
-        raise ValueError(
+        raise LikenessError(
             f"who speaks when is asked of a model of speakers; this is a {model.modality} one: "
             "name another model"
         )
@@ -220,7 +221,7 @@ def _embedded(
     """The embeddings of the windows that the model takes, and their numbers.
 
     Raises:
-        ValueError: It takes none of them.
+        LikenessError: It takes none of them.
     """
 
     def read(window: Item) -> Wave:

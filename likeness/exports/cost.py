@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from eval.errors import LikenessError
 from eval.protocols.verification import VerificationSettings
 from eval.results import aligned, metric_label, metric_text, signed_ends, signed_text
 from eval.types import Embeddings, Trials, name_first
@@ -40,17 +41,17 @@ class OnTrials:
 
     def __post_init__(self) -> None:
         if self.trials.target is None:
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name}: the trials have no labels, and without them no loss can be "
                 "measured; give a list with labels"
             )
         if not self.max_loss >= 0:
-            raise ValueError(
+            raise LikenessError(
                 f"max_loss {self.max_loss:g}: give percentage points of EER, 0 or more"
             )
         named = {*self.trials.enrol_ids, *self.trials.probe_ids}
         if missing := sorted(named - {item.id for item in self.items}):
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name}: {len(missing)} ids of the trials are not among the items "
                 f"({name_first(missing)}); give the list that the trials were made of"
             )
@@ -127,7 +128,7 @@ def measure(before: Loaded, file: Path, about: OnTrials) -> Cost:
         EER and TAR at `about.far` before and after.
 
     Raises:
-        ValueError: The EER rises by more than `about.max_loss`, or items cannot be read.
+        LikenessError: The EER rises by more than `about.max_loss`, or items cannot be read.
     """
     after = exported.load(file)
     assert after is not None
@@ -145,7 +146,7 @@ def measure(before: Loaded, file: Path, about: OnTrials) -> Cost:
     cost = _cost(evaluation.compared, about)
     rise = 100 * cost.changes[0].difference
     if not rise <= about.max_loss:
-        raise ValueError(
+        raise LikenessError(
             f"the smaller model raises the EER on {about.name} by {rise:.2f} percentage points, "
             f"from {100 * cost.changes[0].before:.2f} to {100 * cost.changes[0].after:.2f} %; at "
             f"most {about.max_loss:g} are allowed: nothing was written; choose another precision, "
@@ -157,7 +158,7 @@ def measure(before: Loaded, file: Path, about: OnTrials) -> Cost:
 def _embeddings(model: Loaded, items: Sequence[Item]) -> Embeddings:
     embeddings, bad = embed(model.embedder, items, model.read, meta=model.meta)
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{len(bad)} of {len(items)} items of the trials cannot be read ({bad[0].id}: "
             f"{bad[0].reason}); leave their trials out"
         )

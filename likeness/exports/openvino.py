@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.writing import move, remove, staged
 from toolkit.models import export, onnx
 from toolkit.models.loaded import Loaded
@@ -25,18 +26,18 @@ def check(path: Path) -> None:
     """Raise what stands against writing this file.
 
     Raises:
-        ValueError: Its name does not end in .xml, or its weights would replace a file that is not
-            of it.
+        LikenessError: Its name does not end in .xml, or its weights would replace a file that is
+            not of it.
         ImportError: OpenVINO is missing.
     """
     if path.suffix.lower() != ".xml":
-        raise ValueError(
+        raise LikenessError(
             f"{path}: OpenVINO's model is named FILE.xml; its weights are written beside it, as "
             "FILE.bin"
         )
     weights = path.with_suffix(".bin")
     if os.path.lexists(weights) and not os.path.lexists(path):
-        raise ValueError(
+        raise LikenessError(
             f"{weights} is there without {path.name}, so that it is not known to be of an OpenVINO "
             "model; remove it, or give another name"
         )
@@ -57,8 +58,8 @@ def write(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) -> 
         of the embedding.
 
     Raises:
-        ValueError: The model cannot be exported, or OpenVINO gives other embeddings. What was there
-            before stays.
+        LikenessError: The model cannot be exported, or OpenVINO gives other embeddings. What was
+            there before stays.
         ImportError: OpenVINO is missing.
     """
     check(path)
@@ -77,7 +78,7 @@ def write(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) -> 
             converted = openvino.convert_model(plain)
         except RuntimeError as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1][:200]
-            raise ValueError(
+            raise LikenessError(
                 f"OpenVINO cannot take this network ({reason}); "
                 "use the .onnx file, with ONNX Runtime"
             ) from None
@@ -113,7 +114,7 @@ def _difference(model: Loaded, xml: Path, size: tuple[int, int] | None) -> float
         norms = np.linalg.norm(ours, axis=1, keepdims=True)
         cosines = (ours * theirs).sum(1) / (norms[:, 0] * np.linalg.norm(theirs, axis=1))
         if not (1 - cosines.min() <= MAX_DISTANCE):  # NaN is refused too
-            raise ValueError(
+            raise LikenessError(
                 f"on OpenVINO an embedding differs from torch's by a cosine distance of "
                 f"{1 - cosines.min():.1e}; at most {MAX_DISTANCE:.0e} is allowed: nothing was "
                 "written"

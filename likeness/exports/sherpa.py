@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from modalities.speaker.cmn import normalise
 from modalities.speaker.features import KaldiFbank
@@ -51,19 +52,19 @@ def check(model: Loaded, path: Path) -> KaldiFbank:
     """Return the filterbank of a model, if sherpa-onnx has it.
 
     Raises:
-        ValueError: The model is none of speech, its front-end is another one, or the file is not
+        LikenessError: The model is none of speech, its front-end is another one, or the file is not
             named FILE.onnx. The first setting that differs is named.
     """
     if path.suffix.lower() != ".onnx":
-        raise ValueError(f"{path}: sherpa-onnx takes a file that is named FILE.onnx")
+        raise LikenessError(f"{path}: sherpa-onnx takes a file that is named FILE.onnx")
     if model.modality != "speaker":
-        raise ValueError(
+        raise LikenessError(
             f"sherpa-onnx identifies speakers, and this is a model of modality {model.modality!r}; "
             "export it without --for"
         )
     fbank = in_torch(model).frontend
     if type(fbank) is not KaldiFbank:
-        raise ValueError(
+        raise LikenessError(
             f"sherpa-onnx computes Kaldi's filterbanks, and this model takes "
             f"{type(fbank).__name__}; export it without --for, or train it with {_SETTINGS}"
         )
@@ -81,19 +82,19 @@ def check(model: Loaded, path: Path) -> KaldiFbank:
     }
     for name, (own, theirs) in fixed.items():
         if own != theirs:
-            raise ValueError(
+            raise LikenessError(
                 f"sherpa-onnx computes filterbanks of its own, in which {name} is {theirs}, and in "
                 f"this model it is {own}; export it without --for, or train it with {_SETTINGS}"
             )
     if fbank.scale not in (1.0, 32768.0):
-        raise ValueError(
+        raise LikenessError(
             f"sherpa-onnx scales samples by 1 or 32768, and this model by {fbank.scale:g}; export "
             f"it without --for, or train it with {_SETTINGS}"
         )
     keywords = getattr(model.read, "keywords", {})
     changed = [name for name in ("level_dbfs", "needs_hz") if keywords.get(name) is not None]
     if changed:
-        raise ValueError(
+        raise LikenessError(
             f"the model reads recordings with {' and '.join(changed)}, which sherpa-onnx does not "
             "do; export it without --for"
         )
@@ -112,7 +113,7 @@ def write(model: Loaded, path: Path) -> tuple[float, int]:
         the number of synthetic recordings that were compared.
 
     Raises:
-        ValueError: sherpa-onnx does not have the model's filterbanks, the network cannot be
+        LikenessError: sherpa-onnx does not have the model's filterbanks, the network cannot be
             exported, or its embeddings differ by more than MAX_DISTANCE.
         ImportError: A package is missing.
     """
@@ -137,7 +138,7 @@ def write(model: Loaded, path: Path) -> tuple[float, int]:
         export.write(proto, metadata, temporary, path)
         distance = _distance(temporary, ours, waves, features)
         if not distance <= MAX_DISTANCE:  # NaN is refused too
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: by sherpa-onnx's filterbanks an embedding differs from ours by a cosine "
                 f"distance of {distance:.1e}; at most {MAX_DISTANCE:.0e} is allowed: nothing was "
                 "written"

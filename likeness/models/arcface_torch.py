@@ -13,6 +13,7 @@ from typing import cast
 
 import torch
 
+from eval.errors import LikenessError
 from eval.types import name_first
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.weights import load_published, read_weights
@@ -30,8 +31,8 @@ def read_network(path: Path) -> IResNet:
         The network, in the sizes of its tensors.
 
     Raises:
-        ValueError: There is no such file, it holds another network, or its tensors contradict each
-            other.
+        LikenessError: There is no such file, it holds another network, or its tensors contradict
+            each other.
     """
     state = read_weights(path)
     shapes = {_WRAPPED.sub("", name): tuple(value.shape) for name, value in state.items()}
@@ -42,13 +43,13 @@ def read_network(path: Path) -> IResNet:
             needed = sum(value.numel() for value in _empty(shapes).parameters())
         stored = sum(value.numel() for value in state.values())
         if needed > stored:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: weights do not fit: their sizes are of a network with {needed} weights, "
                 f"and the file has {stored}; copy it again"
             )
         network = _empty(shapes)
     except (KeyError, IndexError, ZeroDivisionError):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its {len(state)} tensors ({name_first(state)}) are no IResNet of "
             "arcface_torch (r18 to r200); give backbone.weights=FILE in a recipe with the network "
             "that they are of"
@@ -56,7 +57,7 @@ def read_network(path: Path) -> IResNet:
     try:
         load_published(network, state)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise LikenessError(f"{path}: {error}") from None
     return network
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from eval.formats.provenance import digest, sha256
 from eval.types import first_line
 from likeness.models import arcface_torch, insightface, speechbrain, wespeaker
@@ -52,7 +53,7 @@ def _summed(path: Path, frontend: Frontend) -> str:
 def _load_state(path: Path) -> dict[str, Tensor]:
     """Read a pickled state dict, of which only tensors are taken."""
     if not path.is_file():
-        raise ValueError(
+        raise LikenessError(
             f"{path} does not exist; give the folder or the file of the model's weights"
         )
     return read_weights(path)
@@ -117,11 +118,11 @@ def _try_out(session: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray[Any
             probe = probe.astype(np.uint8)
         z: np.ndarray[Any, Any] = session.run(None, {value.name: probe})[0]
     except Exception as error:  # onnxruntime's exceptions have no base but Exception
-        raise ValueError(
+        raise LikenessError(
             f"{path}: it does not run on an input of {shape} ({first_line(error)})"
         ) from None
     if z.ndim not in (2, 3) or z.shape[0] != 1:
-        raise ValueError(f"{path}: it gives {z.shape} for one input; (1, dim) is needed")
+        raise LikenessError(f"{path}: it gives {z.shape} for one input; (1, dim) is needed")
     return z
 
 
@@ -132,14 +133,14 @@ def load_insightface(source: str) -> Loaded:
     path, (size, mean, std, bgr) = pack.recognition, pack.pixels
     session = onnx.open_session(path)
     if session.text is not None:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: this is a file of likeness export, whose graph scales the pixels itself; "
             f"give it without insightface:, as {path}"
         )
     value = session.get_inputs()[0]
     takes_bytes = value.type == "tensor(uint8)" and pack.stated and (mean, std) == (0.0, 1.0)
     if value.type != "tensor(float)" and not takes_bytes:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its input is {value.name} {value.type} {value.shape}; floats are needed"
         )
     network = OnnxNetwork(session, 3, _try_out(session, path, (1, 3, *size)).size)
@@ -178,7 +179,7 @@ def load_onnx(path: Path, frontend: Frontend) -> Loaded:
             if len(inputs) == 1 and len(inputs[0].shape) == 4
             else ""
         )
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its inputs are {stated}; one input of floats is needed, filterbanks "
             f"(B, T, F) or waves (B, S){image}"
         )
@@ -189,7 +190,7 @@ def load_onnx(path: Path, frontend: Frontend) -> Loaded:
         front, probe = KaldiFbank(num_mels=in_dim, **SETTINGS[frontend]), (1, 200, in_dim)
         summed = _summed(path, frontend)
     if isinstance(inputs[0].shape[1], int):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its input {stated} has a fixed length; export it with a dynamic one, for "
             "recordings of any length"
         )

@@ -32,6 +32,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from eval.errors import LikenessError
 from eval.formats.provenance import digest, sha256
 from likeness.models.hub_files import Files, find_files, read_json, read_tensors
 from modalities.image import hub
@@ -64,8 +65,8 @@ def load(source: str) -> Loaded:
         source: A folder, or an id on the hub: ORGANISATION/NAME, perhaps with @REVISION.
 
     Raises:
-        ValueError: The source is neither, its network is none that is read, or its weights do not
-            fit; then nothing is loaded.
+        LikenessError: The source is neither, its network is none that is read, or its weights do
+            not fit; then nothing is loaded.
         OSError: The hub cannot be reached, or has no such repository.
         ImportError: transformers is missing.
     """
@@ -156,14 +157,14 @@ def _without_weights(config: str, in_dim: int, source: str) -> HubImage | HubSpe
     """Build the network of a configuration, whose weights take no memory yet.
 
     Raises:
-        ValueError: The configuration asks for more than is made.
+        LikenessError: The configuration asks for more than is made.
     """
     part = partial(HubImage if _takes(config) == "images" else HubSpeech, config=config)
     with torch.device("meta"):  # what the configuration asks for may be more than the file holds
         backbone: HubImage | HubSpeech = part(in_dim)
     buffers = sum(buffer.numel() for buffer in backbone.buffers())
     if buffers > _MAX_BUFFERS:
-        raise ValueError(
+        raise LikenessError(
             f"hub:{source}: its configuration asks for {buffers} values beside the weights; at "
             f"most {_MAX_BUFFERS} are made: give the config.json of a published network"
         )
@@ -176,12 +177,12 @@ def _fill(
     """Fill a network with the tensors of a checkpoint.
 
     Raises:
-        ValueError: The tensors do not fit.
+        LikenessError: The tensors do not fit.
     """
     needed = sum(parameter.numel() for parameter in backbone.parameters())
     stored = sum(tensor.numel() for tensor in tensors.values())
     if needed > stored:
-        raise ValueError(
+        raise LikenessError(
             f"hub:{source}: weights do not fit: its configuration is of a network with {needed} "
             f"weights, and its files have {stored}; copy them again"
         )
@@ -193,7 +194,7 @@ def _check_inputs(network: HubImage | HubSpeech, reading: Part, source: str) -> 
     """Refuse inputs of which a network makes many more tokens than published ones do.
 
     Raises:
-        ValueError: There would be too many; it says how many.
+        LikenessError: There would be too many; it says how many.
     """
     stated = reading.keywords if isinstance(reading, partial) else {}
     if isinstance(network, HubImage):
@@ -203,7 +204,7 @@ def _check_inputs(network: HubImage | HubSpeech, reading: Part, source: str) -> 
             height, width = patch * stated["max_patches"], patch
         network.check_size(height, width)
     elif network.takes_waves and stated["rate_hz"] > _MOST_FRAMES * network.samples:
-        raise ValueError(
+        raise LikenessError(
             f"hub:{source}: sampling_rate is {stated['rate_hz']}, and its network makes a frame of "
             f"every {network.samples} samples; at most {_MOST_FRAMES} frames a second are made: "
             "give a published network"
@@ -214,10 +215,10 @@ def _preprocessing(files: Files, source: str) -> dict[str, Any]:
     """Return what a repository states about its inputs.
 
     Raises:
-        ValueError: It states nothing.
+        LikenessError: It states nothing.
     """
     if files.preprocessor is None:
-        raise ValueError(
+        raise LikenessError(
             f"hub:{source} holds no preprocessor_config.json, so the size and scale of its inputs "
             "are not known; save it beside the network by transformers' save_pretrained"
         )
@@ -250,14 +251,14 @@ def _whisper(
 ) -> Part:
     """Return Whisper's front-end, whose windows are those of a network with so many positions."""
     if _flag(stated, "do_normalize", False, source) or stated.get("dither", 0.0):
-        raise ValueError(
+        raise LikenessError(
             f"hub:{source}: its preprocessing normalises waves or dithers, which WhisperMel does "
             "not; give a published Whisper"
         )
     hop_samples = _whole(stated, "hop_length", 160, (1, 65_536), source)
     seconds = _whole(stated, "chunk_length", 30, (1, 60), source)
     if seconds * rate_hz != 2 * positions * hop_samples:
-        raise ValueError(
+        raise LikenessError(
             f"hub:{source}: windows of {seconds} s at {rate_hz} Hz have "
             f"{seconds * rate_hz / hop_samples:g} frames of {hop_samples} samples, but the "
             f"network takes {2 * positions}; give preprocessor_config.json and config.json of one "
@@ -279,7 +280,7 @@ def _pixels(stated: Mapping[str, Any], source: str) -> Part:
     if _flag(stated, "do_rescale", True, source):
         factor = stated.get("rescale_factor", 1 / 255)
         if not isinstance(factor, float) or not 1e-6 <= factor <= 1.0:
-            raise ValueError(
+            raise LikenessError(
                 f"hub:{source}: rescale_factor is {str(factor)[:40]}; a number from 1e-6 to 1 is "
                 "needed"
             )
@@ -299,7 +300,7 @@ def _channels(stated: Mapping[str, Any], name: str, source: str) -> tuple[float,
         or not all(type(x) in (int, float) and math.isfinite(x) and abs(x) <= 1e3 for x in values)
         or (name == "image_std" and min(values) <= 0)
     ):
-        raise ValueError(
+        raise LikenessError(
             f"hub:{source}: {name} is {str(values)[:60]}; three numbers are needed, one for each "
             "of R, G and B"
         )
@@ -310,7 +311,7 @@ def _image_reading(stated: Mapping[str, Any], config: Mapping[str, Any], source:
     """Return how images are resized and cropped, as the processor of the network does it."""
     method = stated.get("resample", _BILINEAR)
     if method not in (_BILINEAR, _BICUBIC):
-        raise ValueError(
+        raise LikenessError(
             f"hub:{source}: resample is {str(method)[:40]}; {_BILINEAR} (bilinear) and {_BICUBIC} "
             "(bicubic) are read"
         )
@@ -330,7 +331,7 @@ def _image_reading(stated: Mapping[str, Any], config: Mapping[str, Any], source:
         # ConvNextImageProcessor: large images are squeezed, small ones are resized and cropped.
         share = 224 / 256 if stated["crop_pct"] is None else stated["crop_pct"]
         if not isinstance(share, int | float) or not 0.1 <= share <= 1:
-            raise ValueError(f"hub:{source}: crop_pct is {str(share)[:40]}; 0.1 to 1 is needed")
+            raise LikenessError(f"hub:{source}: crop_pct is {str(share)[:40]}; 0.1 to 1 is needed")
         if short_edge >= 384:
             short_edge, size = 0, (short_edge, short_edge)
         else:
@@ -338,7 +339,7 @@ def _image_reading(stated: Mapping[str, Any], config: Mapping[str, Any], source:
     if crop is None:
         return partial(reading, size=size) if size else partial(reading, short_edge=short_edge)
     if crop[0] != crop[1] or (short_edge and short_edge < crop[0]):
-        raise ValueError(
+        raise LikenessError(
             f"hub:{source}: crops of {crop[0]} x {crop[1]} pixels from images whose short edge is "
             f"{short_edge}; square crops within the image are read"
         )
@@ -362,7 +363,7 @@ def _size(value: Any, source: str, *, square: bool = False) -> tuple[int, tuple[
         if set(value) == {"shortest_edge"}:
             edge = value["shortest_edge"]
             return (0, (edge, edge)) if square else (edge, None)
-    raise ValueError(
+    raise LikenessError(
         f"hub:{source}: a size is {str(value)[:60]}; height and width, or shortest_edge, from 1 to "
         f"{_MAX_EDGE} pixels, are read"
     )
@@ -374,7 +375,7 @@ def _flag(stated: Mapping[str, Any], name: str, default: bool, source: str) -> b
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise ValueError(f"hub:{source}: {name} is {str(value)[:40]}; true or false is needed")
+        raise LikenessError(f"hub:{source}: {name} is {str(value)[:40]}; true or false is needed")
     return value
 
 
@@ -386,7 +387,7 @@ def _whole(
     value = default if value is None else value
     low, high = bounds
     if type(value) is not int or not low <= value <= high:
-        raise ValueError(
+        raise LikenessError(
             f"hub:{source}: {name} is {str(value)[:40]}; a whole number from {low} to {high} is "
             "needed"
         )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from eval.errors import LikenessError
 from eval.formats.files import bounded
 from eval.types import first_line, name_first
 from likeness.models.hub_cache import MAX_WEIGHTS, Refused, Snapshot, from_hub, of_folder
@@ -53,7 +54,8 @@ def find_files(source: str, *, weights: bool = True) -> Files:
         weights: Whether the weights are needed. Without, only JSON is fetched.
 
     Raises:
-        ValueError: The source is neither, or the files are not there, not safetensors or too large.
+        LikenessError: The source is neither, or the files are not there, not safetensors or too
+            large.
         OSError: The hub cannot be reached and the files were not fetched before, or it has no such
             repository.
     """
@@ -66,7 +68,7 @@ def find_files(source: str, *, weights: bool = True) -> Files:
         or (revision and not _REVISION.fullmatch(revision))
         or ".." in revision  # it becomes a path in the cache; git allows no such name either
     ):
-        raise ValueError(
+        raise LikenessError(
             f"hub:{source} is neither a folder nor an id on the hub such as "
             "facebook/dinov2-small or facebook/dinov2-small@REVISION; correct it"
         )
@@ -130,16 +132,16 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return a JSON object of at most 1 MiB.
 
     Raises:
-        ValueError: The file is larger, or holds no JSON object.
+        LikenessError: The file is larger, or holds no JSON object.
     """
     try:
         content = json.loads(bounded(path, _MAX_JSON))
     except (ValueError, RecursionError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path} holds no JSON that can be read ({first_line(error)}); copy it again"
         ) from None
     if not isinstance(content, dict):
-        raise ValueError(
+        raise LikenessError(
             f"{path} holds a {type(content).__name__}; a JSON object is needed: copy it again"
         )
     return content
@@ -149,11 +151,11 @@ def read_tensors(files: Files) -> dict[str, Tensor]:
     """Return the tensors of all files of weights by their names.
 
     Raises:
-        ValueError: A file is damaged, two files hold one name, or they are too large together.
+        LikenessError: A file is damaged, two files hold one name, or they are too large together.
     """
     size = sum(path.stat().st_size for path in files.weights)
     if size > MAX_WEIGHTS:
-        raise ValueError(
+        raise LikenessError(
             f"{files.config.parent}: its {len(files.weights)} files of weights have {size} bytes "
             f"together; at most {MAX_WEIGHTS} are read: give a smaller network"
         )
@@ -161,7 +163,7 @@ def read_tensors(files: Files) -> dict[str, Tensor]:
     for path in files.weights:
         part = read_weights(path, largest=MAX_WEIGHTS)
         if twice := sorted(part.keys() & tensors.keys()):
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: {len(twice)} tensors are in another file too ({name_first(twice)}); copy "
                 "the files again"
             )

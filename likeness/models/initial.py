@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from eval.errors import LikenessError
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.training import start
 from toolkit.training.start import Initial
@@ -22,7 +23,7 @@ def read_initial(init: str) -> Initial:
         Its weights, which a run takes if its own network has the same tensors.
 
     Raises:
-        ValueError: There is no such model, or it cannot be trained on.
+        LikenessError: There is no such model, or it cannot be trained on.
         ImportError: A package is missing; the message names the extra to install.
     """
     if Path(init).is_dir() or Path(init).suffix == ".safetensors":
@@ -32,7 +33,7 @@ def read_initial(init: str) -> Initial:
     loaded = load(init)
     embedder = loaded.embedder
     if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
-        raise ValueError(
+        raise LikenessError(
             f"init={init!r} is a model that torch cannot train; give a run's folder, a checkpoint, "
             "speechbrain:SOURCE, wespeaker:FILE.pt, insightface:FILE.pth, hub:, own.py, or another "
             "model whose weights torch holds"

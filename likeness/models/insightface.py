@@ -24,6 +24,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from eval.errors import LikenessError
 from eval.formats.boundary import Answer, Limits, ask_once
 from eval.types import first_line, name_first
 from likeness.models.pixels import MAX_SIDE, Pixels, Stated, split
@@ -84,20 +85,20 @@ def find(source: str) -> Pack:
             taken, as FaceAnalysis does.
 
     Raises:
-        ValueError: There is nothing, a file of over 2 GiB or that is no ONNX model, no recognition
-            network, or a manifest.json of version 2 that contradicts its folder.
+        LikenessError: There is nothing, a file of over 2 GiB or that is no ONNX model, no
+            recognition network, or a manifest.json of version 2 that contradicts its folder.
     """
     path, stated = split(source)
     if path.is_file():
         pixels = read_pixels(path, stated=stated)
         return Pack(path, pixels, named=_unlike_its_file(path, pixels, stated))
     if not path.is_dir():
-        raise ValueError(
+        raise LikenessError(
             f"insightface:{source}: neither a file nor a folder; give a recognition .onnx file or "
             "the folder of an unpacked pack (nothing is downloaded)"
         )
     if stated != Stated():
-        raise ValueError(
+        raise LikenessError(
             f"insightface:{source}: {path} is a folder, and only of one file can the pixels be "
             "stated; name the recognition .onnx file in it"
         )
@@ -114,7 +115,7 @@ def find(source: str) -> Pack:
         inner = sorted({file.parent.name for file in path.glob("*/*.onnx")})
         if inner and not kinds:
             remedy = f"give {path / inner[0]}"
-        raise ValueError(
+        raise LikenessError(
             f"insightface:{source}: no recognition model in this folder "
             f"({listed if kinds else 'no .onnx file'}); {remedy}"
         )
@@ -126,14 +127,14 @@ def check_detector(path: Path) -> None:
     """Check that a file is an ONNX model with the outputs of YuNet, or of SCRFD with landmarks.
 
     Raises:
-        ValueError: It has other outputs, or is no ONNX model.
+        LikenessError: It has other outputs, or is no ONNX model.
     """
     # yunet.py imports torch, which the process that looks into files does not need.
     from modalities.face.yunet import is_yunet
 
     seen = _look(path)
     if not is_yunet(seen.outputs) and seen.num_outputs not in _LANDMARK_OUTPUTS:
-        raise ValueError(
+        raise LikenessError(
             f"detector {path}: a model with {seen.num_outputs} outputs ({seen.kind}); an SCRFD "
             "detector with landmarks has 9 or 15 (its name says kps or bnkps), and YuNet has 12 "
             "(cls_8 to kps_32)"
@@ -152,32 +153,32 @@ def read_pixels(
             network that InsightFace would take for another kind.
 
     Raises:
-        ValueError: The file is of another kind or has several outputs, it has another size than the
-            stated one, or no size is known.
+        LikenessError: The file is of another kind or has several outputs, it has another size than
+            the stated one, or no size is known.
     """
     stated, seen = stated or Stated(), _look(path)
     shape = seen.sizes[0] if len(seen.sizes) == 1 else ()
     of_images = len(shape) == 4 and shape[1] in (3, None) and seen.num_outputs == 1
     if not of_images or (stated.size is None and seen.kind not in ("recognition", "unknown")):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: no recognition model of InsightFace ({seen.kind}; inputs {seen.sizes}, "
             f"{seen.num_outputs} outputs); one input (B, 3, H, W) and one output (B, dim) are "
             f"needed{_TRUST_SIZE if of_images else ''}"
         )
     sizes = [own or 0 for own in shape[2:]]
     if stated.size is None and not all(sizes):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its images have no fixed size (inputs {seen.sizes}); state the one that it "
             f"was trained on: insightface:{path}@size=112x112"
         )
     height, width = stated.size or sizes
     if any(own not in (0, side) for own, side in zip(sizes, (height, width), strict=True)):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its images have {' x '.join(str(own or 'any') for own in sizes)} pixels, but "
             f"size={height}x{width} was stated; leave the size out"
         )
     if max(height, width) > MAX_SIDE:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its images have {height} x {width} pixels; at most {MAX_SIDE} are read"
         )
     mean, std = scale or seen.scale
@@ -261,17 +262,17 @@ def _look(path: Path) -> _Look:
     """Look into an .onnx file, in a process of its own, as a few bytes may unfold to any size.
 
     Raises:
-        ValueError: There is no file, it is too large or no ONNX model, or its tensors are in other
-            files.
+        LikenessError: There is no file, it is too large or no ONNX model, or its tensors are in
+            other files.
     """
     if not path.is_file():
-        raise ValueError(
+        raise LikenessError(
             f"{path} does not exist; the path of an .onnx file on this machine is needed (nothing "
             "is downloaded)"
         )
     size = path.stat().st_size
     if size > MAX_BYTES:
-        raise ValueError(f"{path}: {size} bytes; an .onnx file holds at most {MAX_BYTES}")
+        raise LikenessError(f"{path}: {size} bytes; an .onnx file holds at most {MAX_BYTES}")
     limits = Limits(seconds=8.0 + size / 2e7, memory=(1 << 29) + 4 * size, answer=0)
     seen, _ = ask_once(
         look_here, str(path.absolute()), preload=(__name__, "onnx"), about=path, limits=limits
@@ -285,7 +286,7 @@ def look_here(path: str) -> Answer:
     graph = _graph(Path(path))
     sizes = _sizes(graph)
     if len(sizes) > 100 or any(len(size) > 16 for size in sizes):
-        raise ValueError(f"{path}: no network over images ({len(sizes)} inputs)")
+        raise LikenessError(f"{path}: no network over images ({len(sizes)} inputs)")
     return {
         "kind": kind(graph),
         "sizes": sizes,
@@ -307,13 +308,13 @@ def _graph(path: Path) -> onnx.GraphProto:
         graph = onnx.load_model(str(path), format="protobuf", load_external_data=False).graph
     except Exception as error:
         # protobuf's DecodeError has no base but Exception, and onnx has exceptions of its own.
-        raise ValueError(f"{path}: no ONNX model ({first_line(error)})") from None
+        raise LikenessError(f"{path}: no ONNX model ({first_line(error)})") from None
     if not graph.node:
-        raise ValueError(f"{path}: no ONNX model (it has no nodes)")
+        raise LikenessError(f"{path}: no ONNX model (it has no nodes)")
     external = onnx.TensorProto.EXTERNAL
     apart = [tensor.name for tensor in graph.initializer if tensor.data_location == external]
     if apart:  # such tensors are in no digest, and their paths may lead anywhere
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(apart)} tensors lie in other files ({name_first(apart)}); save the "
             "model as one file (onnx.save of onnx.load)"
         )
@@ -326,7 +327,9 @@ def _has_manifest(folder: Path) -> bool:
     if not file.is_file():
         return False
     if file.stat().st_size > _MAX_MANIFEST:
-        raise ValueError(f"{file}: {file.stat().st_size} bytes; at most {_MAX_MANIFEST} are read")
+        raise LikenessError(
+            f"{file}: {file.stat().st_size} bytes; at most {_MAX_MANIFEST} are read"
+        )
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
@@ -351,11 +354,11 @@ def _read_manifest(folder: Path) -> Pack:
             if name in tasks
         }
     except (ValueError, TypeError, OSError, RuntimeError, OverflowError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"insightface:{folder}: its manifest.json does not fit the folder: {error}"
         ) from None
     if "recognition" not in files:
-        raise ValueError(
+        raise LikenessError(
             f"insightface:{folder}: its manifest.json states no recognition model, but "
             f"{', '.join(tasks) or 'nothing'}; give another pack"
         )

@@ -43,6 +43,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
+from eval.errors import LikenessError
 from eval.formats.provenance import sha256
 from eval.progress import step
 from eval.types import check_counts
@@ -71,12 +72,14 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
             checkpoint or an exported model.
 
     Raises:
-        ValueError: The file is of another kind, its sizes contradict its weights, or its
+        LikenessError: The file is of another kind, its sizes contradict its weights, or its
             architecture is not known.
         ImportError: A package is missing; the message names the extra to install.
     """
     if frontend not in get_args(Frontend):
-        raise ValueError(f"front-end {frontend!r}: must be one of {', '.join(get_args(Frontend))}")
+        raise LikenessError(
+            f"front-end {frontend!r}: must be one of {', '.join(get_args(Frontend))}"
+        )
     included, model = model, resolved(model)
     if named := _MODEL_FILE.fullmatch(model):
         _refuse_without_torch(model)
@@ -99,12 +102,12 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
 
         return hub.load(source)
     if colon and kind == "timm":
-        raise ValueError(
+        raise LikenessError(
             f"model {model!r}: networks of timm are not read by name; give hub:FOLDER_OR_ID for a "
             "network of transformers, or own.py, a model file that calls timm.create_model"
         )
     if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
-        raise ValueError(
+        raise LikenessError(
             f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "
             "wespeaker:FILE.pt, insightface:PATH, hub:FOLDER_OR_ID, FILE.onnx, FILE.py, a "
             "checkpoint or a run directory"
@@ -163,12 +166,12 @@ def load_to_embed(
         takes_heads: Whether a head, which takes embeddings, is let pass.
 
     Raises:
-        ValueError: As `load` and `with_detector`; or the model is a head.
+        LikenessError: As `load` and `with_detector`; or the model is a head.
         ImportError: As `load`.
     """
     loaded = load(model, frontend=frontend, trust=trust)
     if loaded.modality == "embedding" and not takes_heads:
-        raise ValueError(
+        raise LikenessError(
             f"{model}: this is a head, which takes the embeddings of a model; join it with that "
             f"model, likeness join MODEL {model} --out RUN, and use the result"
         )
@@ -198,27 +201,27 @@ def in_parts(
         only_speech: Whether pauses are left out, by their energy.
 
     Raises:
-        ValueError: The model's modality has no such reading, or the settings exclude each other or
-            are too small.
+        LikenessError: The model's modality has no such reading, or the settings exclude each other
+            or are too small.
     """
     if not (crops or chunk_seconds or only_speech):
         return model
     if model.modality != "speaker":
-        raise ValueError(
+        raise LikenessError(
             "crops, chunks and only_speech are for speech; this is a model of modality "
             f"{model.modality!r}: leave them out"
         )
     refuse_other_reading(model, "crops, chunks and only_speech")
     if crops and chunk_seconds:
-        raise ValueError(
+        raise LikenessError(
             f"crops {crops} and chunk_seconds {chunk_seconds:g} exclude each other; choose one of "
             "them"
         )
     check_counts("crops", [crops], least=0)
     if not 0.1 <= crop_seconds < math.inf:
-        raise ValueError(f"crop_seconds {crop_seconds:g}: crops of at least 0.1 s are allowed")
+        raise LikenessError(f"crop_seconds {crop_seconds:g}: crops of at least 0.1 s are allowed")
     if chunk_seconds and not 1.0 <= chunk_seconds < math.inf:
-        raise ValueError(
+        raise LikenessError(
             f"chunk_seconds {chunk_seconds:g}: chunks of at least 1 s are allowed, or 0 for none"
         )
     from modalities.speaker import long
@@ -262,7 +265,7 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
     """Return height and width of the faces that a model reads, in pixels.
 
     Raises:
-        ValueError: Faces cannot be aligned to this size. It is raised before any work is done.
+        LikenessError: Faces cannot be aligned to this size. It is raised before any work is done.
     """
     from modalities.face import align
 
@@ -273,7 +276,7 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
     try:
         align.check(height, width)
     except ValueError:
-        raise ValueError(
+        raise LikenessError(
             f"the model takes faces of {height} x {width}, but faces are aligned to heights that "
             "are multiples of 112 or 128, and to widths that are equal to the height or less by an "
             "even number, such as 112 x 112, 112 x 96 (SphereFace) and 128 x 128; take such a "
@@ -293,8 +296,8 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
         detector: An SCRFD or YuNet .onnx file; None gives the model as it is.
 
     Raises:
-        ValueError: The model is of another modality or takes faces that cannot be aligned, or the
-            file is no detector that is known.
+        LikenessError: The model is of another modality or takes faces that cannot be aligned, or
+            the file is no detector that is known.
     """
     if detector is None:
         return model
@@ -302,7 +305,7 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
     from modalities.face import align
 
     if model.modality != "face":
-        raise ValueError(
+        raise LikenessError(
             f"--detector {detector} finds faces, but this is a model of modality "
             f"{model.modality!r}: leave it out"
         )
@@ -324,12 +327,12 @@ def refuse_other_reading(model: Loaded, option: str) -> None:
         option: What the error calls the option.
 
     Raises:
-        ValueError: The model has such a reading; the function is named.
+        LikenessError: The model has such a reading; the function is named.
     """
     function = model.read.func if isinstance(model.read, partial) else model.read
     module = str(getattr(function, "__module__", ""))
     if module.partition(".")[0] != "modalities":
-        raise ValueError(
+        raise LikenessError(
             f"{option}: the model reads its items by {module}.{getattr(function, '__name__', '')}, "
             "which this option would replace; leave it out, or do its work in that function"
         )

@@ -19,6 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from eval.formats.provenance import digest, sha256
 from likeness.failures import explain_in_file, place_of
 from likeness.models.trust import OURS
@@ -52,23 +53,23 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
         name: The name of a `likeness.Network` in it.
 
     Raises:
-        ValueError: There is no such file or name, the weights do not fit, or the network does not
-            give finite embeddings (B, D).
+        LikenessError: There is no such file or name, the weights do not fit, or the network does
+            not give finite embeddings (B, D).
     """
     if not path.is_file():
-        raise ValueError(
+        raise LikenessError(
             f"model {str(path)!r}: there is no such file; give a Python file that defines {DEFAULT}"
         )
     text = sha256(path)
     try:
         defined = vars(user_files.run(path, anew=False))
     except SystemExit as ended:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: the file ended the program (sys.exit({ended.code!r})) as it was run; a model "
             "file defines a likeness.Network, and does nothing else"
         ) from None
     except Exception as error:  # the file is code of the user, and may raise anything
-        raise ValueError(explain_in_file(error)) from error
+        raise LikenessError(explain_in_file(error)) from error
     network = _network(defined, path, name)
     where = str(path) if name == DEFAULT else f"{path}:{name}"
     frontend, read = _frontend(network), _reading(network)
@@ -126,7 +127,7 @@ def _network(defined: Mapping[str, Any], path: Path, name: str) -> Network:
     if not isinstance(network, Network):
         others = [key for key, value in defined.items() if isinstance(value, Network)]
         listed = f"it defines {', '.join(others)}" if others else "it defines none"
-        raise ValueError(
+        raise LikenessError(
             f"{path} defines no network {name!r}: {listed}; write {name} = likeness.Network(...), "
             "or name another with a colon after the file"
         )
@@ -192,7 +193,7 @@ def _made(part: Part, where: str) -> nn.Module:
     except Exception as error:  # a class of the user may raise anything
         place = place_of(error)
         sentence = explain_in_file(error)
-        raise ValueError(sentence if place else f"{where}: {sentence}") from error
+        raise LikenessError(sentence if place else f"{where}: {sentence}") from error
 
 
 @torch.no_grad()
@@ -210,7 +211,7 @@ def _input_shape(network: Network, frontend: nn.Module, where: str) -> tuple[int
     is_frames = speech and len(shape) == 3 and shape[2] == in_dim
     if not is_frames and not (len(shape) == 4 and shape[1] == in_dim):
         form = "(1, frames, dim)" if speech else "(1, dim, height, width)"
-        raise ValueError(
+        raise LikenessError(
             f"{where}: frontend: {name_of(frontend)} gives features {shape} for an input {size}, "
             f"and states dim as {in_dim}; it must give {form}"
         )
@@ -226,10 +227,10 @@ def _of_user(network: Network, where: str) -> Iterator[None]:
         yield
     except Unfit as error:
         fault = f"{error.fault}; {_remedy(network, error)}"
-        raise ValueError(f"{place_of(error) or where}: {fault}") from error
+        raise LikenessError(f"{place_of(error) or where}: {fault}") from error
     except Exception as error:
         sentence = explain_in_file(error)
-        raise ValueError(sentence if place_of(error) else f"{where}: {sentence}") from error
+        raise LikenessError(sentence if place_of(error) else f"{where}: {sentence}") from error
 
 
 def _remedy(network: Network, error: Unfit) -> str:

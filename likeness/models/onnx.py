@@ -23,7 +23,7 @@ def load(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
         trust: The packages and Python files of others that may be imported for its reading.
 
     Raises:
-        ValueError: As toolkit.models.onnx.read, and for a reading that does not exist or is of a
+        LikenessError: As toolkit.models.onnx.read, and for a reading that does not exist or is of a
             package that is not trusted.
         ImportError: A package is missing; the message names the extra to install.
     """

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any, Literal
 
+from eval.errors import LikenessError
 from eval.types import first_line
 from likeness.models.trust import OURS
 from toolkit.models import foreign
@@ -46,7 +47,7 @@ def restore(
         trusted: The packages of others that may be imported (`check_trusted`).
 
     Raises:
-        ValueError: The description is of another form or names anything else.
+        LikenessError: The description is of another form or names anything else.
     """
     description = renamed(description)
     if (
@@ -54,7 +55,7 @@ def restore(
         or set(description) not in ({"call", "args"}, foreign.FIELDS)
         or not isinstance(description["args"], dict)
     ):
-        raise ValueError(
+        raise LikenessError(
             f"{name}: a part must be described as {{'call': ..., 'args': ...}}, but is "
             f"{json.dumps(description)[:80]}"
         )
@@ -77,14 +78,14 @@ def restore(
     }
     files = sorted({"detector", "landmarks"} & arguments.keys())
     if untrusted and files:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: it names {' and '.join(files)} files, and no model chooses a file to be "
             "opened; give them by --detector or --ijb instead"
         )
     if untrusted and is_foreign:
         arguments = foreign.without_weights(target, arguments)
         if files := foreign.files_in(arguments):
-            raise ValueError(
+            raise LikenessError(
                 f"{name}: {' and '.join(files)} names a file, and no model chooses a file to be "
                 "opened"
             )
@@ -97,7 +98,7 @@ def restore(
     if unknown and not takes_any:
         attribute = str(description["call"]).rpartition(".")[2]
         version = f"{description['package']}" if is_foreign else "Likeness"
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {attribute} does not accept {sorted(unknown)} in this version of {version}"
         )
     if untrusted and not is_foreign:
@@ -111,17 +112,19 @@ def _target(call: Any, name: str, kind: Literal["module", "read"]) -> Any:
     if module_name.partition(".")[0] not in HOMES[:2] or not all(
         word.isidentifier() and not word.startswith("_") for word in module_name.split(".")
     ):
-        raise ValueError(f"{name}: {call!r} is not in toolkit or modalities")
+        raise LikenessError(f"{name}: {call!r} is not in toolkit or modalities")
     try:
         target = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError):
-        raise ValueError(f"{name}: {call!r} does not exist in this version of Likeness") from None
+        raise LikenessError(
+            f"{name}: {call!r} does not exist in this version of Likeness"
+        ) from None
     if kind == "module" and not (inspect.isclass(target) and foreign.is_network(target)):
-        raise ValueError(f"{name}: {call!r} is no network module")
+        raise LikenessError(f"{name}: {call!r} is no network module")
     if kind == "read" and not (
         inspect.isfunction(target) and attribute == "read" and module_name.startswith("modalities.")
     ):
-        raise ValueError(f"{name}: {call!r} is no modality's read function")
+        raise LikenessError(f"{name}: {call!r} is no modality's read function")
     return target
 
 
@@ -135,16 +138,16 @@ def _foreign_target(
     call, package, version = (str(description[key]) for key in ("call", "package", "version"))
     module_name, _, attribute = call.rpartition(".")
     if package not in trusted or package in OURS or module_name.partition(".")[0] != package:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {call[:80]!r} is of a package that is not trusted; add --trust {package[:80]}"
         )
     words = call.split(".")
     if not all(word.isidentifier() and not word.startswith("__") for word in words):
-        raise ValueError(f"{name}: {call[:80]!r} is no name of a class or function")
+        raise LikenessError(f"{name}: {call[:80]!r} is no name of a class or function")
     try:
         target = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # the package runs as it is imported, and may raise anything
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {call[:80]!r} cannot be imported ({first_line(error)}); the model was "
             f"made with {package} {version}, and "
             f"{foreign.version_of(module_name) or 'no such module'} is "
@@ -153,15 +156,15 @@ def _foreign_target(
     # A module also has the names of what it imports, and trust in it is no trust in these.
     home = str(getattr(target, "__module__", "")).partition(".")[0]
     if home not in trusted:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {call!r} was not defined in the package {package}, but in {home or 'none'}; "
             "only what a trusted package defines itself is used"
         )
     if kind == "module" and not foreign.is_network(target):
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {call!r} is neither a network module nor a function that is annotated to "
             "return one"
         )
     if kind == "read" and not foreign.is_reading(target):
-        raise ValueError(f"{name}: {call!r} is no function whose first argument is called item")
+        raise LikenessError(f"{name}: {call!r} is no function whose first argument is called item")
     return target

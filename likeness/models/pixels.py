@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+from eval.errors import LikenessError
+
 MAX_SIDE = 4096  # pixels, as modalities.face.images.read allows
 
 
@@ -50,7 +52,7 @@ def split(source: str) -> tuple[Path, Stated]:
         source: What follows `insightface:`.
 
     Raises:
-        ValueError: A key is not known or occurs twice, or its value is out of range.
+        LikenessError: A key is not known or occurs twice, or its value is out of range.
 
     Example:
         >>> split("own.onnx@size=112x96,std=128")[1]
@@ -73,7 +75,7 @@ def split(source: str) -> tuple[Path, Stated]:
         or numbers.get("std", 1.0) <= 0
         or values.get("order", "rgb") not in ("rgb", "bgr")
     ):
-        raise ValueError(
+        raise LikenessError(
             f"insightface:{source}: {text!r} is not understood; after the file and @ stand, with "
             f"commas between them, size=HEIGHTxWIDTH (up to {MAX_SIDE}), mean=NUMBER, std=NUMBER "
             "above 0 and order=rgb or bgr, each at most once"

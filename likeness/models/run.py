@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eval.errors import LikenessError
 from likeness.models.parts import restore
 from likeness.models.trust import check_trusted
 from toolkit.models.checkpoint import (
@@ -46,8 +47,8 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
         trust: The packages and Python files of others that may be imported for its parts.
 
     Raises:
-        ValueError: The file is of another kind or version, its weights do not fit its description,
-            or a part of it is of a package that is not trusted or not installed.
+        LikenessError: The file is of another kind or version, its weights do not fit its
+            description, or a part of it is of a package that is not trusted or not installed.
     """
     path = find_model(path)
     tensors, description, digest = read(path, FORMAT)
@@ -61,7 +62,7 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
             for name in names[:2]
         ]
     except ValueError as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {error}; use the version of Likeness that wrote it "
             f"({description.get('version', 'unknown')}), or train it again"
         ) from None
@@ -76,7 +77,7 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
         raise
     except Exception as error:
         # Arguments of other types than a part takes lead to errors of any type.
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its description cannot be built ({type(error).__name__}: "
             f"{str(error)[:200]}); {_remedy(described, 'it is damaged: copy it again')}"
         ) from error
@@ -134,7 +135,7 @@ def _refuse_description(description: dict[str, Any], num_weights: int, path: Pat
         if name not in wrong and len(description[name]) > _MAX_NAME
     ]
     if wrong or description["features"] not in ("raw", "polarlike"):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its description lacks {', '.join(wrong) or 'known features'}, or has it of "
             "another type; it is damaged: copy it again"
         )
@@ -145,7 +146,7 @@ def _refuse_description(description: dict[str, Any], num_weights: int, path: Pat
     while values:
         value, depth = values.pop(), depths.pop()
         if depth > _MAX_DEPTH:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: its description has parts inside parts over {_MAX_DEPTH} levels; it is "
                 "damaged or hostile"
             )
@@ -155,12 +156,12 @@ def _refuse_description(description: dict[str, Any], num_weights: int, path: Pat
         elif isinstance(value, int | float):
             asked = max(asked, abs(value)) if abs(value) < float("inf") else largest + 1
     if not 0 <= description["step"] < 2**53:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its description states step {str(description['step'])[:40]}, which no "
             "training has; it is damaged: copy it again"
         )
     if asked > largest:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its description states {asked}, beyond any size of its {num_weights} "
             "weights; it is damaged or hostile"
         )
@@ -177,7 +178,7 @@ def _refuse_larger(network: Part, dim: int, tensors: Mapping[str, Tensor], path:
         needed = sum(parameter.numel() for parameter in network(dim).parameters())
     stored = sum(tensor.numel() for tensor in tensors.values())
     if needed > stored:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: weights do not fit: its description is of a network with {needed} weights, "
             f"and the file has {stored}"
         )

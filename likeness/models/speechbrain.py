@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from eval.formats.files import bounded
 from eval.types import first_line, name_first
 from likeness.models.hub_cache import from_hub
@@ -51,7 +52,7 @@ def find_files(source: str) -> tuple[Path, Path]:
             downloaded.
 
     Raises:
-        ValueError: The source is neither, or its files are too large.
+        LikenessError: The source is neither, or its files are too large.
         OSError: The hub cannot be reached or has no such files.
     """
     folder = Path(source)
@@ -63,7 +64,7 @@ def find_files(source: str) -> tuple[Path, Path]:
             f"speechbrain:{source}", source, None, files[0], lambda snapshot: snapshot.get(files)
         )
     else:
-        raise ValueError(
+        raise LikenessError(
             f"speechbrain:{source} is neither a folder nor a name on the hub such as "
             "speechbrain/spkrec-ecapa-voxceleb"
         )
@@ -74,13 +75,13 @@ def read_settings(yaml: Path) -> tuple[dict[str, Any], SpeechBrainNetwork]:
     """Return the arguments of SpeechBrainFbank, and the network without its weights.
 
     Raises:
-        ValueError: A setting is not known. Nothing is left out silently.
+        LikenessError: A setting is not known. Nothing is left out silently.
     """
     settings = _plain_yaml(yaml)
     model = settings.get("embedding_model")
     name = model.get("!", "").removeprefix("!new:") if isinstance(model, dict) else ""
     if not isinstance(model, dict) or name not in _SPEECHBRAIN:
-        raise ValueError(
+        raise LikenessError(
             f"{yaml}: its embedding_model is {name or 'absent'!r}; allowed are "
             f"{', '.join(_SPEECHBRAIN)}"
         )
@@ -95,7 +96,7 @@ def read_settings(yaml: Path) -> tuple[dict[str, Any], SpeechBrainNetwork]:
     bands = _SPEECHBRAIN[name]
     in_dim = arguments.get(bands, defaults[bands])
     if in_dim != features["num_mels"]:
-        raise ValueError(
+        raise LikenessError(
             f"{yaml}: the network takes {in_dim} bands, but its Fbank gives "
             f"{features['num_mels']}; n_mels and {bands} must agree"
         )
@@ -106,7 +107,7 @@ def read_settings(yaml: Path) -> tuple[dict[str, Any], SpeechBrainNetwork]:
         dim = arguments.get("lin_neurons", defaults["lin_neurons"])
         backbone = SpeechBrainNetwork(network, in_dim, dim)
     except (TypeError, IndexError, RuntimeError, AssertionError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"{yaml}: {attribute} cannot be built from its settings ({error})"
         ) from None
     return features, backbone
@@ -121,29 +122,29 @@ def _read_frontend(settings: Mapping[str, Any], yaml: Path) -> dict[str, Any]:
         ("mean_var_norm", norm, _NORM),
     ):
         if stated.get("!") != f"!new:{right}":
-            raise ValueError(
+            raise LikenessError(
                 f"{yaml}: {part} is {stated.get('!', 'of no class')!r}; only !new:{right} is read"
             )
     if norm.get("norm_type", "global") != "sentence":  # SpeechBrain's own default is global
-        raise ValueError(
+        raise LikenessError(
             f"{yaml}: mean_var_norm is {norm.get('norm_type', 'global')!r}; only 'sentence' is "
             "read, as in SpeechBrain's speaker models"
         )
     if others := sorted(set(norm) - {"!", "norm_type", "std_norm"}):
-        raise ValueError(
+        raise LikenessError(
             f"{yaml}: mean_var_norm sets {name_first(others)}, which are not read; allowed are "
             "norm_type and std_norm"
         )
     off = [key for key in ("deltas", "context") if fbank.pop(key, False)]
     if off:
-        raise ValueError(
+        raise LikenessError(
             f"{yaml}: compute_features sets {name_first(off)}, which SpeechBrainFbank does not "
             "make; the published speaker models leave them off"
         )
     # The numbers of frames matter for the context only, which is off.
     unknown = sorted(set(fbank) - {*_FBANK_NAMES, "!", "left_frames", "right_frames"})
     if unknown:
-        raise ValueError(
+        raise LikenessError(
             f"{yaml}: compute_features sets {name_first(unknown)}, which are not read; allowed are "
             f"{', '.join(_FBANK_NAMES)}"
         )
@@ -194,14 +195,14 @@ def fill(network: nn.Module, state: dict[str, Tensor], where: str) -> None:
     Counters of batches may be absent.
 
     Raises:
-        ValueError: Weights do not fit. They are counted.
+        LikenessError: Weights do not fit. They are counted.
     """
     own = network.state_dict()
     absent = [name for name in own if name not in state]
     missing = [name for name in absent if not name.endswith("num_batches_tracked")]
     wrong = [name for name in state if name not in own or own[name].shape != state[name].shape]
     if missing or wrong:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: weights do not fit the network: {len(missing)} missing, {len(wrong)} "
             f"unknown or of another shape ({name_first(missing or wrong)})"
         )
@@ -213,7 +214,7 @@ def _arguments_of(part: str, settings: Mapping[str, Any], yaml: Path) -> dict[st
     """Return the arguments that the YAML states for one of its parts."""
     arguments = settings.get(part)
     if not isinstance(arguments, dict):
-        raise ValueError(
+        raise LikenessError(
             f"{yaml}: {part} is missing; a folder of a SpeechBrain speaker model states "
             "compute_features, mean_var_norm and embedding_model"
         )
@@ -228,7 +229,7 @@ def _arguments(
     accepted = set(inspect.signature(build).parameters) - {"device", "self"}
     unknown = sorted(set(stated) - accepted - {"!", "device"})
     if unknown:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {name_first(unknown)} are no arguments of {build.__name__} in this version "
             "of SpeechBrain"
         )
@@ -246,7 +247,7 @@ def _value(value: Any, settings: Mapping[str, Any], where: str) -> Any:
     top level; or the name of a known activation.
 
     Raises:
-        ValueError: It is anything else.
+        LikenessError: It is anything else.
     """
     if isinstance(value, dict):
         tag = value.get("!", "")
@@ -262,7 +263,7 @@ def _value(value: Any, settings: Mapping[str, Any], where: str) -> Any:
         or (type(value) is float and abs(value) <= _MAX_SIZE)
     ):
         return value
-    raise ValueError(
+    raise LikenessError(
         f"{where}: {str(value)[:80]!r} is not read; allowed are numbers up to {_MAX_SIZE}, lists "
         "of them, names of activations and !ref <name>"
     )
@@ -298,7 +299,7 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
     try:
         text = bounded(path, _MAX_YAML)
     except FileNotFoundError:
-        raise ValueError(
+        raise LikenessError(
             f"{path} does not exist; a folder of a SpeechBrain speaker model holds "
             "hyperparams.yaml and embedding_model.ckpt"
         ) from None
@@ -306,9 +307,9 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
         settings = yaml.load(text.decode(), Loader=Plain)
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
         # ValueError and OverflowError come from dates and numbers that are none.
-        raise ValueError(f"{path}: no YAML that can be read ({first_line(error)})") from None
+        raise LikenessError(f"{path}: no YAML that can be read ({first_line(error)})") from None
     if not isinstance(settings, dict):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: expected names and values, but it holds a {type(settings).__name__}"
         )
     return settings

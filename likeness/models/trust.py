@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eval.errors import LikenessError
 from toolkit.models import foreign, user_files
 
 OURS = frozenset({"eval", "likeness", "modalities", "recipes", "toolkit"})
@@ -37,8 +38,8 @@ def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozen
         The names of the packages that may be imported, which are all that `trust` names.
 
     Raises:
-        ValueError: A package is not trusted, or is not installed; or `trust` names what is neither
-            a package nor a file.
+        LikenessError: A package is not trusted, or is not installed; or `trust` names what is
+            neither a package nor a file.
     """
     trusted = frozenset(_name(entry) for entry in trust)
     parts = list(foreign.parts_in(descriptions))
@@ -60,7 +61,7 @@ def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozen
                 if _FILE_VERSION.fullmatch(version)
                 else f"install it in version {version}"
             )
-            raise ValueError(
+            raise LikenessError(
                 f"{where}: its parts are of the package {package}, which is not installed; "
                 f"{install}"
             )
@@ -96,9 +97,9 @@ def _name(entry: str) -> str:
     if entry.endswith(".py"):
         path = Path(entry)
         if not os.path.isfile(path):  # also false of a name that is too long for any file
-            raise ValueError(f"trust {_short(entry)}: there is no such file; correct the path")
+            raise LikenessError(f"trust {_short(entry)}: there is no such file; correct the path")
         if not user_files.offer(path):
-            raise ValueError(
+            raise LikenessError(
                 f"trust {entry!r}: the file cannot be imported by its name; {user_files.RENAME}"
             )
         return path.stem
@@ -110,7 +111,7 @@ def _name(entry: str) -> str:
         or entry in OURS
         or entry in sys.stdlib_module_names
     ):
-        raise ValueError(
+        raise LikenessError(
             f"trust {_short(entry)} is neither the name of a package of others nor a Python file; "
             "give the name that is imported, such as mypackage, or a path that ends in .py"
         )
@@ -139,7 +140,7 @@ def _package(part: Mapping[str, Any], where: str) -> str:
         or package in OURS
         or package in sys.stdlib_module_names
     ):
-        raise ValueError(
+        raise LikenessError(
             f"{where}: a part of it is described as {str(call)[:80]!r} of the package "
             f"{str(package)[:80]!r}, which is no part of another package; it is damaged or "
             "hostile: copy it again"
@@ -161,7 +162,7 @@ def _refuse(
     options = " ".join(f"--trust {name}" for name in entries)
     listed = ", ".join(f'"{name}"' for name in [*trust, *entries])
     several = len(others) > 1
-    raise ValueError(
+    raise LikenessError(
         f"{where}: it has parts of {len(others)} package{'s' if several else ''} of others "
         f"({named}), which {'are' if several else 'is'} imported only if you trust "
         f"{'them' if several else 'it'}; if you do, add {options}, in Python trust=[{listed}]"

@@ -14,6 +14,7 @@ from typing import cast, get_args
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from eval.types import name_first
 from toolkit.backbones import redimnet
 from toolkit.backbones.campplus import CAMPPlus
@@ -38,7 +39,7 @@ def network(file: Path, state: Mapping[str, Tensor]) -> tuple[nn.Module, int, Pa
         The network, the number of bands that it takes, and the part that makes such a network.
 
     Raises:
-        ValueError: The tensors are of another network, or contradict each other.
+        LikenessError: The tensors are of another network, or contradict each other.
     """
     state = {name.removeprefix("module."): value for name, value in state.items()}
     shapes = {name: tuple(value.shape) for name, value in state.items()}
@@ -51,20 +52,20 @@ def network(file: Path, state: Mapping[str, Tensor]) -> tuple[nn.Module, int, Pa
         needed = sum(parameter.numel() for parameter in backbone.parameters())
         stored = sum(tensor.numel() for tensor in state.values())
         if needed > stored or not 1 <= num_mels <= _MAX_MELS:
-            raise ValueError(
+            raise LikenessError(
                 f"{file}: weights do not fit: their sizes are of a network over {num_mels} bands "
                 f"with {needed} weights, and the file has {stored}; copy it again"
             )
         backbone = part(num_mels)
     except (KeyError, IndexError, ZeroDivisionError):
-        raise ValueError(
+        raise LikenessError(
             f"{file}: its {len(state)} tensors ({name_first(state)}) are none of ResNet, "
             "SimAM-ResNet, ECAPA-TDNN, CAM++, ReDimNet or x-vector as WeSpeaker names them"
         ) from None
     try:
         load_wespeaker(backbone, state)
     except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
+        raise LikenessError(f"{file}: {error}") from None
     return backbone, num_mels, part
 
 
@@ -122,7 +123,7 @@ def _empty_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Part, int]:
     bottleneck = "layer1.0.conv3.weight" in shapes
     dim, size = shapes["seg_1.weight"]
     if any(name.startswith("pool.") for name in shapes):
-        raise ValueError(
+        raise LikenessError(
             "a ResNet with attentive pooling; only TSTP, the pooling of WeSpeaker's recipes for "
             "ResNet, is read"
         )
@@ -143,10 +144,10 @@ def _redimnet(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Part, int]:
 
     Raises:
         KeyError: It is another network.
-        ValueError: It is a ReDimNet with another front-end than WeSpeaker's.
+        LikenessError: It is a ReDimNet with another front-end than WeSpeaker's.
     """
     if "backbone.stage0.0.w" in shapes or "linear.weight" in shapes:
-        raise ValueError(
+        raise LikenessError(
             "a ReDimNet as IDRnD or PalabraAI released it, whose front-end is not WeSpeaker's; "
             "read it in Python by toolkit.backbones.weights.load_wespeaker"
         )

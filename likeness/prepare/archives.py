@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, cast
 
+from eval.errors import LikenessError
 from eval.formats.files import EXPANSION, FREE_EXPANSION
 
 _BLOCK = 1 << 20
@@ -49,7 +50,7 @@ def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
         into: The folder, which must not exist yet.
 
     Raises:
-        ValueError: A member is refused, or the archive is damaged or cut short.
+        LikenessError: A member is refused, or the archive is damaged or cut short.
         OSError: The disk is full.
     """
     limit = max(FREE_EXPANSION, EXPANSION * sum(path.stat().st_size for path in paths))
@@ -60,18 +61,18 @@ def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
     except BaseException as error:
         shutil.rmtree(into, ignore_errors=True)
         if isinstance(error, _Refused):
-            raise ValueError(
+            raise LikenessError(
                 f"{name}: {error}; nothing of it was unpacked; it is not the archive that was "
                 "published"
             ) from None
         if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
-            raise ValueError(
+            raise LikenessError(
                 f"{name}: two of its members belong in one place; nothing of it was unpacked; "
                 "remove it and fetch it again"
             ) from None
         # An OSError without a number comes from bz2, which has no exception of its own.
         if isinstance(error, _DAMAGED) or (isinstance(error, OSError) and error.errno is None):
-            raise ValueError(
+            raise LikenessError(
                 f"{name}: damaged or cut short ({error}); nothing of it was unpacked; remove it "
                 "and fetch it again"
             ) from None

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+from eval.errors import LikenessError
 from eval.formats.writing import move
 
 _BLOCK = 1 << 20
@@ -58,10 +59,10 @@ def download(
     Raises:
         OSError: There is no connection, the server refuses (404), or the disk is full. The message
             says what to do.
-        ValueError: The address is not http or https, or the size is not the expected one.
+        LikenessError: The address is not http or https, or the size is not the expected one.
     """
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"{url}: not an http or https address")
+        raise LikenessError(f"{url}: not an http or https address")
     part = path.with_name(path.name + ".part")
     failures = 0
     while True:
@@ -102,7 +103,7 @@ def _attempt(url: str, part: Path, size: int, verified: bool, advance: Advance |
         total = have + length if length else 0
         if size and total and total != size:
             part.unlink(missing_ok=True)
-            raise ValueError(
+            raise LikenessError(
                 f"{url}: the server's file has {total} bytes, but {size} are expected; it is "
                 "another file: fetch the right one by hand"
             )
@@ -156,7 +157,7 @@ def _request(
         TimeoutError,
     ) as error:
         if "unknown url type" in str(error):
-            raise ValueError(
+            raise LikenessError(
                 f"{url}: leads to an address that is not http or https ({error}); fetch the file "
                 "by hand"
             ) from None
@@ -201,7 +202,7 @@ def _receive(
                 return have
             have += len(block)
             if expected and have > expected:
-                raise ValueError(
+                raise LikenessError(
                     f"{part.name}: more than the announced {expected} bytes arrive; fetch it by "
                     "hand"
                 )

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from eval.errors import LikenessError
 from eval.formats.writing import move, sync_names
 from eval.progress import report, step
 from eval.types import name_first
@@ -52,8 +53,8 @@ def prepare(
 
     Raises:
         OSError: The network or the disk failed.
-        ValueError: A checksum differs or an archive is damaged; or, after everything that could be
-            done was done, something is still missing or incomplete.
+        LikenessError: A checksum differs or an archive is damaged; or, after everything that could
+            be done was done, something is still missing or incomplete.
     """
     say(
         f"{dataset.name}: {dataset.about}\nLicence: {dataset.licence}. {dataset.page}"
@@ -82,7 +83,7 @@ def prepare(
             dataset.by_hand
             or f"remove the folders from {data} and run the command again, or see {dataset.page}"
         )
-        raise ValueError(
+        raise LikenessError(
             f"{dataset.name}: {len(wrong)} of {len(counts)} counts are not what they should be "
             f"({name_first(wrong)}); {todo}".replace("DATA", str(data))
         )
@@ -108,7 +109,7 @@ def _count(dataset: Dataset, data: Path) -> list[Count]:
                 dataset.by_hand
                 or f"to have it all anew, remove {made} from DATA and run the command again"
             )
-            raise ValueError(
+            raise LikenessError(
                 f"{dataset.name}: {error}; {todo}".replace("DATA", str(data))
             ) from error
     return counts
@@ -172,7 +173,7 @@ def _verify(
                 f"{name_first(path.name for path in fetched)} of it, fetched now, was removed; "
                 f"remove {name_first(others)} from {downloads} too"
             )
-        raise ValueError(
+        raise LikenessError(
             f"{label}: {wrong}; {removed}: run the command again, or fetch it by hand if this "
             "happens twice"
         )
@@ -190,7 +191,7 @@ def _summed(archive: Archive, data: Path, final: Path) -> str:
     """Return what the report says of the sum of an archive that is there already.
 
     Raises:
-        ValueError: It is a file, or lies beside what was unpacked from it, and is another one.
+        LikenessError: It is a file, or lies beside what was unpacked from it, and is another one.
     """
     known = "SHA-256" if archive.sha256 else "MD5" if archive.md5 else ""
     unpacked = "; unpacked files are counted, not summed" if final.is_dir() else ""
@@ -203,7 +204,7 @@ def _summed(archive: Archive, data: Path, final: Path) -> str:
         return unpacked
     if wrong := differs(paths, sha256=archive.sha256, md5=archive.md5):
         both = f"it and {archive.makes}" if unpacked else "it"
-        raise ValueError(
+        raise LikenessError(
             f"{_label(paths)}: {wrong}; remove {both} from {data} and run the command again"
         )
     return f"; {known} of {_label(paths)} is right{unpacked}" if unpacked else f"; {known} is right"
@@ -250,13 +251,13 @@ def _place(archive: Archive, label: str, paths: list[Path], final: Path, downloa
             ]
             if not matches:
                 inside = name_first(path.name for path in sorted((work / "all").iterdir()))
-                raise ValueError(
+                raise LikenessError(
                     f"{label}: holds nothing like {archive.takes[0]!r}, only {inside}; it is not "
                     "the archive that was published"
                 )
             for path in matches:
                 if (made / path.name).exists():
-                    raise ValueError(
+                    raise LikenessError(
                         f"{label}: {path.name!r} occurs twice in {', '.join(archive.takes)}; "
                         "unpack it by hand"
                     )

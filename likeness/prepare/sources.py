@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 
+from eval.errors import LikenessError
 from modalities.face import sources as faces
 from modalities.image import sources as images
 from modalities.speaker import sources as speech
@@ -25,14 +26,14 @@ def named(name: str) -> Dataset:
     """Return the data set of this name.
 
     Raises:
-        ValueError: There is none. The message names the nearest and lists all.
+        LikenessError: There is none. The message names the nearest and lists all.
     """
     for dataset in DATASETS:
         if dataset.name == name.lower():
             return dataset
     near = difflib.get_close_matches(name.lower(), [dataset.name for dataset in DATASETS], n=1)
     meant = f"; did you mean {near[0]!r}" if near else ""
-    raise ValueError(
+    raise LikenessError(
         f"there is no data set {name!r} to prepare{meant}; there are "
         f"{', '.join(dataset.name for dataset in DATASETS)}"
     )

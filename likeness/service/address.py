@@ -7,6 +7,8 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eval.errors import LikenessError
+
 
 @dataclass(frozen=True)
 class Address:
@@ -35,10 +37,10 @@ class Address:
 
         Raises:
             OSError: The address is not of this machine, or another server listens there.
-            ValueError: This system has no sockets that share a port.
+            LikenessError: This system has no sockets that share a port.
         """
         if not hasattr(socket, "SO_REUSEPORT"):
-            raise ValueError(
+            raise LikenessError(
                 "this system does not divide connections between processes; start the server with "
                 "--workers 1"
             )

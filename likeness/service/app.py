@@ -41,6 +41,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 
+from eval.errors import LikenessError
 from eval.formats.provenance import likeness_version
 from likeness.diarisation.clusters import Clustering
 from likeness.service import openapi, pages
@@ -415,7 +416,7 @@ def serve(
         say: prints a line.
 
     Raises:
-        ValueError: media are to be kept without a gallery, the gallery is another model's, the
+        LikenessError: media are to be kept without a gallery, the gallery is another model's, the
             token is too short, a host is a pattern, or several processes cannot share the gallery.
         OSError: the address cannot be bound.
     """
@@ -426,12 +427,12 @@ def serve(
     made = not token
     token = token or (worker.token if worker else secrets.token_urlsafe(24))
     if len(token) < MIN_TOKEN:
-        raise ValueError(
+        raise LikenessError(
             f"the token has {len(token)} characters; at least {MIN_TOKEN} are needed, so that it "
             "cannot be guessed"
         )
     if extras.keeps_media and gallery is None:
-        raise ValueError(
+        raise LikenessError(
             "--keep-media keeps pictures and sounds beside a gallery; name one with --gallery DIR"
         )
     with ExitStack() as opened:
@@ -439,7 +440,7 @@ def serve(
         if gallery is not None:
             store = opened.enter_context(closing(open_gallery(gallery, model.meta)))
         if worker is not None and store is not None and not store.shared:
-            raise ValueError(
+            raise LikenessError(
                 f"the gallery {masked(str(gallery))} cannot be shared by several processes; keep "
                 "it in PostgreSQL (--gallery postgresql://USER@HOST/DATABASE), or start the server "
                 "with --workers 1"

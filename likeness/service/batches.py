@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import Floats32
 from toolkit.data.items import Item
 from toolkit.data.reading import Array
@@ -84,7 +85,7 @@ class Question:
         """Embed the inputs, without others, and give the answer.
 
         Raises:
-            ValueError: The network gives no embedding for an input.
+            LikenessError: The network gives no embedding for an input.
         """
         (embedded,) = embed([self])
         if isinstance(embedded, Exception):
@@ -116,7 +117,7 @@ def embed(questions: Sequence[Question]) -> list[Floats32 | ValueError]:
             return [embed([one])[0] for one in questions]
         if not isinstance(error, ValueError):
             _log.warning("an upload ended in %s", type(error).__name__)
-            error = ValueError(f"the model cannot embed this ({type(error).__name__})")
+            error = LikenessError(f"the model cannot embed this ({type(error).__name__})")
         return [error]
     reasons = {one.id: one.reason for one in bad}
     results: list[Floats32 | ValueError] = []

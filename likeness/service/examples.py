@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from eval.errors import LikenessError
 from eval.types import name_first
 from likeness.signatures import suffix_of
 from toolkit.data.images import BadImage, decode_bytes, encode
@@ -71,7 +72,7 @@ def read_examples(folder: Path, modality: str, max_bytes: int) -> tuple[list[Exa
 
     Raises:
         FileNotFoundError: There is no such folder.
-        ValueError: There is nothing to take in it.
+        LikenessError: There is nothing to take in it.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder of examples; correct the path")
@@ -99,7 +100,7 @@ def read_examples(folder: Path, modality: str, max_bytes: int) -> tuple[list[Exa
         total += len(content)
         examples.append(Example(name, content))
     if not examples:
-        raise ValueError(
+        raise LikenessError(
             f"{folder}: there are no examples for a {modality} model in it ({others} other "
             f"files, {len(left_out)} that are too large or damaged); name a folder with "
             "recordings or images"

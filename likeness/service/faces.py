@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.errors import LikenessError
 from modalities.face import align
 from toolkit.data.images import BadImage, Pixels, encode, open_encoded
 from toolkit.data.items import Item
@@ -36,7 +37,7 @@ def find_faces(model: Loaded, item: Item) -> dict[str, Any]:
         `crop`, what becomes of the whole picture where there is no detector.
 
     Raises:
-        ValueError: The picture cannot be read.
+        LikenessError: The picture cannot be read.
     """
     bound = _with_detector(model)
     if bound is None:
@@ -79,7 +80,7 @@ def crop_of(model: Loaded, item: Item, face: int | None) -> Pixels | None:
         face: The number of the face that somebody chose, or None for the rule.
 
     Raises:
-        ValueError: There is no face.
+        LikenessError: There is no face.
     """
     if _with_detector(model) is None:
         return None
@@ -95,12 +96,12 @@ def choosing(model: Loaded, chosen: Mapping[str, int]) -> Loaded:
         chosen: Item id -> number of its face, as `find_faces` counts; the others follow the rule.
 
     Raises:
-        ValueError: There is a choice, and the model has no detector.
+        LikenessError: There is a choice, and the model has no detector.
     """
     if not chosen:
         return model
     if _with_detector(model) is None:
-        raise ValueError(
+        raise LikenessError(
             "this server finds no faces, so that none can be chosen; leave the number of the face "
             "out, or start the server with --detector FILE.onnx"
         )

@@ -48,6 +48,7 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from eval.errors import LikenessError
 from likeness.service.batches import is_gone
 from likeness.service.bodies import (
     BUSY,
@@ -92,7 +93,7 @@ class Guard:
         policy: the Content-Security-Policy of pages.
 
     Raises:
-        ValueError: a host has a *.
+        LikenessError: a host has a *.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Guard:
         self.limits, self.metrics = limits, metrics
         allowed = [*_LOOPBACK, *(_in_header(host) for host in hosts)]
         if patterns := [host for host in allowed if "*" in host]:
-            raise ValueError(
+            raise LikenessError(
                 f"the host {patterns[0]} is a pattern; name each host by which the server is "
                 "addressed"
             )

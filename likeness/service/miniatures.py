@@ -33,7 +33,7 @@ def miniature(model: Loaded, item: Item, face: int | None = None) -> tuple[bytes
         The file, and its ending: an image of at most 192 pixels, or the first 8 s of sound.
 
     Raises:
-        ValueError: The file cannot be read.
+        LikenessError: The file cannot be read.
     """
     if model.modality == "speaker":
         wave = np.asarray(audio.read(item, rate_hz=_RATE_HZ))[: round(MAX_SECONDS * _RATE_HZ)]

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any
 
 from eval.cores import num_threads
+from eval.errors import LikenessError
 from likeness.service.address import Address
 
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client, where processes count together
@@ -66,10 +67,10 @@ def start(address: Address, number: int, warn: Callable[[str], object]) -> Worke
         SystemExit: All have ended. The code is 0, or that of the first process if it ended before
             it could answer.
         OSError: The address cannot be bound.
-        ValueError: This system has no fork, or no sockets that share a port.
+        LikenessError: This system has no fork, or no sockets that share a port.
     """
     if not hasattr(os, "fork"):
-        raise ValueError("this system has no fork; start the server with --workers 1")
+        raise LikenessError("this system has no fork; start the server with --workers 1")
     with address.reserve() as kept:
         folder = mkdtemp(prefix="likeness-")
         os.environ[METRICS_FOLDER] = folder

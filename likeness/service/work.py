@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from eval.calibration import Calibration
+from eval.errors import LikenessError
 from eval.similarity import pairs
 from eval.thresholds import Thresholds
 from eval.types import Embeddings, Floats32
@@ -84,7 +85,7 @@ class Service:
         extras: what the page offers beside.
 
     Raises:
-        ValueError: the threshold is no finite number, or media are to be kept beside a gallery
+        LikenessError: the threshold is no finite number, or media are to be kept beside a gallery
             without a folder.
     """
 
@@ -100,7 +101,7 @@ class Service:
         extras: Extras = NO_EXTRAS,
     ):
         if threshold is not None and not math.isfinite(threshold):
-            raise ValueError(f"threshold {threshold}: must be a finite number")
+            raise LikenessError(f"threshold {threshold}: must be a finite number")
         self.limits = limits or Limits()
         self.model = _bounded(model, self.limits)
         self.gallery = gallery
@@ -108,7 +109,7 @@ class Service:
         self.extras, self.takes = extras, takes(self.model, self.limits)
         folder = None if gallery is None else gallery.folder
         if extras.keeps_media and folder is None:
-            raise ValueError(
+            raise LikenessError(
                 "media are kept beside a gallery, in its folder; name one with --gallery DIR"
             )
         self.media: Path | None = folder if extras.keeps_media else None
@@ -121,10 +122,10 @@ class Service:
         """The gallery, for what needs one.
 
         Raises:
-            ValueError: There is none.
+            LikenessError: There is none.
         """
         if self.gallery is None:
-            raise ValueError("this server has no gallery")
+            raise LikenessError("this server has no gallery")
         return self.gallery
 
     def verify(
@@ -138,7 +139,7 @@ class Service:
             chosen: "first" or "second" -> the number of its face, as /faces counts.
         """
         if self.calibration is not None and (reason := misfit(self.model, self.calibration)):
-            raise ValueError(reason)
+            raise LikenessError(reason)
         comparer = Comparer(self.model, self.calibration, self.threshold, self.source)
 
         def finish(matrix: Floats32) -> dict[str, Any]:
@@ -242,11 +243,11 @@ class Service:
             faces: the number of the face of each file, as /faces counts; or nothing.
         """
         if faces and len(faces) != len(files):
-            raise ValueError(
+            raise LikenessError(
                 f"{len(faces)} numbers of faces for {len(files)} files; give one for each or none"
             )
         if subject in (".", ".."):
-            raise ValueError(
+            raise LikenessError(
                 f"the subject {subject!r} could never be removed here, because addresses have no "
                 "such part; choose another name"
             )
@@ -369,7 +370,7 @@ class Service:
             ids: Of the files; by default their numbers.
 
         Raises:
-            ValueError: One of them cannot be read; all are counted.
+            LikenessError: One of them cannot be read; all are counted.
         """
         read = reading_for(choosing(self.model, chosen).read)
         names = names_of(len(files))
@@ -388,8 +389,8 @@ class Service:
         refusal = partial(self._refusal, len(files))
         return Question(self.model.embedder, names, inputs, refusal, finish)
 
-    def _refusal(self, num_files: int, num_bad: int, reason: str) -> ValueError:
-        return ValueError(
+    def _refusal(self, num_files: int, num_bad: int, reason: str) -> LikenessError:
+        return LikenessError(
             f"with this {self.model.modality} model, {num_bad} of {num_files} files cannot be "
             f"read: {reason}{remedy_for(self.model)}"
         )
@@ -410,12 +411,12 @@ def _read(item: Item, read: Any) -> list[Array]:
     """What the network gets of a file: one input, or several.
 
     Raises:
-        ValueError: The file cannot be read.
+        LikenessError: The file cannot be read.
     """
     parts: list[Array] = []
     for _, part in inputs_of([item], read):
         if isinstance(part, Bad):
-            raise ValueError(part.reason)
+            raise LikenessError(part.reason)
         if part is not None:
             parts.append(part)
     return parts
@@ -430,7 +431,7 @@ def _refuse_photograph(content: bytes, name: str, known: Takes) -> None:
     except BadImage:
         return
     if (height, width) != (known.height, known.width):
-        raise ValueError(
+        raise LikenessError(
             f"{name} has {height} x {width} pixels (height x width), but this model takes aligned "
             f"crops of {known.height} x {known.width}; if it is a photograph, start the server "
             "with --detector FILE.onnx, which finds the face in it and aligns it"
@@ -503,7 +504,7 @@ def _anonymous(paths: Sequence[Path], names: Sequence[str] = ()) -> Iterator[Non
             reason = f"the model cannot embed this ({type(error).__name__})"
         for path, name in zip(paths, names or names_of(len(paths)), strict=True):
             reason = reason.replace(str(path), name)
-        raise ValueError(reason) from None
+        raise LikenessError(reason) from None
 
 
 def _bounded(model: Loaded, limits: Limits) -> Loaded:

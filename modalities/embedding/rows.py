@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from eval.formats import embeddings
 from eval.formats.subjects import read_mapping
 from eval.types import Embeddings, Trials, name_first, nfc_mapping
@@ -65,8 +66,8 @@ def items(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is no embeddings file or does not state its model, rows are zero, ids
-            have no subject, or there are too few subjects.
+        LikenessError: The file is no embeddings file or does not state its model, rows are zero,
+            ids have no subject, or there are too few subjects.
     """
     file, table = _opened(data)
     listed = _list_of(Path(data), subjects)
@@ -76,7 +77,7 @@ def items(
     if len(found) < needed:
         source = f"by {listed}" if listed else f"the first part of ids such as {table.ids[0]!r}"
         remedy = "add others" if listed else f"if that is none, {_GIVE_A_LIST}"
-        raise ValueError(
+        raise LikenessError(
             f"{file}: the {len(table)} embeddings are of {len(found)} "
             f"subject{'s' * (len(found) > 1)} ({name_first(found)}), {source}; at least {needed} "
             f"subjects are needed, 2 of them to train: {remedy}"
@@ -100,7 +101,7 @@ def every(data: Path) -> Items:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: As items(), but ids need no subject.
+        LikenessError: As items(), but ids need no subject.
     """
     file, table = _opened(data)
     return Items.of(Item(id, file) for id in table.ids)
@@ -129,15 +130,15 @@ def trials(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: No subject has two embeddings, num_trials is below 2, or items() refuses the
+        LikenessError: No subject has two embeddings, num_trials is below 2, or items() refuses the
             data.
     """
     if num_trials < 2:
-        raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
+        raise LikenessError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
     chosen = items(data, split=split, test_share=test_share, seed=seed, subjects=subjects)
     names, numbers = label_numbers(chosen)
     if np.bincount(numbers).max() < 2:
-        raise ValueError(
+        raise LikenessError(
             f"{data}: each of the {len(names)} subjects of split {split!r} has a single embedding, "
             "so that no target trial exists; add embeddings"
         )
@@ -154,14 +155,14 @@ def read(item: Item) -> NDArray[np.float32]:
         (D,) float32, as the file has it: nothing is normalised.
 
     Raises:
-        ValueError: The file has no such row, or is no embeddings file.
+        LikenessError: The file has no such row, or is no embeddings file.
         FileNotFoundError: There is no such file.
     """
     table = _table(item.path)
     try:
         row = int(table.rows([item.id])[0])
     except KeyError:
-        raise ValueError(
+        raise LikenessError(
             f"{item.path}: it has no embedding of {item.id!r}; a head reads the rows of an "
             "embeddings file: list these"
         ) from None
@@ -179,7 +180,7 @@ class Vectors(nn.Module):
         model: The digest of the model that made them.
 
     Raises:
-        ValueError: In a call: the embeddings have another size.
+        LikenessError: In a call: the embeddings have another size.
 
     Example:
         >>> import torch
@@ -199,7 +200,7 @@ class Vectors(nn.Module):
             data: As in items().
 
         Raises:
-            ValueError: As items().
+            LikenessError: As items().
             FileNotFoundError: There is no such file.
         """
         _, table = _opened(data)
@@ -210,7 +211,7 @@ class Vectors(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Return the embeddings (B, dim) as they are."""
         if inputs.ndim != 2 or inputs.shape[1] != self.dim:
-            raise ValueError(
+            raise LikenessError(
                 f"Vectors: the embeddings have shape {tuple(inputs.shape)}; (B, {self.dim}) is "
                 "needed: give those of the model that the head was made for"
             )
@@ -222,20 +223,20 @@ def _opened(data: str | Path) -> tuple[Path, Embeddings]:
     file = _file(data)
     table = _table(file)
     if not len(table):
-        raise ValueError(f"{file}: there are no embeddings in it; embed a list of items first")
+        raise LikenessError(f"{file}: there are no embeddings in it; embed a list of items first")
     if not table.meta.get("model"):
-        raise ValueError(
+        raise LikenessError(
             f"{file}: it does not state which model made it, so that no head could be joined with "
             "that model; make it with `likeness embed`"
         )
     if others := [f"{name} ({table.meta[name]})" for name in _JOINED if name in table.meta]:
-        raise ValueError(
+        raise LikenessError(
             f"{file}: its embeddings are joined from several of an item, by {', '.join(others)}, "
             "and a head behind the network would see each by itself; embed without it"
         )
     zero = [table.ids[row] for row in np.flatnonzero(table.norms == 0)]
     if zero:
-        raise ValueError(
+        raise LikenessError(
             f"{file}: {len(zero)} of {len(table)} embeddings are zero ({name_first(zero)}), which "
             "have no direction; leave these items out"
         )
@@ -254,7 +255,7 @@ def _file(data: str | Path) -> Path:
         return path
     inside = sorted(inner for inner in path.iterdir() if inner.suffix.lower() in _SUFFIXES)
     if len(inside) != 1:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(inside)} embeddings files are in this folder "
             f"({name_first(inner.name for inner in inside) if inside else 'none'}); name one, "
             f"with one of the endings {', '.join(_SUFFIXES)}"
@@ -285,12 +286,12 @@ def _from_list(ids: tuple[str, ...], path: Path) -> Mapping[str, str]:
     """Return the subject of each id by a list.
 
     Raises:
-        ValueError: The list has not all ids.
+        LikenessError: The list has not all ids.
     """
     mapping = nfc_mapping(read_mapping(path))
     missing = [id for id in ids if id not in mapping]
     if missing:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(missing)} of {len(ids)} embeddings have no subject there "
             f"({name_first(missing)}); add lines `id subject`, or leave these items out"
         )
@@ -301,11 +302,11 @@ def _from_ids(ids: tuple[str, ...], data: Path) -> Mapping[str, str]:
     """Return the subject of each id such as SUBJECT/1.
 
     Raises:
-        ValueError: Ids have none.
+        LikenessError: Ids have none.
     """
     without = [id for id in ids if not id.partition("/")[1]]
     if without:
-        raise ValueError(
+        raise LikenessError(
             f"{data}: {len(without)} of {len(ids)} ids name no subject ({name_first(without)}); "
             f"ids such as SUBJECT/1 do, or {_GIVE_A_LIST}"
         )

@@ -29,6 +29,7 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.progress import tracked
 from eval.types import name_first
@@ -95,19 +96,19 @@ def check(size: int = 112, width: int | None = None, choose: Choose = "largest")
         choose: Which face is taken, see choose_face().
 
     Raises:
-        ValueError: One of the three is not defined.
+        LikenessError: One of the three is not defined.
     """
     if size < 1 or (size % 112 and size % 128):
-        raise ValueError(
+        raise LikenessError(
             f"align: size is {size}; multiples of 112 and of 128 are defined, such as 112, 128, 224"
         )
     if width is not None and (not 0 < width <= size or (size - width) % 2):
-        raise ValueError(
+        raise LikenessError(
             f"align: width is {width}; 1 to {size}, less by an even number, is allowed, such as "
             f"{size} or {size - 16}"
         )
     if choose not in get_args(Choose):
-        raise ValueError(f"align: choose is {choose!r}; 'largest' and 'central' are allowed")
+        raise LikenessError(f"align: choose is {choose!r}; 'largest' and 'central' are allowed")
 
 
 def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
@@ -123,18 +124,18 @@ def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
         (2, 3) float64.
 
     Raises:
-        ValueError: The landmarks have another shape, are not finite or (nearly) coincide, or the
+        LikenessError: The landmarks have another shape, are not finite or (nearly) coincide, or the
             size is not defined.
     """
     points = np.asarray(landmarks, dtype=np.float64)
     if points.shape != (5, 2) or not np.isfinite(points).all():
-        raise ValueError(
+        raise LikenessError(
             f"align: the landmarks have shape {points.shape}; (5, 2) finite pixels are needed: "
             "eyes, nose, corners of the mouth"
         )
     check(size)
     if float(np.ptp(points, axis=0).max()) < 1e-3:
-        raise ValueError(
+        raise LikenessError(
             "align: the five landmarks coincide, so that they give no scale; detect them again"
         )
     # As complex numbers, a similarity is z -> factor * z + shift, and the factor of the least
@@ -151,7 +152,7 @@ def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
         ((factor.real, -factor.imag, shift.real), (factor.imag, factor.real, shift.imag))
     )
     if not np.isfinite(matrix).all() or factor == 0:
-        raise ValueError("align: no transform fits the landmarks; detect them again")
+        raise LikenessError("align: no transform fits the landmarks; detect them again")
     return matrix
 
 
@@ -173,7 +174,7 @@ def crop(
         (size, width, 3) uint8.
 
     Raises:
-        ValueError: As transform() and check().
+        LikenessError: As transform() and check().
     """
     check(size, width)
     matrix = transform(landmarks, size)
@@ -211,7 +212,7 @@ def load_detector(path: str | Path, *, min_score: float | None = None) -> Any:
 
     Raises:
         FileNotFoundError: The file is missing.
-        ValueError: The file is no such detector, or min_score is out of range.
+        LikenessError: The file is no such detector, or min_score is out of range.
     """
     path = Path(path)
     if not path.is_file():
@@ -220,14 +221,14 @@ def load_detector(path: str | Path, *, min_score: float | None = None) -> Any:
             "needed (nothing is downloaded; `likeness prepare yunet` fetches YuNet)"
         )
     if min_score is not None and not 0.0 < min_score < 1.0:
-        raise ValueError(
+        raise LikenessError(
             f"detector: min_score is {min_score}; a value between 0 and 1 is needed, "
             f"{scrfd.MIN_SCORE} is usual for SCRFD and {yunet.MIN_SCORE} for YuNet"
         )
     try:
         session = open_session(path)
     except ValueError as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: this is no ONNX model that can be run ({str(error)[:120]}); an SCRFD or "
             "YuNet detector is needed"
         ) from None
@@ -253,7 +254,7 @@ def detect(detector: Any, pixels: Pixels) -> Faces:
         The faces; there may be none. One whose numbers hold NaN or infinity is left out.
 
     Raises:
-        ValueError: The image is too narrow for the detector.
+        LikenessError: The image is too narrow for the detector.
     """
     faces = _detect_once(detector, pixels)
     return faces if len(faces.boxes) else _detect_on_canvas(detector, pixels)
@@ -266,7 +267,7 @@ def _detect_once(detector: Any, pixels: Pixels) -> Faces:
         try:
             detections, landmarks = detector.detect(np.ascontiguousarray(pixels[..., ::-1]))
         except cv2.error:  # insightface shrinks the short side of a very long image to nothing
-            raise ValueError(
+            raise LikenessError(
                 f"an image of {pixels.shape[1]} x {pixels.shape[0]} pixels is too narrow for the "
                 "detector"
             ) from None
@@ -309,7 +310,7 @@ def choose_face(faces: Faces, height: int, width: int, choose: Choose = "largest
         The number of the face, from 0.
 
     Raises:
-        ValueError: There is no face, or the rule is not defined.
+        LikenessError: There is no face, or the rule is not defined.
 
     Example:
         >>> boxes = np.array([[0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 50.0, 50.0]])
@@ -318,7 +319,7 @@ def choose_face(faces: Faces, height: int, width: int, choose: Choose = "largest
     """
     check(choose=choose)
     if not len(faces.boxes):
-        raise ValueError("align: there is no face to choose")
+        raise LikenessError("align: there is no face to choose")
     x1, y1, x2, y2 = faces.boxes.T
     value = (x2 - x1) * (y2 - y1)
     if choose == "central":
@@ -352,16 +353,16 @@ def align_one(
         The crop (size, width, 3), and how many faces the image has.
 
     Raises:
-        ValueError: There is no face, or none of this number, or the landmarks of the chosen one lie
-            outside the image.
+        LikenessError: There is no face, or none of this number, or the landmarks of the chosen one
+            lie outside the image.
     """
     faces = detect(detector, pixels)
     if not len(faces.boxes):
-        raise ValueError("no face found")
+        raise LikenessError("no face found")
     if face is None:
         face = choose_face(faces, pixels.shape[0], pixels.shape[1], choose)
     if not 0 <= face < len(faces.boxes):
-        raise ValueError(f"there is no face {face}; {len(faces.boxes)} were found, from 0")
+        raise LikenessError(f"there is no face {face}; {len(faces.boxes)} were found, from 0")
     return cut(pixels, faces.landmarks[face], size, width=width), len(faces.boxes)
 
 
@@ -378,13 +379,13 @@ def cut(pixels: Pixels, points: Floats, size: int = 112, *, width: int | None = 
         (size, width, 3) uint8.
 
     Raises:
-        ValueError: Landmarks lie outside the image; and as crop().
+        LikenessError: Landmarks lie outside the image; and as crop().
     """
     height, breadth = pixels.shape[:2]
     inside = ((points >= 0) & (points <= (breadth - 1, height - 1))).all(axis=1)
     outside = int(np.count_nonzero(~inside))
     if outside:
-        raise ValueError(
+        raise LikenessError(
             f"{outside} of the 5 landmarks of the chosen face lie outside the image of {breadth} x "
             f"{height} pixels"
         )
@@ -424,7 +425,7 @@ def read(
         BadImage: The image cannot be decoded, no face is found, or the landmarks lie outside the
             image.
         FileNotFoundError: The detector is missing.
-        ValueError: What load_detector() and check() refuse.
+        LikenessError: What load_detector() and check() refuse.
     """
     check(size, width, choose)
     model = _detector_of(os.getpid(), detector, min_score)
@@ -505,8 +506,8 @@ def align_folder(
 
     Raises:
         FileNotFoundError: root or the detector is missing.
-        ValueError: There are no images, out lies in root, two images would get one name (they are
-            counted), or load_detector() or check() refuses an argument.
+        LikenessError: There are no images, out lies in root, two images would get one name (they
+            are counted), or load_detector() or check() refuses an argument.
     """
     check(size, width, choose)
     root, out = Path(root), Path(out)
@@ -526,12 +527,14 @@ def _targets(root: Path, out: Path, suffix: str) -> list[tuple[Item, Path]]:
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: no such folder; one with images is needed")
     if out.resolve().is_relative_to(root.resolve()):
-        raise ValueError(
+        raise LikenessError(
             f"{out}: the folder lies in {root}, so that its images would be aligned again the next "
             "time; choose a folder outside it"
         )
     if suffix not in (".png", ".jpg"):
-        raise ValueError(f"align: suffix is {suffix!r}; '.png' (lossless) and '.jpg' are allowed")
+        raise LikenessError(
+            f"align: suffix is {suffix!r}; '.png' (lossless) and '.jpg' are allowed"
+        )
     items = find_images(root)
     targets = [out / Path(item.id).with_suffix(suffix) for item in items]
     _refuse_shared_names(root, items, targets)
@@ -600,11 +603,11 @@ def find_images(root: Path) -> Items:
         root).
 
     Raises:
-        ValueError: There are no images.
+        LikenessError: There are no images.
     """
     items = tree.anywhere(root, SUFFIXES)
     if not items:
-        raise ValueError(f"{root}: there are no images below it; {', '.join(SUFFIXES)} are read")
+        raise LikenessError(f"{root}: there are no images below it; {', '.join(SUFFIXES)} are read")
     return items
 
 
@@ -617,7 +620,7 @@ def _refuse_shared_names(root: Path, items: Sequence[Item], targets: Sequence[Pa
         if target in seen or seen.add(target)  # type: ignore[func-returns-value]
     ]
     if shared:
-        raise ValueError(
+        raise LikenessError(
             f"{root}: {len(shared)} images differ from another in their suffix only "
             f"({name_first(shared)}); rename them"
         )

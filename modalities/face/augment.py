@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
+from eval.errors import LikenessError
 from toolkit.data.forms import takes
 from toolkit.data.images import Pixels, to_floats, to_levels, to_pixels
 from toolkit.data.reading import Array
@@ -168,7 +169,7 @@ def train_view(
         (3, H, W) of the same type, 0 to 255.
 
     Raises:
-        ValueError: A probability lies outside 0 to 1, or a range is out of order.
+        LikenessError: A probability lies outside 0 to 1, or a range is out of order.
 
     Example:
         >>> image = np.arange(6, dtype=np.float32).reshape(3, 1, 2)
@@ -182,7 +183,7 @@ def train_view(
     _check_range("crop_scale", crop_scale, 0.0, 1.0)
     _check_range("low_res_side", low_res_side, 0.0, 1.0)
     if not all(0.0 <= strength <= 1.0 for strength in (brightness, contrast, saturation)):
-        raise ValueError(
+        raise LikenessError(
             f"train_view: brightness is {brightness}, contrast {contrast} and saturation "
             f"{saturation}; each must be from 0 to 1"
         )
@@ -246,7 +247,7 @@ def geometric_view(
         (3, H, W) of the same type, 0 to 255.
 
     Raises:
-        ValueError: A probability lies outside 0 to 1, or a range is out of order.
+        LikenessError: A probability lies outside 0 to 1, or a range is out of order.
     """
     _check_probs(
         rotate_prob=rotate_prob, flip_prob=flip_prob, cutout_prob=cutout_prob, blur_prob=blur_prob
@@ -427,13 +428,13 @@ def _check_probs(**probs: float) -> None:
     """Refuse probabilities outside 0 to 1."""
     for name, prob in probs.items():
         if not 0.0 <= prob <= 1.0:
-            raise ValueError(f"face view: {name} is {prob}; a probability from 0 to 1 is needed")
+            raise LikenessError(f"face view: {name} is {prob}; a probability from 0 to 1 is needed")
 
 
 def _check_range(name: str, bounds: tuple[float, float], lowest: float, highest: float) -> None:
     """Refuse a range that is out of order, outside lowest to highest, or (0, 0)."""
     if not lowest <= bounds[0] <= bounds[1] <= highest or (lowest == 0.0 and bounds[1] == 0.0):
-        raise ValueError(
+        raise LikenessError(
             f"face view: {name} is {bounds}; a range (from, to), in order and within {lowest} to "
             f"{highest}, is needed"
         )

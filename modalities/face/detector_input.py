@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.errors import LikenessError
 from toolkit.models.onnx import Value
 
 MAX_SIDE = 4096  # pixels
@@ -23,7 +24,7 @@ def input_size(inputs: Sequence[Value], path: Path, kind: str) -> tuple[int, int
         The height and the width in pixels; 0 where the network leaves it open.
 
     Raises:
-        ValueError: It is not one image of floats (1, 3, height, width), or too large.
+        LikenessError: It is not one image of floats (1, 3, height, width), or too large.
     """
     stated = ", ".join(f"{value.name} {value.type} {value.shape}" for value in inputs)
     sizes: list[int | str | None] = inputs[0].shape if len(inputs) == 1 else []
@@ -35,7 +36,7 @@ def input_size(inputs: Sequence[Value], path: Path, kind: str) -> tuple[int, int
         or known[1] not in (0, 3)
         or any(size % DIVISOR or not 0 <= size <= MAX_SIDE for size in known[2:])
     ):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its input is {stated or 'absent'}; {kind} takes floats (1, 3, height, "
             f"width), both sizes multiples of {DIVISOR} up to {MAX_SIDE}: give another file"
         )

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.files import text_lines
 from eval.types import Trials, name_first
 from modalities.face import recordio
@@ -61,7 +62,7 @@ def items(
 
     Raises:
         FileNotFoundError: The data are missing.
-        ValueError: There are no images, only one subject, or too few subjects to hold some out.
+        LikenessError: There are no images, only one subject, or too few subjects to hold some out.
     """
     return hold_out(
         list_all(data, columns=columns, label=label, root=root),
@@ -99,10 +100,10 @@ def trials(
 
     Raises:
         FileNotFoundError: The data are missing.
-        ValueError: num_trials is below 2, or items() refuses the data.
+        LikenessError: num_trials is below 2, or items() refuses the data.
     """
     if num_trials < 2:
-        raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
+        raise LikenessError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
     chosen = items(
         data,
         split=split,
@@ -120,7 +121,7 @@ def list_all(data: str | Path, *, columns: str = "", label: str = "", root: str 
 
     Raises:
         FileNotFoundError: The data or some of the files are missing.
-        ValueError: Some items have no label, or the data cannot be understood.
+        LikenessError: Some items have no label, or the data cannot be understood.
     """
     path = Path(data)
     if path.is_file() and (path.suffix == ".rec" or _is_opensphere(path, columns, label, root)):
@@ -154,7 +155,7 @@ def scan(root: Path) -> Items:
 
     Raises:
         FileNotFoundError: root is missing.
-        ValueError: There is no image in any folder, there are several .rec files, or a reader
+        LikenessError: There is no image in any folder, there are several .rec files, or a reader
             refuses its file.
     """
     if root.is_file() and root.suffix == ".txt":
@@ -169,7 +170,7 @@ def scan(root: Path) -> Items:
         return shards.items(root, suffixes=SUFFIXES).sorted_as_paths()
     records = sorted(root.glob("*.rec"))
     if len(records) > 1:
-        raise ValueError(
+        raise LikenessError(
             f"{root}: there are {len(records)} .rec files "
             f"({name_first(path.name for path in records)}); name one of them"
         )
@@ -178,7 +179,7 @@ def scan(root: Path) -> Items:
     images = find_images(root)
     images = images.take(np.flatnonzero(images.labels.numbers >= 0))
     if not images:
-        raise ValueError(
+        raise LikenessError(
             f"{root}: its images lie directly in it, without a subject's folder; "
             "DATA/SUBJECT/image.jpg is expected"
         )
@@ -198,8 +199,8 @@ def read_list(path: str | Path, root: str | Path) -> Items:
         Items in the order of the list; the id is the path, and the label is its folder.
 
     Raises:
-        ValueError: Lines have no folder, paths lie outside root, files are not there, or lines are
-            repeated. All are counted, and the first is named.
+        LikenessError: Lines have no folder, paths lie outside root, files are not there, or lines
+            are repeated. All are counted, and the first is named.
     """
     root = Path(root)
     bad: list[str] = []
@@ -219,12 +220,12 @@ def read_list(path: str | Path, root: str | Path) -> Items:
 
     items = Items.of(listed())
     if bad or not items:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} lines are not `subject/image.jpg` below the images' folder "
             f"(first: line {bad[0] if bad else 1}); correct the list"
         )
     if missing:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(missing)} of {len(items)} images are not in {root} "
             f"({name_first(missing)}); fetch them or correct the list"
         )

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import at_lines, text_lines
 from eval.protocols.ijb_files import (
     Faces,
@@ -59,7 +60,7 @@ def pack(root: str | Path, name: str = "") -> Pack:
 
     Raises:
         FileNotFoundError: Meta files or the images' folder are missing; they are counted.
-        ValueError: Faces have no image or no landmarks, or lines are of another kind; all are
+        LikenessError: Faces have no image or no landmarks, or lines are of another kind; all are
             counted.
     """
     root, images = Path(root), Path(root) / "loose_crop"
@@ -78,7 +79,7 @@ def pack(root: str | Path, name: str = "") -> Pack:
         present = {entry.name for entry in entries}
     absent = [name for name in faces.names if name not in present]
     if absent:
-        raise ValueError(
+        raise LikenessError(
             f"{images}: {len(absent)} of {len(faces.names)} images are not there "
             f"({name_first(absent)}); unpack the images again"
         )
@@ -96,8 +97,8 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
         (5, 2) landmarks in pixels by name.
 
     Raises:
-        ValueError: Lines are of another kind, faces are listed twice with different landmarks (all
-            are counted), or the file is empty.
+        LikenessError: Lines are of another kind, faces are listed twice with different landmarks
+            (all are counted), or the file is empty.
     """
     points: dict[str, NDArray[np.float64]] = {}
     bad, torn = [], []
@@ -115,7 +116,7 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
         problem = "the file is empty; its lines must be"
         if bad:
             problem = f"{len(bad)} lines ({at_lines(np.array(bad, dtype=np.int32))}) are not"
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {problem} `name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`; fetch the file again"
         )
     refuse_torn(path, torn)
@@ -141,7 +142,7 @@ def read(
 
     Raises:
         BadImage: The face has no landmarks, its landmarks coincide, or the image is unreadable.
-        ValueError: The size or the width is not defined.
+        LikenessError: The size or the width is not defined.
     """
     check(size, width)
     points = _kept(landmarks, os.stat(landmarks).st_mtime_ns).get(item.id)

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import cv2
 import numpy as np
 
+from eval.errors import LikenessError
 from modalities.face.recordio import RECORD_SUFFIX, join_parts
 from toolkit.data.forms import DType, check_dtype
 from toolkit.data.images import (
@@ -53,13 +54,13 @@ def read(
 
     Raises:
         BadImage: The image cannot be decoded, or has another size and fit is "exact".
-        ValueError: fit or dtype is another word, or the size is out of range.
+        LikenessError: fit or dtype is another word, or the size is out of range.
     """
     check_dtype(dtype)
     if fit not in get_args(Fit):
-        raise ValueError(f"read: fit is {fit!r}; choose one of {', '.join(get_args(Fit))}")
+        raise LikenessError(f"read: fit is {fit!r}; choose one of {', '.join(get_args(Fit))}")
     if len(size) != 2 or not 1 <= min(size) <= max(size) <= 4096:
-        raise ValueError(f"read: size {size} must be (height, width), each from 1 to 4096")
+        raise LikenessError(f"read: size {size} must be (height, width), each from 1 to 4096")
     pixels = decode(item)
     if pixels.shape[:2] != tuple(size):
         if fit == "exact":

@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import Trials
 from modalities.face.align import find_images
 from toolkit.data.items import Item
@@ -45,12 +46,12 @@ def items(
 
     Raises:
         FileNotFoundError: The folder is missing; the message says what to fetch.
-        ValueError: The folder is laid out otherwise or has too few subjects (the message says what
-            to fetch), or the fold is out of range.
+        LikenessError: The folder is laid out otherwise or has too few subjects (the message says
+            what to fetch), or the fold is out of range.
     """
     folder = Path(data) / "orl"
     if split not in ("train", "test", "all"):
-        raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
+        raise LikenessError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; {FETCH}")
     images = [
@@ -60,7 +61,7 @@ def items(
     ]
     subjects = sorted({int(str(item.label)[1:]) for item in images})
     if not 2 <= num_folds <= len(subjects) // 2 or not 0 <= fold < num_folds:
-        raise ValueError(
+        raise LikenessError(
             f"{folder}: fold {fold} of {num_folds} is chosen of {len(subjects)} subjects; "
             f"num_folds from 2 to {len(subjects) // 2} and a fold below it are allowed ({FETCH})"
         )
@@ -89,7 +90,7 @@ def trials(
 
     Raises:
         FileNotFoundError: The folder is missing.
-        ValueError: items() refuses the data.
+        LikenessError: items() refuses the data.
     """
     chosen = items(data, split=split, fold=fold, num_folds=num_folds)
     return chosen, all_pairs(chosen)

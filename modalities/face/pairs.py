@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.files import as_stored, at_lines, text_lines
 from eval.formats.mat import agedb_folds
 from eval.protocols import lfw
@@ -48,7 +49,7 @@ def find_list(folder: str | Path) -> Path | None:
         The path of the list, or None if there is none.
 
     Raises:
-        ValueError: There are several lists.
+        LikenessError: There are several lists.
     """
     folder = Path(folder)
     # LFW's pairs.txt comes with other lists beside it.
@@ -60,7 +61,7 @@ def find_list(folder: str | Path) -> Path | None:
         *sorted(folder.glob("*.mat")),
     ]
     if len(lists) > 1:
-        raise ValueError(
+        raise LikenessError(
             f"{folder}: there are {len(lists)} lists of pairs "
             f"({name_first([path.name for path in lists])}); leave only the one to read"
         )
@@ -82,7 +83,7 @@ def read_folder(folder: str | Path) -> Pairs:
 
     Raises:
         FileNotFoundError: There is no list.
-        ValueError: What find_list() and the readers refuse.
+        LikenessError: What find_list() and the readers refuse.
     """
     folder = Path(folder)
     path = find_list(folder)
@@ -113,7 +114,7 @@ def read_lfw(path: str | Path) -> Pairs:
         The pairs.
 
     Raises:
-        ValueError: What eval.protocols.lfw.read_pairs refuses.
+        LikenessError: What eval.protocols.lfw.read_pairs refuses.
     """
     return Pairs(*lfw.read_pairs(path, suffix=".jpg"))
 
@@ -134,8 +135,8 @@ def read_two_lines(path: str | Path, *, num_folds: int = 10) -> Pairs:
         The pairs.
 
     Raises:
-        ValueError: Lines of another kind, an odd number of lines, pairs with two labels, or numbers
-            of same and different pairs that do not divide into the folds; all are counted.
+        LikenessError: Lines of another kind, an odd number of lines, pairs with two labels, or
+            numbers of same and different pairs that do not divide into the folds; all are counted.
     """
     rows, bad = [], []
     for number, text in text_lines(path):
@@ -154,10 +155,10 @@ def read_two_lines(path: str | Path, *, num_folds: int = 10) -> Pairs:
         if bad:
             places = at_lines(np.array(bad, dtype=np.int32))
             problem = f"{len(bad)} lines are not `name.jpg label` ({places})"
-        raise ValueError(f"{path}: {problem}; fetch the file again")
+        raise LikenessError(f"{path}: {problem}; fetch the file again")
     torn = [str(i + 1) for i in range(0, len(rows), 2) if rows[i][1] != rows[i + 1][1]]
     if torn:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(torn)} pairs have two labels (first: data line {torn[0]}); fetch the "
             "file again"
         )
@@ -166,7 +167,7 @@ def read_two_lines(path: str | Path, *, num_folds: int = 10) -> Pairs:
     different = [pair for pair in pairs if not pair[2]]
     divides = num_folds > 0 and not len(same) % num_folds and not len(different) % num_folds
     if not (divides and same and different):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(same)} same and {len(different)} different pairs do not divide into "
             f"{num_folds} folds; fetch the file again"
         )
@@ -193,10 +194,11 @@ def read_cfp(protocol: str | Path, kind: Literal["FF", "FP"] = "FP") -> Pairs:
 
     Raises:
         FileNotFoundError: There are no folders of folds.
-        ValueError: kind is another word, or lines of a list are of another kind; they are counted.
+        LikenessError: kind is another word, or lines of a list are of another kind; they are
+            counted.
     """
     if kind not in ("FF", "FP"):
-        raise ValueError(
+        raise LikenessError(
             f"read_cfp: kind is {kind!r}; choose 'FF' (frontal-frontal) or 'FP' (frontal-profile)"
         )
     protocol = Path(protocol)
@@ -227,7 +229,7 @@ def _numbered_pairs(
         else:
             bad.append(number)
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} lines are not two numbers of the image lists "
             f"({at_lines(np.array(bad, dtype=np.int32))}); fetch the file again"
         )
@@ -247,22 +249,22 @@ def read_agedb(path: str | Path) -> Pairs:
         The pairs.
 
     Raises:
-        ValueError: The file is nested otherwise, is too large, or has too few or empty folds.
+        LikenessError: The file is nested otherwise, is too large, or has too few or empty folds.
     """
     path = Path(path)
     if path.stat().st_size > _MAX_MAT:
-        raise ValueError(f"{path}: the file has over {_MAX_MAT} bytes; this is no list of pairs")
+        raise LikenessError(f"{path}: the file has over {_MAX_MAT} bytes; this is no list of pairs")
     try:
         folds = [
             [(first, second, same) for first, second, same in fold] for fold in agedb_folds(path)
         ]
     except ValueError as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: this is no protocol of AgeDB "
             f"({str(error).removeprefix(f'{path}: ')[:160]}); fetch the file again"
         ) from None
     if len(folds) < 2 or not all(folds):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: there are {len(folds)} folds, {sum(not fold for fold in folds)} of them "
             "empty; at least 2 are needed, none empty; fetch the file again"
         )
@@ -283,7 +285,8 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
 
     Raises:
         FileNotFoundError: root is missing.
-        ValueError: Ids name no file, or one outside root; they are counted, and the first is named.
+        LikenessError: Ids name no file, or one outside root; they are counted, and the first is
+            named.
     """
     root = Path(root)
     if not root.is_dir():
@@ -305,7 +308,7 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
         else:
             items.append(Item(id, path, Path(id).parent.name or None))
     if missing:
-        raise ValueError(
+        raise LikenessError(
             f"{root}: {len(missing)} of {len(ids)} images of the pairs are not there "
             f"({name_first(missing)}); fetch them or correct the list"
         )
@@ -339,7 +342,7 @@ def _numbered_paths(path: Path) -> dict[str, str]:
         else:
             bad.append(number)
     if bad or not paths:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} lines are not `number path` with a new number "
             f"({at_lines(np.array(bad, dtype=np.int32))}); fetch the file again"
         )

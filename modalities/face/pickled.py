@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path, refuse_device
 from eval.types import Trials, name_first
 from modalities.face.images import encoded
@@ -48,7 +49,7 @@ def items(path: str | Path, *, prefix: str | None = None) -> tuple[list[Item], T
             none.
 
     Raises:
-        ValueError: The file is no such pickle, is truncated or over 4 GiB, or asks for anything
+        LikenessError: The file is no such pickle, is truncated or over 4 GiB, or asks for anything
             else, which is named and not executed. Its images and labels do not pair up. Or its
             images do not lie in it as they are, as in old text pickles; rewrite() makes a new file
             of such a one.
@@ -77,7 +78,7 @@ def items(path: str | Path, *, prefix: str | None = None) -> tuple[list[Item], T
         items.append(Item(f"{prefix}{number}", path, None, (at, len(image)), suffix))
     if strangers:
         some = "at least " if number + 1 < len(images) else ""
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {some}{len(strangers)} of {len(images)} images are held in an old encoding "
             f"({name_first(strangers)}), so that they cannot be read from the file one by one; "
             "write it anew with modalities.face.pickled.rewrite"
@@ -99,14 +100,14 @@ def write(items: Sequence[Item], trials: Trials, path: str | Path) -> None:
         path: The file to write.
 
     Raises:
-        ValueError: The trials have no labels, or ids are no items; these are counted.
+        LikenessError: The trials have no labels, or ids are no items; these are counted.
     """
     if trials.target is None:
-        raise ValueError(f"{path}: the trials have no labels, which a .bin needs")
+        raise LikenessError(f"{path}: the trials have no labels, which a .bin needs")
     by_id = {item.id: item for item in items}
     missing = sorted(({*trials.enrol_ids} | {*trials.probe_ids}) - by_id.keys())
     if missing:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(missing)} ids of the trials are no items ({name_first(missing)}); give "
             "all of them"
         )
@@ -142,7 +143,7 @@ def _bytes_of(path: Path) -> bytes:
     refuse_device(path)
     size = path.stat().st_size
     if size > MAX_BIN_BYTES:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: the file has {size} bytes; at most {MAX_BIN_BYTES} are read; is this a "
             "verification set?"
         )
@@ -154,28 +155,28 @@ def _load(data: bytes, path: Path) -> tuple[list[bytes], list[bool]]:
     try:
         content = _Reader(data).load()
     except _Refused as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: the file is refused, because it {error}; a verification set holds images and "
             "labels only, so do not load this file with anything else"
         ) from None
     except Exception as error:
         # A damaged pickle leads to any type: EOFError, IndexError, TypeError, MemoryError, ...
-        raise ValueError(
+        raise LikenessError(
             f"{path}: this is no whole pickle of a verification set ({type(error).__name__}: "
             f"{str(error)[:80]}); fetch it again"
         ) from None
     if not (isinstance(content, tuple | list) and len(content) == 2):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: the file holds no pair of images and labels, but "
             f"{type(content).__name__.lstrip('_').lower()}; is this a verification set?"
         )
     images, same = (part.values() if isinstance(part, _Array) else part for part in content)
     if not isinstance(images, list | tuple) or not isinstance(same, list | tuple):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its images and labels must be two lists; is this a verification set?"
         )
     if not same or len(images) != 2 * len(same):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: there are {len(images)} images and {len(same)} labels; two images for each "
             "label are needed; fetch it again"
         )
@@ -186,7 +187,7 @@ def _load(data: bytes, path: Path) -> tuple[list[bytes], list[bool]]:
         str(number) for number, blob in enumerate(blobs) if not isinstance(blob, bytes) or not blob
     ]
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} of {len(images)} images are empty or no bytes "
             f"({name_first(bad)}); fetch it again"
         )
@@ -196,7 +197,7 @@ def _load(data: bytes, path: Path) -> tuple[list[bytes], list[bool]]:
         if not (isinstance(label, bool) or (isinstance(label, int) and label in (0, 1)))
     ]
     if wrong:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(wrong)} of {len(same)} labels are neither true nor false "
             f"({name_first(wrong)}); fetch it again"
         )

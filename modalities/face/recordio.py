@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.types import name_first
 from toolkit.data.items import MAX_SPAN, Items, ItemsBuilder
 
@@ -62,7 +63,7 @@ def items(rec: str | Path, *, idx: str | Path | None = None, prefix: str = "") -
 
     Raises:
         FileNotFoundError: The file, or an index that was asked for, is missing.
-        ValueError: The index is damaged. Records begin or end outside the file, or are damaged.
+        LikenessError: The index is damaged. Records begin or end outside the file, or are damaged.
             Labels are no whole number below 2^24, beyond which float32 merges classes. Or there are
             fewer or more images than key 0 announces. All are counted within the first 2^16 records
             that have any, and the first is named.
@@ -74,7 +75,7 @@ def items(rec: str | Path, *, idx: str | Path | None = None, prefix: str = "") -
             f"{index if rec.is_file() else rec}: no such file; a .rec file and its .idx are needed"
         )
     if rec.stat().st_size < PART.size:
-        raise ValueError(
+        raise LikenessError(
             f"{rec}: its {rec.stat().st_size} bytes are less than one record; fetch the file again"
         )
     with _Content(rec) as content:
@@ -97,13 +98,13 @@ def _items(rec: Path, index: Path, content: _Content, prefix: str) -> Items:
     num_records = len(keys)
     del keys, offsets  # before the columns are finished, which takes memory too
     if announced is not None and np.float32(num_images + 1) != np.float32(announced):
-        raise ValueError(
+        raise LikenessError(
             f"{rec}: {num_images} images are listed, but its record 0 announces "
             f"{announced - 1:.0f}; fetch the .rec and .idx files again"
         )
     items = made.build()
     if not items:
-        raise ValueError(
+        raise LikenessError(
             f"{rec}: none of its {num_records} records holds an image; is this a training set of "
             "images?"
         )
@@ -120,12 +121,12 @@ def join_parts(parts: bytes) -> bytes:
         The image file.
 
     Raises:
-        ValueError: The parts do not fit together.
+        LikenessError: The parts do not fit together.
     """
     payload, place, last = bytearray(), 0, False
     while not last:
         if place + PART.size > len(parts):
-            raise ValueError("a part of its record is missing; fetch the .rec file again")
+            raise LikenessError("a part of its record is missing; fetch the .rec file again")
         magic, word = PART.unpack_from(parts, place)
         kind, length = word >> 29, word & MAX_PART
         place += PART.size
@@ -134,7 +135,7 @@ def join_parts(parts: bytes) -> bytes:
             or kind not in ((0, 1) if not payload and place == PART.size else (2, 3))
             or place + length > len(parts)
         ):
-            raise ValueError(
+            raise LikenessError(
                 "the parts of its record do not fit together; fetch the .rec file again"
             )
         if kind > 1:
@@ -236,7 +237,7 @@ class _Records:
             endings[place] = RECORD_SUFFIX
         large = [ids[place] for place in np.flatnonzero(spans[:, 1] > MAX_SPAN)]
         if large:
-            raise ValueError(
+            raise LikenessError(
                 f"{self.rec}: {len(large)} records are over {MAX_SPAN} bytes "
                 f"({name_first(large)}); fetch the file again"
             )
@@ -256,7 +257,7 @@ class _Records:
         place, kind = offset, 1
         while kind not in (0, 3):
             if place + PART.size > self._content.size:
-                raise ValueError(
+                raise LikenessError(
                     f"{self.rec}: record {id} reaches past the end of the file; fetch it again"
                 )
             magic, word = PART.unpack(self._content.at(place, PART.size))
@@ -266,7 +267,7 @@ class _Records:
                 or kind not in ((1,) if place == offset else (2, 3))
                 or place + PART.size + length > self._content.size
             ):
-                raise ValueError(
+                raise LikenessError(
                     f"{self.rec}: the parts of record {id} do not fit together, or reach past the "
                     "end of the file; fetch it again"
                 )
@@ -286,7 +287,7 @@ class _Records:
         """Raise ValueError if any record is bad, with their number and the first keys."""
         if bad.any():
             first = name_first(str(key) for key in self.keys[bad][:6].tolist())
-            raise ValueError(
+            raise LikenessError(
                 f"{self.rec}: {np.count_nonzero(bad)} records {what} (keys {first}); the .idx "
                 "may belong to another file; otherwise fetch both again"
             )
@@ -295,7 +296,7 @@ class _Records:
 def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Read the keys and offsets of an index, sorted by key."""
     if path.stat().st_size > _MAX_INDEX:
-        raise ValueError(f"{path}: the file has over {_MAX_INDEX} bytes; this is no index")
+        raise LikenessError(f"{path}: the file has over {_MAX_INDEX} bytes; this is no index")
     text = path.read_bytes()
     if text and not text.endswith(b"\n"):
         text += b"\n"
@@ -305,22 +306,22 @@ def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             for number, line in enumerate(text.splitlines(keepends=True), 1)
             if not _INDEX_LINES.fullmatch(line if line.endswith(b"\n") else line + b"\n")
         ]
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} lines are not `key offset`, two whole numbers (first: line "
             f"{bad[0] if bad else 1}); fetch the index again"
         )
     if not text or text.isspace():
-        raise ValueError(f"{path}: the index is empty; fetch it again")
+        raise LikenessError(f"{path}: the index is empty; fetch it again")
     table = np.fromstring(text, dtype=np.int64, sep=" ").reshape(-1, 2)
     del text  # it may have a gigabyte
     if not (table[1:, 0] > table[:-1, 0]).all():
         table = table[np.argsort(table[:, 0], kind="stable")]
     keys, offsets = table.T
     if twice := np.count_nonzero(keys[1:] == keys[:-1]):
-        raise ValueError(f"{path}: {twice} keys are listed twice; fetch the index again")
+        raise LikenessError(f"{path}: {twice} keys are listed twice; fetch the index again")
     ascending = np.sort(offsets)
     if twice := np.count_nonzero(ascending[1:] == ascending[:-1]):
-        raise ValueError(f"{path}: {twice} offsets are listed twice; fetch the index again")
+        raise LikenessError(f"{path}: {twice} offsets are listed twice; fetch the index again")
     return keys, offsets
 
 
@@ -333,21 +334,21 @@ def _scan(rec: Path, content: _Content) -> tuple[NDArray[np.int64], NDArray[np.i
     place, size = 0, content.size
     while place < size:
         if place + PART.size > size:
-            raise ValueError(
+            raise LikenessError(
                 f"{rec}: {size - place} bytes are left after record {len(offsets)}; the file is "
                 "cut short, fetch it again"
             )
         magic, word = PART.unpack(content.at(place, PART.size))
         kind, length = word >> 29, word & MAX_PART
         if magic != MAGIC or place + PART.size + length > size:
-            raise ValueError(
+            raise LikenessError(
                 f"{rec}: the file is damaged or cut short at byte {place}, after {len(offsets)} "
                 "records; fetch it again"
             )
         if kind < 2:
             offsets.append(place)
         elif not offsets:
-            raise ValueError(f"{rec}: the file begins in the middle of a record; fetch it again")
+            raise LikenessError(f"{rec}: the file begins in the middle of a record; fetch it again")
         place += PART.size + length + -length % 4
     start = offsets[-1] + PART.size
     zero_is_last = False
@@ -361,10 +362,12 @@ def _scan(rec: Path, content: _Content) -> tuple[NDArray[np.int64], NDArray[np.i
 def _image_start(payload: bytes | bytearray) -> int:
     """Return where the image begins in a payload, behind its header and labels."""
     if len(payload) < HEADER.size:
-        raise ValueError(
+        raise LikenessError(
             "its record is shorter than the header of 24 bytes; fetch the .rec file again"
         )
     flag = HEADER.unpack_from(payload)[0]
     if flag > _MAX_LABELS or HEADER.size + 4 * flag > len(payload):
-        raise ValueError("its record states more labels than it holds; fetch the .rec file again")
+        raise LikenessError(
+            "its record states more labels than it holds; fetch the .rec file again"
+        )
     return int(HEADER.size + 4 * flag)

@@ -10,6 +10,7 @@ from typing import BinaryIO, TextIO
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.writing import remove
 from modalities.face.images import encoded
@@ -41,14 +42,14 @@ def write(
         The path of the .rec file.
 
     Raises:
-        ValueError: Items are unlabelled, ids are repeated, an image is empty, or there are no
+        LikenessError: Items are unlabelled, ids are repeated, an image is empty, or there are no
             items.
     """
     items, folder = list(items), Path(folder)
     check_unique(items, "items")
     names, numbers = label_numbers(items)
     if not items:
-        raise ValueError("there are no items to write")
+        raise LikenessError("there are no items to write")
     order = np.argsort(numbers, kind="stable").tolist()
     # The key that follows the last image of each class.
     ends = np.cumsum(np.bincount(numbers, minlength=len(names))) + 1
@@ -93,7 +94,7 @@ def _image_of(item: Item) -> bytes:
     """An item's image as it is stored; ValueError for an empty one."""
     image = encoded(item)
     if not image:
-        raise ValueError(f"{item.name}: the file is empty; every record needs an image")
+        raise LikenessError(f"{item.name}: the file is empty; every record needs an image")
     return image
 
 
@@ -105,7 +106,7 @@ def _empty(key: int, id2: int, begin: int, end: int) -> bytes:
 def _write_record(rec: BinaryIO, index: TextIO, key: int, payload: bytes) -> None:
     """Write a record, cut where its payload holds the magic, and its line of the index."""
     if len(payload) > MAX_PART:
-        raise ValueError(
+        raise LikenessError(
             f"record {key}: the image and its header have {len(payload)} bytes; at most "
             f"{MAX_PART} fit into a record; shrink the image"
         )

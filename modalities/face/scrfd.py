@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from modalities.face.detector_input import input_size
 from toolkit.models.onnx import Session, Value
 
@@ -44,7 +45,8 @@ def load(session: Session, path: Path, *, min_score: float = MIN_SCORE) -> Any:
         min_score: The lowest score of a face, between 0 and 1.
 
     Raises:
-        ValueError: The inputs or the outputs of the network are not those of SCRFD with landmarks.
+        LikenessError: The inputs or the outputs of the network are not those of SCRFD with
+            landmarks.
     """
     checked = CheckedSession(session, path)
     # The import asks the network for a newer version of albumentations otherwise.
@@ -70,15 +72,15 @@ class CheckedSession:
         path: The file, for the errors.
 
     Raises:
-        ValueError: The network has other inputs, or another number of outputs. `run` raises it for
-            outputs of other shapes.
+        LikenessError: The network has other inputs, or another number of outputs. `run` raises it
+            for outputs of other shapes.
     """
 
     def __init__(self, session: Session, path: Path):
         self.session, self.path = session, path
         inputs, outputs = session.get_inputs(), session.get_outputs()
         if len(outputs) not in _LAYOUTS:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: the model has {len(outputs)} outputs; an SCRFD detector with landmarks "
                 "has 9 or 15 (its name says kps or bnkps), and YuNet has 12 (cls_8 to kps_32)"
             )
@@ -97,7 +99,7 @@ class CheckedSession:
         """Return the outputs for an image, with the scores of all but the best places at 0.
 
         Raises:
-            ValueError: An output has another shape.
+            LikenessError: An output has another shape.
         """
         arrays = self.session.run(outputs, inputs)
         names = [value.name for value in self.get_outputs()]
@@ -108,7 +110,7 @@ class CheckedSession:
             cells = math.prod(side // stride for side in image.shape[2:])
             shape = (cells * anchors, width)
             if array.shape not in (shape, (1, *shape)) or array.dtype.kind != "f":
-                raise ValueError(
+                raise LikenessError(
                     f"{self.path}: its output {name} is {array.dtype} {array.shape} for an image "
                     f"of {image.shape[2]} x {image.shape[3]}; SCRFD gives {shape[0]} x {width} "
                     "floats: give another file"

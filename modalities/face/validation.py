@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import Trials, name_first
 from modalities.face import pairs, pickled
 from toolkit.data.items import Item
@@ -40,11 +41,13 @@ def trials(
 
     Raises:
         FileNotFoundError: Sets are missing; the message names them.
-        ValueError: There is no set, a set is named twice, or a reader refuses its file.
+        LikenessError: There is no set, a set is named twice, or a reader refuses its file.
     """
     data = Path(data)
     if not sets or len(set(sets)) < len(sets):
-        raise ValueError(f"validation: sets is {sets!r}; at least one set is needed, and each once")
+        raise LikenessError(
+            f"validation: sets is {sets!r}; at least one set is needed, and each once"
+        )
     missing = [
         name
         for name in sets

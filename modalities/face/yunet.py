@@ -24,6 +24,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from modalities.face.detector_input import DIVISOR, input_size
 from toolkit.data.images import Pixels
 from toolkit.models.onnx import Session
@@ -57,7 +58,7 @@ class YuNet:
         min_score: The lowest score of a face, between 0 and 1.
 
     Raises:
-        ValueError: The inputs or the outputs of the network are not those of YuNet.
+        LikenessError: The inputs or the outputs of the network are not those of YuNet.
     """
 
     def __init__(self, session: Session, path: Path, *, min_score: float = MIN_SCORE):
@@ -116,7 +117,7 @@ class YuNet:
             part, _, stride = name.partition("_")
             cells = math.prod(size // int(stride) for size in canvas.shape[:2])
             if array.size != cells * _WIDTHS[part] or array.dtype.kind != "f":
-                raise ValueError(
+                raise LikenessError(
                     f"{self.path}: its output {name} is {array.dtype} {array.shape} for an image "
                     f"of {canvas.shape[0]} x {canvas.shape[1]}; YuNet gives {cells} x "
                     f"{_WIDTHS[part]} floats: give another file"

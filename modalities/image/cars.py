@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from eval.errors import LikenessError
 from eval.formats.mat import cars_annotations
 from modalities.image import packed
 from modalities.image.lists import check_whole, inside
@@ -61,8 +62,8 @@ def items(
 
     Raises:
         FileNotFoundError: The lists are missing; the message says what to fetch.
-        ValueError: The lists are not this data set's, or, if `whole`, images are missing; they are
-            counted.
+        LikenessError: The lists are not this data set's, or, if `whole`, images are missing; they
+            are counted.
     """
     data = Path(data)
     folders = (data / "cars196", data / "stanford_cars")
@@ -100,7 +101,7 @@ def verify(data: str | Path) -> None:
     """Check that DATA/cars_annos.mat and DATA/car_ims.tgz are the published files.
 
     Raises:
-        ValueError: One is missing or has another MD5 sum.
+        LikenessError: One is missing or has another MD5 sum.
     """
     packed.verify(Path(data), MD5)
 
@@ -108,19 +109,19 @@ def verify(data: str | Path) -> None:
 def _annotations(path: Path, field: str, prefix: str) -> list[tuple[str, int]]:
     """Return (path below the root, class 1 to 196) of every image in a .mat file."""
     if path.stat().st_size > _MAX_MAT:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: over {_MAX_MAT} bytes; these are no annotations of Cars196: {FETCH}"
         )
     try:
         listed = [(f"{prefix}{name}", number) for name, number in cars_annotations(path, field)]
     except ValueError as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: no annotations with the fields {field!r} and 'class' "
             f"({str(error).removeprefix(f'{path}: ')[:160]}); {FETCH}"
         ) from None
     wrong = [id for id, number in listed if not 1 <= number <= NUM_CLASSES or not inside(id)]
     if wrong:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(wrong)} of {len(listed)} images have a class outside 1 to {NUM_CLASSES} "
             f"or a path outside the folder, {wrong[0]!r}; {FETCH}"
         )

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import name_first
 from modalities.image import packed
 from modalities.image.images import raw_ending
@@ -100,16 +101,16 @@ def items(
     Raises:
         FileNotFoundError: the data set is not there, or only its Python version; the message says
             what to fetch.
-        ValueError: a file is missing, cut short or damaged, or the settings do not fit together.
+        LikenessError: a file is missing, cut short or damaged, or the settings do not fit together.
     """
     check_split(split)
     if num_classes not in _LAYOUTS or (coarse and num_classes == 10):
-        raise ValueError(
+        raise LikenessError(
             f"cifar: num_classes is {num_classes} with coarse={coarse}; allowed are 10, 100, and "
             "100 with coarse=True"
         )
     if split == "validation" and validation_share == 0:
-        raise ValueError(
+        raise LikenessError(
             "cifar: split 'validation' with validation_share 0 has no items; set it, to 0.15 as in "
             "the vMF paper"
         )
@@ -154,7 +155,7 @@ def verify(data: str | Path, *, num_classes: int = 10) -> None:
     """Compare the archive in `data` with the published one.
 
     Raises:
-        ValueError: it is another file.
+        LikenessError: it is another file.
         FileNotFoundError: there is none.
     """
     archive = _LAYOUTS[num_classes].archive
@@ -182,7 +183,7 @@ def _files(data: Path, layout: _Layout) -> dict[str, Item]:
 def _member(files: dict[str, Item], name: str) -> Item:
     if name not in files:
         where = next(iter(files.values())).path.parent if files else "the folder"
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {name} is missing beside {name_first(sorted(files))}; unpack the archive "
             "again"
         )
@@ -207,7 +208,7 @@ def _images(
     size = layout.label_bytes + _PIXELS
     count = len(source) // size
     if count * size != len(source):
-        raise ValueError(
+        raise LikenessError(
             f"{file.name}: {len(source)} bytes are no whole number of images of {size}; it is cut "
             "short: fetch it again"
         )
@@ -215,7 +216,7 @@ def _images(
     labels = records[:, 0 if coarse else layout.label_bytes - 1].tolist()
     split, first, number = part
     if (number is not None and count != number) or any(label >= len(names) for label in labels):
-        raise ValueError(
+        raise LikenessError(
             f"{file.name}: {count} images with labels "
             f"{name_first(map(str, sorted(set(labels))))}; "
             f"{'all' if number is None else number} with 0 to {len(names) - 1} are needed; it is "
@@ -240,7 +241,7 @@ def _class_names(
     file = _member(files, layout.names.replace("fine", "coarse") if coarse else layout.names)
     names = packed.stretch(file).decode("latin-1").split()
     if len(names) != num_names or len(set(names)) != num_names:
-        raise ValueError(
+        raise LikenessError(
             f"{file.name}: {len(names)} names of classes; {num_names} different ones are needed; "
             "fetch it again"
         )

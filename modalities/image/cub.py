@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from eval.errors import LikenessError
 from modalities.image import packed
 from modalities.image.lists import check_whole, rows
 from modalities.image.splits import Protocol, Split, of_classes
@@ -50,7 +51,7 @@ def items(
 
     Raises:
         FileNotFoundError: The list is missing; the message says what to fetch.
-        ValueError: The list is not this data set's, or, if `whole`, images are missing; they are
+        LikenessError: The list is not this data set's, or, if `whole`, images are missing; they are
             counted.
     """
     root = packed.locate(Path(data), ("CUB_200_2011", ""), FETCH)
@@ -62,7 +63,7 @@ def items(
         named = digits.isascii() and digits.isdigit() and folder[3:4] == "." and "/" not in folder
         label = int(digits) if named else 0
         if not 1 <= label <= NUM_CLASSES or classes.setdefault(label, folder) != folder:
-            raise ValueError(
+            raise LikenessError(
                 f"{root / 'images.txt'}: line {number} has {fields[1]!r}; NUMBER.Species/name.jpg "
                 "with 001 to 200 is needed; unpack the archive again"
             )
@@ -86,6 +87,6 @@ def verify(data: str | Path) -> None:
     """Check that DATA/CUB_200_2011.tgz is the published archive.
 
     Raises:
-        ValueError: It is missing or has another MD5 sum.
+        LikenessError: It is missing or has another MD5 sum.
     """
     packed.verify(Path(data), MD5)

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
+from eval.errors import LikenessError
 from eval.types import Trials
 from modalities.image import packed
 from modalities.image.splits import Split, check_split, stratified
@@ -52,7 +53,7 @@ def items(
             reads, instead of the lines "digits/0000".
 
     Raises:
-        ValueError: A share is outside 0 to 1, or leaves the split empty.
+        LikenessError: A share is outside 0 to 1, or leaves the split empty.
 
     Example:
         >>> len(items(split="train")), len(items(split="test"))
@@ -60,7 +61,7 @@ def items(
     """
     check_split(split)
     if protocol not in ("closed", "open"):
-        raise ValueError(f"digits: protocol is {protocol!r}; allowed are 'closed' and 'open'")
+        raise LikenessError(f"digits: protocol is {protocol!r}; allowed are 'closed' and 'open'")
     every = _items()
     if protocol == "open":
         rest = [item for item in every if str(item.label) <= _LAST_TRAIN_CLASS]
@@ -76,7 +77,7 @@ def items(
         "all": every,
     }[split]
     if not chosen:
-        raise ValueError(
+        raise LikenessError(
             f"digits: split {split!r} is empty with test_share {test_share} and validation_share "
             f"{validation_share}; set its share above 0"
         )
@@ -126,7 +127,7 @@ def read(item: Item, *, edge: int = EDGE) -> Floats:
             or levels.min() < 0
             or levels.max() > 16
         ):
-            raise ValueError(
+            raise LikenessError(
                 f"{levels.size} numbers from {levels.min(initial=0)} to {levels.max(initial=0)}"
             )
     except (OSError, ValueError, OverflowError) as error:

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import Trials, name_first
 from modalities.image.splits import Protocol, Split, check_split, of_classes
 from toolkit.data import shards, tree
@@ -58,14 +59,14 @@ def items(
         root: The folder that relative paths start from, by default that of the list.
 
     Raises:
-        ValueError: The folder has no images or a single class, or the split has no classes.
+        LikenessError: The folder has no images or a single class, or the split has no classes.
         FileNotFoundError: The folder is missing.
     """
     check_split(split)
     every = list_all(data, columns=columns, label=label, root=root)
     names = distinct_labels(every)
     if len(names) < 2:
-        raise ValueError(
+        raise LikenessError(
             f"{data}: only one class ({names[0]!r}) was found; at least 2 are needed, each in a "
             "folder of its own: DATA/CLASS/file.jpg"
         )
@@ -78,7 +79,7 @@ def items(
     else:
         parts = _draw(names, test_share, validation_share, seed, str(data))
         if len(parts[split]) < 2:
-            raise ValueError(
+            raise LikenessError(
                 f"{data}: test_share {test_share} and validation_share {validation_share} of "
                 f"{len(names)} classes leave {len(parts[split])} for {split!r}; at least 2 are "
                 "needed: add classes, change the shares, or use split='all'"
@@ -93,7 +94,7 @@ def _warn_of_singles(chosen: Items, data: str | Path, split: Split) -> None:
     kept, numbers = label_numbers(chosen)
     single = [kept[number] for number in np.flatnonzero(np.bincount(numbers) == 1)]
     if len(single) == len(kept):
-        raise ValueError(
+        raise LikenessError(
             f"{data}: each of the {len(kept)} classes of split {split!r} has a single image, so "
             "that nothing is alike; add images"
         )
@@ -122,7 +123,7 @@ def trials(
     half of each kind, and none twice.
     """
     if num_trials < 2:
-        raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
+        raise LikenessError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
     chosen = items(
         data,
         split=split,
@@ -140,7 +141,7 @@ def list_all(data: str | Path, *, columns: str = "", label: str = "", root: str 
 
     Raises:
         FileNotFoundError: The data or some of the files are missing.
-        ValueError: Some items have no label, or the data cannot be understood.
+        LikenessError: Some items have no label, or the data cannot be understood.
     """
     listed = list_items(data, suffixes=SUFFIXES, scan=scan, columns=columns, label=label, root=root)
     label_numbers(listed)
@@ -160,7 +161,7 @@ def scan(root: Path, *, example: str = "DATA/CLASS/file.jpg") -> Items:
 
     Raises:
         FileNotFoundError: `root` is missing.
-        ValueError: There is no image in any folder.
+        LikenessError: There is no image in any folder.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: no such folder; one with {example} is needed")
@@ -175,7 +176,7 @@ def scan(root: Path, *, example: str = "DATA/CLASS/file.jpg") -> Items:
             if loose
             else ""
         )
-        raise ValueError(
+        raise LikenessError(
             f"{root}: no images in its folders{beside}; expected {example}, with one of "
             f"{', '.join(SUFFIXES)}"
         )
@@ -187,7 +188,7 @@ def _draw(
 ) -> dict[str, set[str]]:
     """Divide the classes at random into those that test, validate and train."""
     if not (0.0 <= test_share < 1.0 and 0.0 <= validation_share < 1.0):
-        raise ValueError(
+        raise LikenessError(
             f"{where}: test_share is {test_share} and validation_share {validation_share}; shares "
             "from 0 to below 1 are needed"
         )

@@ -11,6 +11,7 @@ import math
 import numpy as np
 from PIL import Image
 
+from eval.errors import LikenessError
 from modalities.image import images
 from toolkit.data.images import BadImage, Pixels, as_input, to_pixels
 from toolkit.data.items import Item
@@ -46,7 +47,7 @@ def read(
 
     Raises:
         BadImage: The image cannot be read, is smaller than `crop`, or would become too large.
-        ValueError: More than one of short_edge, size and patch is set.
+        LikenessError: More than one of short_edge, size and patch is set.
 
     Example:
         >>> import tempfile
@@ -58,7 +59,7 @@ def read(
         (3, 16, 16)
     """
     if sum(map(bool, (short_edge, size, patch))) > 1:
-        raise ValueError(
+        raise LikenessError(
             f"read: short_edge {short_edge}, size {size} and patch {patch} are set; give one of "
             "them"
         )

@@ -15,6 +15,7 @@ from typing import Literal, overload
 import numpy as np
 from PIL import Image
 
+from eval.errors import LikenessError
 from eval.reports.media import MAX_PIXELS
 from modalities.image import packed
 from toolkit.data.forms import DType, check_dtype
@@ -103,13 +104,13 @@ def read(
     Raises:
         BadImage: The file is missing, damaged, cut short, too large or of another format, or the
             image is smaller than `crop`.
-        ValueError: `short_edge` and `size` are both set, dtype is another word, or `crop` or `grey`
-            is set where `decoded` is False.
+        LikenessError: `short_edge` and `size` are both set, dtype is another word, or `crop` or
+            `grey` is set where `decoded` is False.
     """
     check_dtype(dtype)
     if not decoded:
         if crop or grey:
-            raise ValueError(
+            raise LikenessError(
                 f"read: decoded is False, crop {crop} and grey {grey}; an image that is not "
                 "decoded is neither cropped nor made grey; leave these out"
             )
@@ -132,7 +133,7 @@ def _resized(
 ) -> tuple[int, int]:
     """Return the (height, width) that the settings of `read` give an image of these edges."""
     if short_edge and size is not None:
-        raise ValueError(
+        raise LikenessError(
             f"read: short_edge {short_edge} and size {size} are both set; give one of them"
         )
     height, width = edges

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.types import name_first
 from toolkit.data.columns import Growing
 from toolkit.data.item_checks import check_unique
@@ -66,13 +67,13 @@ def oml_retrieval(data: str | Path, *, root: str | Path | None = None) -> Retrie
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: Columns are missing, rows are malformed (they are counted, the first is named),
-            a path is repeated, an image has a box (x_1 ...: crop the images first), or the
+        LikenessError: Columns are missing, rows are malformed (they are counted, the first is
+            named), a path is repeated, an image has a box (x_1 ...: crop the images first), or the
             validation part has no queries or no gallery.
     """
     listed = _table(Path(data), "validation", root)
     if not listed.queries.any() or not listed.gallery.any():
-        raise ValueError(
+        raise LikenessError(
             f"{data}: {int(listed.queries.sum())} queries and {int(listed.gallery.sum())} gallery "
             "images in split 'validation'; mark some as each"
         )
@@ -82,7 +83,7 @@ def oml_retrieval(data: str | Path, *, root: str | Path | None = None) -> Retrie
 def _table(data: Path, split: str, root: str | Path | None) -> Retrieval:
     """Read the rows of one split of an OML table."""
     if split not in ("train", "validation", "all"):
-        raise ValueError(f"split is {split!r}; allowed are 'train', 'validation' and 'all'")
+        raise LikenessError(f"split is {split!r}; allowed are 'train', 'validation' and 'all'")
     path = data / "df.csv" if data.is_dir() else data
     if not path.is_file():
         raise FileNotFoundError(
@@ -101,7 +102,7 @@ def _table(data: Path, split: str, root: str | Path | None) -> Retrieval:
 
     listed = Items.of(rows())
     if not listed:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: no rows of split {split!r}; write train or validation in that column"
         )
     check_unique(listed, str(path))
@@ -121,7 +122,7 @@ def _read_table(path: Path) -> Iterator[tuple[dict[str, str], list[str]]]:
             missing = [name for name in _NEEDED if name not in header]
             if missing or len(set(header)) < len(header):
                 fault = f"no column {name_first(missing)}" if missing else "a column occurs twice"
-                raise ValueError(
+                raise LikenessError(
                     f"{path}: {fault} in its first line; {', '.join(_NEEDED)} are needed"
                 )
             for row in table:
@@ -138,17 +139,17 @@ def _read_table(path: Path) -> Iterator[tuple[dict[str, str], list[str]]]:
                     malformed.append(f"line {table.line_num}")
                     continue
                 if any(_plain(values, key) not in ("", "none", "nan") for key in _BOXES):
-                    raise ValueError(
+                    raise LikenessError(
                         f"{path}: line {table.line_num} has a box ({', '.join(_BOXES)}), and "
                         "images are read whole; crop them and leave the columns out"
                     )
                 yield values, flags
         except csv.Error as error:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: line {table.line_num} is no CSV ({error}); write the table again"
             ) from error
     if malformed:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(malformed)} malformed rows ({name_first(malformed)}); a path, split "
             "train or validation, and True or False marks are needed"
         )
@@ -168,7 +169,7 @@ def rows(path: Path, num_fields: int, fetch: str) -> Iterator[tuple[int, list[st
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: A line has another number of fields or a path outside the data set.
+        LikenessError: A line has another number of fields or a path outside the data set.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; {fetch}")
@@ -176,7 +177,7 @@ def rows(path: Path, num_fields: int, fetch: str) -> Iterator[tuple[int, list[st
         for number, line in enumerate(_bounded(file, path), 1):
             fields = line.split()
             if fields and (len(fields) != num_fields or not inside(fields[-1])):
-                raise ValueError(
+                raise LikenessError(
                     f"{path}: line {number} is {line.strip()[:80]!r}; {num_fields} fields with a "
                     f"path inside the folder are needed; {fetch}"
                 )
@@ -211,7 +212,7 @@ def check_whole(
         fetch: What an error says about where the data set comes from.
 
     Raises:
-        ValueError: An id is repeated, none of the images is there, or, if `whole`, the list has
+        LikenessError: An id is repeated, none of the images is there, or, if `whole`, the list has
             another number of images than the data set, or files are missing.
     """
     check_unique(items, str(root))
@@ -219,16 +220,16 @@ def check_whole(
     there = [item for item in items if os.path.isfile(item.path)]
     if not whole:
         if not there:
-            raise ValueError(f"{root}: none of the {len(items)} listed images is there; {fetch}")
+            raise LikenessError(f"{root}: none of the {len(items)} listed images is there; {fetch}")
         return there
     if len(items) != num_images:
-        raise ValueError(
+        raise LikenessError(
             f"{root}: {len(items)} images are listed, the data set has {num_images}; {fetch}"
         )
     if len(there) < len(items):
         known = set(there)
         missing = [item.id for item in items if item not in known]
-        raise ValueError(
+        raise LikenessError(
             f"{root}: {len(missing)} of {len(items)} images are missing "
             f"({name_first(missing)}); {fetch}"
         )
@@ -239,7 +240,7 @@ def _bounded(lines: Iterator[str], path: Path) -> Iterator[str]:
     """Yield the lines; raise ValueError for one that no list of text has."""
     for number, line in enumerate(lines, 1):
         if len(line) > _MAX_LINE or "\0" in line:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: line {number} is no text line of at most {_MAX_LINE} characters; is this "
                 "a list?"
             )

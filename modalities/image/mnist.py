@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from eval.errors import LikenessError
 from modalities.image import packed
 from modalities.image.images import raw_ending
 from modalities.image.splits import Split, check_split, stratified
@@ -86,14 +87,14 @@ def items(
 
     Raises:
         FileNotFoundError: A file is missing; the message says what to fetch.
-        ValueError: A file is damaged, cut short or no such IDX file, or split is "validation" with
-            a share of 0.
+        LikenessError: A file is damaged, cut short or no such IDX file, or split is "validation"
+            with a share of 0.
     """
     check_split(split)
     if name not in _FOLDERS:
-        raise ValueError(f"name is {name!r}; allowed are {', '.join(map(repr, _FOLDERS))}")
+        raise LikenessError(f"name is {name!r}; allowed are {', '.join(map(repr, _FOLDERS))}")
     if split == "validation" and validation_share == 0:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: split 'validation' with validation_share 0 has no items; set it, to 0.15 as "
             "in the vMF paper"
         )
@@ -136,7 +137,7 @@ def verify(data: str | Path, *, name: Name = "mnist") -> None:
     The sums of FashionMNIST are those of its .gz files; unpacked files are passed over.
 
     Raises:
-        ValueError: Files are missing or have other sums.
+        LikenessError: Files are missing or have other sums.
     """
     folder = _folder(Path(data), name)
     paths = {gz: _there(folder, gz.removesuffix(".gz")) for gz in MD5}
@@ -175,12 +176,12 @@ def _file(folder: Path, part: str, name: str) -> list[Item]:
     first = packed.stretch(Item(images.name, images, None, (0, min(16, total))))
     num_images, height, width = _header(first, 0x803, 3, images, total=total)
     if num_images != num_labels:
-        raise ValueError(
+        raise LikenessError(
             f"{images}: {num_images} images, but {labels.name} has {num_labels} labels; fetch both "
             "again"
         )
     if num_images and int(numbers.max()) > 9:
-        raise ValueError(
+        raise LikenessError(
             f"{labels}: labels up to {int(numbers.max())}; 0 to 9 are allowed; fetch it again"
         )
     size, classes = height * width, CLASSES[name]
@@ -216,18 +217,18 @@ def _header(
     """Return the sizes that an IDX header states.
 
     Raises:
-        ValueError: The file has another length than its header states, or another magic number.
+        LikenessError: The file has another length than its header states, or another magic number.
     """
     length = 4 * (1 + num_sizes)
     if len(start) < length or struct.unpack_from(">I", start)[0] != magic:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: no IDX file with the number {magic:#010x} at its beginning; fetch it again"
         )
     sizes = struct.unpack_from(f">{num_sizes}I", start, 4)
     stated = length + int(np.prod(sizes, dtype=object))
     size = len(start) if total is None else total
     if stated != size:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {size} bytes, but its header states {stated}; it is cut short or damaged: "
             "fetch it again"
         )

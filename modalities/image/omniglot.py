@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from eval.errors import LikenessError
 from eval.formats import npz
 from eval.types import name_first
 from modalities.image import images, packed
@@ -69,8 +70,8 @@ def items(
 
     Raises:
         FileNotFoundError: The images are missing; the message says what to fetch.
-        ValueError: The layout is another one, there are too few alphabets or characters, or a turn
-            is none of these.
+        LikenessError: The layout is another one, there are too few alphabets or characters, or a
+            turn is none of these.
     """
     check_split(split)
     if (
@@ -78,7 +79,7 @@ def items(
         or not set(turns) <= set(TURNS)
         or len(set(turns)) < len(turns)
     ):
-        raise ValueError(
+        raise LikenessError(
             f"omniglot: protocol {protocol!r} with turns {turns}; 'background' or 'official' and "
             f"turns of {TURNS}, each once, are allowed"
         )
@@ -88,7 +89,7 @@ def items(
     if not 0 <= validation_alphabets < len(train) or (
         split == "validation" and not validation_alphabets
     ):
-        raise ValueError(
+        raise LikenessError(
             f"omniglot: validation_alphabets is {validation_alphabets} with split {split!r}; 1 to "
             f"{len(train) - 1} are allowed there, 0 elsewhere"
         )
@@ -109,7 +110,7 @@ def _drawn(chosen: list[Item], num_classes: int) -> list[Item]:
         return chosen
     names = sorted({str(item.label) for item in chosen})
     if not isinstance(num_classes, int) or not 2 <= num_classes <= len(names):
-        raise ValueError(
+        raise LikenessError(
             f"omniglot: num_classes is {num_classes}; 2 to {len(names)} are allowed, or 0 for all"
         )
     order = np.random.default_rng(0).permutation(len(names))
@@ -125,7 +126,7 @@ def _divide(root: Path, protocol: str) -> tuple[list[Item], list[str], list[str]
         evaluation = _scan(root / "images_evaluation")
         return every + evaluation, alphabets, sorted({_alphabet(item) for item in evaluation})
     if len(alphabets) <= NUM_TRAIN_ALPHABETS:
-        raise ValueError(
+        raise LikenessError(
             f"{root}: {len(alphabets)} background alphabets; more than {NUM_TRAIN_ALPHABETS} are "
             f"needed; {FETCH}"
         )
@@ -210,12 +211,12 @@ def _background(root: Path) -> list[Item]:
             and len(label)
             and 0 <= label.min() <= label.max() < len(classes)
         ):
-            raise ValueError(
+            raise LikenessError(
                 f"{len(label)} labels and {len(name)} names for {len(rows)} images of "
                 f"{len(classes)} classes"
             )
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{where}: not the packed background set ({error}); {FETCH}") from error
+        raise LikenessError(f"{where}: not the packed background set ({error}); {FETCH}") from error
     characters = [str(classes[number]) for number in label.tolist()]
     return [
         Item(f"{character}/{drawing}", where, character, (i * _ROW_BYTES, _ROW_BYTES), _ENDING)
@@ -230,7 +231,7 @@ def _scan(folder: Path) -> list[Item]:
     files = sorted(folder.glob("*/*/*.png"))
     if not files:
         loose = name_first(sorted(path.name for path in folder.iterdir()))
-        raise ValueError(
+        raise LikenessError(
             f"{folder}: no ALPHABET/characterNN/*.png, but {loose or 'nothing'}; {FETCH}"
         )
     listed = []
@@ -255,7 +256,7 @@ def _ink(path: Path, mtime_ns: int) -> NDArray[np.uint8]:
     """Return the packed rows (N, 1379), decompressed once in each process: 27 MB."""
     rows = _array(path, "ink_packed")
     if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != _ROW_BYTES:
-        raise ValueError(
+        raise LikenessError(
             f"ink_packed is {rows.dtype} {rows.shape}, (N, {_ROW_BYTES}) uint8 is needed"
         )
     return rows

@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from eval.errors import LikenessError
 from eval.formats.files import refuse_device
 from eval.types import name_first
 from toolkit.data.items import MAX_SPAN, Item
@@ -34,14 +35,14 @@ def stretch(item: Item) -> bytes:
     A file whose name ends in .gz or .tgz is decompressed.
 
     Raises:
-        ValueError: A compressed file is damaged, cut short or larger than 1 GiB, or a span ends
+        LikenessError: A compressed file is damaged, cut short or larger than 1 GiB, or a span ends
             after the file.
         OSError: The file cannot be opened.
     """
     if item.path.suffix not in _SUFFIXES:
         refuse_device(item.path)
         if item.span is None and item.path.stat().st_size > MAX_SPAN:
-            raise ValueError(
+            raise LikenessError(
                 f"{item.path}: over {MAX_SPAN} bytes; this is no file of a packed data set"
             )
         with item.open() as file:
@@ -52,7 +53,7 @@ def stretch(item: Item) -> bytes:
         return content
     offset, size = item.span
     if offset < 0 or size < 0 or offset + size > len(content):
-        raise ValueError(
+        raise LikenessError(
             f"{item.name}: {size} bytes from byte {offset} of {len(content)}; list the data anew, "
             "the file has changed"
         )
@@ -68,12 +69,12 @@ def _decompressed(path: Path, mtime_ns: int, size: int) -> bytes:
             # One read of MAX_SPAN bytes would take that much memory for any file; blocks do not.
             while block := file.read(_BLOCK):
                 if content.write(block) and content.tell() > MAX_SPAN:
-                    raise ValueError(
+                    raise LikenessError(
                         f"{path}: over {MAX_SPAN} bytes when decompressed; this is no file of a "
                         "packed data set"
                     )
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path}: damaged or cut short ({error}); fetch it again") from error
+        raise LikenessError(f"{path}: damaged or cut short ({error}); fetch it again") from error
     return content.getvalue()
 
 
@@ -93,7 +94,7 @@ def members(archive: Path) -> dict[str, Item]:
     Each is an item whose span lies in the decompressed archive.
 
     Raises:
-        ValueError: The archive is damaged or cut short.
+        LikenessError: The archive is damaged or cut short.
     """
     items: dict[str, Item] = {}
     try:
@@ -109,7 +110,7 @@ def members(archive: Path) -> dict[str, Item]:
                     name = member.name.rpartition("/")[2]
                     items[name] = Item(name, archive, None, (member.offset_data, member.size))
     except (tarfile.TarError, EOFError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{archive}: damaged or cut short ({error}); fetch it again") from error
+        raise LikenessError(f"{archive}: damaged or cut short ({error}); fetch it again") from error
     return items
 
 
@@ -122,7 +123,8 @@ def verify(folder: Path, expected: Mapping[str, str], *, decompressed: bool = Fa
         decompressed: Whether the sum of a .gz file is that of its content.
 
     Raises:
-        ValueError: Files are missing or have other sums. They are counted, and the first is named.
+        LikenessError: Files are missing or have other sums. They are counted, and the first is
+            named.
     """
     missing, wrong = [], []
     for name, published in expected.items():
@@ -138,12 +140,12 @@ def verify(folder: Path, expected: Mapping[str, str], *, decompressed: bool = Fa
         if computed != published:
             wrong.append(f"{name} has {computed} instead of {published}")
     if missing:
-        raise ValueError(
+        raise LikenessError(
             f"{folder}: {len(missing)} of {len(expected)} files are missing "
             f"({name_first(missing)}); fetch them"
         )
     if wrong:
-        raise ValueError(
+        raise LikenessError(
             f"{folder}: {len(wrong)} of {len(expected)} files have a wrong MD5 sum "
             f"({name_first(wrong)}); fetch them again"
         )

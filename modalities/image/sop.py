@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from eval.errors import LikenessError
 from modalities.image import packed
 from modalities.image.lists import check_whole, rows
 from modalities.image.splits import Protocol, Split, of_classes
@@ -51,8 +52,8 @@ def items(
 
     Raises:
         FileNotFoundError: The lists are missing; the message says what to fetch.
-        ValueError: The lists are not this data set's, or, if `whole`, images are missing; they are
-            counted.
+        LikenessError: The lists are not this data set's, or, if `whole`, images are missing; they
+            are counted.
     """
     root = packed.locate(Path(data), ("Stanford_Online_Products", ""), FETCH)
     every: list[Item] = []
@@ -67,7 +68,7 @@ def items(
             numeric = digits.isascii() and digits.isdigit() and len(digits) <= 5
             label = int(digits) if numeric else 0
             if not first <= label <= last:
-                raise ValueError(
+                raise LikenessError(
                     f"{root / name}: line {number} has class {fields[1]!r}; {first} to {last} are "
                     "allowed; unpack the archive again"
                 )
@@ -101,6 +102,6 @@ def verify(data: str | Path) -> None:
     """Check that DATA/Stanford_Online_Products.zip is the published archive.
 
     Raises:
-        ValueError: It is missing or has another MD5 sum.
+        LikenessError: It is missing or has another MD5 sum.
     """
     packed.verify(Path(data), MD5)

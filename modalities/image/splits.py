@@ -31,6 +31,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from toolkit.data.items import Item, Items
 
 Index = NDArray[np.int64]
@@ -60,7 +61,7 @@ def divide_classes(
         fold: 0 to 3, for benchmarker and mlrc.
 
     Raises:
-        ValueError: The protocol is unknown, the fold is out of range or has no meaning, or there
+        LikenessError: The protocol is unknown, the fold is out of range or has no meaning, or there
             are too few classes to divide.
 
     Example:
@@ -68,18 +69,18 @@ def divide_classes(
         [27, 33, 35, 39, 40, 42, 56, 59, 61, 63, 68, 81, 85, 94, 98]
     """
     if protocol not in get_args(Protocol):
-        raise ValueError(
+        raise LikenessError(
             f"protocol is {protocol!r}; allowed are {', '.join(map(repr, get_args(Protocol)))}"
         )
     folded = protocol in ("benchmarker", "mlrc")
     if not 0 <= fold < (_FOLDS if folded else 1):
-        raise ValueError(
+        raise LikenessError(
             f"fold is {fold} with protocol {protocol!r}; "
             f"{f'0 to {_FOLDS - 1} are' if folded else 'only 0 is'} allowed"
         )
     first = num_classes // 2 if folded else num_train
     if num_classes < 8 or not 4 <= first < num_classes:
-        raise ValueError(
+        raise LikenessError(
             f"{num_classes} classes, {first} of them to train on, cannot be divided; at least 8, "
             "with 4 to train and 1 to test, are needed"
         )
@@ -124,7 +125,7 @@ def of_classes(
         name: What an error calls the data set.
 
     Raises:
-        ValueError: The protocol has no classes in this split.
+        LikenessError: The protocol has no classes in this split.
     """
     division = divide_classes(len(classes), num_train, protocol=protocol, fold=fold)
     if check_split(split) == "all":
@@ -135,7 +136,7 @@ def of_classes(
         positions = division.validation if split == "validation" else division.test
     labels = {classes[i] for i in positions}
     if not labels:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: protocol {protocol!r} holds out no {split} classes; choose 'vmf', "
             "'revisiting', 'benchmarker' or 'mlrc'"
         )
@@ -159,7 +160,7 @@ def stratified(
         seed: Decides what is drawn.
 
     Raises:
-        ValueError: The share is outside 0 to 1, or a class has too few items.
+        LikenessError: The share is outside 0 to 1, or a class has too few items.
 
     Example:
         >>> train, validation = stratified(["a", "a", "b", "b"], 0.5)
@@ -168,7 +169,7 @@ def stratified(
     """
     positions = np.arange(len(labels))
     if not 0.0 <= share < 1.0:
-        raise ValueError(
+        raise LikenessError(
             f"validation share is {share}; a share from 0 to below 1 is needed, 0.15 in the vMF "
             "paper"
         )
@@ -185,5 +186,7 @@ def stratified(
 def check_split(split: str) -> str:
     """Return the split; raise ValueError for other than train, validation, test and all."""
     if split not in get_args(Split):
-        raise ValueError(f"split is {split!r}; allowed are {', '.join(map(repr, get_args(Split)))}")
+        raise LikenessError(
+            f"split is {split!r}; allowed are {', '.join(map(repr, get_args(Split)))}"
+        )
     return split

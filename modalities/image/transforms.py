@@ -16,6 +16,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from eval.errors import LikenessError
 from toolkit.data.forms import takes
 from toolkit.data.images import Box, EncodedImage, Pixels, to_floats, to_levels, to_pixels
 from toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
@@ -63,17 +64,17 @@ def crop_view(
         bicubic: Whether resizing is bicubic in place of bilinear.
 
     Raises:
-        ValueError: A setting is out of range.
+        LikenessError: A setting is out of range.
     """
     _check_prob("flip_prob", flip_prob)
     jitter = (brightness, contrast, saturation, hue)
     if not (0 < scale[0] <= scale[1] <= 1 and 0 < ratio[0] <= ratio[1]) or size < 1:
-        raise ValueError(
+        raise LikenessError(
             f"crop_view: size {size}, scale {scale}, ratio {ratio}; a size above 0, shares within "
             "0 to 1 and proportions above 0 are needed, in order"
         )
     if not all(0 <= strength <= 1 for strength in jitter[:3]) or not 0 <= hue <= 0.5:
-        raise ValueError(
+        raise LikenessError(
             f"crop_view: brightness, contrast, saturation, hue are {jitter}; 0 to 1, and 0 to 0.5 "
             "for hue, are allowed"
         )
@@ -132,7 +133,7 @@ def shift_view(
             that PixelScale subtracts, the network sees 0.
 
     Raises:
-        ValueError: The pad or the square does not fit the image.
+        LikenessError: The pad or the square does not fit the image.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -146,7 +147,7 @@ def shift_view(
         or not 0 <= occlude <= min(height, width)
         or len(fill) not in (1, channels)
     ):
-        raise ValueError(
+        raise LikenessError(
             f"shift_view: pad {pad}, occlude {occlude}, {len(fill)} fill values for an image of "
             f"shape {image.shape}; a pad and a square that fit the image, and one fill value or "
             "one for each channel, are needed"
@@ -190,10 +191,10 @@ def warp_view(
         fill: The level outside the image.
 
     Raises:
-        ValueError: A setting is out of range.
+        LikenessError: A setting is out of range.
     """
     if not (0 < scale[0] <= scale[1]) or min(degrees, shear, shift) < 0 or shear >= 1:
-        raise ValueError(
+        raise LikenessError(
             f"warp_view: degrees {degrees}, scale {scale}, shear {shear}, shift {shift}; none may "
             "be below 0, scale must be above 0 and in order, and shear below 1"
         )
@@ -279,4 +280,4 @@ def _albumentations(
 
 def _check_prob(name: str, prob: float) -> None:
     if not 0.0 <= prob <= 1.0:
-        raise ValueError(f"{name} is {prob}; a probability from 0 to 1 is needed")
+        raise LikenessError(f"{name} is {prob}; a probability from 0 to 1 is needed")

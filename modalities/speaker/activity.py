@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from modalities.speaker.decoding import ROUNDING, Wave
 
 HOP_SECONDS = 0.01
@@ -49,12 +50,12 @@ class Activity:
         quantiles = self.floor_quantile, self.loud_quantile, self.share
         lengths = self.smooth_seconds, self.hangover_seconds, self.least_seconds
         if not 0 <= self.floor_quantile < self.loud_quantile <= 1 or not 0 < self.share < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"the quantiles and the share are {quantiles}; the noise lies below the loud "
                 "parts, both within 0 to 1, and the threshold between them"
             )
         if not all(0 <= length < math.inf for length in (*lengths, self.margin_seconds)):
-            raise ValueError(f"the lengths are {lengths} s; 0 or more are allowed")
+            raise LikenessError(f"the lengths are {lengths} s; 0 or more are allowed")
 
 
 USUAL = Activity()

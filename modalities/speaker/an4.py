@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.errors import LikenessError
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.folders import Split, check_split, of_fold, scan
@@ -56,8 +57,8 @@ def items(
 
     Raises:
         FileNotFoundError: A folder is missing; the message says what to fetch.
-        ValueError: A folder is laid out otherwise; the message says what to fetch. Or the fold is
-            out of range.
+        LikenessError: A folder is laid out otherwise; the message says what to fetch. Or the fold
+            is out of range.
     """
     check_split(split)
     data = Path(data)
@@ -65,7 +66,7 @@ def items(
     speakers = sorted({str(item.label) for item in every})
     strange = [speaker for speaker in speakers if speaker[0] not in "fm"]
     if strange:
-        raise ValueError(
+        raise LikenessError(
             f"{data / 'an4' / 'wav'}: {len(strange)} of {len(speakers)} folders do not start with "
             f"f or m ({name_first(strange)}); {FETCH}"
         )
@@ -95,7 +96,7 @@ def trials(
 
     Raises:
         FileNotFoundError: A folder is missing.
-        ValueError: items() refuses the data.
+        LikenessError: items() refuses the data.
     """
     chosen = items(data, split=split, fold=fold, num_folds=num_folds)
     sexes = [item.id[0] for item in chosen] if same_sex else None
@@ -109,10 +110,10 @@ def _scan(folder: Path, fetch: str, *, prefix: str) -> list[Item]:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{folder}: no such folder; {fetch}") from error
     except ValueError as error:
-        raise ValueError(f"{folder}: no audio files in its folders; {fetch}") from error
+        raise LikenessError(f"{folder}: no audio files in its folders; {fetch}") from error
     ids = [prefix + item.id.removesuffix(item.suffix) for item in scanned]
     if len(set(ids)) < len(ids):
-        raise ValueError(
+        raise LikenessError(
             f"{folder}: {len(ids) - len(set(ids))} names occur with two suffixes; keep one of each"
         )
     return [

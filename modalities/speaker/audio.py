@@ -13,6 +13,7 @@ from typing import Literal, Protocol, overload
 import numpy as np
 import soxr
 
+from eval.errors import LikenessError
 from modalities.speaker.bandwidth import refuse_narrow
 from modalities.speaker.decoding import (
     AV_SUFFIXES,
@@ -114,7 +115,7 @@ def read(
             -90 dBFS after the channels are averaged. It is absurdly loud: its peak is above 2^31,
             where full scale is 1, which only files of floats can hold. Its header claims an absurd
             rate or size. It has nothing above needs_hz.
-        ValueError: The speed in the id is no number within 0.5 to 2.
+        LikenessError: The speed in the id is no number within 0.5 to 2.
     """
     if not decoded and not needs_hz and level_dbfs is None:
         read_whole = partial(
@@ -236,7 +237,7 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
         len(items) x (1 + len(speeds)) items.
 
     Raises:
-        ValueError: A speed is outside 0.5 to 2, repeated, or 1.
+        LikenessError: A speed is outside 0.5 to 2, repeated, or 1.
 
     Example:
         >>> from pathlib import Path
@@ -246,7 +247,7 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
     """
     originals, factors = Items.of(items), list(speeds)
     if 1.0 in factors or len(set(factors)) != len(factors):
-        raise ValueError(
+        raise LikenessError(
             f"the speeds are {factors}; give each speed once, and leave out 1, because the "
             "originals are kept"
         )
@@ -277,14 +278,14 @@ def crop(wave: Wave | Sliceable, num_samples: int, rng: np.random.Generator) -> 
         The stretch, (num_samples,).
 
     Raises:
-        ValueError: num_samples is below 1, or the wave is empty.
+        LikenessError: num_samples is below 1, or the wave is empty.
 
     Example:
         >>> crop(np.arange(3, dtype=np.float32), 3, np.random.default_rng(0)).tolist()
         [0.0, 1.0, 2.0]
     """
     if num_samples < 1 or len(wave) < 1:
-        raise ValueError(
+        raise LikenessError(
             f"crop: {num_samples} samples are to be cut from a wave of {len(wave)}; both numbers "
             "must be 1 or more"
         )

@@ -17,6 +17,7 @@ from functools import partial
 
 import numpy as np
 
+from eval.errors import LikenessError
 from modalities.speaker import noise
 from modalities.speaker.audio import crop
 from modalities.speaker.codec import Codec, transmit
@@ -47,7 +48,7 @@ def add_noise(
         (samples,) float32. A silent wave is returned as it is.
 
     Raises:
-        ValueError: A range is out of order or not finite.
+        LikenessError: A range is out of order or not finite.
 
     Example:
         >>> add_noise(np.zeros(3, np.float32), np.random.default_rng(0)).tolist()
@@ -82,7 +83,7 @@ def gain(wave: Wave, rng: np.random.Generator, db: tuple[float, float] = (-6.0, 
         (samples,) float32.
 
     Raises:
-        ValueError: The range is out of order or not finite.
+        LikenessError: The range is out of order or not finite.
 
     Example:
         >>> wave = np.ones(2, np.float32)
@@ -107,7 +108,7 @@ def volume(wave: Wave, rng: np.random.Generator, peak: tuple[float, float] = (0.
         (samples,) float32. A silent wave is returned as it is.
 
     Raises:
-        ValueError: The range is out of order, not finite, or begins below 0.
+        LikenessError: The range is out of order, not finite, or begins below 0.
 
     Example:
         >>> wave = np.array([0.25, -0.5], np.float32)
@@ -116,7 +117,7 @@ def volume(wave: Wave, rng: np.random.Generator, peak: tuple[float, float] = (0.
     """
     _check_range("volume peak", peak)
     if peak[0] < 0:
-        raise ValueError(
+        raise LikenessError(
             f"volume: peak {peak} starts below 0; give levels such as (0.05, 1.0), where 1 is full "
             "scale"
         )
@@ -137,7 +138,7 @@ def clip(wave: Wave, rng: np.random.Generator, level: tuple[float, float] = (0.3
         (samples,) float32.
 
     Raises:
-        ValueError: The range is out of order or outside 0 to 1.
+        LikenessError: The range is out of order or outside 0 to 1.
 
     Example:
         >>> wave = np.array([1.0, -0.25], np.float32)
@@ -146,7 +147,7 @@ def clip(wave: Wave, rng: np.random.Generator, level: tuple[float, float] = (0.3
     """
     _check_range("clip level", level)
     if not 0.0 < level[0] <= level[1] <= 1.0:
-        raise ValueError(
+        raise LikenessError(
             f"clip: level {level} is outside 0 to 1; give shares of the peak, e.g. (0.3, 0.9)"
         )
     most = np.float32(np.abs(wave).max(initial=0.0) * rng.uniform(*level))
@@ -204,8 +205,8 @@ def train_view(
         The view, (num_samples,) float32.
 
     Raises:
-        ValueError: A range is out of order, the crop has less than one sample, a probability lies
-            outside 0 to 1, or corrupt() refuses its folder.
+        LikenessError: A range is out of order, the crop has less than one sample, a probability
+            lies outside 0 to 1, or corrupt() refuses its folder.
 
     Example:
         >>> rng, batch_rng = np.random.default_rng(0), np.random.default_rng(1)
@@ -214,7 +215,7 @@ def train_view(
     """
     _check_range("seconds", seconds)
     if seconds[0] * rate_hz < 1:
-        raise ValueError(
+        raise LikenessError(
             f"train_view: seconds {seconds} at {rate_hz} Hz are less than one sample; give e.g. "
             "(3.0, 3.0)"
         )
@@ -227,7 +228,9 @@ def train_view(
     }
     for name, prob in probs.items():
         if not 0.0 <= prob <= 1.0:
-            raise ValueError(f"train_view: {name} is {prob}; a probability from 0 to 1 is needed")
+            raise LikenessError(
+                f"train_view: {name} is {prob}; a probability from 0 to 1 is needed"
+            )
     view = crop(wave, round(batch_rng.uniform(*seconds) * rate_hz), rng)
     if corrupt is not None:
         view = corrupt(view, rng, rate_hz=rate_hz)
@@ -258,7 +261,7 @@ VOXCELEB_TRAINER_VIEW = partial(train_view, seconds=(2.015, 2.015), corrupt=nois
 def _check_range(name: str, bounds: tuple[float, float]) -> None:
     """Refuse a range that is out of order or not finite."""
     if not (np.isfinite(bounds).all() and bounds[0] <= bounds[1]):
-        raise ValueError(
+        raise LikenessError(
             f"{name}: the range {bounds} must be (lowest, highest), both finite; give the same "
             "value twice for a constant"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from modalities.speaker.decoding import ROUNDING, BadAudio, Wave
 
 # Two limits, because either alone is passed by recordings that have nothing there. The first one
@@ -95,12 +96,12 @@ def refuse_narrow(name: str, wave: Wave, rate_hz: int, needs_hz: float) -> None:
 
     Raises:
         BadAudio: It has nothing there.
-        ValueError: The frequency is not below half the rate.
+        LikenessError: The frequency is not below half the rate.
     """
     if not needs_hz:
         return
     if not 0 < needs_hz < rate_hz / 2:
-        raise ValueError(
+        raise LikenessError(
             f"needs_hz is {needs_hz:g}, and recordings are read at {rate_hz} Hz; give a frequency "
             "below half of that, or 0"
         )

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from eval.errors import LikenessError
+
 # WeSpeaker's floor (dataset/processor.py apply_cmvn): a band that never changes gives zeros, not
 # NaN.
 _VARIANCE_FLOOR = 1e-8
@@ -28,7 +30,7 @@ def valid_samples(lengths: Tensor, samples: int, owner: str) -> Tensor:
         (B,) int64 numbers of samples.
 
     Raises:
-        ValueError: A length lies outside (0, 1].
+        LikenessError: A length lies outside (0, 1].
 
     Example:
         >>> valid_samples(torch.tensor([1.0, 0.5]), 16000, "owner").tolist()
@@ -39,7 +41,7 @@ def valid_samples(lengths: Tensor, samples: int, owner: str) -> Tensor:
         and lengths.numel()
         and not bool(((lengths > 0) & (lengths <= 1)).all())
     ):
-        raise ValueError(
+        raise LikenessError(
             f"{owner}: lengths run from {float(lengths.min())} to {float(lengths.max())}; relative "
             "ones, above 0 up to 1, are needed"
         )
@@ -96,15 +98,15 @@ def check_cmn(owner: str, cmn: bool, variance: bool, window: int) -> None:
         window: The window in frames, 0 for the utterance.
 
     Raises:
-        ValueError: The window is negative, or the mean is off but the other two are set.
+        LikenessError: The window is negative, or the mean is off but the other two are set.
     """
     if window < 0:
-        raise ValueError(
+        raise LikenessError(
             f"{owner}: cmn_window is {window} frames; 0 (the whole utterance) or more, e.g. 300, "
             "are allowed"
         )
     if not cmn and (variance or window):
-        raise ValueError(
+        raise LikenessError(
             f"{owner}: cmn is off, but cmn_variance={variance} and cmn_window={window} are set; "
             "set cmn=True or leave them out"
         )

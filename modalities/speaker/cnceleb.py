@@ -23,6 +23,7 @@ from typing import Literal
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path, text_lines
 from eval.formats.trials import read_trials, write_trials
 from eval.scoring.templates import read_enrolment
@@ -56,11 +57,11 @@ def items(
 
     Raises:
         FileNotFoundError: A folder or list is missing.
-        ValueError: Listed speakers have no audio; they are counted, and the first is named.
+        LikenessError: Listed speakers have no audio; they are counted, and the first is named.
     """
     data = Path(data)
     if split not in ("dev", "eval"):
-        raise ValueError(f"cnceleb: split is {split!r}; allowed are 'dev' and 'eval'")
+        raise LikenessError(f"cnceleb: split is {split!r}; allowed are 'dev' and 'eval'")
     root = _root(data)
     if split == "eval":
         return [
@@ -88,8 +89,8 @@ def trials(data: str | Path) -> tuple[Items, Trials]:
 
     Raises:
         FileNotFoundError: A list is missing.
-        ValueError: enroll.lst does not name some models, or ids have no audio. All are counted, and
-            the first is named.
+        LikenessError: enroll.lst does not name some models, or ids have no audio. All are counted,
+            and the first is named.
     """
     root = _root(Path(data))
     path = _list(root, "trials.lst")
@@ -101,7 +102,7 @@ def trials(data: str | Path) -> tuple[Items, Trials]:
     }
     unknown = [model for model in listed.enrol_ids if model not in recording]
     if unknown:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(unknown)} models are not in enroll.lst "
             f"({name_first(unknown)}); fetch the lists again"
         )
@@ -132,7 +133,7 @@ def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Tria
 
     Raises:
         FileNotFoundError: A list is missing.
-        ValueError: As trials(), with enroll.map in place of enroll.lst.
+        LikenessError: As trials(), with enroll.map in place of enroll.lst.
     """
     root = _root(Path(data))
     map_path, trials_path = _list(root, "enroll.map"), _list(root, "trials.lst")
@@ -141,7 +142,7 @@ def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Tria
     listed = read_trials(trials_path)
     unknown = [model for model in listed.enrol_ids if model not in models]
     if unknown:
-        raise ValueError(
+        raise LikenessError(
             f"{trials_path}: {len(unknown)} models are not in enroll.map "
             f"({name_first(unknown)}); fetch the lists again"
         )
@@ -275,7 +276,7 @@ def _listed(folder: Path, listing: Path) -> list[Item]:
     # Path.is_dir raises where a name is too long.
     absent = [speaker for speaker in speakers if not os.path.isdir(folder / speaker)]
     if absent:
-        raise ValueError(
+        raise LikenessError(
             f"{listing}: {len(absent)} of {len(speakers)} speakers have no folder in {folder} "
             f"({name_first(absent)}); {FETCH}"
         )

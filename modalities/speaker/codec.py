@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import soundfile
 
+from eval.errors import LikenessError
 from modalities.speaker.audio import resample
 from modalities.speaker.decoding import Wave
 
@@ -71,13 +72,13 @@ def round_trip(
         (samples,) float32.
 
     Raises:
-        ValueError: The codec is unknown, this libsndfile lacks it, it does not have that rate, or
-            compression is out of range.
+        LikenessError: The codec is unknown, this libsndfile lacks it, it does not have that rate,
+            or compression is out of range.
     """
     if codec not in _CONTAINERS:
-        raise ValueError(f"codec: {codec!r} is unknown; {', '.join(_CONTAINERS)} are allowed")
+        raise LikenessError(f"codec: {codec!r} is unknown; {', '.join(_CONTAINERS)} are allowed")
     if not 0.0 <= compression < 1.0:
-        raise ValueError(f"codec: compression is {compression}; 0 to below 1 is allowed")
+        raise LikenessError(f"codec: compression is {compression}; 0 to below 1 is allowed")
     container, subtype = _CONTAINERS[codec]
     settings = {} if container == "WAV" else {"compression_level": compression}
     level = np.float32(max(1.0, float(np.abs(wave).max(initial=0.0))))
@@ -90,7 +91,7 @@ def round_trip(
         memory.seek(0)
         decoded: Wave = soundfile.read(memory, dtype="float32")[0]
     except (soundfile.SoundFileError, ValueError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"codec: {codec} at {rate_hz} Hz fails in libsndfile "
             f"{soundfile.__libsndfile_version__} ({error}); leave it out or install a newer "
             "soundfile"
@@ -122,13 +123,15 @@ def transmit(
         (samples,) float32.
 
     Raises:
-        ValueError: A codec is unknown, compression is out of range, or round_trip() refuses the
+        LikenessError: A codec is unknown, compression is out of range, or round_trip() refuses the
             codec.
     """
     if not codecs or any(codec not in _CONTAINERS for codec in codecs):
-        raise ValueError(f"codec: codecs {codecs} must be one or more of {', '.join(_CONTAINERS)}")
+        raise LikenessError(
+            f"codec: codecs {codecs} must be one or more of {', '.join(_CONTAINERS)}"
+        )
     if not 0.0 <= compression[0] <= compression[1] < 1.0:
-        raise ValueError(
+        raise LikenessError(
             f"codec: compression {compression} must be (lowest, highest), within 0 and below 1"
         )
     codec, strength = codecs[int(rng.integers(len(codecs)))], rng.uniform(*compression)

@@ -15,6 +15,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from toolkit.data.items import Item
 from toolkit.data.reading import Unreadable
 from toolkit.data.remote import is_url
@@ -99,7 +100,7 @@ def speed_of(id: str) -> float:
         The speed, 1 being the original.
 
     Raises:
-        ValueError: The ending states anything but a number within 0.5 to 2.
+        LikenessError: The ending states anything but a number within 0.5 to 2.
 
     Example:
         >>> speed_of("a/1#speed=0.9"), speed_of("a/1")
@@ -114,7 +115,7 @@ def speed_of(id: str) -> float:
         speed = 0.0
     # Written so that it also refuses NaN.
     if not _SPEEDS[0] <= speed <= _SPEEDS[1]:
-        raise ValueError(
+        raise LikenessError(
             f"item {id!r}: the speed {text!r} is not a number within {_SPEEDS[0]} to {_SPEEDS[1]}; "
             f"write e.g. '{SPEED_MARK}0.9'"
         )

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from eval.errors import LikenessError
 from modalities.speaker.cmn import check_cmn, normalise, past_the_end, valid_samples
 
 Window = Literal["hamming", "povey", "hanning"]
@@ -120,7 +121,7 @@ class KaldiFbank(nn.Module):
             hop, and an utterance is mirrored at its ends, as in sherpa-onnx and lhotse.
 
     Raises:
-        ValueError: An argument is out of range.
+        LikenessError: An argument is out of range.
 
     Example:
         >>> fbank = KaldiFbank(num_mels=40)
@@ -161,23 +162,23 @@ class KaldiFbank(nn.Module):
         self.hop_samples = int(rate_hz * hop_ms * 0.001)
         top_hz = high_hz if high_hz > 0 else 0.5 * rate_hz + high_hz
         if window not in ("hamming", "povey", "hanning"):
-            raise ValueError(
+            raise LikenessError(
                 f"KaldiFbank: window is {window!r}; allowed are 'hamming', 'povey' and 'hanning'"
             )
         if num_mels < 4:
-            raise ValueError(f"KaldiFbank: num_mels is {num_mels}; at least 4 are needed")
+            raise LikenessError(f"KaldiFbank: num_mels is {num_mels}; at least 4 are needed")
         if self.frame_samples < 2 or self.hop_samples < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"KaldiFbank: frame_ms {frame_ms} and hop_ms {hop_ms} at {rate_hz} Hz give no "
                 "samples; choose longer ones, e.g. 25 and 10"
             )
         if not 0.0 <= low_hz < top_hz <= 0.5 * rate_hz:
-            raise ValueError(
+            raise LikenessError(
                 f"KaldiFbank: the mel bank from {low_hz} to {top_hz} Hz must lie in order within 0 "
                 f"and Nyquist ({0.5 * rate_hz} Hz)"
             )
         if not (0.0 <= preemphasis <= 1.0 and dither >= 0.0 and scale > 0.0):
-            raise ValueError(
+            raise LikenessError(
                 f"KaldiFbank: preemphasis is {preemphasis}, dither {dither} and scale {scale}; a "
                 "preemphasis of 0 to 1, a dither of 0 or more and a scale above 0 are allowed"
             )
@@ -223,23 +224,23 @@ class KaldiFbank(nn.Module):
             The features (B, T, F), and their lengths (B,) relative to T.
 
         Raises:
-            ValueError: The wave has another shape, a length lies outside (0, 1], or an utterance is
-                shorter than one frame.
+            LikenessError: The wave has another shape, a length lies outside (0, 1], or an utterance
+                is shorter than one frame.
         """
         if wave.ndim != 2:
-            raise ValueError(
+            raise LikenessError(
                 f"KaldiFbank: wave has shape {tuple(wave.shape)}; it must be (batch, samples), "
                 f"mono at {self.rate_hz} Hz"
             )
         if self.mel.dtype not in (torch.float32, torch.float64):
-            raise ValueError(
+            raise LikenessError(
                 f"KaldiFbank: it was converted to {self.mel.dtype}, which ruins the mel bank; keep "
                 "it in float32"
             )
         batch, samples = wave.shape
         total = self.num_frames(samples)
         if total < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"KaldiFbank: {samples} samples are less than one frame of {self.frame_samples} "
                 f"({self.frame_ms} ms); give longer audio"
             )
@@ -271,7 +272,7 @@ class KaldiFbank(nn.Module):
             rounded = (num_samples + hop // 2).div(hop, rounding_mode="floor")
             frames = torch.where(frames < 1, frames, rounded)
         if not torch.compiler.is_compiling() and frames.numel() and int(frames.min()) < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"KaldiFbank: {int((frames < 1).sum())} of {frames.numel()} waves are shorter than "
                 f"one frame of {self.frame_samples} samples"
                 f" (the shortest has {int(num_samples.min())}); drop or repeat them"
@@ -330,7 +331,7 @@ class MFCC(nn.Module):
     All other arguments are those of the KaldiFbank below.
 
     Raises:
-        ValueError: An argument is out of range, or KaldiFbank refuses one.
+        LikenessError: An argument is out of range, or KaldiFbank refuses one.
 
     Example:
         >>> MFCC(num_ceps=20)(torch.randn(2, 16000))[0].shape
@@ -359,11 +360,11 @@ class MFCC(nn.Module):
     ) -> None:
         super().__init__()
         if not 1 <= num_ceps <= num_mels:
-            raise ValueError(
+            raise LikenessError(
                 f"MFCC: num_ceps is {num_ceps}; 1 to num_mels ({num_mels}) are allowed"
             )
         if not 0.0 <= lifter < math.inf:
-            raise ValueError(f"MFCC: lifter is {lifter}; 0 (none) or more, e.g. 22, is allowed")
+            raise LikenessError(f"MFCC: lifter is {lifter}; 0 (none) or more, e.g. 22, is allowed")
         check_cmn("MFCC", cmn, cmn_variance, cmn_window)
         self.fbank = KaldiFbank(
             num_mels,
@@ -444,10 +445,10 @@ class RawWave(nn.Module):
             (B, S, 1), and the lengths (B,).
 
         Raises:
-            ValueError: The wave has another shape, or a length lies outside (0, 1].
+            LikenessError: The wave has another shape, or a length lies outside (0, 1].
         """
         if wave.ndim != 2:
-            raise ValueError(
+            raise LikenessError(
                 f"RawWave: wave has shape {tuple(wave.shape)}; it must be (batch, samples), mono"
             )
         if lengths is None:

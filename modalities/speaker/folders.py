@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import Trials, name_first
 from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from toolkit.data import shards, tree
@@ -57,7 +58,7 @@ def items(
 
     Raises:
         FileNotFoundError: The folder is missing.
-        ValueError: The folder has no audio files, only one speaker, or too few speakers to hold
+        LikenessError: The folder has no audio files, only one speaker, or too few speakers to hold
             some out.
     """
     return hold_out(
@@ -97,11 +98,11 @@ def trials(
         The items, and the labelled trials.
 
     Raises:
-        ValueError: No speaker has two files, num_trials is below 2, or items() refuses the data.
+        LikenessError: No speaker has two files, num_trials is below 2, or items() refuses the data.
         FileNotFoundError: The folder is missing.
     """
     if num_trials < 2:
-        raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
+        raise LikenessError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
     chosen = items(
         data,
         split=split,
@@ -114,7 +115,7 @@ def trials(
     names, numbers = label_numbers(chosen)
     single = [names[number] for number in np.flatnonzero(np.bincount(numbers) == 1)]
     if len(single) == len(names):
-        raise ValueError(
+        raise LikenessError(
             f"{data}: each of the {len(names)} speakers of split {split!r} has a single file, so "
             "that no target trial exists; add files"
         )
@@ -132,7 +133,7 @@ def list_all(data: str | Path, *, columns: str = "", label: str = "", root: str 
 
     Raises:
         FileNotFoundError: The data or some of the files are missing.
-        ValueError: Some items have no label, or the data cannot be understood.
+        LikenessError: Some items have no label, or the data cannot be understood.
     """
     listed = list_items(
         data,
@@ -161,7 +162,7 @@ def scan(root: Path, *, example: str = "DATA/SPEAKER/file.wav") -> Items:
 
     Raises:
         FileNotFoundError: root is missing.
-        ValueError: There is no audio file in any folder; the message states the expected layout.
+        LikenessError: There is no audio file in any folder; the message states the expected layout.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: no such folder; one with {example} is needed")
@@ -177,7 +178,7 @@ def scan(root: Path, *, example: str = "DATA/SPEAKER/file.wav") -> Items:
             if loose
             else ""
         )
-        raise ValueError(
+        raise LikenessError(
             f"{root}: no audio files in its folders{beside}; {example} is expected, with one of "
             f"{', '.join(allowed)}"
         )
@@ -200,7 +201,7 @@ def stratified_folds(
         The members of each fold.
 
     Raises:
-        ValueError: num_folds is out of range.
+        LikenessError: num_folds is out of range.
 
     Example:
         >>> [len(fold) for fold in stratified_folds([["f1", "f2", "f3"], ["m1", "m2"]], 2)]
@@ -209,7 +210,7 @@ def stratified_folds(
     rng = np.random.default_rng(seed)
     shuffled = [group[i] for group in map(sorted, groups) for i in rng.permutation(len(group))]
     if not 2 <= num_folds <= len(shuffled):
-        raise ValueError(
+        raise LikenessError(
             f"num_folds is {num_folds} for {len(shuffled)} speakers; 2 to {len(shuffled)} are "
             "allowed"
         )
@@ -219,7 +220,7 @@ def stratified_folds(
 def check_split(split: str) -> None:
     """Raise ValueError for any split but train, test and all."""
     if split not in ("train", "test", "all"):
-        raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
+        raise LikenessError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
 
 
 def of_fold(
@@ -242,10 +243,10 @@ def of_fold(
         data_set: The name of the data set, for the message.
 
     Raises:
-        ValueError: There is no such fold.
+        LikenessError: There is no such fold.
     """
     if not 0 <= fold < num_folds:
-        raise ValueError(
+        raise LikenessError(
             f"{data_set}: fold is {fold}; 0 to {num_folds - 1} are allowed with num_folds "
             f"{num_folds}"
         )

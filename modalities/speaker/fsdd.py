@@ -17,6 +17,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
+from eval.errors import LikenessError
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.folders import Split, check_split
@@ -54,25 +55,25 @@ def items(
 
     Raises:
         FileNotFoundError: The folder is missing.
-        ValueError: File names have another form (they are counted, and the first is named), the
+        LikenessError: File names have another form (they are counted, and the first is named), the
             fold is out of range, or there are fewer than 4 speakers.
     """
     check_split(split)
     if label not in ("speaker", "digit") or (label == "digit" and speeds):
-        raise ValueError(
+        raise LikenessError(
             f"fsdd: label is {label!r} and speeds is {speeds}; the label 'speaker' and, without "
             "speeds, 'digit' are allowed"
         )
     every = _scan(Path(data))
     speakers = sorted({speaker for speaker, _, _ in every})
     if len(speakers) < 4:
-        raise ValueError(
+        raise LikenessError(
             f"{data}: there are {len(speakers)} speakers; at least 4 are needed, two to hold out "
             f"and two to train on; {FETCH}"
         )
     pairs = list(combinations(speakers, 2))
     if not 0 <= fold < len(pairs):
-        raise ValueError(
+        raise LikenessError(
             f"fsdd: fold is {fold}; 0 to {len(pairs) - 1} are allowed, one for each pair of "
             "speakers"
         )
@@ -107,10 +108,12 @@ def trials(
 
     Raises:
         FileNotFoundError: The folder is missing.
-        ValueError: digits is another word, or items() refuses the data.
+        LikenessError: digits is another word, or items() refuses the data.
     """
     if digits not in ("any", "same", "different"):
-        raise ValueError(f"fsdd: digits is {digits!r}; allowed are 'any', 'same' and 'different'")
+        raise LikenessError(
+            f"fsdd: digits is {digits!r}; allowed are 'any', 'same' and 'different'"
+        )
     chosen = items(data, split=split, fold=fold)
     digit = [item.id.rpartition("/")[2].split("_")[0] for item in chosen]
     if digits != "different":
@@ -146,7 +149,7 @@ def _scan(data: Path) -> list[tuple[str, str, Path]]:
         else:
             strange.append(path.name)
     if strange:
-        raise ValueError(
+        raise LikenessError(
             f"{folder}: {len(strange)} of {len(strange) + len(recordings)} files are not named "
             f"digit_speaker_index.wav ({name_first(strange)}); remove them"
         )

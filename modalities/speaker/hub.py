@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from eval.errors import LikenessError
 from modalities.speaker.cmn import past_the_end, valid_samples
 from modalities.speaker.features import KaldiFbank
 
@@ -65,7 +66,7 @@ class UnitWave(nn.Module):
             (B, S, 1), and the lengths (B,).
 
         Raises:
-            ValueError: The wave has another shape, or a length lies outside (0, 1].
+            LikenessError: The wave has another shape, or a length lies outside (0, 1].
         """
         _check_shape(wave, "UnitWave")
         with torch.autocast(wave.device.type, enabled=False):
@@ -99,7 +100,7 @@ class StackedFbank(nn.Module):
         stride: How many frames make one.
 
     Raises:
-        ValueError: An argument is out of range.
+        LikenessError: An argument is out of range.
 
     Example:
         >>> features, lengths = StackedFbank()(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
@@ -110,7 +111,7 @@ class StackedFbank(nn.Module):
     def __init__(self, num_mels: int = 80, rate_hz: int = 16_000, stride: int = 2) -> None:
         super().__init__()
         if not 1 <= stride <= 16:
-            raise ValueError(f"StackedFbank: stride is {stride}; 1 to 16 are allowed")
+            raise LikenessError(f"StackedFbank: stride is {stride}; 1 to 16 are allowed")
         # In float64, as transformers computes it: where a band has next to no energy, float32 would
         # be off by 3e-4 after the logarithm and the division.
         self.fbank = KaldiFbank(num_mels, rate_hz, window="povey", cmn=False).double()
@@ -138,7 +139,7 @@ class StackedFbank(nn.Module):
         if not torch.compiler.is_compiling():
             shortest = feats.shape[1] if frames is None else int(frames.min())
             if shortest < max(2, self.stride):
-                raise ValueError(
+                raise LikenessError(
                     f"StackedFbank: an utterance has {shortest} frames of 25 ms; at least "
                     f"{max(2, self.stride)} are needed: give longer audio"
                 )
@@ -194,7 +195,7 @@ class WhisperMel(nn.Module):
         window_seconds: The length of a window.
 
     Raises:
-        ValueError: An argument is out of range.
+        LikenessError: An argument is out of range.
 
     Example:
         >>> features, lengths = WhisperMel()(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
@@ -225,7 +226,7 @@ class WhisperMel(nn.Module):
             or fft_size > self.window_samples
             or self.window_samples % (2 * hop_samples)
         ):
-            raise ValueError(
+            raise LikenessError(
                 f"WhisperMel: num_mels {num_mels}, frames of {fft_size} samples every "
                 f"{hop_samples} and windows of {window_seconds} s at {rate_hz} Hz; at least 4 "
                 "bands, an even frame of one to four hops within the window, and windows of an "
@@ -252,17 +253,18 @@ class WhisperMel(nn.Module):
             of a wave are zero.
 
         Raises:
-            ValueError: The wave has another shape or no samples, or a length lies outside (0, 1].
+            LikenessError: The wave has another shape or no samples, or a length lies outside (0,
+                1].
         """
         _check_shape(wave, "WhisperMel")
         if torch.compiler.is_exporting():
-            raise ValueError(
+            raise LikenessError(
                 "WhisperMel: the number of windows of 30 s depends on the length of a recording, "
                 "which an .onnx graph cannot follow; use the model in torch"
             )
         batch, samples = wave.shape
         if self.mel.dtype not in (torch.float32, torch.float64):
-            raise ValueError(
+            raise LikenessError(
                 f"WhisperMel: it was converted to {self.mel.dtype}, which ruins the mel bank; keep "
                 "it in float32"
             )
@@ -356,7 +358,7 @@ def slaney_mel_bank(num_mels: int, fft_size: int, rate_hz: int) -> Tensor:
 
 def _check_shape(wave: Tensor, name: str) -> None:
     if wave.ndim != 2 or wave.shape[1] < 1:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: wave has shape {tuple(wave.shape)}; it must be (batch, samples), mono, not "
             "empty"
         )

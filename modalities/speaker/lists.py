@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import MAX_LINE
 from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
@@ -55,14 +56,14 @@ def items(
 
     Raises:
         FileNotFoundError: The CSV is missing.
-        ValueError: A column is unknown, a row has another width or no path or id, a file is
+        LikenessError: A column is unknown, a row has another width or no path or id, a file is
             missing, an id is repeated, or no row is left. All are counted, and the first is named.
     """
     data = Path(data)
     source = data / file
     columns = {"path": path, "label": label, "id": id, "split_column": split_column}
     if not path or bool(split_column) != bool(split):
-        raise ValueError(
+        raise LikenessError(
             f"{source}: path is {path!r}, split_column is {split_column!r} and split is {split!r}; "
             "a path is needed, and the last two go together"
         )
@@ -91,11 +92,11 @@ def items(
     chosen = made.build()
     if not chosen:
         of_split = f"with {split!r} in column {split_column!r}; give one of its values"
-        raise ValueError(
+        raise LikenessError(
             f"{source}: no rows {of_split if split else 'below the header; list the files'}"
         )
     if missing:
-        raise ValueError(
+        raise LikenessError(
             f"{source}: {len(missing)} of {len(chosen)} files do not exist below {data} "
             f"({name_first(missing)}); correct the paths or fetch the files"
         )
@@ -126,7 +127,7 @@ def trials(
 
     Raises:
         FileNotFoundError: A list is missing.
-        ValueError: What items() and matched() refuse.
+        LikenessError: What items() and matched() refuse.
     """
     listed = Path(data) / trial_list
     chosen = items(
@@ -152,7 +153,7 @@ def _whole(
         else:
             bad.append(f"line {number}")
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{source}: {len(bad)} of {num_rows} rows have no "
             f"{'path, no id' if 'id' in column else 'path'} or not {width} fields "
             f"({name_first(bad)}); correct them"
@@ -178,8 +179,8 @@ def matched(
         of these items.
 
     Raises:
-        ValueError: Ids are not found, or are found more than once. All are counted, and the first
-            is named.
+        LikenessError: Ids are not found, or are found more than once. All are counted, and the
+            first is named.
     """
     candidates = Items.of(candidates)
     exact = {id: number for number, id in enumerate(candidates.ids)}
@@ -211,7 +212,7 @@ def matched(
         )
     if texts:
         total = len(np.unique(listed.enrol)) + len(np.unique(listed.probe))
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {' and '.join(texts)}; {total} enrolment and probe ids were looked "
             f"for{'; ' + hint if hint else ''}"
         )
@@ -265,7 +266,7 @@ def _rows(source: Path) -> Iterator[tuple[int, list[str]]]:
         with source.open(encoding="utf-8-sig", newline="") as lines:
             while line := lines.readline(MAX_LINE + 1):
                 if len(line) > MAX_LINE or "\0" in line:
-                    raise ValueError(
+                    raise LikenessError(
                         f"{source}: a line is over {MAX_LINE} characters or has a NUL; is this "
                         "a CSV?"
                     )
@@ -283,9 +284,9 @@ def _rows(source: Path) -> Iterator[tuple[int, list[str]]]:
             if any(stripped):
                 yield reader.line_num, stripped
     except UnicodeDecodeError:
-        raise ValueError(f"{source}: not UTF-8 text; convert the file to UTF-8") from None
+        raise LikenessError(f"{source}: not UTF-8 text; convert the file to UTF-8") from None
     except csv.Error as error:
-        raise ValueError(
+        raise LikenessError(
             f"{source}: line {reader.line_num} is no CSV ({error}); correct its quotes"
         ) from None
 
@@ -295,7 +296,7 @@ def _columns(
 ) -> dict[str, int]:
     """Return the number of each role's column, and count the roles whose column does not exist."""
     if first is None:
-        raise ValueError(
+        raise LikenessError(
             f"{source}: the file is empty; a header and a row for each file are expected"
         )
     fields = first[1]
@@ -314,7 +315,7 @@ def _columns(
         unknown = [f"{role}={names[role]}" for role, number in columns.items() if number < 0]
         allowed = ", ".join(fields)[:200]
     if unknown:
-        raise ValueError(
+        raise LikenessError(
             f"{source}: {len(unknown)} columns do not exist ({name_first(unknown)}); there are "
             f"{allowed}; name them with path=..., label=..."
         )

@@ -15,6 +15,7 @@ import numpy as np
 import soundfile
 import soxr
 
+from eval.errors import LikenessError
 from modalities.speaker import audio, decoding, vad
 from modalities.speaker.bandwidth import refuse_narrow
 from modalities.speaker.decoding import AV_SUFFIXES, SILENCE_DBFS, BadAudio, Wave
@@ -74,7 +75,7 @@ def read(
     Raises:
         BadAudio: As audio.read does, also after the first chunks of a damaged file, and where no
             speech is left.
-        ValueError: crops and chunks are both set, or one of them is out of range.
+        LikenessError: crops and chunks are both set, or one of them is out of range.
     """
     _check(crops, crop_seconds, chunk_seconds, min_seconds)
     streamed = _is_streamed(item, chunk_seconds)
@@ -152,16 +153,16 @@ def _nothing_left(only_speech: bool, min_seconds: float) -> str:
 def _check(crops: int, crop_seconds: float, chunk_seconds: float, min_seconds: float) -> None:
     """Refuse crops and chunks that contradict each other or are out of range."""
     if crops and chunk_seconds:
-        raise ValueError(
+        raise LikenessError(
             f"{crops} crops and chunks of {chunk_seconds:g} s are both set; choose one of them"
         )
     if crops < 0 or crop_seconds < min_seconds:
-        raise ValueError(
+        raise LikenessError(
             f"crops is {crops}, of {crop_seconds:g} s each; 0 or more crops of {min_seconds:g} s "
             "or more are allowed"
         )
     if chunk_seconds < 0 or 0 < chunk_seconds < 2 * min_seconds:
-        raise ValueError(
+        raise LikenessError(
             f"chunks of {chunk_seconds:g} s are set; 0 (no chunks) or {2 * min_seconds:g} s or "
             "more is allowed"
         )

@@ -23,6 +23,7 @@ from typing import Literal
 import numpy as np
 import soundfile
 
+from eval.errors import LikenessError
 from modalities.speaker.audio import resample
 from modalities.speaker.decoding import SILENCE_DBFS, SUFFIXES, BadAudio, Wave
 
@@ -60,11 +61,11 @@ def listing(folder: str) -> tuple[Path, ...]:
         The paths of the files.
 
     Raises:
-        ValueError: The folder is missing or holds no audio files.
+        LikenessError: The folder is missing or holds no audio files.
     """
     root = Path(folder)
     if not folder or not root.is_dir():
-        raise ValueError(
+        raise LikenessError(
             f"augmentation: {folder!r} is no folder; give the one with the audio files, or leave "
             "the augmentation out"
         )
@@ -75,7 +76,7 @@ def listing(folder: str) -> tuple[Path, ...]:
         if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
     ]
     if not paths:
-        raise ValueError(
+        raise LikenessError(
             f"augmentation: {folder}: no audio files below it ({', '.join(SUFFIXES)}); give the "
             "folder into which the archive was unpacked"
         )
@@ -95,7 +96,7 @@ def kinds(folder: str) -> Mapping[str, tuple[Path, ...]]:
         The paths of the files of each kind.
 
     Raises:
-        ValueError: The folder is missing or holds no audio files.
+        LikenessError: The folder is missing or holds no audio files.
     """
     sorted_in: dict[str, list[Path]] = {kind: [] for kind in _KINDS}
     for path in listing(folder):
@@ -249,8 +250,8 @@ def corrupt(
         (samples,) float32.
 
     Raises:
-        ValueError: A folder is missing or lacks the kinds that the choices need, a range is out of
-            order, or a choice is unknown. This is raised at the first call, whatever it draws.
+        LikenessError: A folder is missing or lacks the kinds that the choices need, a range is out
+            of order, or a choice is unknown. This is raised at the first call, whatever it draws.
     """
     ranges = {"noise": noise_snr_db, "music": music_snr_db, "speech": speech_snr_db}
     _check(musan, rirs, prob, choices, {**ranges, "babble": babble_snr_db}, babble_speakers)
@@ -326,7 +327,7 @@ def _usable(
             return path, read(path)
         except BadAudio as error:
             last = error
-    raise ValueError(
+    raise LikenessError(
         f"augmentation: {_TRIES} files drawn in a row from {len(files)} cannot be used; repair the "
         f"folder; the last one was refused with: {last}"
     )
@@ -380,15 +381,15 @@ def _check(
 ) -> None:
     """Refuse settings of corrupt() that contradict each other or the folders."""
     if not 0.0 <= prob <= 1.0:
-        raise ValueError(f"augmentation: prob is {prob}; a probability from 0 to 1 is needed")
+        raise LikenessError(f"augmentation: prob is {prob}; a probability from 0 to 1 is needed")
     unknown = [choice for choice in choices if choice not in _CORRUPTIONS]
     if unknown or not choices:
-        raise ValueError(
+        raise LikenessError(
             f"augmentation: choices {choices} must be one or more of {', '.join(_CORRUPTIONS)}"
         )
     for name, (lowest, highest) in ranges.items():
         if not -np.inf < lowest <= highest < np.inf:
-            raise ValueError(
+            raise LikenessError(
                 f"augmentation: {name}_snr_db ({lowest}, {highest}) must be (lowest, highest), "
                 "both finite"
             )
@@ -400,12 +401,12 @@ def _check(
         needed = {kind_of[choice] for choice in choices if choice in kind_of}
         missing = sorted(kind for kind in needed if not files[kind])
         if missing:
-            raise ValueError(
+            raise LikenessError(
                 f"augmentation: {musan}: no files in its folders {', '.join(missing)}; musan is "
                 "the folder that holds noise/, music/ and speech/"
             )
         if "babble" in choices and not 1 <= speakers[0] <= speakers[1] <= len(files["speech"]):
-            raise ValueError(
+            raise LikenessError(
                 f"augmentation: babble_speakers {speakers} must be in order, from 1 to the "
                 f"{len(files['speech'])} files of {musan}/speech"
             )

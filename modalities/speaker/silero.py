@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from modalities.speaker.activity import HOP_SECONDS, closed, runs
 from modalities.speaker.decoding import Wave
 from toolkit.models.onnx import Session, open_session
@@ -39,12 +40,12 @@ def open_network(file: Path) -> Session:
     """Open Silero's network.
 
     Raises:
-        ValueError: The file does not exist, or is another network.
+        LikenessError: The file does not exist, or is another network.
         ImportError: onnx or onnxruntime is missing.
     """
     session = open_session(file)
     if [value.name for value in session.get_inputs()] != ["input", "state", "sr"]:
-        raise ValueError(
+        raise LikenessError(
             f"{file}: this is not Silero's network; name silero_vad/data/silero_vad.onnx of the "
             "package silero-vad 5 or later"
         )

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from modalities.speaker.features import KaldiFbank
 
 
@@ -36,7 +37,7 @@ class SpecAugment(nn.Module):
         freq_bins: The widest band in bins; the narrowest has 1.
 
     Raises:
-        ValueError: An argument is out of range.
+        LikenessError: An argument is out of range.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class SpecAugment(nn.Module):
     ) -> None:
         super().__init__()
         if not 0.0 <= prob <= 1.0:
-            raise ValueError(f"SpecAugment: prob is {prob}; a probability from 0 to 1 is needed")
+            raise LikenessError(f"SpecAugment: prob is {prob}; a probability from 0 to 1 is needed")
         if min(time_masks, freq_masks) < 0 or min(time_frames, freq_bins) < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"SpecAugment: {time_masks} time masks up to {time_frames} frames and {freq_masks} "
                 f"frequency masks up to {freq_bins} bins are set; the numbers of masks must be 0 "
                 "or more, and their widths 1 or more"
@@ -63,7 +64,7 @@ class SpecAugment(nn.Module):
         self.freq_masks, self.freq_bins = freq_masks, freq_bins
         self.dim: int = cast(Any, self.frontend).dim
         if freq_bins > self.dim:
-            raise ValueError(
+            raise LikenessError(
                 f"SpecAugment: freq_bins is {freq_bins}, but the features have {self.dim}; take "
                 "fewer"
             )

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from eval.errors import LikenessError
 from modalities.speaker.cmn import check_cmn, normalise, past_the_end, valid_samples
 from modalities.speaker.features import CPU_GROUP
 
@@ -72,7 +73,7 @@ class SpeechBrainFbank(nn.Module):
         cmn: As in KaldiFbank. So are cmn_variance, which is std_norm=True, and cmn_window.
 
     Raises:
-        ValueError: An argument is out of range.
+        LikenessError: An argument is out of range.
 
     Example:
         >>> feats, lengths = SpeechBrainFbank()(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
@@ -107,20 +108,22 @@ class SpeechBrainFbank(nn.Module):
         window_samples = round(rate_hz / 1000.0 * frame_ms)
         top_hz = high_hz or rate_hz // 2
         if num_mels < 4:
-            raise ValueError(f"SpeechBrainFbank: num_mels is {num_mels}; at least 4 are needed")
+            raise LikenessError(f"SpeechBrainFbank: num_mels is {num_mels}; at least 4 are needed")
         if not 2 <= window_samples <= fft_size or self.hop_samples < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"SpeechBrainFbank: frames have {window_samples} samples, the hop has "
                 f"{self.hop_samples} and fft_size is {fft_size}; frames of 2 to fft_size samples "
                 "and hops of 1 or more are allowed"
             )
         if not 0.0 <= low_hz < top_hz <= 0.5 * rate_hz:
-            raise ValueError(
+            raise LikenessError(
                 f"SpeechBrainFbank: the mel bank from {low_hz} to {top_hz} Hz must lie in order "
                 f"within 0 and Nyquist ({0.5 * rate_hz} Hz)"
             )
         if not top_db > 0:
-            raise ValueError(f"SpeechBrainFbank: top_db is {top_db}; it must be above 0, e.g. 80")
+            raise LikenessError(
+                f"SpeechBrainFbank: top_db is {top_db}; it must be above 0, e.g. 80"
+            )
         check_cmn("SpeechBrainFbank", cmn, cmn_variance, cmn_window)
         # torch.stft centres a window that is shorter than the transform in this way.
         before = (fft_size - window_samples) // 2
@@ -149,16 +152,16 @@ class SpeechBrainFbank(nn.Module):
             The features (B, T, F), and their lengths (B,) relative to T.
 
         Raises:
-            ValueError: The wave has another shape or no samples, or a length lies outside (0, 1] or
-                is less than a sample.
+            LikenessError: The wave has another shape or no samples, or a length lies outside (0, 1]
+                or is less than a sample.
         """
         if wave.ndim != 2 or wave.shape[1] < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"SpeechBrainFbank: wave has shape {tuple(wave.shape)}; it must be (batch, "
                 f"samples), mono at {self.rate_hz} Hz, not empty"
             )
         if self.mel.dtype not in (torch.float32, torch.float64):
-            raise ValueError(
+            raise LikenessError(
                 f"SpeechBrainFbank: it was converted to {self.mel.dtype}, which ruins the mel "
                 "bank; keep it in float32"
             )
@@ -170,7 +173,7 @@ class SpeechBrainFbank(nn.Module):
             if lengths is not None:
                 num_samples = valid_samples(lengths, samples, "SpeechBrainFbank")
                 if not torch.compiler.is_compiling() and batch and int(num_samples.min()) < 1:
-                    raise ValueError(
+                    raise LikenessError(
                         f"SpeechBrainFbank: {int((num_samples < 1).sum())} of {batch} waves have "
                         "no samples; drop them"
                     )

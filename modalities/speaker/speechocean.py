@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from eval.errors import LikenessError
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.folders import Split, check_split, of_fold, scan
@@ -57,7 +58,7 @@ def speakers(data: str | Path) -> dict[str, Speaker]:
 
     Raises:
         FileNotFoundError: There is neither folder; the message says what to fetch.
-        ValueError: A line of the tables has another form.
+        LikenessError: A line of the tables has another form.
     """
     recordings = _folder(Path(data))
     home = recordings.parent
@@ -99,8 +100,8 @@ def items(
 
     Raises:
         FileNotFoundError: A folder is missing; the message says what to fetch.
-        ValueError: A folder is laid out otherwise, speakers have no sex or age, or the fold is out
-            of range.
+        LikenessError: A folder is laid out otherwise, speakers have no sex or age, or the fold is
+            out of range.
     """
     check_split(split)
     folder = _folder(Path(data))
@@ -114,7 +115,7 @@ def items(
     ]
     present = sorted({str(item.label) for item in every})
     if unknown := [name for name in present if name not in known]:
-        raise ValueError(
+        raise LikenessError(
             f"{folder}: {len(unknown)} of {len(present)} speakers have no sex and age "
             f"({name_first(unknown)}); {FETCH}"
         )
@@ -160,7 +161,7 @@ def trials(
 
     Raises:
         FileNotFoundError: A folder is missing.
-        ValueError: items() refuses the data.
+        LikenessError: items() refuses the data.
     """
     chosen = items(data, split=split, fold=fold, num_folds=num_folds)
     return chosen, all_pairs(chosen)
@@ -182,7 +183,7 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text in UTF-8 ({error}); {FETCH}") from None
+        raise LikenessError(f"{path}: not a text in UTF-8 ({error}); {FETCH}") from None
 
 
 def _checked(where: Path, rows: Sequence[Sequence[str]]) -> dict[str, Speaker]:
@@ -192,15 +193,15 @@ def _checked(where: Path, rows: Sequence[Sequence[str]]) -> dict[str, Speaker]:
         row for row in stated if len(row) != 3 or row[1] not in ("f", "m") or not _is_age(row[2])
     ]
     if not stated:
-        raise ValueError(f"{where}: it names no speakers; {FETCH}")
+        raise LikenessError(f"{where}: it names no speakers; {FETCH}")
     if wrong:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {len(wrong)} of {len(stated)} speakers have no sex f or m and no age in "
             f"years ({name_first([row[0] for row in wrong])}); {FETCH}"
         )
     rows_of = {name: (sex, age) for name, sex, age in stated}
     if twice := [name for name, sex, age in stated if rows_of[name] != (sex, age)]:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {len(twice)} speakers have two sexes or ages ({name_first(twice)}); {FETCH}"
         )
     return {name: Speaker(sex, int(age)) for name, (sex, age) in sorted(rows_of.items())}

@@ -34,6 +34,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
@@ -167,15 +168,15 @@ def items(
 
     Raises:
         FileNotFoundError: The folder is missing.
-        ValueError: There is no audio, or nothing states the split of VoxCeleb2 speakers; these are
-            counted, and the first is named.
+        LikenessError: There is no audio, or nothing states the split of VoxCeleb2 speakers; these
+            are counted, and the first is named.
     """
     if (
         split not in ("dev", "test", "all")
         or corpus not in ("voxceleb1", "voxceleb2", "both")
         or speed_items not in ("all", "one")
     ):
-        raise ValueError(
+        raise LikenessError(
             f"voxceleb: corpus={corpus!r}, split={split!r} and speed_items={speed_items!r}; a "
             "corpus voxceleb1, voxceleb2 or both, a split dev, test or all, and speed_items all or "
             "one are allowed"
@@ -209,12 +210,14 @@ def trials(
 
     Raises:
         FileNotFoundError: There is no list.
-        ValueError: The list has another number of trials, or ids have no audio; these are counted,
-            and the first is named.
+        LikenessError: The list has another number of trials, or ids have no audio; these are
+            counted, and the first is named.
     """
     data = Path(data)
     if protocol not in PROTOCOLS:
-        raise ValueError(f"voxceleb: protocol is {protocol!r}; {', '.join(PROTOCOLS)} are allowed")
+        raise LikenessError(
+            f"voxceleb: protocol is {protocol!r}; {', '.join(PROTOCOLS)} are allowed"
+        )
     names, num_trials, num_target = PROTOCOLS[protocol]
     path = data / file if file else find(data, names, _PLACES)
     if path is None:
@@ -226,7 +229,7 @@ def trials(
     if not file:
         target = -1 if listed.target is None else int(listed.target.sum())
         if (len(listed), target) != (num_trials, num_target):
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: the list has {len(listed)} trials, {target if target >= 0 else 'none'} "
                 f"labelled target, but VoxCeleb1-{protocol} has {num_trials} with {num_target}; "
                 "fetch the list again"
@@ -258,7 +261,7 @@ def metadata(data: str | Path) -> dict[str, Speaker]:
 
     Raises:
         FileNotFoundError: Both files are absent.
-        ValueError: A file is laid out otherwise; its malformed lines are counted.
+        LikenessError: A file is laid out otherwise; its malformed lines are counted.
     """
     data = Path(data)
     places = (*_PLACES, "voxceleb1_meta")
@@ -340,7 +343,7 @@ def _scan(data: Path, corpus: Corpus, split: Split) -> Items:
             made.add(ids, paths, [folder.name] * len(ids))
             ranks.add(own_ranks)
     if unknown:
-        raise ValueError(
+        raise LikenessError(
             f"{data}: {len(unknown)} VoxCeleb2 speakers lie in no folder dev or test and in no "
             f"vox2_meta.csv ({name_first(unknown)});"
             " `likeness prepare voxceleb2` fetches vox2_meta.csv"
@@ -425,7 +428,9 @@ def _read_meta(path: Path) -> list[Speaker]:
     try:
         table = list(csv.reader(lines, delimiter=delimiter))
     except csv.Error as error:
-        raise ValueError(f"{path}: no table of speakers ({error}); fetch the file again") from None
+        raise LikenessError(
+            f"{path}: no table of speakers ({error}); fetch the file again"
+        ) from None
     rows = [[field.strip() for field in row] for row in table if any(row)]
     header = [re.sub(r"[^a-z0-9]", "", title.lower()) for title in rows[0]] if rows else []
     place = {
@@ -434,7 +439,7 @@ def _read_meta(path: Path) -> list[Speaker]:
     }
     if min(place[role] for role in ("id", "gender", "split")) < 0:
         actual = ", ".join(rows[0])[:100] if rows else "missing"
-        raise ValueError(
+        raise LikenessError(
             f"{path}: the header is {actual!r}; expected VoxCeleb1 ID, VGGFace1 ID, Gender, "
             "Nationality, Set; fetch the file again"
         )
@@ -444,7 +449,7 @@ def _read_meta(path: Path) -> list[Speaker]:
         if len(row) != len(header) or not re.fullmatch(r"id\d{5}", row[place["id"]])
     ]
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} lines are malformed "
             f"({name_first(f'line {number}' for number in bad)}); fetch the file again"
         )

@@ -31,6 +31,7 @@ from functools import partial
 
 from _shared import FEW_TRIALS, simple
 
+from eval.errors import LikenessError
 from likeness.cli import main
 from likeness.failures import one_sentence
 from modalities.face import folders, images
@@ -97,7 +98,7 @@ if __name__ == "__main__":
     # Version 0.1 aligned by this script, with the arguments DETECTOR DATA OUT [HEIGHTxWIDTH].
     with one_sentence("folders.py"):
         if len(sys.argv) not in (5, 6) or sys.argv[1] != "--align":
-            raise ValueError(
+            raise LikenessError(
                 "crops are written by `likeness align DATA OUT --detector FILE.onnx`, and lists by "
                 "`likeness lists DATA OUT`"
             )

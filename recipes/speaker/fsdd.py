@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
+from eval.errors import LikenessError
 from eval.formats import embeddings
 from eval.formats.trials import read_scores, write_scores
 from eval.similarity import score_trials
@@ -155,5 +156,5 @@ def main(data: Path, out: Path) -> None:
 if __name__ == "__main__":
     with one_sentence("fsdd.py"):
         if len(sys.argv) != 3:
-            raise ValueError("usage: python recipes/speaker/fsdd.py DATA OUT")
+            raise LikenessError("usage: python recipes/speaker/fsdd.py DATA OUT")
         main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -80,6 +80,7 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
+from eval.errors import LikenessError
 from eval.formats.trials import write_trials
 from eval.verification import eer, min_dcf
 from likeness.failures import one_sentence
@@ -236,7 +237,7 @@ def write_lists(data: Path, out: Path, protocol: voxceleb.Protocol) -> None:
 if __name__ == "__main__":
     with one_sentence("voxceleb.py"):
         if len(sys.argv) != 4 or sys.argv[3] not in get_args(voxceleb.Protocol):
-            raise ValueError(
+            raise LikenessError(
                 "usage: python recipes/speaker/voxceleb.py DATA OUT PROTOCOL, where PROTOCOL is "
                 f"one of {', '.join(get_args(voxceleb.Protocol))}"
             )

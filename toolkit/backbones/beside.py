@@ -8,6 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
+
 
 class Beside(nn.Module):
     """Backbones that take the same input, whose embeddings are put one after the other.
@@ -20,7 +22,8 @@ class Beside(nn.Module):
         networks: Each is called as network(in_dim), and has a `dim` as every backbone here.
 
     Raises:
-        ValueError: There is no network, or one takes features and another one images or embeddings.
+        LikenessError: There is no network, or one takes features and another one images or
+            embeddings.
 
     Example:
         >>> from functools import partial
@@ -34,10 +37,10 @@ class Beside(nn.Module):
         super().__init__()
         self.networks: Any = nn.ModuleList(network(in_dim) for network in networks)
         if not len(self.networks):
-            raise ValueError("Beside: networks is empty; give one or more")
+            raise LikenessError("Beside: networks is empty; give one or more")
         kinds = {getattr(network, "takes", "features") for network in self.networks}
         if len(kinds) != 1:
-            raise ValueError(
+            raise LikenessError(
                 f"Beside: the {len(self.networks)} networks take {' and '.join(sorted(kinds))}; "
                 "give networks that take the same"
             )

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.image_resnet import ImagePooling, pool
 from toolkit.backbones.images import BatchNorm, check_images, hold_still, in_float32, start_from
 
@@ -64,7 +65,7 @@ class BNInception(nn.Module):
             and `started_from` says so.
 
     Raises:
-        ValueError: The images have other sides, or the file does not fit.
+        LikenessError: The images have other sides, or the file does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -83,7 +84,7 @@ class BNInception(nn.Module):
     ):
         super().__init__()
         if pooling not in ImagePooling.__args__:  # type: ignore[attr-defined]
-            raise ValueError(
+            raise LikenessError(
                 f"BNInception: pooling is {pooling!r}; it must be one of "
                 f"{', '.join(ImagePooling.__args__)}"  # type: ignore[attr-defined]
             )
@@ -163,7 +164,7 @@ def _check_halves(height: int, width: int) -> None:
         for _ in range(2):
             size = max(-(-(size - 3) // 2), 0) + 1
         if size % 4 or size < 4:
-            raise ValueError(
+            raise LikenessError(
                 f"BNInception: images of {height} x {width} do not halve evenly; resize or crop "
                 "them to multiples of 32, or 227"
             )

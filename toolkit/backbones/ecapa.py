@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.pooling import Pooling, frame_mask, keep, pool
 
 
@@ -86,7 +87,7 @@ class WeSpeakerECAPA(nn.Module):
         pooling: The pooling over time, see toolkit.backbones.pooling.pool.
 
     Raises:
-        ValueError: res2net_scale does not divide the channels.
+        LikenessError: res2net_scale does not divide the channels.
     """
 
     pads_exactly = True
@@ -170,7 +171,7 @@ class _Res2(nn.Module):
     def __init__(self, channels: int, dilation: int, scale: int):
         super().__init__()
         if scale < 2 or channels % scale:
-            raise ValueError(
+            raise LikenessError(
                 f"WeSpeakerECAPA: res2net_scale is {scale}; it must be 2 or more and divide the "
                 f"{channels} channels"
             )

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.images import check_images, in_float32, start_from
 
 Size = Literal["xxs", "xs", "s", "base"]
@@ -53,8 +54,8 @@ class EdgeFace(nn.Module):
         weights: A local file to start from; `started_from` says what was taken.
 
     Raises:
-        ValueError: The size is another one, the heads cannot share a width, the images are smaller,
-            or the file does not fit.
+        LikenessError: The size is another one, the heads cannot share a width, the images are
+            smaller, or the file does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -73,14 +74,14 @@ class EdgeFace(nn.Module):
     ):
         super().__init__()
         if size not in _SHAPES:
-            raise ValueError(
+            raise LikenessError(
                 f"EdgeFace: size is {size!r}; it must be one of {', '.join(get_args(Size))}"
             )
         shape = _SHAPES[size]
         self.in_dim, self.dim = in_dim, dim
         widths = widths or shape.widths
         if any(width % shape.heads for width in widths[1:]):
-            raise ValueError(
+            raise LikenessError(
                 f"EdgeFace: widths are {widths}; the {shape.heads} heads of size {size!r} need "
                 "multiples in all but the first"
             )
@@ -92,7 +93,7 @@ class EdgeFace(nn.Module):
         check_images(images, "EdgeFace", self.in_dim)
         height, width = images.shape[2:]
         if min(height, width) < 32:
-            raise ValueError(
+            raise LikenessError(
                 f"EdgeFace: images of {height} x {width}; both sides must be 32 pixels at least: "
                 "resize them"
             )

@@ -64,7 +64,7 @@ class External(nn.Module):
             element of a tuple, the key of a dictionary, or the name of an attribute.
 
     Raises:
-        ValueError: An argument is out of range, `network` makes no module, or the network gives
+        LikenessError: An argument is out of range, `network` makes no module, or the network gives
             something else than embeddings (B, D) for an input of `input_shape`.
 
     Example:
@@ -118,8 +118,8 @@ class External(nn.Module):
             lengths: (B,) relative lengths; None means that every row is full.
 
         Raises:
-            ValueError: The inputs have several lengths and the network takes none, or it gives no
-                embeddings (B, dim).
+            LikenessError: The inputs have several lengths and the network takes none, or it gives
+                no embeddings (B, dim).
         """
         x = self._as_taken(features)
         if self.lengths != "none":
@@ -142,7 +142,7 @@ class External(nn.Module):
             finite: Whether NaN and infinity are refused.
 
         Raises:
-            ValueError: The network cannot take such inputs, or does not give finite embeddings
+            LikenessError: The network cannot take such inputs, or does not give finite embeddings
                 (2, D); or it takes lengths, and padding changes its embeddings.
         """
         parameter = next(self.network.parameters(), torch.zeros(()))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, pad
 
+from eval.errors import LikenessError
 from toolkit.backbones.images import check_images
 
 
@@ -149,7 +150,7 @@ class GradientHistograms(nn.Module):
             and sigma >= 0
             and 0 <= shrinkage <= 1
         ):
-            raise ValueError(
+            raise LikenessError(
                 f"GradientHistograms: cells={cells} must be 2 to image_size={image_size}, "
                 f"bins={bins} even and at least 4, sigma={sigma} not below 0, "
                 f"shrinkage={shrinkage} from 0 to 1"

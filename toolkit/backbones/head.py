@@ -12,6 +12,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
+
 
 def check_embeddings(x: Tensor, name: str, in_dim: int) -> None:
     """Refuse what is not a batch of embeddings (B, in_dim).
@@ -22,10 +24,10 @@ def check_embeddings(x: Tensor, name: str, in_dim: int) -> None:
         in_dim: The size of the embeddings that it takes.
 
     Raises:
-        ValueError: The shape is another one.
+        LikenessError: The shape is another one.
     """
     if x.ndim != 2 or x.shape[1] != in_dim:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: the input has shape {tuple(x.shape)}; it takes embeddings (B, {in_dim}): "
             "give it those of the model that it was made for"
         )
@@ -48,7 +50,7 @@ class Head(nn.Module):
         gain: By what the embeddings are multiplied at the start, for losses that see their norms.
 
     Raises:
-        ValueError: A size is negative, or gain is not a finite number above 0.
+        LikenessError: A size is negative, or gain is not a finite number above 0.
 
     Example:
         >>> import torch
@@ -63,7 +65,7 @@ class Head(nn.Module):
     def __init__(self, in_dim: int, *, dim: int = 0, hidden: int = 0, gain: float = 1.0):
         super().__init__()
         if in_dim < 1 or dim < 0 or hidden < 0 or not 0 < gain < math.inf:
-            raise ValueError(
+            raise LikenessError(
                 f"Head: in_dim {in_dim}, dim {dim}, hidden {hidden}, gain {gain}; in_dim of at "
                 "least 1, dim and hidden of at least 0, and a gain above 0 are allowed"
             )
@@ -96,7 +98,7 @@ class Head(nn.Module):
             lengths: Not used: nothing of an embedding is padded.
 
         Raises:
-            ValueError: The embeddings have another size.
+            LikenessError: The embeddings have another size.
         """
         check_embeddings(x, "Head", self.in_dim)
         z: Tensor = self.linear(x)

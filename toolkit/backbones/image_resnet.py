@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.images import BatchNorm, check_images, hold_still, in_float32, start_from
 
 Stem = Literal["7x7", "3x3", "3x3 whole"]
@@ -48,7 +49,7 @@ class ImageResNet(nn.Module):
             left out, and `started_from` says so.
 
     Raises:
-        ValueError: A word is not one of these, or the file does not fit.
+        LikenessError: A word is not one of these, or the file does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -76,12 +77,12 @@ class ImageResNet(nn.Module):
     ):
         super().__init__()
         if depth not in _DEPTHS:
-            raise ValueError(
+            raise LikenessError(
                 f"ImageResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
             )
         for name, word, allowed in (("stem", stem, Stem), ("pooling", pooling, ImagePooling)):
             if word not in allowed.__args__:  # type: ignore[attr-defined]
-                raise ValueError(
+                raise LikenessError(
                     f"ImageResNet: {name} is {word!r}; it must be one of "
                     f"{', '.join(allowed.__args__)}"  # type: ignore[attr-defined]
                 )

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.weights import first_names, load_published, read_weights
 
 BatchNorm = Literal["trained", "fixed", "frozen"]
@@ -27,21 +28,21 @@ def check_images(x: Tensor, name: str, channels: int, size: int = 0, *, multiple
         multiple: What H and W have to be multiples of.
 
     Raises:
-        ValueError: The shape is another one.
+        LikenessError: The shape is another one.
     """
     if x.ndim != 4 or x.shape[1] != channels:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: the input has shape {tuple(x.shape)}; it takes images (B, {channels}, H, W): "
             f"read them with {channels} channels"
         )
     height, width = x.shape[2:]
     if size and (height, width) != (size, size):
-        raise ValueError(
+        raise LikenessError(
             f"{name}: images of {height} x {width} for a network of {size} x {size}; align and "
             f"crop to {size} x {size}, or set image_size"
         )
     if height % multiple or width % multiple:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: images of {height} x {width}; both sides must be multiples of {multiple}: "
             "resize or crop them"
         )
@@ -72,10 +73,10 @@ def hold_still(network: nn.Module, batch_norm: BatchNorm) -> None:
             vmf_embeddings' set_bn_eval). "frozen": weights and biases stay too (vMF paper, D.1).
 
     Raises:
-        ValueError: The word is another one.
+        LikenessError: The word is another one.
     """
     if batch_norm not in BatchNorm.__args__:  # type: ignore[attr-defined]
-        raise ValueError(
+        raise LikenessError(
             f"batch_norm is {batch_norm!r}; it must be one of {', '.join(get_args(BatchNorm))}"
         )
     if batch_norm == "trained":
@@ -100,7 +101,7 @@ def start_from(network: nn.Module, path: str) -> str:
     try:
         left_out = load_published(network, state)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise LikenessError(f"{path}: {error}") from None
     return f"{len(state) - len(left_out)} tensors of {path}, {len(left_out)} left out" + (
         f" ({first_names(list(left_out))})" if left_out else ""
     )

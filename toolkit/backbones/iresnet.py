@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.images import check_images, in_float32
 
 # Depth -> the number of blocks of the four stages (arcface_torch/backbones/iresnet.py).
@@ -40,7 +41,7 @@ class IResNet(nn.Module):
             opensphere/module/backbone/iresnet.py).
 
     Raises:
-        ValueError: The depth, the number of blocks or the shape of the images is another one.
+        LikenessError: The depth, the number of blocks or the shape of the images is another one.
     """
 
     pads_exactly = True  # images have no lengths
@@ -65,12 +66,12 @@ class IResNet(nn.Module):
     ):
         super().__init__()
         if depth not in _DEPTHS:
-            raise ValueError(
+            raise LikenessError(
                 f"IResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
             )
         counts = _DEPTHS[depth] if blocks is None else blocks
         if len(counts) != 4 or min(counts) < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"IResNet: blocks is {counts}; it must be four numbers, one for each stage, none "
                 "below 1"
             )

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.images import check_images, start_from
 from toolkit.backbones.vit import FaceViT
 
@@ -46,7 +47,7 @@ class KPRPEViT(FaceViT):
         weights: A local file to start from; `started_from` says what was taken.
 
     Raises:
-        ValueError: The heads cannot share the width, a patch is larger than the image, the
+        LikenessError: The heads cannot share the width, a patch is larger than the image, the
             images or keypoints have another shape, or the file does not fit.
     """
 
@@ -103,7 +104,7 @@ class KPRPEViT(FaceViT):
         if keypoints is None:
             keypoints = self.get_buffer("template")
         elif keypoints.shape != (len(images), len(TEMPLATE), 2):
-            raise ValueError(
+            raise LikenessError(
                 f"KPRPEViT: keypoints have shape {tuple(keypoints.shape)} for {len(images)} "
                 f"images; give ({len(images)}, {len(TEMPLATE)}, 2)"
             )

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.pooling import pool, precise
 
 LayerPooling = Literal["mean", "weighted", "MHFA", "MFA"]
@@ -46,7 +47,7 @@ def pool_layers(
         compressed: For MHFA: the size of keys and values.
 
     Raises:
-        ValueError: The name is another one, or a size is below its least.
+        LikenessError: The name is another one, or a size is below its least.
 
     Example:
         >>> module, size = pool_layers("MHFA", 3, 8, heads=4, compressed=5)
@@ -55,7 +56,7 @@ def pool_layers(
         (torch.Size([2, 20]), 20)
     """
     if num_layers < 2 or min(channels, heads, compressed) < 1:
-        raise ValueError(
+        raise LikenessError(
             f"pooling {name!r} over {num_layers} layers of {channels} channels with {heads} heads "
             f"of {compressed}: at least 2 layers, and at least 1 of the others, are needed"
         )
@@ -67,7 +68,9 @@ def pool_layers(
         return _MHFA(num_layers, channels, heads, compressed), heads * compressed
     if name == "MFA":
         return _MFA(num_layers, channels), 2 * (num_layers - 1) * channels
-    raise ValueError(f"pooling is {name!r}; it must be one of {', '.join(get_args(LayerPooling))}")
+    raise LikenessError(
+        f"pooling is {name!r}; it must be one of {', '.join(get_args(LayerPooling))}"
+    )
 
 
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -194,7 +197,7 @@ def pool_places(name: Literal["mean", "GeM"], power: float, *, learned: bool) ->
         learned: Whether p is a parameter.
 
     Raises:
-        ValueError: The name is another one, or the power is not above 0.
+        LikenessError: The name is another one, or the power is not above 0.
 
     Example:
         >>> x = torch.tensor([[[1.0], [2.0]]])
@@ -204,7 +207,7 @@ def pool_places(name: Literal["mean", "GeM"], power: float, *, learned: bool) ->
     if name == "mean":
         return _PlacesMean()
     if name != "GeM" or not power > 0:
-        raise ValueError(
+        raise LikenessError(
             f"pooling {name!r} with a power of {power}: mean, or GeM with a power above 0, is "
             "allowed"
         )

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.pooling import valid_frames
 from toolkit.backbones.statistics import discriminant_directions
 
@@ -84,7 +85,7 @@ def fit_mixture(x: Tensor, num_components: int, *, steps: int = 15) -> tuple[Ten
         Weights (K,), means (K, A) and variances (K, A).
 
     Raises:
-        ValueError: There are fewer rows than components.
+        LikenessError: There are fewer rows than components.
 
     Example:
         >>> x = torch.tensor([[0.0], [0.2], [5.0], [5.2]], dtype=torch.float64)
@@ -93,7 +94,7 @@ def fit_mixture(x: Tensor, num_components: int, *, steps: int = 15) -> tuple[Ten
         ([0.1, 5.1], [0.5, 0.5])
     """
     if len(x) < num_components:
-        raise ValueError(
+        raise LikenessError(
             f"MixtureStatistics: {num_components} components need as many frames, but the training "
             f"views have {len(x)}; give longer views or fewer components"
         )
@@ -172,8 +173,8 @@ class MixtureStatistics(nn.Module):
         start: What the linear layer is before training: see OrderStatistics.
 
     Raises:
-        ValueError: A number is out of its range: there are two components or more, one cosine and
-            one cepstrum or more, no more deltas than cepstra, and relevance is above 0.
+        LikenessError: A number is out of its range: there are two components or more, one cosine
+            and one cepstrum or more, no more deltas than cepstra, and relevance is above 0.
 
     Example:
         >>> net = MixtureStatistics(8, dim=4, num_components=2, num_cosines=6, num_cepstra=5)
@@ -213,12 +214,12 @@ class MixtureStatistics(nn.Module):
         if num_deltas is None:
             num_deltas = min(12, num_cepstra)
         if not 0 <= num_deltas <= num_cepstra:
-            raise ValueError(
+            raise LikenessError(
                 f"MixtureStatistics: num_deltas={num_deltas} is not within 0 and num_cepstra="
                 f"{num_cepstra}; give a smaller number"
             )
         if num_components < 2 or min(num_cosines, num_cepstra) < 1 or not relevance > 0:
-            raise ValueError(
+            raise LikenessError(
                 f"MixtureStatistics: num_components={num_components}, num_cosines={num_cosines}, "
                 f"num_cepstra={num_cepstra}, relevance={relevance}; 2 components or more, 1 cosine "
                 "and 1 cepstrum or more, and a relevance above 0 are allowed"
@@ -294,7 +295,7 @@ class MixtureStatistics(nn.Module):
         are 100,000 to 200,000. The views are kept in memory meanwhile.
 
         Raises:
-            ValueError: The views have fewer frames than the mixture has components.
+            LikenessError: The views have fewer frames than the mixture has components.
         """
         views = list(batches)
         masks = [valid_frames(features, lengths) for features, lengths, _ in views]

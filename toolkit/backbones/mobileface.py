@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.images import check_images, in_float32
 
 
@@ -24,7 +25,7 @@ class MobileFaceNet(nn.Module):
         image_size: The edge of the images in pixels.
 
     Raises:
-        ValueError: The number of blocks or the shape of the images is another one.
+        LikenessError: The number of blocks or the shape of the images is another one.
     """
 
     pads_exactly = True  # images have no lengths
@@ -42,7 +43,7 @@ class MobileFaceNet(nn.Module):
     ):
         super().__init__()
         if len(blocks) != 4 or min(blocks) < 0:
-            raise ValueError(
+            raise LikenessError(
                 f"MobileFaceNet: blocks is {blocks}; it must be four numbers, one for each stage, "
                 "none below 0"
             )

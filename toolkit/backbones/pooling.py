@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
+
 Pooling = Literal["TAP", "TSDP", "TSTP", "ASTP", "ASP", "MHASTP", "MQMHASTP"]
 
 
@@ -121,11 +123,11 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
     - MQMHASTP: two queries of eight heads with channel-wise attention (Zhao et al. 2022).
 
     Raises:
-        ValueError: The name is another one, global_context is set without ASTP, or the heads cannot
-            share the channels.
+        LikenessError: The name is another one, global_context is set without ASTP, or the heads
+            cannot share the channels.
     """
     if global_context and name != "ASTP":
-        raise ValueError(
+        raise LikenessError(
             f"pooling {name} takes no global_context; only ASTP does: set pooling=ASTP or "
             "global_context=False"
         )
@@ -139,7 +141,7 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
         return _MultiHead(channels, heads=2, channelwise=False), 2 * channels
     if name == "MQMHASTP":
         return _MultiQuery(channels, queries=2, heads=8), 4 * channels
-    raise ValueError(f"pooling is {name!r}; it must be one of {', '.join(get_args(Pooling))}")
+    raise LikenessError(f"pooling is {name!r}; it must be one of {', '.join(get_args(Pooling))}")
 
 
 def precise(x: Tensor) -> Tensor:
@@ -204,7 +206,7 @@ class _MultiHead(nn.Module):
     def __init__(self, channels: int, *, heads: int, channelwise: bool, hidden: int = 64):
         super().__init__()
         if channels % heads:
-            raise ValueError(
+            raise LikenessError(
                 f"attentive pooling of {heads} heads over {channels} channels: the heads share "
                 f"them equally; take a width that {heads} divides"
             )

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.pooling import keep, precise
 
 # The 2-D blocks: residual ones, the same with weights for the bands, and those of ConvNeXt.
@@ -51,18 +52,18 @@ def _check(name: str, in_dim: int, wide: int, rows: Sequence[Row]) -> None:
     """Check that strides divide the bands, and that four heads share the reduced channels.
 
     Raises:
-        ValueError: They do not.
+        LikenessError: They do not.
     """
     strides = math.prod(row.stride for row in rows)
     if in_dim % strides:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: in_dim is {in_dim}; the strides of the stages over bands need a multiple of "
             f"{strides}"
         )
     for row in rows:
         reduced = wide // row.reduction if row.reduction else 4
         if reduced % 4 or not reduced:
-            raise ValueError(
+            raise LikenessError(
                 f"{name}: {wide} channels, reduced by {row.reduction}, are {reduced}; the four "
                 "heads of attention need a multiple of 4"
             )
@@ -93,7 +94,7 @@ def stages(
         group_norm: Whether group norm over frames follows the stem and every stage.
 
     Raises:
-        ValueError: The strides do not divide the bands, or the reductions the channels.
+        LikenessError: The strides do not divide the bands, or the reductions the channels.
     """
     _check(name, in_dim, width * in_dim, rows)
     norms: list[nn.Module | None] = [

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones import redimension
 from toolkit.backbones.pooling import frame_mask, pool
 
@@ -102,7 +103,7 @@ class ReDimNet(nn.Module):
             there.
 
     Raises:
-        ValueError: The size is another one, or the stages do not divide the bands or channels.
+        LikenessError: The size is another one, or the stages do not divide the bands or channels.
     """
 
     pads_exactly = True
@@ -119,7 +120,7 @@ class ReDimNet(nn.Module):
     ):
         super().__init__()
         if size not in _SHAPES:
-            raise ValueError(
+            raise LikenessError(
                 f"ReDimNet: size is {size!r}; it must be one of {', '.join(get_args(Size))}"
             )
         shape = _SHAPES[size]

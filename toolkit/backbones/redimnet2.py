@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones import redimension
 from toolkit.backbones.pooling import flat, pool
 
@@ -68,8 +69,8 @@ class ReDimNet2(nn.Module):
             release's newest recipes and its b6 of VoxBlink2 (agg_gnorm).
 
     Raises:
-        ValueError: The size is another one, the stages do not divide the bands or channels, or an
-            utterance has fewer than 4 frames.
+        LikenessError: The size is another one, the stages do not divide the bands or channels, or
+            an utterance has fewer than 4 frames.
     """
 
     pads_exactly = True
@@ -88,7 +89,7 @@ class ReDimNet2(nn.Module):
     ):
         super().__init__()
         if size not in _SHAPES:
-            raise ValueError(
+            raise LikenessError(
                 f"ReDimNet2: size is {size!r}; it must be one of {', '.join(get_args(Size))}"
             )
         shape = _SHAPES[size]
@@ -129,7 +130,7 @@ class ReDimNet2(nn.Module):
             quarters = torch.arange(frames // 4, device=lengths.device)[None]
             mask = redimension.repeated((quarters < valid[:, None].div(4).floor())[:, None], 4)
         if shortest < 4:
-            raise ValueError(
+            raise LikenessError(
                 f"ReDimNet2: an utterance has {shortest} frames; its stages need 4 at least"
             )
         x = self.backbone(features[:, : frames // 4 * 4].transpose(1, 2)[:, None], mask)

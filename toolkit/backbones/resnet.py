@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
 
 # Depth -> the number of blocks of the four stages, and whether these are bottlenecks. Up to 152
@@ -40,7 +41,7 @@ class ResNet(nn.Module):
             3D-Speaker's ResNet34 does (two_emb_layer of both projects).
 
     Raises:
-        ValueError: The depth is another one.
+        LikenessError: The depth is another one.
     """
 
     pads_exactly = True
@@ -58,7 +59,7 @@ class ResNet(nn.Module):
     ):
         super().__init__()
         if depth not in _DEPTHS:
-            raise ValueError(
+            raise LikenessError(
                 f"ResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
             )
         self.in_dim, self.dim, self.two_layers = in_dim, dim, two_layers

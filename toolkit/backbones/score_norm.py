@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from eval.errors import LikenessError
 from toolkit.backbones.head import check_embeddings
 
 
@@ -40,7 +41,7 @@ class ScoreNorm(nn.Module):
             So an embedding that resembles nobody in a small cohort has finite scores.
 
     Raises:
-        ValueError: in_dim is below 1, or floor is not above 0.
+        LikenessError: in_dim is below 1, or floor is not above 0.
 
     Example:
         >>> cohort = torch.tensor([[4.0, 0.0], [-4.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -59,7 +60,7 @@ class ScoreNorm(nn.Module):
     def __init__(self, in_dim: int, *, floor: float = 0.1):
         super().__init__()
         if in_dim < 1 or not floor > 0:
-            raise ValueError(
+            raise LikenessError(
                 f"ScoreNorm: in_dim {in_dim}, floor {floor}; in_dim of at least 1 and a floor "
                 "above 0 are allowed"
             )
@@ -77,7 +78,7 @@ class ScoreNorm(nn.Module):
             lengths: Not used: nothing of an embedding is padded.
 
         Raises:
-            ValueError: The embeddings have another size.
+            LikenessError: The embeddings have another size.
         """
         check_embeddings(x, "ScoreNorm", self.in_dim)
         # Without autocast, which would round the embeddings that training and scoring compare.
@@ -94,7 +95,7 @@ class ScoreNorm(nn.Module):
         An embedding that comes twice counts twice.
 
         Raises:
-            ValueError: All embeddings are alike, which says nothing of a spread.
+            LikenessError: All embeddings are alike, which says nothing of a spread.
         """
         rows, labels = zip(*((x, y) for x, _, y in batches), strict=True)
         x, y = torch.cat(rows).double(), torch.unique(torch.cat(labels), return_inverse=True)[1]
@@ -107,7 +108,7 @@ class ScoreNorm(nn.Module):
         subjects = torch.zeros_like(unit[: len(count)]).index_add_(0, y, unit) / count
         moment = subjects.T @ subjects / len(subjects)
         if not moment.diagonal().sum() > 0:
-            raise ValueError(
+            raise LikenessError(
                 f"ScoreNorm: the embeddings of all {len(subjects)} subjects are alike, so nothing "
                 "can be normalised by them; give those of different subjects"
             )

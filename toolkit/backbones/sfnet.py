@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.images import check_images, in_float32
 
 # Depth -> the number of residual blocks of the four stages: Liu et al. 2017 (SphereFace), Table 2.
@@ -45,7 +46,7 @@ class SFNet(nn.Module):
         gain: The first weight of the batch norm over the embedding.
 
     Raises:
-        ValueError: The depth, the number of blocks or the shape of the images is another one, or
+        LikenessError: The depth, the number of blocks or the shape of the images is another one, or
             batch norm is asked of the deprecated form.
     """
 
@@ -73,17 +74,17 @@ class SFNet(nn.Module):
     ):
         super().__init__()
         if depth not in _DEPTHS:
-            raise ValueError(
+            raise LikenessError(
                 f"SFNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
             )
         counts = _DEPTHS[depth] if blocks is None else blocks
         if len(counts) != 4 or min(counts) < 0:
-            raise ValueError(
+            raise LikenessError(
                 f"SFNet: blocks is {counts}; it must be four numbers, one for each stage, none "
                 "below 0"
             )
         if deprecated and batch_norm:
-            raise ValueError(
+            raise LikenessError(
                 "SFNet: the deprecated form has no batch norm; set deprecated=False or "
                 "batch_norm=False"
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.pooling import flat, frame_mask, keep, pool, precise
 from toolkit.backbones.resnet import shortcut
 
@@ -34,7 +35,7 @@ class SimAMResNet(nn.Module):
         blocks: The number of blocks of each stage, where they are not to be the depth's.
 
     Raises:
-        ValueError: The depth is another one.
+        LikenessError: The depth is another one.
     """
 
     pads_exactly = True
@@ -50,7 +51,7 @@ class SimAMResNet(nn.Module):
     ):
         super().__init__()
         if depth not in _DEPTHS:
-            raise ValueError(
+            raise LikenessError(
                 f"SimAMResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
             )
         self.in_dim, self.dim = in_dim, dim

@@ -23,7 +23,7 @@ class SmallCNN(nn.Module):
         image_size: The edge of the images in pixels.
 
     Raises:
-        ValueError: The images have another shape.
+        LikenessError: The images have another shape.
     """
 
     pads_exactly = True  # images have no lengths

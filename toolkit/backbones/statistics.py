@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from eval.errors import LikenessError
 from toolkit.backbones.gradients import within_class_whitening
 from toolkit.backbones.pooling import valid_frames
 
@@ -79,7 +80,7 @@ def movement_statistics(
         (B, F * len(differences) + num_correlated * (num_correlated - 1) / 2).
 
     Raises:
-        ValueError: A difference is below 1, or num_correlated does not divide F.
+        LikenessError: A difference is below 1, or num_correlated does not divide F.
 
     Example:
         >>> features, mask = torch.rand(2, 50, 8), torch.ones(2, 50, dtype=torch.bool)
@@ -108,9 +109,11 @@ def movement_statistics(
 
 def _check_movement(num_bands: int, differences: tuple[int, ...], num_correlated: int) -> None:
     if any(apart < 1 for apart in differences):
-        raise ValueError(f"OrderStatistics: differences={differences}; frames lie 1 or more apart")
+        raise LikenessError(
+            f"OrderStatistics: differences={differences}; frames lie 1 or more apart"
+        )
     if num_correlated < 0 or (num_correlated and num_bands % num_correlated):
-        raise ValueError(
+        raise LikenessError(
             f"OrderStatistics: num_correlated={num_correlated} does not divide the {num_bands} "
             "bands of the features; 0 leaves correlations out"
         )

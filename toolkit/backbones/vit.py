@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.images import check_images, in_float32, start_from
 
 
@@ -39,7 +40,7 @@ class FaceViT(nn.Module):
         mlp_ratio: How much wider than a token the hidden layer of a block is.
 
     Raises:
-        ValueError: The heads cannot share the width, a patch is larger than the image, the share
+        LikenessError: The heads cannot share the width, a patch is larger than the image, the share
             leaves no token, or the images have another shape.
     """
 
@@ -67,7 +68,7 @@ class FaceViT(nn.Module):
         # With 112 pixels and patches of 9, the last 4 pixels are not seen, as in the release.
         num = (image_size // patch) ** 2
         if not 0 <= masked < 1 or int(num * (1 - masked)) < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"FaceViT: masked is {masked} of {num} tokens; it must be a share from 0 to below "
                 "1 that leaves one at least"
             )
@@ -153,8 +154,8 @@ class ViT(nn.Module):
             mask_token (which only its training uses) are left out, and `started_from` says so.
 
     Raises:
-        ValueError: A side of an image is no multiple of patch, a patch is larger than image_size,
-            the heads cannot share the width, or the file does not fit.
+        LikenessError: A side of an image is no multiple of patch, a patch is larger than
+            image_size, the heads cannot share the width, or the file does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -238,7 +239,7 @@ class ViT(nn.Module):
 def _check_patch(name: str, patch: int, image_size: int) -> None:
     """Raise ValueError for patches that are larger than the image."""
     if not 1 <= patch <= image_size:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: patch is {patch} of images of {image_size} x {image_size}; it must be from 1 "
             f"to {image_size}"
         )
@@ -271,7 +272,7 @@ class _Attention(nn.Module):
     def __init__(self, width: int, heads: int, qkv_bias: bool):
         super().__init__()
         if width % heads:
-            raise ValueError(
+            raise LikenessError(
                 f"vision transformer: {heads} heads over a width of {width}; take a width that "
                 f"{heads} divides"
             )

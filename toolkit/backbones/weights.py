@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.pickled import Stored, open_pickled
 
 # The layers over the training classes of WeSpeaker, 3D-Speaker and IDRnD.
@@ -55,8 +56,8 @@ def load_wespeaker(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
         The names that were left out: a classifier's, and those of a stored front-end.
 
     Raises:
-        ValueError: Tensors are unknown, missing or of another shape. The message names all three,
-            and the backbone is unchanged.
+        LikenessError: Tensors are unknown, missing or of another shape. The message names all
+            three, and the backbone is unchanged.
     """
     tensors = {name.removeprefix("module."): value for name, value in state.items()}
     dropped = tuple(name for name in tensors if name.startswith(_CLASSIFIERS + _FRONT_ENDS))
@@ -85,8 +86,8 @@ def load_published(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
         The names that were left out: a classifier's, and what only training needs.
 
     Raises:
-        ValueError: Tensors are unknown, missing or of another shape. The message names all three,
-            and the backbone is unchanged.
+        LikenessError: Tensors are unknown, missing or of another shape. The message names all
+            three, and the backbone is unchanged.
     """
     names: tuple[str, ...] = getattr(backbone, "left_out", ())
     tensors = {name.removeprefix("module."): value for name, value in state.items()}
@@ -122,12 +123,12 @@ def read_weights(path: str | Path, *, key: str = "", largest: int = 0) -> dict[s
         largest: How many bytes are read at most; 0 is 4 GiB.
 
     Raises:
-        ValueError: The file is absent, too large, broken, of another kind, or cannot be read
+        LikenessError: The file is absent, too large, broken, of another kind, or cannot be read
             without running code.
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(
+        raise LikenessError(
             f"weights {str(path)!r}: there is no such file; give a .safetensors file or one by "
             "torch.save, or leave weights empty"
         )
@@ -137,7 +138,7 @@ def read_weights(path: str | Path, *, key: str = "", largest: int = 0) -> dict[s
             with zipfile.ZipFile(path) as archive:  # an archive may unpack to more than its size
                 size = max(size, sum(member.file_size for member in archive.infolist()))
         if size > (largest or _LARGEST):
-            raise ValueError(
+            raise LikenessError(
                 f"it holds {size} bytes, more than the {largest or _LARGEST} that are read"
             )
         if path.suffix == ".safetensors":
@@ -148,16 +149,16 @@ def read_weights(path: str | Path, *, key: str = "", largest: int = 0) -> dict[s
             return read(content)
     except Exception as error:  # a broken or hostile file makes the parsers raise any type
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")[:200]
-        raise ValueError(
+        raise LikenessError(
             f"weights {str(path)!r} cannot be read without running code ({reason}), so it is no "
             "state dict; save one by torch.save(state_dict)"
         ) from None
     if key:
-        raise ValueError(
+        raise LikenessError(
             f"weights {str(path)!r}: it holds no mapping of names to tensors under the key "
             f"{key!r}; correct the key, or leave it out"
         )
-    raise ValueError(
+    raise LikenessError(
         f"weights {str(path)!r}: it holds a {type(content).__name__} that is no mapping of names "
         "to tensors; save it by torch.save(state_dict)"
     )
@@ -190,7 +191,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load(path.read_bytes())  # not mapped: a mapped file that shrinks ends the process
     except SafetensorError as error:
-        raise ValueError(str(error)) from None
+        raise LikenessError(str(error)) from None
 
 
 def _put(backbone: nn.Module, tensors: dict[str, Tensor], num: int) -> None:
@@ -217,7 +218,7 @@ def _put(backbone: nn.Module, tensors: dict[str, Tensor], num: int) -> None:
         if names
     ]
     if faults:
-        raise ValueError(
+        raise LikenessError(
             f"state dict of {num} tensors for a {type(backbone).__name__} of {len(own)}: "
             f"{', '.join(faults)}; "
             "build the backbone with the sizes and the pooling that the weights were trained with"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.pooling import Pooling, frame_mask, keep, pool
 
 _CONTEXT = 14  # the number of frames that the five layers lose: 4, 2 x 2 and 3 x 2
@@ -27,7 +28,7 @@ class XVector(nn.Module):
         pooling: The pooling over time, see toolkit.backbones.pooling.pool.
 
     Raises:
-        ValueError: An utterance is shorter.
+        LikenessError: An utterance is shorter.
     """
 
     pads_exactly = True
@@ -63,7 +64,7 @@ class XVector(nn.Module):
         if mask is not None and not torch.compiler.is_compiling():
             shortest = int(mask.sum(dim=1).min())
         if shortest <= _CONTEXT:
-            raise ValueError(
+            raise LikenessError(
                 f"XVector: an utterance has {shortest} frames, fewer than its context of "
                 f"{_CONTEXT + 1}"
             )

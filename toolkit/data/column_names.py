@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from eval.errors import LikenessError
+
 # What a column is, and the names that it has: in small letters, without blanks, _, - and dots.
 _NAMES = {
     "path": (
@@ -62,7 +64,7 @@ def parse_columns(text: str | Mapping[str, str]) -> dict[str, str]:
         text: ROLE=COLUMN, several with commas between them; or the same as a mapping.
 
     Raises:
-        ValueError: A part is not ROLE=COLUMN, or a role is not known or there twice.
+        LikenessError: A part is not ROLE=COLUMN, or a role is not known or there twice.
 
     Example:
         >>> parse_columns("label=spk,path=wav file")
@@ -71,23 +73,23 @@ def parse_columns(text: str | Mapping[str, str]) -> dict[str, str]:
     if isinstance(text, Mapping):
         parts = [(str(role), str(name)) for role, name in text.items()]
     elif not isinstance(text, str):
-        raise ValueError(
+        raise LikenessError(
             f"columns is a {type(text).__name__}; give a text such as 'label=spk', or a mapping"
         )
     else:
         split = re.split(rf",(?=\s*(?:{'|'.join(ROLES)})\s*=)", text) if text else []
         bad = [part for part in split if not all(part.partition("="))]
         if bad:
-            raise ValueError(
+            raise LikenessError(
                 f"columns: {bad[0]!r} is not ROLE=COLUMN; write it as in label=spk, with one of "
                 f"{', '.join(ROLES)} before the sign"
             )
         parts = [(part.partition("=")[0].strip(), part.partition("=")[2].strip()) for part in split]
     unknown = [role for role, _ in parts if role not in ROLES]
     if unknown:
-        raise ValueError(f"columns: {unknown[0]!r} is not one of {', '.join(ROLES)}; correct it")
+        raise LikenessError(f"columns: {unknown[0]!r} is not one of {', '.join(ROLES)}; correct it")
     if len(dict(parts)) < len(parts):
-        raise ValueError(f"columns: {text!r} names a role twice; leave out one of them")
+        raise LikenessError(f"columns: {text!r} names a role twice; leave out one of them")
     return dict(parts)
 
 
@@ -104,8 +106,8 @@ def choose(names: Sequence[str], stated: Mapping[str, str], where: str) -> dict[
         Role -> place from 0. The paths are always there.
 
     Raises:
-        ValueError: A column that was stated is not there, no column or several may be the paths, or
-            several may be of another role. The columns are listed.
+        LikenessError: A column that was stated is not there, no column or several may be the paths,
+            or several may be of another role. The columns are listed.
 
     Example:
         >>> choose(["wav", "spk", "text"], {}, "a.csv")
@@ -118,7 +120,7 @@ def choose(names: Sequence[str], stated: Mapping[str, str], where: str) -> dict[
         places = {role: int(name) - 1 for role, name in stated.items()}
         outside = [place + 1 for place in places.values() if not 0 <= place < len(names)]
         if outside or "path" not in places:
-            raise ValueError(
+            raise LikenessError(
                 f"{where}: column {outside[0]} does not exist; it has {len(names)} columns"
                 if outside
                 else f"{where}: no column has the paths; add path=NUMBER to the columns"
@@ -127,11 +129,11 @@ def choose(names: Sequence[str], stated: Mapping[str, str], where: str) -> dict[
     places = {}
     for role, name in stated.items():
         if name not in names:
-            raise ValueError(
+            raise LikenessError(
                 f"{where}: there is no column {name!r} for {role}; the columns are ({listed})"
             )
         if names.count(name) > 1:
-            raise ValueError(
+            raise LikenessError(
                 f"{where}: {names.count(name)} columns are called {name!r}; rename one of them"
             )
         places[role] = names.index(name)
@@ -143,20 +145,20 @@ def choose(names: Sequence[str], stated: Mapping[str, str], where: str) -> dict[
     for role, candidates in found.items():
         if len(candidates) > 1:
             these = [names[place] for place in candidates]
-            raise ValueError(
+            raise LikenessError(
                 f"{where}: {len(these)} columns may be the {role} ({', '.join(these)}), of the "
                 f"columns ({listed}); say which with --columns {role}={these[0]}"
                 f"{', or rename one' if len(set(these)) < len(these) else ''}"
             )
         places[role] = candidates[0]
     if "path" not in places:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: no column is known to name the files; its columns are ({listed}): say which "
             f"does with --columns path={names[0] if names else 'NAME'}"
         )
     if "duration" in places and ("start" not in places or "end" in places):
         if "duration" in stated:
-            raise ValueError(
+            raise LikenessError(
                 f"{where}: a duration gives the end where there is a start and no end; leave "
                 f"duration={stated['duration']} out of the columns"
             )

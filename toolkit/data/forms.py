@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
+from eval.errors import LikenessError
+
 DType = Literal["float32", "uint8"]  # of images, as they are read
 
 _TAKES, _OPENED = "takes", "takes_opened"
@@ -57,7 +59,7 @@ def reading_for(
         kept: Whether what is read is kept for later epochs. Then it is decoded whole, once.
 
     Raises:
-        ValueError: The recipe leaves decoding to an augmentation that takes decoded inputs only.
+        LikenessError: The recipe leaves decoding to an augmentation that takes decoded inputs only.
 
     Example:
         >>> def read(item, *, dtype="float32"):
@@ -72,7 +74,7 @@ def reading_for(
     stated = read.keywords if isinstance(read, partial) else {}
     if stated.get("decoded") is False and not getattr(function, _OPENED, False):
         name = getattr(function, "__name__", "None")
-        raise ValueError(
+        raise LikenessError(
             f"read: decoded=False leaves decoding to the augmentation, and {name} takes decoded "
             "inputs; set it in train_read, with an augmentation such as crop_view"
         )
@@ -92,7 +94,7 @@ def check_dtype(dtype: str) -> None:
     """Refuses a type of numbers that no image is read as.
 
     Raises:
-        ValueError: It is neither "float32" nor "uint8".
+        LikenessError: It is neither "float32" nor "uint8".
     """
     if dtype not in get_args(DType):
-        raise ValueError(f"read: dtype is {dtype!r}; choose one of {', '.join(get_args(DType))}")
+        raise LikenessError(f"read: dtype is {dtype!r}; choose one of {', '.join(get_args(DType))}")

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from eval.errors import LikenessError
 from eval.reports.media import FORMATS, IMAGES, MAX_BYTES, MAX_PIXELS
 from toolkit.data.forms import DType
 from toolkit.data.items import Item
@@ -306,7 +307,7 @@ def encode(pixels: Pixels, suffix: str = ".png", *, quality: int = 95) -> bytes:
         The bytes of the file.
 
     Raises:
-        ValueError: The suffix is another one.
+        LikenessError: The suffix is another one.
 
     Example:
         >>> square = np.full((2, 2, 3), 7, np.uint8)
@@ -319,7 +320,7 @@ def encode(pixels: Pixels, suffix: str = ".png", *, quality: int = 95) -> bytes:
     elif suffix in (".jpg", ".jpeg"):
         Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=0)
     else:
-        raise ValueError(f"encode: images are written as .png or .jpg, not as {suffix!r}")
+        raise LikenessError(f"encode: images are written as .png or .jpg, not as {suffix!r}")
     return buffer.getvalue()
 
 

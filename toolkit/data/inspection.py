@@ -87,7 +87,7 @@ def digest_of_bytes(item: Item) -> bytes:
 
     Raises:
         OSError: As from open().
-        ValueError: As from Item.open().
+        LikenessError: As from Item.open().
     """
     digest = hashlib.sha256()
     with item.open() as file:

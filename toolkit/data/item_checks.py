@@ -8,6 +8,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.provenance import digest
 from eval.types import name_first
 from toolkit.data.columns import blocks
@@ -63,7 +64,7 @@ def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.in
         The sorted class names, and the class number of each item (N,).
 
     Raises:
-        ValueError: Items have no label; they are counted.
+        LikenessError: Items have no label; they are counted.
 
     Example:
         >>> from pathlib import Path
@@ -75,7 +76,7 @@ def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.in
     else:
         unlabelled = [item.id for item in items if item.label is None]
     if unlabelled:
-        raise ValueError(
+        raise LikenessError(
             f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); "
             "training needs one for each"
         )
@@ -97,7 +98,7 @@ def check_unique(items: Sequence[Item], where: str) -> None:
         where: The name of the list or folder, with which the message begins.
 
     Raises:
-        ValueError: Ids are repeated; they are counted, and the first is named.
+        LikenessError: Ids are repeated; they are counted, and the first is named.
     """
     if isinstance(items, Items):
         items = items.take(items.ids.repeated())  # the others are unique
@@ -117,7 +118,7 @@ def check_unique(items: Sequence[Item], where: str) -> None:
                 "; ids are compared in Unicode NFC, in which the ids of these files are equal: "
                 + ", ".join(alike[:3] + ["..."] * (len(alike) > 3))
             )
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be "
             f"unique: remove the repeated ones, or give each a name of its own{forms}"
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.files import at_lines, atomic_path
 from eval.progress import report
 from eval.types import name_first
@@ -42,7 +43,7 @@ def read_items(path: Path, root: Path | None = None) -> Items:
         The items. A path without an id is its own id.
 
     Raises:
-        ValueError: Lines are malformed, ids or paths are empty, or ids are repeated; they are
+        LikenessError: Lines are malformed, ids or paths are empty, or ids are repeated; they are
             counted, and the first are named. The header names a column twice.
     """
     rows = _Rows(path.parent if root is None else root)
@@ -56,20 +57,20 @@ def read_items(path: Path, root: Path | None = None) -> Items:
         report(what, min(num_read, size - 1), size, unit="bytes")
     report(what, size, size, unit="bytes")
     if rows.malformed:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(rows.malformed)} malformed lines ({', '.join(rows.malformed[:5])}); "
             "each must be "
             + ("as long as the header" if rows.header else "`path` or `id path [label]`")
             + ", and where a field contains blanks, all fields need tabs or commas between them"
         )
     if rows.empty:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(rows.empty)} lines have an empty id or path "
             f"({at_lines(np.array(rows.empty))}); fill or remove them"
         )
     items = rows.built.build()
     if not items:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: the list has no items; each line must be `path` or `id path [label]`"
         )
     check_unique(items, str(path))
@@ -89,11 +90,11 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
             relative to it, and that of another file whole. None leaves the paths as they are.
 
     Raises:
-        ValueError: Items lie in tar shards, which a list of paths cannot name, or their names would
-            be read back as others. They are counted.
+        LikenessError: Items lie in tar shards, which a list of paths cannot name, or their names
+            would be read back as others. They are counted.
     """
     if inside := [item.id for item in items if item.span is not None]:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(inside)} of {len(items)} items lie inside tar shards "
             f"({name_first(inside)}), and a list names files only; unpack the shards, and"
             " make the list of the folder of their files"
@@ -109,7 +110,7 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
         if row[0].startswith("\ufeff") or _line_fields("\t".join(row[:2])) != row[:2]
     ]
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(bad)} of {len(items)} items have names that a list cannot contain "
             f"({name_first(bad)}): they begin with # or a quotation mark,"
             " begin or end with a blank, contain tabs, line ends or bytes that are not UTF-8, or "
@@ -159,7 +160,7 @@ def _chunks(path: Path) -> Iterator[tuple[int, str]]:
                 yield above, text
                 above, size = above + text.count("\n"), _CHUNK
         except UnicodeDecodeError as error:
-            raise ValueError(
+            raise LikenessError(
                 f"{path} is not UTF-8 text ({error.reason}); is this a list of files?"
             ) from None
 
@@ -178,7 +179,7 @@ class _Rows:
         table: list[list[str]] = []
         for number, line in enumerate(text.removesuffix("\n").split("\n"), above + 1):
             if not _is_text(line + "\n"):
-                raise ValueError(
+                raise LikenessError(
                     f"{path}: line {number} is not text of at most {_MAX_LINE} characters; is "
                     "this a list of files?"
                 )
@@ -189,7 +190,7 @@ class _Rows:
                 self.header = [field.lower() for field in fields]
                 twice = [name for name in _READ if self.header.count(name) > 1]
                 if twice:
-                    raise ValueError(
+                    raise LikenessError(
                         f"{path}: the header in line {number} names {len(twice)} columns twice "
                         f"({name_first(twice)}); rename one of each"
                     )

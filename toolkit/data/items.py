@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import refuse_device
 from eval.types import name_first, nfc
 from toolkit.data import remote
@@ -113,7 +114,7 @@ class Item(_Fields):
 
         Raises:
             OSError: As from open().
-            ValueError: It is a pipe or a device, a span or a file of a URL over 1 GiB, or a span
+            LikenessError: It is a pipe or a device, a span or a file of a URL over 1 GiB, or a span
                 past the end of the shard.
             remote.Unreachable: The store of a URL cannot be reached, or refuses the credentials.
         """
@@ -124,7 +125,7 @@ class Item(_Fields):
             return self.path.open("rb")
         offset, size = self.span
         if offset < 0 or not 0 <= size <= MAX_SPAN:
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name}: its span is {size} bytes from byte {offset}; at most {MAX_SPAN} "
                 "bytes are read; write the shard's index again"
             )
@@ -133,7 +134,7 @@ class Item(_Fields):
             shard.seek(offset)
             content = shard.read(size)
         if len(content) < size:
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name}: only {len(content)} of its {size} bytes are in the shard, which is "
                 "cut short; fetch the shard again"
             )
@@ -306,14 +307,14 @@ class Items(Sequence[Item]):
             is none.
 
         Raises:
-            ValueError: The list has no such column.
+            LikenessError: The list has no such column.
         """
         if name in _SECONDS and self.stretches is not None:
             times: NDArray[np.float64] = self.stretches.array[:, _SECONDS.index(name)]
             return times
         if name not in self.further:
             known = ", ".join([*_SECONDS[: 2 * (self.stretches is not None)], *self.further])
-            raise ValueError(
+            raise LikenessError(
                 f"the items have no column {name!r}, but {known or 'none'}; lists carry the "
                 "columns start, end, sex, age, session and group"
             )
@@ -474,11 +475,11 @@ class ItemsBuilder:
         """Returns all rows as Items.
 
         Raises:
-            ValueError: Times are no numbers, negative, or end before they start; they are counted,
-                and the first is named.
+            LikenessError: Times are no numbers, negative, or end before they start; they are
+                counted, and the first is named.
         """
         if self._bad_times:
-            raise ValueError(
+            raise LikenessError(
                 f"{len(self._bad_times)} of {self._size} items have times that are no stretch of a "
                 f"recording ({name_first(self._bad_times)}); a start of at least 0 and a later "
                 "end are needed, both in seconds"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from eval.errors import LikenessError
 from eval.formats.files import text_lines
 from eval.types import name_first
 from toolkit.data.item_checks import check_unique
@@ -32,7 +33,7 @@ def read_kaldi_folder(folder: Path, *, root: Path | None = None) -> Items:
         The items in the order of wav.scp or of segments; without utt2spk they have no label.
 
     Raises:
-        ValueError: wav.scp has commands (pipes), which are never run, or archives; lines are
+        LikenessError: wav.scp has commands (pipes), which are never run, or archives; lines are
             malformed or name what is not there; ids are repeated. They are counted, and the first
             is named.
     """
@@ -46,7 +47,7 @@ def read_kaldi_folder(folder: Path, *, root: Path | None = None) -> Items:
     if speakers is not None:
         unknown = [row[0] for row in rows if row[0] not in speakers]
         if unknown:
-            raise ValueError(
+            raise LikenessError(
                 f"{folder / 'utt2spk'}: {len(unknown)} of {len(rows)} utterances have no speaker "
                 f"({name_first(unknown)}); add them, or run Kaldi's utils/fix_data_dir.sh"
             )
@@ -61,7 +62,7 @@ def read_kaldi_folder(folder: Path, *, root: Path | None = None) -> Items:
     try:
         items = made.build()
     except ValueError as error:
-        raise ValueError(f"{folder / 'segments'}: {error}") from None
+        raise LikenessError(f"{folder / 'segments'}: {error}") from None
     check_unique(items, str(folder))
     return items
 
@@ -82,18 +83,18 @@ def _recordings(scp: Path) -> dict[str, str]:
         else:
             paths[id] = path
     if pipes:
-        raise ValueError(
+        raise LikenessError(
             f"{scp}: {len(pipes)} recordings are pipes, commands that end in | "
             f"({name_first(pipes)}), and none is ever run; write their output as files, and list "
             "these"
         )
     if archives:
-        raise ValueError(
+        raise LikenessError(
             f"{scp}: {len(archives)} recordings lie in archives ({name_first(archives)}), which "
             "are not read; write them as files, as Kaldi's wav-copy does"
         )
     if bad or not paths:
-        raise ValueError(
+        raise LikenessError(
             f"{scp}: {len(bad)} lines are no `recording path`, or repeat a recording "
             f"({name_first(bad) if bad else 'it is empty'}); correct them"
         )
@@ -121,7 +122,7 @@ def _segments(file: Path, paths: Mapping[str, str]) -> list[tuple[str, str, str,
             faults.append(f"lines whose recording is not in wav.scp: {len(unknown)}")
         named = name_first([*bad, *unknown])
         what = f"{'; '.join(faults)} ({named})" if faults else "it is empty"
-        raise ValueError(f"{file}: {what}; correct or remove them")
+        raise LikenessError(f"{file}: {what}; correct or remove them")
     return rows
 
 
@@ -137,7 +138,7 @@ def _mapping(file: Path) -> dict[str, str] | None:
         else:
             pairs[fields[0]] = fields[1]
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{file}: {len(bad)} lines are no `id name`, or contradict an earlier one "
             f"({name_first(bad)}); correct them"
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import name_first
 from toolkit.data.column_names import FURTHER
 from toolkit.data.items import Items, ItemsBuilder
@@ -31,7 +32,7 @@ class LabelPattern:
         text: The pattern.
 
     Raises:
-        ValueError: It has no {label}, or a brace without its partner.
+        LikenessError: It has no {label}, or a brace without its partner.
 
     Example:
         >>> LabelPattern("{word}/{label}_NO_*.wav").fields("yes/ann_NO_3.wav")
@@ -43,7 +44,7 @@ class LabelPattern:
     def __post_init__(self) -> None:
         bare = re.sub(r"\{[A-Za-z_]\w*\}", "", self.text)
         if "{label}" not in self.text or "{" in bare or "}" in bare:
-            raise ValueError(
+            raise LikenessError(
                 f"the pattern {self.text!r} of labels needs {{label}} where the label is, and may "
                 "have other names in braces, as in '{word}/{label}_NO_*.wav'"
             )
@@ -81,14 +82,14 @@ class LabelPattern:
             where: The data set, with which messages begin.
 
         Raises:
-            ValueError: No item fits. A warning counts those that do not, if others do.
+            LikenessError: No item fits. A warning counts those that do not, if others do.
         """
         before = (root / "x").as_posix()[:-1]
         texts = [item.path.as_posix().removeprefix(before) for item in items]
         fields = [self.fields(text) for text in texts]
         other = [text for text, values in zip(texts, fields, strict=True) if values is None]
         if len(other) == len(texts):
-            raise ValueError(
+            raise LikenessError(
                 f"{where}: none of {len(texts)} paths fits the pattern {self.text!r} of labels "
                 f"({name_first(other)}); correct it, as in '{{word}}/{{label}}_NO_*.wav', where * "
                 "stands for anything but a slash"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
+from eval.errors import LikenessError
 from eval.formats.cells import head_of
 from eval.progress import step
 from eval.types import name_first
@@ -58,7 +59,7 @@ def list_items(
     Raises:
         FileNotFoundError: There is no such data, or files are missing; they are counted, and the
             first is named.
-        ValueError: Columns or rows cannot be understood, or there are no items.
+        LikenessError: Columns or rows cannot be understood, or there are no items.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -105,7 +106,7 @@ def _of_folder(
         return scan(folder)
     items = tree.anywhere(folder, suffixes)
     if not items:
-        raise ValueError(
+        raise LikenessError(
             f"{folder}: the folder holds no files that are read here ({', '.join(suffixes)})"
         )
     return _with_pattern(items, pattern, folder, folder)
@@ -117,7 +118,7 @@ def _with_pattern(items: Items, pattern: LabelPattern | None, root: Path, where:
 
 def _refuse_columns(stated: Mapping[str, str], path: Path, kind: str) -> None:
     if stated:
-        raise ValueError(f"{path} is {kind}, which has no columns; leave the columns out")
+        raise LikenessError(f"{path} is {kind}, which has no columns; leave the columns out")
 
 
 def _is_table(path: Path, stated: Mapping[str, str], suffixes: Collection[str]) -> bool:

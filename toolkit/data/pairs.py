@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.types import Trials, name_first
 from toolkit.data.item_checks import distinct_labels
 from toolkit.data.items import Item, Items
@@ -40,8 +41,8 @@ def hold_out(
         of: What a label is, for messages.
 
     Raises:
-        ValueError: The split or the share is another one, there is a single label, or there are too
-            few labels to hold some out.
+        LikenessError: The split or the share is another one, there is a single label, or there are
+            too few labels to hold some out.
 
     Example:
         >>> from pathlib import Path
@@ -51,15 +52,15 @@ def hold_out(
         2
     """
     if split not in ("train", "test", "all"):
-        raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
+        raise LikenessError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
     if not 0.0 <= test_share < 1.0:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: test_share is {test_share}; a share from 0 to below 1 is needed"
         )
     every = Items.of(every)
     labels = distinct_labels(every)
     if len(labels) < 2:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: only one {of} ({labels[0]!r}) was found; at least 2 are needed, each in a "
             f"folder of their own: {example}"
         )
@@ -67,7 +68,7 @@ def hold_out(
         return every
     num_test = max(2, round(test_share * len(labels))) if test_share > 0 else 0
     if len(labels) - num_test < 2 or (split == "test" and num_test == 0):
-        raise ValueError(
+        raise LikenessError(
             f"{where}: test_share {test_share} of {len(labels)} {of}s leaves "
             f"{len(labels) - num_test} to train and {num_test} to test;"
             f" at least 2 of each are needed: add {of}s, or test a model that was trained "
@@ -89,7 +90,7 @@ def all_pairs(items: Sequence[Item], *, within: Sequence[str] | None = None) -> 
         The trials, at most N (N - 1) / 2.
 
     Raises:
-        ValueError: Items have no label.
+        LikenessError: Items have no label.
 
     Example:
         >>> from pathlib import Path
@@ -126,8 +127,8 @@ def draw_pairs(
         across: The session of each item (N,). Both sides of a target trial are of different ones.
 
     Raises:
-        ValueError: Items have no label, there is no target pair to draw, or items of one label are
-            in several groups.
+        LikenessError: Items have no label, there is no target pair to draw, or items of one label
+            are in several groups.
     """
     items = Items.of(items)
     total = len(items) * (len(items) - 1) // 2
@@ -140,7 +141,7 @@ def draw_pairs(
     label = _classes(items)
     group, session = _numbers(same, len(items)), _numbers(across, len(items))
     if np.unique(np.stack((label, group)), axis=1).shape[1] > np.unique(label).size:
-        raise ValueError("items of one label are in several groups; correct their groups")
+        raise LikenessError("items of one label are in several groups; correct their groups")
     order = np.lexsort((session, label, group))
     position = np.arange(len(items), dtype=np.int64)
     label_end = _run_ends(label[order])
@@ -149,7 +150,7 @@ def draw_pairs(
     num_target = int((label_end - start).sum())
     if not num_target:
         reason = "has a single item" if across is None else "has items of one session only"
-        raise ValueError(
+        raise LikenessError(
             f"each of the {np.unique(label).size} labels {reason}, so that no target trial exists; "
             "add items"
         )
@@ -208,7 +209,7 @@ def _classes(items: Items) -> NDArray[np.int64]:
     """(N,) class numbers. Raises ValueError for items without label."""
     unlabelled = items.ids.take(np.flatnonzero(items.labels.numbers < 0))
     if unlabelled:
-        raise ValueError(
+        raise LikenessError(
             f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); a "
             "trial needs the subject of both sides"
         )

@@ -14,6 +14,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
+
 
 class PixelScale(nn.Module):
     """Scales images of levels 0 to 255 to (image / scale - mean) / std.
@@ -32,9 +34,9 @@ class PixelScale(nn.Module):
             them as they are.
 
     Raises:
-        ValueError: The arguments contradict each other. In a call: the images have another number
-            of channels, have edges shorter than crop, or have different widths in a batch (relative
-            `lengths` other than None), since their padding would be seen as black.
+        LikenessError: The arguments contradict each other. In a call: the images have another
+            number of channels, have edges shorter than crop, or have different widths in a batch
+            (relative `lengths` other than None), since their padding would be seen as black.
 
     Example:
         >>> front_end = PixelScale(mean=(0.5,), std=(0.5,))
@@ -58,12 +60,12 @@ class PixelScale(nn.Module):
         paired = 0 < len(mean) == len(std)
         finite = all(map(math.isfinite, (*mean, *std, scale)))
         if not paired or not finite or min(*std, scale) <= 0:
-            raise ValueError(
+            raise LikenessError(
                 f"PixelScale: mean {tuple(mean)}, std {tuple(std)}, scale {scale}; as many of "
                 "each, all finite, std and scale above 0, are needed"
             )
         if crop < 0 or (bgr and len(mean) != 3):
-            raise ValueError(
+            raise LikenessError(
                 f"PixelScale: crop is {crop} and bgr {bgr} with {len(mean)} channels; a crop of 0 "
                 "or more, and bgr for 3 channels only, are allowed"
             )
@@ -74,19 +76,19 @@ class PixelScale(nn.Module):
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, None]:
         """Scales images (B, C, H, W); `lengths` must be None."""
         if lengths is not None:
-            raise ValueError(
+            raise LikenessError(
                 "PixelScale: images of different widths are in one batch; read them all in one "
                 "size, or train on crops"
             )
         if inputs.dim() != 4 or inputs.shape[1] != self.dim:
-            raise ValueError(
+            raise LikenessError(
                 f"PixelScale: images of shape {tuple(inputs.shape)}; (B, {self.dim}, H, W) is "
                 f"needed: read images as ({self.dim}, H, W), or give as many means as channels"
             )
         if self.crop:
             height, width = inputs.shape[2:]
             if min(height, width) < self.crop:
-                raise ValueError(
+                raise LikenessError(
                     f"PixelScale: images of {height} x {width} pixels; a crop of {self.crop} needs "
                     "edges as long; resize them when reading"
                 )

@@ -17,6 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from eval.errors import LikenessError
+
 SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "sftp")
 _BEGINNINGS = tuple(f"{scheme}:/" for scheme in SCHEMES)
 # The extra that brings the package of a scheme; the other packages are named by fsspec.
@@ -50,7 +52,7 @@ def url_of(path: str | Path) -> str:
     """Return the URL that a path states.
 
     Raises:
-        ValueError: It holds a password, which would be shown with it.
+        LikenessError: It holds a password, which would be shown with it.
 
     Example:
         >>> url_of(Path("s3://bucket/ann/1.wav"))
@@ -60,7 +62,7 @@ def url_of(path: str | Path) -> str:
     rest = rest.lstrip("/")
     user, is_named, _ = rest.partition("/")[0].rpartition("@")
     if is_named and ":" in user:
-        raise ValueError(
+        raise LikenessError(
             f"a URL of {scheme}:// holds a password before an @; leave user and password out, and "
             "give them by the environment, as fsspec reads it"
         )
@@ -108,7 +110,7 @@ def read(url: str, limit: int) -> bytes:
         limit: The most bytes that are read.
 
     Raises:
-        ValueError: It has more bytes.
+        LikenessError: It has more bytes.
         FileNotFoundError: There is no such file.
         Unreachable: The store cannot be reached, or refuses the credentials.
     """
@@ -117,7 +119,7 @@ def read(url: str, limit: int) -> bytes:
 
     def refuse_more(size: int | None, value: int, **_: object) -> None:
         if max(size or 0, value) > limit:
-            raise ValueError(f"{url}: it has over {limit} bytes, but at most so many are read")
+            raise LikenessError(f"{url}: it has over {limit} bytes, but at most so many are read")
 
     arrived = Callback(hooks={"limit": refuse_more})
     with plain_errors(url), TemporaryDirectory(prefix="likeness-file-") as folder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from eval.errors import LikenessError
 from eval.formats.rttm import Turn, as_field, read_turns
 from eval.types import name_first
 from toolkit.data import tree
@@ -25,7 +26,7 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
         An item for each turn. Its id is `speaker/file@start-end`, and its label the speaker.
 
     Raises:
-        ValueError: Lines are malformed, recordings are missing or there twice, a recording has
+        LikenessError: Lines are malformed, recordings are missing or there twice, a recording has
             turns of several channels, or a turn is there twice. They are counted, and the first is
             named.
     """
@@ -45,7 +46,7 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
     try:
         items = made.build()
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise LikenessError(f"{path}: {error}") from None
     check_unique(items, str(path))
     return items
 
@@ -58,7 +59,7 @@ def _turns(path: Path) -> list[Turn]:
         channels.setdefault(turn.file, set()).add(turn.channel)
     several = sorted(file for file, names in channels.items() if len(names) > 1)
     if several:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(several)} recordings have turns of several channels "
             f"({name_first(several)}), and the channels of a file are averaged; write each channel "
             "as a recording of its own"
@@ -77,13 +78,13 @@ def _places(path: Path, names: set[str], folder: Path, suffixes: Collection[str]
             places.setdefault(name, []).append(item.path.as_posix())
     missing = sorted(names - places.keys())
     if missing:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(missing)} of {len(names)} recordings are not in {folder} "
             f"({name_first(missing)}, as .wav or such); say where they lie with --root"
         )
     twice = sorted(name for name, found in places.items() if len(found) > 1)
     if twice:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(twice)} recordings are in {folder} several times ({name_first(twice)}: "
             f"{', '.join(places[twice[0]][:2])}); name a folder that has each once, with --root"
         )

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from toolkit.data.batch import Draw
 
 Index = NDArray[np.int64]
@@ -115,7 +116,7 @@ def draws(
         The batch_size draws of one step.
 
     Raises:
-        ValueError: As for `check`.
+        LikenessError: As for `check`.
 
     Example:
         >>> labels = np.array([0, 0, 1, 1])
@@ -143,27 +144,29 @@ def check_settings(sampling: Sampling) -> None:
         sampling: How to draw, whatever the data.
 
     Raises:
-        ValueError: The message says which setting is wrong, and what is allowed.
+        LikenessError: The message says which setting is wrong, and what is allowed.
     """
     size, each, window = sampling.batch_size, sampling.items_per_class, sampling.open_shards
     if size < 1 or each < 0 or window < 0:
-        raise ValueError(
+        raise LikenessError(
             f"sampling: batch_size={size}, items_per_class={each} and open_shards={window}; "
             "batch_size must be at least 1, items_per_class and open_shards at"
             " least 0 (0 = shuffled)"
         )
     if sampling.weighting not in ("uniform", "sqrt"):
-        raise ValueError(
+        raise LikenessError(
             f"sampling: weighting={sampling.weighting!r}; 'uniform' and 'sqrt' are allowed"
         )
     if (each > 0) + (sampling.weighting == "sqrt") + (window > 0) > 1:
-        raise ValueError(
+        raise LikenessError(
             f"sampling: items_per_class={each}, weighting={sampling.weighting!r} and "
             f"open_shards={window} exclude each other; set one of them, since classes"
             " that are drawn by their weight lie in any shard"
         )
     if each and size % each:
-        raise ValueError(f"sampling: batch_size={size} is not a multiple of items_per_class={each}")
+        raise LikenessError(
+            f"sampling: batch_size={size} is not a multiple of items_per_class={each}"
+        )
 
 
 def fitted(labels: Index, sampling: Sampling) -> Sampling:
@@ -199,24 +202,24 @@ def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> Non
         shards: The shard number of each item (N,), if they are in shards.
 
     Raises:
-        ValueError: The message says which setting is wrong, and what is allowed.
+        LikenessError: The message says which setting is wrong, and what is allowed.
     """
     check_settings(sampling)
     size, each, window = sampling.batch_size, sampling.items_per_class, sampling.open_shards
     if window and (shards is None or shards.shape != labels.shape):
-        raise ValueError(
+        raise LikenessError(
             f"sampling: open_shards={window} needs the shard number of each of the {labels.size} "
             "items, but got"
             f" {'none' if shards is None else f'shape {shards.shape}'}; only items in tar shards "
             "have one (toolkit.data.shards): set open_shards to 0 for files"
         )
     if each and size // each > (classes := int(np.unique(labels).size)):
-        raise ValueError(
+        raise LikenessError(
             f"sampling: {size // each} classes a batch (batch_size {size} / items_per_class "
             f"{each}) but the data has {classes}; lower batch_size"
         )
     if not each and size > labels.size:
-        raise ValueError(
+        raise LikenessError(
             f"sampling: batch_size={size} but there are only {labels.size} items; lower batch_size"
         )
 

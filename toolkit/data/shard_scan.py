@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
+from eval.errors import LikenessError
 from eval.types import name_first, nfc
 from toolkit.data.items import MAX_SPAN
 
@@ -80,7 +81,7 @@ def scan(shard: Path) -> list[Member]:
         The members in the order of the shard.
 
     Raises:
-        ValueError: It is not a whole, uncompressed tar archive. Or it contains links, devices,
+        LikenessError: It is not a whole, uncompressed tar archive. Or it contains links, devices,
             sparse files, absolute paths, "..", or names that are not printable or longer than 1,024
             characters; all of these are counted, and the first is named.
     """
@@ -88,7 +89,7 @@ def scan(shard: Path) -> list[Member]:
     with _Headers(io.FileIO(shard)) as file:
         magic = file.read(2)
         if magic in _MAGIC:
-            raise ValueError(
+            raise LikenessError(
                 f"{shard}: it is compressed with {_MAGIC[magic]}, so that an item inside cannot "
                 "be read without all before it; unpack it to a plain .tar"
             )
@@ -96,17 +97,17 @@ def scan(shard: Path) -> list[Member]:
         try:
             contents = _read_headers(file, size)
         except (tarfile.TarError, ValueError, OSError, OverflowError, RecursionError) as error:
-            raise ValueError(
+            raise LikenessError(
                 f"{shard}: it is damaged or truncated ({str(error)[:200]}); {_REMEDY}"
             ) from None
         rest = size - file.tell()
         if not tarfile.BLOCKSIZE <= rest <= _MAX_TAIL or not _is_zero(file, rest):
-            raise ValueError(
+            raise LikenessError(
                 f"{shard}: it is truncated, damaged or joined, since there is no end of archive at "
                 f"byte {size - rest} of {size}; {_REMEDY}"
             )
     if contents.refused:
-        raise ValueError(
+        raise LikenessError(
             f"{shard}: {len(contents.refused)} members are refused "
             f"({name_first(name for name, _ in contents.refused)}): {contents.refused[0][1]}; "
             f"{_REMEDY}"
@@ -124,12 +125,12 @@ def _read_headers(file: _Headers, size: int) -> _Contents:
             kept.clear()  # tarfile would keep all of them in memory
             num_members += 1
             if num_members > _MAX_MEMBERS:
-                raise ValueError(f"over {_MAX_MEMBERS} members")
+                raise LikenessError(f"over {_MAX_MEMBERS} members")
             if {"path", "size"} & tar.pax_headers.keys():
-                raise ValueError("a global header that renames all members")
+                raise LikenessError("a global header that renames all members")
             stop = member.offset_data + member.size
             if member.offset < end or member.size < 0 or stop > size:
-                raise ValueError(
+                raise LikenessError(
                     f"member {member.name[:80]!r} claims {member.size} bytes from byte "
                     f"{member.offset_data} of {size}"
                 )

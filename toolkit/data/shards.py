@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.writing import move
 from eval.progress import as_part, report
@@ -75,20 +76,20 @@ def items(
 
     Raises:
         FileNotFoundError: There are no shards.
-        ValueError: Shards are truncated, damaged or do not match their index; items have no label;
-            or ids are repeated. All are counted, and the first are named.
+        LikenessError: Shards are truncated, damaged or do not match their index; items have no
+            label; or ids are repeated. All are counted, and the first are named.
     """
     shards = _find(Path(data), pattern)
     listed = _list_all(shards, suffixes, prefix)
     if not listed:
-        raise ValueError(
+        raise LikenessError(
             f"{data}: {len(shards)} shards without {' or '.join(suffixes) or 'data'} members; "
             "samples are KEY.flac and KEY.cls, or such"
         )
     unlabelled = np.flatnonzero(listed.labels.numbers < 0)
     if labelled and unlabelled.size:
         names = [item.name for item in listed.take(unlabelled)]
-        raise ValueError(
+        raise LikenessError(
             f"{len(names)} of {len(listed)} items in shards have no label "
             f"({name_first(names)}); each needs a member KEY{', KEY'.join(LABEL_SUFFIXES)}"
             " beside it: pack them with labels, name the `suffixes` that count as data, or set "
@@ -97,7 +98,7 @@ def items(
     try:
         check_unique(listed, str(data))
     except ValueError as error:
-        raise ValueError(
+        raise LikenessError(
             f"{error}; name the `suffixes` that count as data, or set prefix=True if each shard "
             "numbers its samples anew"
         ) from None
@@ -127,7 +128,7 @@ def _list_all(shards: Sequence[Path], suffixes: tuple[str, ...], prefix: bool) -
                     endings,
                 )
     if damaged:
-        raise ValueError(
+        raise LikenessError(
             f"{len(damaged)} of {len(shards)} shards cannot be used "
             f"({name_first(name for name, _ in damaged)}): {damaged[0][1]}"
         )
@@ -144,7 +145,7 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
         The number of each item's shard (N,).
 
     Raises:
-        ValueError: Items are in no shard; they are counted.
+        LikenessError: Items are in no shard; they are counted.
 
     Example:
         >>> shard_numbers([Item(str(i), Path(f"{i // 2}.tar"), span=(512, 9)) for i in range(4)])
@@ -154,7 +155,7 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
     files = slice(None) if items.spans is None else items.spans.array[:, 0] == NO_SPAN[0]
     outside = items.ids.take(np.arange(len(items))[files])
     if outside:
-        raise ValueError(
+        raise LikenessError(
             f"{len(outside)} of {len(items)} items are files that are not in a tar shard "
             f"({name_first(outside)}); pack them, or set open_shards to 0"
         )
@@ -200,7 +201,7 @@ def write(
         The shards.
 
     Raises:
-        ValueError: Items are missing, empty, over 1 GiB, or without a usable suffix, and are
+        LikenessError: Items are missing, empty, over 1 GiB, or without a usable suffix, and are
             counted; or they are stretches, and there is no `cut`; or the folder contains other
             shards of that name.
     """
@@ -209,7 +210,7 @@ def write(
     check_unique(items, "items")
     stretches = [item.id for item in items if item.stretch is not None]
     if stretches and cut is None:
-        raise ValueError(
+        raise LikenessError(
             f"{len(stretches)} of {len(items)} items are stretches of recordings "
             f"({name_first(stretches)}), which a shard holds as files of their own; give "
             "cut=modalities.speaker.cuts.cut"
@@ -277,7 +278,7 @@ def _refuse_others(
         path.name for path in there if path not in contents or not _holds(path, contents[path])
     )
     if others:
-        raise ValueError(
+        raise LikenessError(
             f"{folder} contains {len(others)} other shards ({name_first(others)}); choose another "
             "name or folder, or remove them"
         )
@@ -286,11 +287,11 @@ def _refuse_others(
 def _check_arguments(name: str, shard_bytes: int) -> None:
     """Raises ValueError for arguments of `write` that are not allowed."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise ValueError(
+        raise LikenessError(
             f"name={name!r}: 1 to 64 letters, digits, - and _ are allowed, as in 'train'"
         )
     if shard_bytes < 1:
-        raise ValueError(
+        raise LikenessError(
             f"shard_bytes={shard_bytes}; at least 1 is needed, and some 100 MB are usual"
         )
 
@@ -338,12 +339,12 @@ def _sizes(items: Sequence[Item]) -> list[int]:
             )
             bad.append((item.name, reason))
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{len(bad)} of {len(items)} items cannot be packed "
             f"({name_first(name for name, _ in bad)}): {bad[0][1]}"
         )
     if not items:
-        raise ValueError("there are no items to pack")
+        raise LikenessError("there are no items to pack")
     return sizes
 
 
@@ -355,7 +356,7 @@ def _label_members(items: Sequence[Item]) -> list[bytes]:
         if not (is_name(item.id) and (item.label is None or is_name(item.label)))
     ]
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{len(bad)} of {len(items)} items have an id or label that is not a line of 1 to "
             f"{MAX_NAME} printable characters ({name_first(bad)})"
         )
@@ -378,7 +379,7 @@ def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> Non
             with item.open() as source:
                 content = source.read(size + 1)
             if len(content) != size:
-                raise ValueError(
+                raise LikenessError(
                     f"{item.name}: it changed while it was packed and had {size} bytes before; "
                     "run the packing again when nothing writes to it"
                 )
@@ -433,7 +434,7 @@ def _find(data: Path, pattern: str) -> list[Path]:
     if not shards and data.is_dir():
         compressed = sorted(path.name for kind in _COMPRESSED for path in data.glob(kind))
     if compressed:
-        raise ValueError(
+        raise LikenessError(
             f"{data}: {len(compressed)} shards are compressed ({name_first(compressed)}), and an "
             "item inside cannot be read without all before it; unpack them to .tar"
         )
@@ -458,7 +459,7 @@ def _find(data: Path, pattern: str) -> list[Path]:
         )
     ]
     if partial:
-        raise ValueError(
+        raise LikenessError(
             f"{data}: {len(partial)} shards ({name_first(partial)}) are part of a packing that was "
             "interrupted; pack again, and it goes on from there"
         )
@@ -505,7 +506,7 @@ def _read_index(shard: Path) -> list[Member]:
     index, size = _index_of(shard), shard.stat().st_size
     remedy = "fetch the shard again, or delete the index to have it made anew"
     if index.stat().st_size > _MAX_INDEX:
-        raise ValueError(
+        raise LikenessError(
             f"{index}: it has over {_MAX_INDEX} bytes and is not the index of a shard: delete it"
         )
     try:
@@ -515,11 +516,11 @@ def _read_index(shard: Path) -> list[Member]:
         )
         stated = (header["likeness_index"], header["bytes"], header["items"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"{index}: not the index of a shard ({type(error).__name__}); {remedy}"
         ) from None
     if stated != (_FORMAT, size, len(rows)):
-        raise ValueError(
+        raise LikenessError(
             f"{index}: states format {stated[0]}, {stated[1]} bytes and {stated[2]} items, but "
             f"this reads format {_FORMAT}, the shard has {size} bytes"
             f" and {len(rows)} items are listed; {remedy}"
@@ -528,7 +529,7 @@ def _read_index(shard: Path) -> list[Member]:
     if not _are_entries(rows, size):
         wrong = [str(line) for line, row in enumerate(rows, 2) if not _is_entry(row, size)]
     if wrong:
-        raise ValueError(
+        raise LikenessError(
             f"{index}: {len(wrong)} lines are not [id, label, suffix, offset, size] within the "
             f"shard (line {', '.join(wrong[:3])}); {remedy}"
         )

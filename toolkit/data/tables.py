@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from eval.errors import LikenessError
 from eval.formats.cells import Block, cell, head_of, parquet_blocks, text_blocks
 from eval.types import name_first
 from toolkit.data.column_names import FURTHER, by_number, choose, is_header
@@ -44,7 +45,7 @@ def read_table(
         it its times, if it has any.
 
     Raises:
-        ValueError: Columns are not known, or rows are wrong. They are counted, and the first is
+        LikenessError: Columns are not known, or rows are wrong. They are counted, and the first is
             named.
     """
 
@@ -74,7 +75,7 @@ def items_of_frame(
         root: As for `read_table`; so are `columns` and `pattern`.
 
     Raises:
-        ValueError: As for `read_table`.
+        LikenessError: As for `read_table`.
 
     Example:
         >>> class Table(dict):
@@ -87,7 +88,7 @@ def items_of_frame(
     places = choose(names, columns, "the table")
     twice = [names[place] for place in places.values() if names.count(names[place]) > 1]
     if twice:
-        raise ValueError(f"the table has several columns `{twice[0]}`; leave one of them")
+        raise LikenessError(f"the table has several columns `{twice[0]}`; leave one of them")
     read = {role: list(table[list(table.columns)[place]]) for role, place in places.items()}
 
     def blocks() -> Iterator[Block]:
@@ -119,16 +120,16 @@ def _items(
             cells = {role: [column[row] for row in kept] for role, column in cells.items()}
         _add(made, cells, before, root, pattern)
     if empty:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {len(empty)} of {num_rows} rows have no path ({name_first(empty)}); fill or "
             "remove them"
         )
     try:
         items = made.build()
     except ValueError as error:  # of times
-        raise ValueError(f"{where}: {error}") from None
+        raise LikenessError(f"{where}: {error}") from None
     if not items:
-        raise ValueError(f"{where}: the table has no rows; one for each file is needed")
+        raise LikenessError(f"{where}: the table has no rows; one for each file is needed")
     if pattern is not None:
         items = pattern.relabelled(items, root, where)
     check_unique(items, where)

@@ -85,8 +85,8 @@ class ExactGallery:
             made.
 
     Raises:
-        ValueError: The gallery in the folder is of another model or similarity, damaged, or used by
-            another process; or the similarity is unknown.
+        LikenessError: The gallery in the folder is of another model or similarity, damaged, or used
+            by another process; or the similarity is unknown.
 
     Example:
         >>> gallery = ExactGallery(meta={"model": "m"})
@@ -158,7 +158,7 @@ class ExactGallery:
             subjects: The subject of each, N names.
 
         Raises:
-            ValueError: Some are refused; the message counts and names them. Nothing is enrolled
+            LikenessError: Some are refused; the message counts and names them. Nothing is enrolled
                 then.
         """
         self._write(embeddings, list(map(nfc, subjects)), replace=False)
@@ -172,7 +172,7 @@ class ExactGallery:
 
         Raises:
             KeyError: Some subjects are not enrolled. Nothing is changed then.
-            ValueError: As for `enrol`.
+            LikenessError: As for `enrol`.
         """
         subjects = list(map(nfc, subjects))
         with self.lock:
@@ -218,7 +218,7 @@ class ExactGallery:
             first comes first.
 
         Raises:
-            ValueError: The probes are of another model, or k is below 1.
+            LikenessError: The probes are of another model, or k is below 1.
         """
         refuse_other(self.meta, self._store.dim, probes, k)
         with self.lock:

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.writing import atomic_path
 from eval.types import Embeddings, Floats32, first_line, nfc
 from toolkit.gallery import media
@@ -56,7 +57,7 @@ class FaissGallery:
             finds more.
 
     Raises:
-        ValueError: As for ExactGallery; also for another similarity and an index that FAISS does
+        LikenessError: As for ExactGallery; also for another similarity and an index that FAISS does
             not know.
         ImportError: FAISS is missing; the message names the extra to install.
     """
@@ -85,14 +86,14 @@ class FaissGallery:
                 faiss.index_factory(8, index, faiss.METRIC_INNER_PRODUCT)
             except RuntimeError as error:
                 if "could not parse" in str(error).lower():
-                    raise ValueError(
+                    raise LikenessError(
                         f"index {index!r}: FAISS does not know it; write for example IVF4096,Flat "
                         "or HNSW32"
                     ) from None
         self.exact = ExactGallery(folder, meta, similarity=similarity, pooling=pooling)
         if self.exact.similarity.partition(":")[0] not in PRODUCTS:
             self.exact.close()
-            raise ValueError(
+            raise LikenessError(
                 f"similarity {self.exact.similarity!r}: FAISS searches by {', '.join(PRODUCTS)}; "
                 "use ExactGallery for the others"
             )
@@ -239,7 +240,7 @@ class FaissGallery:
             # FAISS knows the description, but cannot use it for so many templates or dimensions.
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][-120:]
             size = f"{len(rows)} templates of {rows.shape[1]} dimensions"
-            raise ValueError(
+            raise LikenessError(
                 f"index {description!r}: FAISS cannot make it of {size} ({reason}); choose another "
                 "index, such as Flat or HNSW32"
             ) from None

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.tables import create_lance, has_version, remove_older_versions
 from eval.formats.writing import added
 from eval.types import Embeddings, Floats32, first_line, name_first, nfc
@@ -66,7 +67,7 @@ class LanceGallery:
         pooling: As of ExactGallery.
 
     Raises:
-        ValueError: The table is of another model or similarity, or is not one of Likeness.
+        LikenessError: The table is of another model or similarity, or is not one of Likeness.
         ImportError: LanceDB is missing; the message names the extra to install.
     """
 
@@ -113,9 +114,9 @@ class LanceGallery:
             meta = {str(key): str(value) for key, value in entries.items()}
             pooling = meta.pop("pooling")
             if "similarity" not in meta or schema.names != ["subject", "enrolments", "vector"]:
-                raise ValueError("columns or meta are missing")
+                raise LikenessError("columns or meta are missing")
         except (KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError) as error:
-            raise ValueError(
+            raise LikenessError(
                 f"{self.folder}: not a gallery of Likeness ({str(error)[:120]}); choose another "
                 "folder"
             ) from None
@@ -228,7 +229,7 @@ class LanceGallery:
         ):
             raise
         except BaseException as error:  # a panic of Rust is not an Exception
-            raise ValueError(
+            raise LikenessError(
                 f"{self.folder}: its table cannot be read or changed ({first_line(error)}); if it "
                 "is damaged, restore a copy or use another folder"
             ) from None

@@ -17,6 +17,8 @@ import re
 from os import PathLike
 from typing import NamedTuple
 
+from eval.errors import LikenessError
+
 _KINDS = {
     "faiss": "faiss",
     "lance": "lance",
@@ -62,8 +64,8 @@ def location(text: str | PathLike[str]) -> Location:
         text: A folder or an address, as above. A Path is always a folder.
 
     Raises:
-        ValueError: The address names no store that there is, no folder, or a gallery whose name is
-            no such name.
+        LikenessError: The address names no store that there is, no folder, or a gallery whose name
+            is no such name.
 
     Example:
         >>> location("people"), location("lance:people")
@@ -80,17 +82,17 @@ name=''))
     kind, place = _KINDS.get(match[1]), match[2]
     on_server = place.startswith("//") if kind == "postgresql" else "://" in place
     if kind is None or (on_server and kind not in ("postgresql", "qdrant")):
-        raise ValueError(
+        raise LikenessError(
             f"{masked(text)}: no gallery can lie there; write a folder, faiss:FOLDER, "
             "lance:FOLDER, qdrant:FOLDER, qdrant:http://HOST:6333, postgresql:FOLDER or "
             "postgresql://USER@HOST/DATABASE; a folder with a colon in its name is ./NAME"
         )
     if not place:
-        raise ValueError(f"{text} names no folder; write for example {text}people")
+        raise LikenessError(f"{text} names no folder; write for example {text}people")
     if not on_server:
         folder, mark, name = place.rpartition("#")
         if kind in ("postgresql", "qdrant") and mark and "/" not in name:
-            raise ValueError(
+            raise LikenessError(
                 f"{text}: only on a server do galleries have a name behind #; write another folder "
                 f"for each, for example {match[1]}:{folder}-{name}"
             )
@@ -98,16 +100,16 @@ name=''))
     _refuse_unescaped(text, place)
     place, mark, name = place.partition("#")
     if mark and not _NAME.fullmatch(name):
-        raise ValueError(
+        raise LikenessError(
             f"{masked(text)}: the name of a gallery behind # has 1 to 40 small letters, digits and "
             "_, and begins with a letter"
         )
     if kind == "postgresql":
         return Location(kind, f"postgresql:{place}", name)
     if not place.startswith(("http://", "https://")):
-        raise ValueError(f"{masked(text)}: write qdrant:http://HOST:6333 or qdrant:https://...")
+        raise LikenessError(f"{masked(text)}: write qdrant:http://HOST:6333 or qdrant:https://...")
     if "@" in place:
-        raise ValueError(
+        raise LikenessError(
             f"{masked(text)}: Qdrant knows no user and password; set its key as QDRANT_API_KEY in "
             "the environment"
         )
@@ -131,7 +133,7 @@ def _refuse_unescaped(text: str, place: str) -> None:
     """
     authority = re.split(r"[/?#]", place.partition("//")[2], maxsplit=1)[0]
     if place.count("@") > authority.count("@") or authority.count("@") > 1:
-        raise ValueError(
+        raise LikenessError(
             f"{masked(text)}: an @, /, ? or # in a password is written %40, %2F, %3F or %23; or "
             "leave the password out and set PGPASSWORD in the environment"
         )

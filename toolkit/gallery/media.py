@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.writing import atomic_path, sync_names
 from eval.types import Floats32, nfc
 
@@ -63,11 +64,11 @@ def keep(gallery: Path, subject: str, embedding: Floats32, content: bytes, endin
         files together would have over 1 GiB, or a link stands in place of the subject's folder.
 
     Raises:
-        ValueError: The ending is another one.
+        LikenessError: The ending is another one.
         OSError: The disk refuses it.
     """
     if ending not in ENDINGS:
-        raise ValueError(f"a medium ends in {ending!r}; {' and '.join(ENDINGS)} are kept")
+        raise LikenessError(f"a medium ends in {ending!r}; {' and '.join(ENDINGS)} are kept")
     folder = _folder_of(gallery, subject)
     if (
         folder.is_symlink()  # which leads elsewhere, where nobody would erase it
@@ -107,10 +108,10 @@ def content(medium: Medium) -> bytes:
 
     Raises:
         FileNotFoundError: It was erased meanwhile.
-        ValueError: It is a link, or larger than anything that is kept.
+        LikenessError: It is a link, or larger than anything that is kept.
     """
     if medium.path.is_symlink() or medium.path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"{medium.path} is no file that was kept here; remove it")
+        raise LikenessError(f"{medium.path} is no file that was kept here; remove it")
     return medium.path.read_bytes()
 
 

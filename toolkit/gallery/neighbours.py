@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.errors import LikenessError
 from eval.progress import step, tracked
 from eval.protocols.retrieval import Conventions
 from eval.ranks import label_codes, prepared
@@ -36,11 +37,11 @@ def approximate_recall(
         advance: Is told how many queries are done, and how many there are.
 
     Raises:
-        ValueError: The kind is unknown.
+        LikenessError: The kind is unknown.
         ImportError: FAISS is missing; the message names the extra to install.
     """
     if kind not in KINDS:
-        raise ValueError(f"approximate search {kind!r}: choose one of {', '.join(KINDS)}")
+        raise LikenessError(f"approximate search {kind!r}: choose one of {', '.join(KINDS)}")
     try:
         import faiss
     except ImportError:
@@ -57,14 +58,14 @@ def approximate_recall(
         similarity: str,
     ) -> tuple[dict[str, Floats], Conventions, dict[str, Conventions]]:
         if similarity not in ("cosine", "dot"):
-            raise ValueError(
+            raise LikenessError(
                 f"similarity {similarity!r}: an approximate search compares by cosine or dot; "
                 "search exactly by the others"
             )
         x = as_rows(queries)
         y = x if gallery is None else as_rows(gallery)
         if x.shape[1] != y.shape[1]:
-            raise ValueError(
+            raise LikenessError(
                 f"similarity: embeddings of {x.shape[1]} and gallery of {y.shape[1]} dims; "
                 "embeddings of two models do not compare"
             )

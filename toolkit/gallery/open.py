@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import Embeddings
 from toolkit.gallery import faiss, lance
 from toolkit.gallery.exact import ExactGallery
@@ -34,16 +35,18 @@ def recall(gallery: Gallery, exact: Gallery, probes: Embeddings, k: int = 10) ->
         The recall, from 0 to 1.
 
     Raises:
-        ValueError: k is below 1, there are no probes, or the exact gallery is empty.
+        LikenessError: k is below 1, there are no probes, or the exact gallery is empty.
     """
     shares = []
     for mine, best in zip(gallery.search(probes, k), exact.search(probes, k), strict=True):
         if not best:
-            raise ValueError("recall: the exact gallery is empty; enrol the same subjects in both")
+            raise LikenessError(
+                "recall: the exact gallery is empty; enrol the same subjects in both"
+            )
         least = best[-1].score - 1e-6 * max(1.0, abs(best[-1].score))
         shares.append(sum(match.score >= least for match in mine) / len(best))
     if not shares:
-        raise ValueError("recall: no probes; give at least one")
+        raise LikenessError("recall: no probes; give at least one")
     return float(np.mean(shares))
 
 
@@ -54,7 +57,7 @@ def exists(place: str | PathLike[str]) -> bool:
         place: A folder or an address, see toolkit.gallery.location.
 
     Raises:
-        ValueError: The address names no store.
+        LikenessError: The address names no store.
         ConnectionError: A server does not answer.
         ImportError: A package of the store is missing; the message names the extra to install.
     """
@@ -81,7 +84,7 @@ def open_gallery(place: str | PathLike[str], meta: Mapping[str, str] | None = No
         The gallery.
 
     Raises:
-        ValueError: The gallery is of another model, damaged, or used by another process; or the
+        LikenessError: The gallery is of another model, damaged, or used by another process; or the
             address names no store, or a folder that contains another kind of gallery.
         OSError: The disk refuses it, or a server does not answer.
         ImportError: A package of the store is missing; the message names the extra to install.
@@ -104,12 +107,12 @@ def open_gallery(place: str | PathLike[str], meta: Mapping[str, str] | None = No
     folder = Path(where.place)
     has_table, has_file = lance.holds(folder), (folder / FILE).is_file()
     if where.kind == "lance" and has_file and not has_table:
-        raise ValueError(
+        raise LikenessError(
             f"{folder} contains a gallery in a SQLite file, and no LanceDB table; write {folder} "
             f"or faiss:{folder}, or choose another folder"
         )
     if where.kind == "faiss" and has_table and not has_file:
-        raise ValueError(
+        raise LikenessError(
             f"{folder} contains a gallery in a LanceDB table, which FAISS does not search; write "
             f"lance:{folder}, or choose another folder"
         )

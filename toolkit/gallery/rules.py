@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.scoring.templates import pool
 from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first
@@ -209,10 +210,10 @@ def stated(
         pooling that a new gallery gets.
 
     Raises:
-        ValueError: The pooling or the similarity is unknown.
+        LikenessError: The pooling or the similarity is unknown.
     """
     if pooling not in ("mean", "norm_weighted"):
-        raise ValueError(f"gallery: pooling {pooling!r} must be mean or norm_weighted")
+        raise LikenessError(f"gallery: pooling {pooling!r} must be mean or norm_weighted")
     usual = similarity or (meta or {}).get("similarity", "cosine")
     angular_bias(usual)
     agreed = {key: value for key, value in (meta or {}).items() if key != "similarity"}
@@ -232,7 +233,7 @@ def refuse_other(meta: Mapping[str, str], dim: int, embeddings: Embeddings, k: i
         k: How many matches are asked for.
 
     Raises:
-        ValueError: They are of another model, other settings (crops, flip, detector) or another
+        LikenessError: They are of another model, other settings (crops, flip, detector) or another
             size, or k is below 1; or their numbers are so large that no gallery could be read again
             that holds them.
     """
@@ -241,7 +242,7 @@ def refuse_other(meta: Mapping[str, str], dim: int, embeddings: Embeddings, k: i
         origin = (
             "do not say which model made them" if theirs is None else f"are of model {theirs[:16]}"
         )
-        raise ValueError(
+        raise LikenessError(
             f"these embeddings {origin}, but the gallery is of "
             f"{'no known model' if mine is None else f'model {mine[:16]}'}; use one model for both"
         )
@@ -251,37 +252,37 @@ def refuse_other(meta: Mapping[str, str], dim: int, embeddings: Embeddings, k: i
     ]
     wrong = contradictions(*settings)
     if wrong:
-        raise ValueError(
+        raise LikenessError(
             f"the gallery was made with {'; '.join(wrong)}, as these embeddings were; make both "
             "with the same settings"
         )
     if dim and embeddings.matrix.shape[1] != dim:
-        raise ValueError(
+        raise LikenessError(
             f"these embeddings have {embeddings.matrix.shape[1]} dimensions, but the gallery has "
             f"{dim}; use one model for both"
         )
     huge = np.abs(embeddings.matrix).max(axis=1) > MAX_NUMBER
     if huge.any():
-        raise ValueError(
+        raise LikenessError(
             f"{np.count_nonzero(huge)} embeddings hold numbers beyond {MAX_NUMBER:g} "
             f"({name_first(embeddings.ids[i] for i in np.flatnonzero(huge))}), which are not "
             "compared; the network or these items are damaged: leave them out"
         )
     if k < 1:
-        raise ValueError(f"k = {k}: at least one match must be asked for")
+        raise LikenessError(f"k = {k}: at least one match must be asked for")
 
 
 def refuse_names(subjects: Sequence[str], rows: int) -> None:
     """Raises ValueError unless there is one usable name for each row."""
     if len(subjects) != rows:
-        raise ValueError(f"{len(subjects)} subjects for {rows} embeddings; each needs one")
+        raise LikenessError(f"{len(subjects)} subjects for {rows} embeddings; each needs one")
     bad = [
         name
         for name in dict.fromkeys(subjects)
         if not 0 < len(name) <= MAX_SUBJECT or not name.isprintable() or name != name.strip()
     ]
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{len(bad)} subjects have unusable names ({name_first(name[:40] for name in bad)}); "
             f"a name has 1 to {MAX_SUBJECT} printable characters, and no blanks at its ends"
         )
@@ -305,7 +306,7 @@ def refuse_unknown(subjects: Mapping[str, Any] | Sequence[str], known: Collectio
 def refuse_similarity(similarity: str, store: str) -> None:
     """Raises ValueError for a similarity whose order is not that of an inner product."""
     if similarity.partition(":")[0] not in PRODUCTS:
-        raise ValueError(
+        raise LikenessError(
             f"similarity {similarity!r}: {store} searches by {', '.join(PRODUCTS)}; use a folder, "
             "which is an ExactGallery, for the others"
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import Floats32, name_first, nfc
 
 FILE = "gallery.sqlite"
@@ -87,10 +88,10 @@ def refuse_no_gallery(
         of: What a gallery there would be, in brackets.
 
     Raises:
-        ValueError: There is no gallery, and no meta.
+        LikenessError: There is no gallery, and no meta.
     """
     if meta is None and not is_there:
-        raise ValueError(
+        raise LikenessError(
             f"{where} contains no gallery{of and f' ({of})'}; give the meta of the embeddings to "
             "make one"
         )
@@ -107,10 +108,10 @@ def refuse_contradictions(
         expected: What it should say; None for whatever it says.
 
     Raises:
-        ValueError: They differ, as `contradictions` lists.
+        LikenessError: They differ, as `contradictions` lists.
     """
     if wrong := contradictions(meta, expected):
-        raise ValueError(
+        raise LikenessError(
             f"{name} was made with {'; '.join(wrong)}; embeddings of two models do not compare: "
             "enrol anew in another folder"
         )
@@ -129,7 +130,7 @@ def refuse_foreign(path: Path) -> None:
     journal = path.with_name(f"{path.name}-journal")
     for file_path in (path, journal, path.with_name(f"{path.name}-wal")):
         if file_path.is_symlink() or (file_path.exists() and not file_path.is_file()):
-            raise ValueError(
+            raise LikenessError(
                 f"{file_path} is a link or a folder, which no gallery has; remove it or choose "
                 "another folder"
             )
@@ -137,7 +138,7 @@ def refuse_foreign(path: Path) -> None:
         with journal.open("rb") as file:
             file.seek(max(0, journal.stat().st_size - 8))
             if file.read(8) == _JOURNAL_OF_SEVERAL:
-                raise ValueError(
+                raise LikenessError(
                     f"{journal} would remove other files, which no gallery asks for; it is "
                     "hostile: remove it"
                 )
@@ -145,7 +146,7 @@ def refuse_foreign(path: Path) -> None:
         with path.open("rb") as file:
             head = file.read(20)
         if head[:16] == b"SQLite format 3\0" and head[18:] != b"\1\1":
-            raise ValueError(
+            raise LikenessError(
                 f"{path} is a database with a write-ahead log, but not a gallery of Likeness; "
                 "choose another folder"
             )
@@ -161,8 +162,8 @@ class Enrolments:
         defaults: Entries that a new file gets beside `meta`.
 
     Raises:
-        ValueError: The file is not a gallery of Likeness, damaged, or used by another process; or
-            `meta` contradicts what it says.
+        LikenessError: The file is not a gallery of Likeness, damaged, or used by another process;
+            or `meta` contradicts what it says.
         OSError: The folder or the disk refuses it.
     """
 
@@ -217,7 +218,7 @@ class Enrolments:
         known = {str(key): str(value) for key, value in rows}
         dim = known.pop("dim", "0")
         if not dim.isdecimal() or not int(dim) <= _MAX_DIM:
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name}: its embeddings have {dim[:20]!r} dimensions; at most {_MAX_DIM} are "
                 "read; it is damaged"
             )
@@ -240,7 +241,7 @@ class Enrolments:
     def _check(self, tables: Sequence[tuple[object, object]]) -> None:
         """Raises ValueError unless the file is a whole gallery. tables: names and statements."""
         if self._db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name} is a database, but not a gallery of Likeness; choose another folder"
             )
         if dict(tables) != _SCHEMA or len(tables) != len(_SCHEMA):
@@ -251,13 +252,13 @@ class Enrolments:
                 for name, text in tables
                 if str(name) not in _SCHEMA or _SCHEMA[str(name)] != text
             ] or sorted(_SCHEMA.keys() - dict(tables).keys())
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name}: its tables are not those of a gallery ({name_first(other)}); it is "
                 "damaged or hostile: restore a copy"
             )
         wrong = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if wrong != "ok":
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name}: not a gallery that can be read ({str(wrong)[:200]}); restore a "
                 "copy or choose another folder"
             )
@@ -349,7 +350,7 @@ class Enrolments:
             not isinstance(name, str) or not 0 < len(name) <= MAX_SUBJECT for name in names
         )
         if wrong or unnamed:
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name}: {len(wrong)} enrolments are not of {self.dim} numbers "
                 f"({name_first(wrong)}), {unnamed} lack a name; it is damaged"
             )
@@ -359,7 +360,7 @@ class Enrolments:
             .astype(np.float32)
         )
         if not np.isfinite(rows).all() or np.abs(rows).max(initial=0) > MAX_NUMBER:
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name}: enrolments hold NaN, infinity or numbers beyond {MAX_NUMBER:g}; it "
                 "is damaged"
             )
@@ -384,12 +385,12 @@ class Enrolments:
             yield
         except sqlite3.OperationalError as error:
             if "decode to UTF-8" in str(error):
-                raise ValueError(
+                raise LikenessError(
                     f"{self.name}: its texts are not UTF-8; it is damaged: restore a copy or "
                     "choose another folder"
                 ) from None
             if "locked" in str(error):
-                raise ValueError(
+                raise LikenessError(
                     f"{self.name} is used by another process; a gallery belongs to one at a time: "
                     "stop it, or choose another folder"
                 ) from None
@@ -402,9 +403,9 @@ class Enrolments:
         except sqlite3.Error as error:
             raise self._unreadable(error) from None
 
-    def _unreadable(self, error: sqlite3.Error) -> ValueError:
+    def _unreadable(self, error: sqlite3.Error) -> LikenessError:
         """What is said of a file that SQLite cannot read."""
-        return ValueError(
+        return LikenessError(
             f"{self.name}: not a gallery that can be read ({error}); restore a copy or choose "
             "another folder"
         )

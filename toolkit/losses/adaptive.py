@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.losses.classes import cross_entropy, target_column, with_target
 from toolkit.losses.common import checked, in_full, known_settings, proxies
 from toolkit.losses.margin import Wrap, angle, cos_plus_margin, margin_softmax
@@ -25,7 +26,7 @@ class CircleSoftmax(nn.Module):
         scale: 256 for faces, 80 for retrieval.
 
     Raises:
-        ValueError: scale is not positive.
+        LikenessError: scale is not positive.
     """
 
     spreads_classes = True
@@ -33,7 +34,7 @@ class CircleSoftmax(nn.Module):
     def __init__(self, dim: int, num_classes: int, *, margin: float = 0.25, scale: float = 256.0):
         super().__init__()
         if scale <= 0:
-            raise ValueError(f"CircleSoftmax: scale={scale} must be positive")
+            raise LikenessError(f"CircleSoftmax: scale={scale} must be positive")
         self.dim, self.num_classes, self.margin, self.scale = dim, num_classes, margin, scale
         self.proxies = proxies(num_classes, dim)
 
@@ -66,7 +67,7 @@ class CurricularFace(nn.Module):
         debias: False takes t = ema, as the paper does.
 
     Raises:
-        ValueError: A setting is outside its range.
+        LikenessError: A setting is outside its range.
     """
 
     spreads_classes = True
@@ -86,7 +87,7 @@ class CurricularFace(nn.Module):
     ):
         super().__init__()
         if not 0 <= margin < math.pi or scale <= 0 or not 0 <= momentum < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"CurricularFace: margin={margin} must be radians in [0, pi), scale={scale} "
                 f"positive and momentum={momentum} in [0, 1)"
             )
@@ -146,7 +147,7 @@ class MagFace(nn.Module):
         wrap: What happens beyond pi: see cos_plus_margin. "easy" is the release's default.
 
     Raises:
-        ValueError: A setting is outside its range.
+        LikenessError: A setting is outside its range.
     """
 
     spreads_classes = True
@@ -167,7 +168,7 @@ class MagFace(nn.Module):
     ):
         super().__init__()
         if not (0 < low < high and 0 <= margin_low <= margin_high < math.pi and scale > 0):
-            raise ValueError(
+            raise LikenessError(
                 f"MagFace: 0 < low={low} < high={high}, 0 <= margin_low={margin_low} <= "
                 f"margin_high={margin_high} < pi and scale={scale} > 0 must hold"
             )
@@ -221,7 +222,7 @@ class AdaFace(nn.Module):
             is the default of the release's class.
 
     Raises:
-        ValueError: A setting is outside its range.
+        LikenessError: A setting is outside its range.
     """
 
     spreads_classes = True
@@ -241,7 +242,7 @@ class AdaFace(nn.Module):
     ):
         super().__init__()
         if not 0 <= margin < math.pi or scale <= 0 or not 0 <= momentum < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"AdaFace: margin={margin} must be radians in [0, pi), scale={scale} positive and "
                 f"momentum={momentum} in [0, 1)"
             )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from eval.errors import LikenessError
 from toolkit.losses.classes import class_rows
 from toolkit.losses.common import checked, in_full, known_settings, proxies
 from toolkit.losses.margin import Wrap, angular_margin_softmax
@@ -31,7 +32,7 @@ class BroadFace(nn.Module):
         wrap: What happens beyond pi: see cos_plus_margin.
 
     Raises:
-        ValueError: A setting is outside its range.
+        LikenessError: A setting is outside its range.
     """
 
     spreads_classes = True
@@ -54,7 +55,7 @@ class BroadFace(nn.Module):
     ):
         super().__init__()
         if not 0 <= margin < math.pi or scale <= 0 or queue_size < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"BroadFace: margin={margin} must be radians in [0, pi), scale={scale} and "
                 f"queue_size={queue_size} positive"
             )

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.losses.contract import KeyBank
 from toolkit.vmf.precision import full, unit
 
@@ -67,13 +68,13 @@ def known_settings(init: Init) -> Init:
     Without it, a misspelt method would silently become the one that the last `else` runs.
 
     Raises:
-        ValueError: By the decorated __init__, for settings that `unknown_settings` names.
+        LikenessError: By the decorated __init__, for settings that `unknown_settings` names.
     """
 
     @wraps(init)
     def run(self: nn.Module, *args: Any, **kwargs: Any) -> None:
         if unknown := unknown_settings(init, kwargs):
-            raise ValueError(f"{type(self).__name__}: {'; '.join(unknown)}")
+            raise LikenessError(f"{type(self).__name__}: {'; '.join(unknown)}")
         init(self, *args, **kwargs)
 
     return cast(Init, run)
@@ -83,10 +84,10 @@ def refuse_angular_bias(owner: str, b_theta: float) -> None:
     """Refuse a b_theta that is no cosine, which eval.similarity would only refuse after training.
 
     Raises:
-        ValueError: b_theta is not in [-1, 1]; the message begins with `owner`, the loss's name.
+        LikenessError: b_theta is not in [-1, 1]; the message begins with `owner`, the loss's name.
     """
     if not -1 <= b_theta <= 1:
-        raise ValueError(
+        raise LikenessError(
             f"{owner}: b_theta={b_theta} is the cosine of an angle and must lie in [-1, 1]; the "
             "SimPLE paper uses 0.3"
         )
@@ -172,7 +173,7 @@ def checked(forward: Forward) -> Forward:
     such rows: a loss that mines pairs would otherwise leave them out and hide them.
 
     Raises:
-        ValueError: By the decorated method: z is not (B, dim), y not (B,) int64, or a label is
+        LikenessError: By the decorated method: z is not (B, dim), y not (B,) int64, or a label is
             outside 0..num_classes - 1.
         TypeError: By the decorated method: z is not floating point.
     """
@@ -194,19 +195,19 @@ def _check_batch(loss: nn.Module, z: Tensor, y: Tensor) -> None:
     name = type(loss).__name__
     dim, classes = getattr(loss, "dim", None), getattr(loss, "num_classes", None)
     if z.ndim != 2 or (dim is not None and z.shape[1] != dim):
-        raise ValueError(
+        raise LikenessError(
             f"{name}: embeddings must be (B, {dim or 'D'}), but their shape is {tuple(z.shape)}"
         )
     if not z.is_floating_point():
         raise TypeError(f"{name}: embeddings must be floating point, but are {z.dtype}")
     if y.shape != z.shape[:1] or y.dtype != torch.int64:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: labels must be ({z.shape[0]},) int64, but are {tuple(y.shape)} {y.dtype}"
         )
     if classes is not None and not torch.compiler.is_compiling() and y.numel():
         outside = (y < 0) | (y >= classes)
         if bool(outside.any()):
-            raise ValueError(
+            raise LikenessError(
                 f"{name}: {int(outside.sum())} of {y.numel()} labels are outside "
                 f"0..{classes - 1} (first: {int(y[outside][0])}); num_classes must cover every "
                 "label"
@@ -247,12 +248,12 @@ def against(
         row's own key, so that (i, own[i]) is a self-pair.
 
     Raises:
-        ValueError: z_key does not have z's shape.
+        LikenessError: z_key does not have z's shape.
     """
     if z_key is None:
         return z, y, torch.arange(len(y), device=y.device)
     if z_key.shape != z.shape:
-        raise ValueError(
+        raise LikenessError(
             f"z_key must hold one key per embedding, {tuple(z.shape)}, but its shape is "
             f"{tuple(z_key.shape)}"
         )

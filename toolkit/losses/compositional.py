@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
+from eval.errors import LikenessError
 from toolkit.losses.common import against, checked, known_settings
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.pairing import Pairs
@@ -41,7 +42,7 @@ class DCML(nn.Module):
         margin, beta, learn_beta, mining: Those of MarginLoss.
 
     Raises:
-        ValueError: A setting is outside its range.
+        LikenessError: A setting is outside its range.
 
     Example:
         >>> loss = DCML(8, num_parts=2, num_composites=3)
@@ -65,7 +66,7 @@ class DCML(nn.Module):
     ):
         super().__init__()
         if not 1 <= num_parts <= dim or num_composites < 1 or reinforce < 0:
-            raise ValueError(
+            raise LikenessError(
                 f"DCML: num_parts={num_parts} must be in 1..{dim} (dim), "
                 f"num_composites={num_composites} positive and reinforce={reinforce} at least 0"
             )

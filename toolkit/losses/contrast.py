@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.losses.common import checked, known_settings
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.margin import sine
@@ -43,7 +44,7 @@ class TupletMargin(nn.Module):
         scale: Factor of the cosine, positive.
 
     Raises:
-        ValueError: A setting is outside its range.
+        LikenessError: A setting is outside its range.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class TupletMargin(nn.Module):
     ):
         super().__init__()
         if not 0 <= margin < math.pi or scale <= 0:
-            raise ValueError(
+            raise LikenessError(
                 f"TupletMargin: margin={margin} must be radians in [0, pi) and scale={scale} "
                 "positive"
             )
@@ -173,13 +174,13 @@ class NTXent(nn.Module):
         temperature: t, positive (SimCLR: .1 to .5).
 
     Raises:
-        ValueError: temperature is not positive.
+        LikenessError: temperature is not positive.
     """
 
     def __init__(self, dim: int, num_classes: int = 0, *, temperature: float = 0.07):
         super().__init__()
         if temperature <= 0:
-            raise ValueError(f"NTXent: temperature={temperature} must be positive")
+            raise LikenessError(f"NTXent: temperature={temperature} must be positive")
         self.dim, self.temperature = dim, temperature
         self.bank: KeyBank | None = None
 
@@ -210,7 +211,7 @@ class SupCon(nn.Module):
             0 in it ("zero", the released code).
 
     Raises:
-        ValueError: temperature is not positive.
+        LikenessError: temperature is not positive.
 
     Example:
         >>> loss = SupCon(8, temperature=0.07)
@@ -229,7 +230,7 @@ class SupCon(nn.Module):
     ):
         super().__init__()
         if temperature <= 0:
-            raise ValueError(f"SupCon: temperature={temperature} must be positive")
+            raise LikenessError(f"SupCon: temperature={temperature} must be positive")
         self.dim = dim
         self.temperature, self.without_positives = temperature, without_positives
         self.bank: KeyBank | None = None

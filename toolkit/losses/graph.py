@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from eval.errors import LikenessError
 from toolkit.losses.classes import (
     class_logsumexp,
     cross_entropy,
@@ -48,7 +49,7 @@ class ProxyGML(nn.Module):
         scale: Factor of S_j, positive. It is 1 in the release, where S_j comes up to N.
 
     Raises:
-        ValueError: A setting is outside its range.
+        LikenessError: A setting is outside its range.
 
     Example:
         >>> loss = ProxyGML(8, 10, num_proxies=3)
@@ -73,7 +74,7 @@ class ProxyGML(nn.Module):
             or not 0 <= weight < math.inf
             or not 0 < scale < math.inf
         ):
-            raise ValueError(
+            raise LikenessError(
                 f"ProxyGML: num_proxies={num_proxies} and scale={scale} must be positive, "
                 f"ratio={ratio} in (0, 1] and weight={weight} at least 0, and all finite"
             )
@@ -151,7 +152,7 @@ class GroupLoss(nn.Module):
         bias: Learn b.
 
     Raises:
-        ValueError: A setting is outside its range.
+        LikenessError: A setting is outside its range.
 
     Example:
         >>> loss = GroupLoss(8, 10, temperature=10.0, num_anchors=1)
@@ -183,7 +184,7 @@ class GroupLoss(nn.Module):
             or num_anchors < 0
             or not 0 <= classify < math.inf
         ):
-            raise ValueError(
+            raise LikenessError(
                 f"GroupLoss: temperature={temperature} must be positive, num_steps={num_steps}, "
                 f"num_anchors={num_anchors} and classify={classify} at least 0, and all finite"
             )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from eval.errors import LikenessError
 from toolkit.losses.classes import cross_entropy
 from toolkit.losses.common import checked, in_full, proxies, uniform
 from toolkit.losses.contract import Rates, proxy_group
@@ -75,7 +76,7 @@ class Hyperbolic(nn.Module):
             floor of x + sqrt(1 + x^2) in asinh.
 
     Raises:
-        ValueError: c is not positive.
+        LikenessError: c is not positive.
     """
 
     spreads_classes = True
@@ -91,7 +92,7 @@ class Hyperbolic(nn.Module):
     ):
         super().__init__()
         if c <= 0:
-            raise ValueError(f"Hyperbolic: c={c} must be positive; for curvature 0 take Softmax")
+            raise LikenessError(f"Hyperbolic: c={c} must be positive; for curvature 0 take Softmax")
         self.dim, self.num_classes = dim, num_classes
         self.c, self.riemannian, self.epsilon = c, riemannian, epsilon
         self.proxies = proxies(num_classes, dim, uniform(dim**-0.5))  # kaiming_uniform(sqrt 5)

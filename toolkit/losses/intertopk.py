@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.losses.classes import hardest_classes, target_column
 from toolkit.losses.common import checked, in_full, known_settings, proxies
 from toolkit.losses.contract import Rates, proxy_group
@@ -46,8 +47,8 @@ class InterTopK(nn.Module):
             WeSpeaker's rises in the same way, but has no penalty below a margin of .001.
 
     Raises:
-        ValueError: margin or penalty is not in [0, pi), scale or num_subcentres are not positive,
-            or hardest is negative.
+        LikenessError: margin or penalty is not in [0, pi), scale or num_subcentres are not
+            positive, or hardest is negative.
 
     Example:
         >>> loss = InterTopK(8, 10, hardest=2)
@@ -74,11 +75,11 @@ class InterTopK(nn.Module):
     ):
         super().__init__()
         if not 0 <= margin < math.pi or not 0 <= penalty < math.pi:
-            raise ValueError(
+            raise LikenessError(
                 f"InterTopK: margin={margin} and penalty={penalty} must be radians in [0, pi)"
             )
         if scale <= 0 or num_subcentres < 1 or hardest < 0:
-            raise ValueError(
+            raise LikenessError(
                 f"InterTopK: scale={scale} and num_subcentres={num_subcentres} must be positive, "
                 f"and hardest={hardest} must not be negative"
             )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from eval.errors import LikenessError
 from toolkit.losses.classes import add_to_target, class_rows, cross_entropy, target_column
 from toolkit.losses.common import (
     checked,
@@ -126,7 +127,7 @@ class MovingMargin:
         ramp: "linear", or "exponential": 1 - .001 ** progress (WeSpeaker's MarginScheduler).
 
     Raises:
-        ValueError: Not 0 <= START <= STOP.
+        LikenessError: Not 0 <= START <= STOP.
     """
 
     def __init__(self, owner: str, margin: float, warmup_steps: int | tuple[int, int], ramp: Ramp):
@@ -135,7 +136,7 @@ class MovingMargin:
             (warmup_steps, warmup_steps) if isinstance(warmup_steps, int) else warmup_steps
         )
         if not 0 <= self.start <= self.stop:
-            raise ValueError(
+            raise LikenessError(
                 f"{owner}: warmup_steps={warmup_steps} must be a number of steps or (START, STOP) "
                 "with 0 <= START <= STOP"
             )
@@ -188,7 +189,7 @@ class ArcFace(nn.Module):
             distribution.
 
     Raises:
-        ValueError: margin is not in [0, pi), or scale is not positive.
+        LikenessError: margin is not in [0, pi), or scale is not positive.
 
     Example:
         >>> loss = ArcFace(8, 10, margin=0.2, scale=30.0)
@@ -216,7 +217,7 @@ class ArcFace(nn.Module):
     ):
         super().__init__()
         if not 0 <= margin < math.pi or scale <= 0:
-            raise ValueError(
+            raise LikenessError(
                 f"ArcFace: margin={margin} must be radians in [0, pi) and scale={scale} positive"
             )
         self.dim, self.num_classes = dim, num_classes
@@ -267,7 +268,7 @@ class CosFace(nn.Module):
         warmup_steps, ramp: How the margin rises: see MovingMargin.
 
     Raises:
-        ValueError: scale is not positive, or b_theta is no cosine.
+        LikenessError: scale is not positive, or b_theta is no cosine.
     """
 
     spreads_classes = True
@@ -287,7 +288,7 @@ class CosFace(nn.Module):
     ):
         super().__init__()
         if scale <= 0:
-            raise ValueError(f"CosFace: scale={scale} must be positive")
+            raise LikenessError(f"CosFace: scale={scale} must be positive")
         refuse_angular_bias("CosFace", b_theta)
         self.moving = MovingMargin("CosFace", margin, warmup_steps, ramp)
         self.dim, self.num_classes = dim, num_classes
@@ -362,7 +363,7 @@ class SubCenterArcFace(nn.Module):
         margin, scale, wrap, grad: As in ArcFace.
 
     Raises:
-        ValueError: margin is not in [0, pi), or scale or num_subcentres are not positive.
+        LikenessError: margin is not in [0, pi), or scale or num_subcentres are not positive.
     """
 
     spreads_classes = True
@@ -381,7 +382,7 @@ class SubCenterArcFace(nn.Module):
     ):
         super().__init__()
         if not 0 <= margin < math.pi or scale <= 0 or num_subcentres < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"SubCenterArcFace: margin={margin} must be radians in [0, pi), scale={scale} and "
                 f"num_subcentres={num_subcentres} positive"
             )

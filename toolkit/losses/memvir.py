@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.losses.classes import cross_entropy
 from toolkit.losses.common import checked, in_full, known_settings, proxies
 from toolkit.losses.proxy import anchor_proxies
@@ -52,8 +53,8 @@ class MemVir(nn.Module):
         batch_size: The most rows of a batch that the memory can hold.
 
     Raises:
-        ValueError: A setting is outside its range, or, by `forward` in training mode, the batch has
-            more than batch_size rows.
+        LikenessError: A setting is outside its range, or, by `forward` in training mode, the batch
+            has more than batch_size rows.
 
     Example:
         >>> loss = MemVir(8, 10, num_steps=2, step_gap=0)
@@ -85,7 +86,7 @@ class MemVir(nn.Module):
         super().__init__()
         whole = num_steps >= 1 and batch_size >= 1 and step_gap >= 0 and warmup_steps >= 0
         if not (whole and 0 < scale < math.inf):
-            raise ValueError(
+            raise LikenessError(
                 f"MemVir: scale={scale}, num_steps={num_steps} and batch_size={batch_size} must be "
                 f"positive and finite, and step_gap={step_gap} and warmup_steps={warmup_steps} at "
                 "least 0"
@@ -144,7 +145,7 @@ class MemVir(nn.Module):
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         remembers = self.training and self.step >= self.warmup_steps
         if remembers and len(y) > self.past.shape[1]:
-            raise ValueError(
+            raise LikenessError(
                 f"MemVir: the batch has {len(y)} rows, but the memory was made for batch_size="
                 f"{self.past.shape[1]}; set it to the size of your batches"
             )

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.losses.common import against, checked, known_settings
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.pairing import (
@@ -45,7 +46,7 @@ class PairBCE(nn.Module):
         learn_scale: Learn the scale.
 
     Raises:
-        ValueError: scale is not positive and finite.
+        LikenessError: scale is not positive and finite.
     """
 
     @known_settings
@@ -62,7 +63,7 @@ class PairBCE(nn.Module):
     ):
         super().__init__()
         if not 0 < scale < math.inf:
-            raise ValueError(f"PairBCE: scale={scale} must be positive and finite")
+            raise LikenessError(f"PairBCE: scale={scale} must be positive and finite")
         self.dim, self.product = dim, product
         self.bank: KeyBank | None = None
         self.scale: nn.Parameter | float = (

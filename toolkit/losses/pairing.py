@@ -62,7 +62,7 @@ def pair_up(
         normalise: Divide anchors and keys by their norms.
 
     Raises:
-        ValueError: A label is negative.
+        LikenessError: A label is negative.
     """
     refuse_negative(y)
     keys, key_labels, own = against(bank, z, y, z_key)

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.losses.classes import cross_entropy, is_spread
 from toolkit.losses.common import checked, in_full, known_settings
 from toolkit.losses.contract import (
@@ -67,7 +68,7 @@ class ProbabilisticNCA(nn.Module):
         kappa_lr_scale, temperature_lr_scale: Rates relative to the base rate.
 
     Raises:
-        ValueError: A setting is outside its range.
+        LikenessError: A setting is outside its range.
     """
 
     spreads_classes = True
@@ -93,7 +94,7 @@ class ProbabilisticNCA(nn.Module):
     ):
         super().__init__()
         if temperature <= 0 or concentration < 0.1 or num_samples < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"ProbabilisticNCA: temperature={temperature} must be positive, concentration="
                 f"{concentration} at least .1 and num_samples={num_samples} at least 1"
             )
@@ -246,7 +247,7 @@ class Joint(nn.Module):
         share: Where both have (C, D) proxies, both use the first's. False: each its own.
 
     Raises:
-        ValueError: A part is refused, or the proxies to share have other shapes.
+        LikenessError: A part is refused, or the proxies to share have other shapes.
     """
 
     spreads_classes = True
@@ -266,19 +267,19 @@ class Joint(nn.Module):
         self.first, self.second = first(dim, num_classes), second(dim, num_classes)
         for part in (self.first, self.second):
             if isinstance(part, Estimated):
-                raise ValueError(
+                raise LikenessError(
                     f"Joint: {type(part).__name__} estimates a constant of the training set, which "
                     "a part cannot; train it alone"
                 )
             if (features := features_of(part)) != "raw":
-                raise ValueError(
+                raise LikenessError(
                     f"Joint: {type(part).__name__} has features={features!r}, but its parts share "
                     "the raw embeddings; pass features='raw'"
                 )
         if share and isinstance(self.first, Classifier) and isinstance(self.second, Classifier):
             ours, theirs = (cast(Tensor, part.proxies) for part in (self.first, self.second))
             if ours.shape != theirs.shape:
-                raise ValueError(
+                raise LikenessError(
                     f"Joint: proxies of shapes {tuple(ours.shape)} and {tuple(theirs.shape)} "
                     "cannot be shared; pass share=False"
                 )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
+from eval.errors import LikenessError
 from toolkit.losses.classes import (
     add_to_target,
     class_gather,
@@ -94,7 +95,7 @@ class ProxyNCA(nn.Module):
         scale: Norm of embeddings and proxies.
 
     Raises:
-        ValueError: There are fewer than two classes.
+        LikenessError: There are fewer than two classes.
     """
 
     spreads_classes = True
@@ -102,7 +103,7 @@ class ProxyNCA(nn.Module):
     def __init__(self, dim: int, num_classes: int, *, scale: float = 3.0):
         super().__init__()
         if num_classes < 2:
-            raise ValueError(
+            raise LikenessError(
                 f"ProxyNCA: num_classes={num_classes}, but there must be at least 2: the own proxy "
                 "is not in the denominator"
             )
@@ -130,7 +131,7 @@ class ProxyNCAPlusPlus(nn.Module):
         temperature: Positive.
 
     Raises:
-        ValueError: temperature is not positive.
+        LikenessError: temperature is not positive.
     """
 
     spreads_classes = True
@@ -138,7 +139,7 @@ class ProxyNCAPlusPlus(nn.Module):
     def __init__(self, dim: int, num_classes: int, *, temperature: float = 1 / 9):
         super().__init__()
         if temperature <= 0:
-            raise ValueError(f"ProxyNCAPlusPlus: temperature={temperature} must be positive")
+            raise LikenessError(f"ProxyNCAPlusPlus: temperature={temperature} must be positive")
         self.dim, self.num_classes, self.temperature = dim, num_classes, temperature
         self.proxies = proxies(num_classes, dim, normal(1 / 8))
 
@@ -186,7 +187,7 @@ class ProxyAnchor(nn.Module):
             of a norm near 1e-6.
 
     Raises:
-        ValueError: scale is not positive.
+        LikenessError: scale is not positive.
     """
 
     spreads_classes = True
@@ -202,7 +203,7 @@ class ProxyAnchor(nn.Module):
     ):
         super().__init__()
         if scale <= 0:
-            raise ValueError(f"ProxyAnchor: scale={scale} must be positive")
+            raise LikenessError(f"ProxyAnchor: scale={scale} must be positive")
         self.dim, self.num_classes = dim, num_classes
         self.margin, self.scale, self.epsilon = margin, scale, epsilon
         self.proxies = proxies(num_classes, dim, normal(math.sqrt(2) / math.sqrt(num_classes)))
@@ -239,7 +240,7 @@ class SoftTriple(nn.Module):
         tau: Weight of R.
 
     Raises:
-        ValueError: num_centres, scale or gamma are not positive.
+        LikenessError: num_centres, scale or gamma are not positive.
     """
 
     spreads_classes = True
@@ -257,7 +258,7 @@ class SoftTriple(nn.Module):
     ):
         super().__init__()
         if num_centres < 1 or scale <= 0 or gamma <= 0:
-            raise ValueError(
+            raise LikenessError(
                 f"SoftTriple: num_centres={num_centres}, scale={scale} and gamma={gamma} must be "
                 "positive"
             )
@@ -320,7 +321,7 @@ class HUG(nn.Module):
         beta: Weight of the distances.
 
     Raises:
-        ValueError: s is not positive.
+        LikenessError: s is not positive.
     """
 
     spreads_classes = True
@@ -330,7 +331,7 @@ class HUG(nn.Module):
     ):
         super().__init__()
         if s <= 0:
-            raise ValueError(f"HUG: s={s} must be positive")
+            raise LikenessError(f"HUG: s={s} must be positive")
         self.dim, self.num_classes, self.s, self.alpha, self.beta = dim, num_classes, s, alpha, beta
         self.proxies = proxies(num_classes, dim)
 

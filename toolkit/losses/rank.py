@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.losses.common import checked, known_settings
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, mean, over, pair_up
@@ -29,13 +30,13 @@ class FastAP(nn.Module):
         num_bins: 1 or more.
 
     Raises:
-        ValueError: num_bins is below 1.
+        LikenessError: num_bins is below 1.
     """
 
     def __init__(self, dim: int, num_classes: int = 0, *, num_bins: int = 10):
         super().__init__()
         if num_bins < 1:
-            raise ValueError(f"FastAP: num_bins={num_bins} must be 1 or more")
+            raise LikenessError(f"FastAP: num_bins={num_bins} must be 1 or more")
         self.dim, self.num_bins = dim, num_bins
         self.bank: KeyBank | None = None
 
@@ -132,7 +133,7 @@ class SmoothAP(nn.Module):
             asks for equal class sizes).
 
     Raises:
-        ValueError: temperature is not positive.
+        LikenessError: temperature is not positive.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class SmoothAP(nn.Module):
     ):
         super().__init__()
         if temperature <= 0:
-            raise ValueError(f"SmoothAP: temperature={temperature} must be positive")
+            raise LikenessError(f"SmoothAP: temperature={temperature} must be positive")
         self.dim = dim
         self.temperature, self.include_query = temperature, include_query
         self.bank: KeyBank | None = None
@@ -191,7 +192,7 @@ class RankedList(nn.Module):
             no weight, as pytorch-metric-learning does.
 
     Raises:
-        ValueError: imbalance is not in [0, 1].
+        LikenessError: imbalance is not in [0, 1].
     """
 
     @known_settings
@@ -209,7 +210,7 @@ class RankedList(nn.Module):
     ):
         super().__init__()
         if not 0 <= imbalance <= 1:
-            raise ValueError(f"RankedList: imbalance={imbalance} must be in [0, 1]")
+            raise LikenessError(f"RankedList: imbalance={imbalance} must be in [0, 1]")
         self.dim = dim
         self.alpha, self.margin, self.imbalance = alpha, margin, imbalance
         self.weights = weights

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from eval.errors import LikenessError
 from toolkit.losses.common import against, checked, known_settings, refuse_angular_bias
 from toolkit.losses.contract import KeyBank, Rates, default_groups
 from toolkit.vmf.precision import once_in_full, unit
@@ -27,11 +28,11 @@ def refuse_negative(y: Tensor) -> None:
     """Refuse labels (B,) below 0, since -1 is an empty slot of a bank.
 
     Raises:
-        ValueError: A label is negative.
+        LikenessError: A label is negative.
     """
     if not torch.compiler.is_compiling() and bool((y < 0).any()):
         wrong = y[y < 0]
-        raise ValueError(
+        raise LikenessError(
             f"labels must be 0 or more, but {len(wrong)} of {len(y)} are negative (first: "
             f"{int(wrong[0])}); -1 marks an empty slot of a bank"
         )
@@ -191,7 +192,8 @@ class SimPLE(nn.Module):
             30, b = -10 sets the threshold at a cosine of 1/3.
 
     Raises:
-        ValueError: A setting is outside its range, or learn_b_theta is set with product="cosine".
+        LikenessError: A setting is outside its range, or learn_b_theta is set with
+            product="cosine".
 
     Example:
         >>> loss = SimPLE(8, b=-2.0, alpha=0.5)
@@ -222,12 +224,12 @@ class SimPLE(nn.Module):
     ):
         super().__init__()
         if not (0 < alpha < 1 and r > 0 and scale > 0):
-            raise ValueError(
+            raise LikenessError(
                 f"SimPLE: alpha={alpha} must be in (0, 1), r={r} and scale={scale} positive"
             )
         refuse_angular_bias("SimPLE", b_theta)
         if product == "cosine" and learn_b_theta:
-            raise ValueError(
+            raise LikenessError(
                 "SimPLE: learn_b_theta=True needs product='generalised': product='cosine' has no "
                 "b_theta to learn"
             )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from eval.errors import LikenessError
 from toolkit.losses.classes import cross_entropy
 from toolkit.losses.common import (
     checked,
@@ -115,7 +116,7 @@ class Softmax(nn.Module):
             normal numbers of standard deviation dim^-1/2.
 
     Raises:
-        ValueError: b_theta is no cosine.
+        LikenessError: b_theta is no cosine.
     """
 
     spreads_classes = True
@@ -208,7 +209,7 @@ class NormFace(nn.Module):
     def __init__(self, dim: int, num_classes: int, *, scale: float = 30.0):
         super().__init__()
         if not 0 < scale < math.inf:
-            raise ValueError(f"NormFace: scale={scale} must be positive")
+            raise LikenessError(f"NormFace: scale={scale} must be positive")
         self.dim, self.num_classes, self.scale = dim, num_classes, scale
         self.proxies = proxies(num_classes, dim)
 
@@ -242,7 +243,7 @@ class NormSoft(nn.Module):
         layer_norm: False leaves LN out, for networks that have it themselves.
 
     Raises:
-        ValueError: temperature is not positive.
+        LikenessError: temperature is not positive.
 
     Example:
         >>> loss = NormSoft(8, 10)
@@ -257,7 +258,7 @@ class NormSoft(nn.Module):
     ):
         super().__init__()
         if not 0 < temperature < math.inf:
-            raise ValueError(f"NormSoft: temperature={temperature} must be positive")
+            raise LikenessError(f"NormSoft: temperature={temperature} must be positive")
         self.dim, self.num_classes = dim, num_classes
         self.temperature, self.layer_norm = temperature, layer_norm
         self.proxies = proxies(num_classes, dim, uniform(dim**-0.5))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
+from eval.errors import LikenessError
 from toolkit.losses.classes import class_rows, class_sum, cross_entropy, target_column, with_target
 from toolkit.losses.common import checked, in_full, known_settings, normal, proxies
 from toolkit.losses.margin import Grad, angle, cos_plus_margin, margin_softmax, straight_through
@@ -49,7 +50,7 @@ class LSoftmax(nn.Module):
         margin: Factor of the angle, a whole number.
 
     Raises:
-        ValueError: margin is not a whole number, 1 or more.
+        LikenessError: margin is not a whole number, 1 or more.
     """
 
     spreads_classes = True
@@ -57,7 +58,7 @@ class LSoftmax(nn.Module):
     def __init__(self, dim: int, num_classes: int, *, margin: int = 4):
         super().__init__()
         if margin < 1 or margin != int(margin):
-            raise ValueError(f"LSoftmax: margin={margin} must be a whole number, 1 or more")
+            raise LikenessError(f"LSoftmax: margin={margin} must be a whole number, 1 or more")
         self.dim, self.num_classes, self.margin = dim, num_classes, margin
         self.proxies = proxies(num_classes, dim, normal(dim**-0.5))
 
@@ -90,7 +91,7 @@ class SphereFace(nn.Module):
         grad: "exact" or "detached": see ArcFace.
 
     Raises:
-        ValueError: margin is not a whole number, 1 or more, or lam_min is negative.
+        LikenessError: margin is not a whole number, 1 or more, or lam_min is negative.
     """
 
     spreads_classes = True
@@ -109,7 +110,7 @@ class SphereFace(nn.Module):
     ):
         super().__init__()
         if margin < 1 or margin != int(margin) or lam_min < 0:
-            raise ValueError(
+            raise LikenessError(
                 f"SphereFace: margin={margin} must be a whole number, 1 or more, and "
                 f"lam_min={lam_min} not negative"
             )
@@ -156,7 +157,7 @@ class SphereFaceR(nn.Module):
             margin is a constant. "exact" differentiates the loss.
 
     Raises:
-        ValueError: margin is below 1, or scale is not positive.
+        LikenessError: margin is below 1, or scale is not positive.
     """
 
     spreads_classes = True
@@ -175,7 +176,7 @@ class SphereFaceR(nn.Module):
         super().__init__()
         self.margin = margin if margin is not None else 1.7 if version == 1 else 1.4
         if self.margin < 1 or scale <= 0:
-            raise ValueError(
+            raise LikenessError(
                 f"SphereFaceR: margin={self.margin} must be at least 1 and scale={scale} positive"
             )
         self.dim, self.num_classes = dim, num_classes
@@ -223,7 +224,7 @@ class SphereFace2(nn.Module):
         grad: "exact" or "detached": see ArcFace. OpenSphere detaches.
 
     Raises:
-        ValueError: A setting is outside its range, or there are fewer than two classes.
+        LikenessError: A setting is outside its range, or there are fewer than two classes.
     """
 
     spreads_classes = True
@@ -245,12 +246,12 @@ class SphereFace2(nn.Module):
     ):
         super().__init__()
         if not (0 < alpha < 1 and scale > 0 and t >= 1 and 0 <= margin < math.pi):
-            raise ValueError(
+            raise LikenessError(
                 f"SphereFace2: alpha={alpha} must be in (0, 1), scale={scale} positive, t={t} >= 1 "
                 f"and margin={margin} radians in [0, pi)"
             )
         if num_classes < 2:
-            raise ValueError(
+            raise LikenessError(
                 f"SphereFace2: num_classes={num_classes}, but there must be at least 2: the others "
                 "are the negatives"
             )

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.losses.angular import angular_sum
 from toolkit.losses.common import checked, known_settings
 from toolkit.losses.contract import KeyBank
@@ -246,7 +247,7 @@ class EasyPositive(nn.Module):
         temperature: Positive; .1 in the release.
 
     Raises:
-        ValueError: temperature is not positive and finite.
+        LikenessError: temperature is not positive and finite.
 
     Example:
         >>> loss = EasyPositive(8)
@@ -265,7 +266,9 @@ class EasyPositive(nn.Module):
     ):
         super().__init__()
         if not 0 < temperature < math.inf:
-            raise ValueError(f"EasyPositive: temperature={temperature} must be positive and finite")
+            raise LikenessError(
+                f"EasyPositive: temperature={temperature} must be positive and finite"
+            )
         self.dim, self.negatives, self.temperature = dim, negatives, temperature
         self.bank: KeyBank | None = None
 
@@ -301,7 +304,7 @@ class MarginLoss(nn.Module):
             paper.
 
     Raises:
-        ValueError: per_class is set without num_classes.
+        LikenessError: per_class is set without num_classes.
     """
 
     @known_settings
@@ -320,7 +323,7 @@ class MarginLoss(nn.Module):
         super().__init__()
         if per_class:
             if num_classes < 1:
-                raise ValueError(
+                raise LikenessError(
                     f"MarginLoss: per_class=True needs num_classes, but it is {num_classes}"
                 )
             self.num_classes = num_classes
@@ -400,7 +403,7 @@ class Angular(nn.Module):
         negatives: "raw" leaves n alone unnormalised, as pytorch-metric-learning's code has it.
 
     Raises:
-        ValueError: alpha is outside (0, pi/2).
+        LikenessError: alpha is outside (0, pi/2).
     """
 
     @known_settings
@@ -414,7 +417,7 @@ class Angular(nn.Module):
     ):
         super().__init__()
         if not 0 < alpha < math.pi / 2:
-            raise ValueError(f"Angular: alpha={alpha} must be radians in (0, pi/2)")
+            raise LikenessError(f"Angular: alpha={alpha} must be radians in (0, pi/2)")
         self.dim = dim
         self.square_tan, self.negatives = math.tan(alpha) ** 2, negatives
         self.bank: KeyBank | None = None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from eval import directional
+from eval.errors import LikenessError
 from toolkit.losses.classes import class_logsumexp, class_rows, is_spread
 from toolkit.losses.common import checked, in_full, known_settings, normal, proxies
 from toolkit.losses.contract import Rates
@@ -58,7 +59,7 @@ class VMF(nn.Module):
             the regulariser that the paper leaves to future work. 0 is the paper's loss.
 
     Raises:
-        ValueError: dim is below 2, or a setting is outside its range.
+        LikenessError: dim is below 2, or a setting is outside its range.
     """
 
     spreads_classes = True
@@ -84,12 +85,12 @@ class VMF(nn.Module):
     ):
         super().__init__()
         if not 0 <= bottleneck < inf or (bottleneck and family != "vmf"):
-            raise ValueError(
+            raise LikenessError(
                 f"VMF: bottleneck={bottleneck} must be finite and not negative, and 0 with "
                 f"family={family}, whose divergence is another"
             )
         if dim < 2 or not 0 < resultant < 1 or num_samples < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"VMF: dim={dim} must be 2 or more, resultant={resultant} in (0, 1) and "
                 f"num_samples={num_samples} at least 1"
             )
@@ -118,7 +119,7 @@ class VMF(nn.Module):
             alpha.
 
         Raises:
-            ValueError: The embeddings are not (N, dim), not finite, or all 0.
+            LikenessError: The embeddings are not (N, dim), not finite, or all 0.
         """
         embeddings = full(embeddings)
         size = (
@@ -132,7 +133,7 @@ class VMF(nn.Module):
             or not bool(torch.isfinite(size) & (size > 0))
         ):
             shape = tuple(embeddings.shape)
-            raise ValueError(
+            raise LikenessError(
                 f"VMF.estimate: embeddings must be (N, {self.dim}), finite and not all 0, but are "
                 f"{shape} of mean size {float(size)}"
             )
@@ -300,7 +301,7 @@ class SCF(nn.Module):
         learn: "concentration" (the paper) passes no gradient to directions and proxies; "all" does.
 
     Raises:
-        ValueError: r is not positive, or a direction has fewer than two coordinates.
+        LikenessError: r is not positive, or a direction has fewer than two coordinates.
     """
 
     spreads_classes = True
@@ -320,7 +321,7 @@ class SCF(nn.Module):
         self.r, self.concentration, self.learn = r, concentration, learn
         self.directions = dim if concentration == "norm" else dim - 1
         if r <= 0 or self.directions < 2:
-            raise ValueError(
+            raise LikenessError(
                 f"SCF: r={r} must be positive, and {self.directions} coordinates cannot hold a "
                 "direction: raise dim"
             )

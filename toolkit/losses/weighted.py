@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.losses.common import checked, known_settings
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.mining import mine_multi_similarity
@@ -47,7 +48,7 @@ class MultiSimilarity(nn.Module):
             pushed less, and one on the other side more. Published with .3 and base .7.
 
     Raises:
-        ValueError: alpha or beta are not positive, or direction is negative.
+        LikenessError: alpha or beta are not positive, or direction is negative.
     """
 
     def __init__(
@@ -63,9 +64,9 @@ class MultiSimilarity(nn.Module):
     ):
         super().__init__()
         if alpha <= 0 or beta <= 0:
-            raise ValueError(f"MultiSimilarity: alpha={alpha} and beta={beta} must be positive")
+            raise LikenessError(f"MultiSimilarity: alpha={alpha} and beta={beta} must be positive")
         if not 0 <= direction < math.inf:
-            raise ValueError(f"MultiSimilarity: direction={direction} must be 0 or more")
+            raise LikenessError(f"MultiSimilarity: direction={direction} must be 0 or more")
         self.dim = dim
         self.alpha, self.beta, self.base = alpha, beta, base
         self.epsilon, self.direction = epsilon, direction
@@ -126,7 +127,7 @@ class CirclePair(nn.Module):
             of all pairs of the batch (released code).
 
     Raises:
-        ValueError: scale is not positive.
+        LikenessError: scale is not positive.
     """
 
     @known_settings
@@ -141,7 +142,7 @@ class CirclePair(nn.Module):
     ):
         super().__init__()
         if scale <= 0:
-            raise ValueError(f"CirclePair: scale={scale} must be positive")
+            raise LikenessError(f"CirclePair: scale={scale} must be positive")
         self.dim, self.margin, self.scale, self.over = dim, margin, scale, over
         self.bank: KeyBank | None = None
 

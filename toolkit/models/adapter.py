@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 
 ADAPTER = "adapter."
@@ -45,8 +46,8 @@ def add(
         The names of the layers.
 
     Raises:
-        ValueError: No layer has such a name, a layer is neither linear nor a plain convolution, or
-            the rank is above that of every weight.
+        LikenessError: No layer has such a name, a layer is neither linear nor a plain convolution,
+            or the rank is above that of every weight.
         ImportError: peft is missing.
     """
     try:
@@ -58,7 +59,7 @@ def add(
     weights = [cast(Tensor, network.get_submodule(name).weight) for name in layers]
     largest = max(min(len(weight), weight[0].numel()) for weight in weights)
     if rank > largest:
-        raise ValueError(
+        raise LikenessError(
             f"tuning.lora.rank={rank}: no weight of these {len(layers)} layers has a rank above "
             f"{largest} ({layers[0]}); take a lower rank"
         )
@@ -80,21 +81,21 @@ def choose(network: nn.Module, targets: Sequence[str] = ()) -> list[str]:
         targets: The names; none takes the projections of queries and values.
 
     Raises:
-        ValueError: A name fits no layer, or one that can have no adapter.
+        LikenessError: A name fits no layer, or one that can have no adapter.
     """
     layers = {name: module for name, module in network.named_modules() if _can_have(module)}
     ends = list(dict.fromkeys(name.rpartition(".")[2] for name in layers))
     if not targets:
         targets = next((each for each in _QUERIES_AND_VALUES if {*each} <= {*ends}), ())
         if not targets:
-            raise ValueError(
+            raise LikenessError(
                 "tuning.lora.targets is empty, and no layers of this network are called as "
                 "projections of queries and values are; name some, of which there are: "
                 f"{', '.join(ends) or 'none'}"
             )
     missing = [target for target in targets if not any(_is_called(name, target) for name in layers)]
     if missing:
-        raise ValueError(
+        raise LikenessError(
             f"tuning.lora.targets: {len(missing)} of the names fit no linear layer and no plain "
             f"convolution ({missing[0]}); there are: {', '.join(ends) or 'none'}"
         )

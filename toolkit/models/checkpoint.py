@@ -25,6 +25,7 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 from toolkit.backbones.weights import first_names
@@ -99,11 +100,11 @@ def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
         dim: The size of the embeddings (B, dim).
 
     Raises:
-        ValueError: The file keeps no loss, or another one.
+        LikenessError: The file keeps no loss, or another one.
     """
     tensors, description = load(find_model(path), FORMAT)
     if "classes" not in description:
-        raise ValueError(
+        raise LikenessError(
             f"{path} keeps no class vectors: it was trained by a recipe without a test of "
             "classification or retrieval; train it again with one"
         )
@@ -168,12 +169,12 @@ def find_model(path: Path) -> Path:
         for name in (BEST, LAST):
             if (path / name).is_file():
                 return path / name
-        raise ValueError(
+        raise LikenessError(
             f"{path} holds no checkpoint ({BEST} or {LAST}); give a run directory of `likeness "
             "train` or a .safetensors file"
         )
     if not path.is_file():
-        raise ValueError(
+        raise LikenessError(
             f"model {str(path)!r} does not exist; give a run directory of `likeness train` or a "
             ".safetensors file"
         )
@@ -192,13 +193,13 @@ def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: st
         kind: The format and its version, such as "likeness.checkpoint/1".
 
     Raises:
-        ValueError: The description is too long to be read back.
+        LikenessError: The description is too long to be read back.
         OSError: The file cannot be written, for instance because the disk is full. The file that
             was there before stays.
     """
     text = json.dumps(state)
     if len(text) > _HEADER_LIMIT // 2:  # the other half of the header is for the tensors' names
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its description has {len(text)} characters; at most {_HEADER_LIMIT // 2} can "
             "be read back: shorten the names of classes"
         )
@@ -230,7 +231,8 @@ def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return tensors and JSON of a file written by `save`.
 
     Raises:
-        ValueError: The file is of another kind or version, or damaged. The message says what it is.
+        LikenessError: The file is of another kind or version, or damaged. The message says what it
+            is.
     """
     tensors, state, _ = read(path, kind)
     return tensors, state
@@ -246,7 +248,7 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             if size > _HEADER_LIMIT:
-                raise ValueError(
+                raise LikenessError(
                     f"{path} is no safetensors file of Likeness: its header would be {size} bytes; "
                     f"{_FOREIGN}"
                 )
@@ -261,16 +263,16 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]
         if stored_kind != kind:
             _refuse_kind(path, stored_kind, kind)
     except SafetensorError as error:
-        raise ValueError(f"{path} is no whole safetensors file: {error}") from None
+        raise LikenessError(f"{path} is no whole safetensors file: {error}") from None
     try:
         state = json.loads(metadata["state"])
     except (KeyError, ValueError, RecursionError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its description is no JSON ({type(error).__name__}); it is damaged: copy or "
             "train it again"
         ) from None
     if not isinstance(state, dict):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its description is a {type(state).__name__} and no JSON object; it is "
             "damaged: copy or train it again"
         )
@@ -301,7 +303,7 @@ def _refuse_kind(path: Path, stored_kind: str, kind: str) -> NoReturn:
     else:
         what = "without a description by Likeness"
     todo = "" if stored_kind.startswith("likeness.") else f"; {_FOREIGN}"
-    raise ValueError(
+    raise LikenessError(
         f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads "
         f"{kind!r}{todo}"
     )
@@ -322,11 +324,11 @@ def put(
         todo: What the error ends with: the remedy.
 
     Raises:
-        ValueError: A tensor is missing, unknown or of another shape.
+        LikenessError: A tensor is missing, unknown or of another shape.
     """
     expected = {name: tensor.shape for name, tensor in module.state_dict().items()}
     if faults := misfits(expected, {name: tensor.shape for name, tensor in tensors.items()}):
-        raise ValueError(f"{where}: weights do not fit: {faults}; {todo}")
+        raise LikenessError(f"{where}: weights do not fit: {faults}; {todo}")
     module.load_state_dict(tensors)
 
 

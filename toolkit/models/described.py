@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
+from eval.errors import LikenessError
+
 # These two hold for arguments that _BOUNDS does not name. Networks are also compared with their
 # weights.
 _ANY_WHOLE = (-1, 65_536)
@@ -68,13 +70,13 @@ def check_arguments(part: Callable[..., Any], arguments: Mapping[str, Any], name
         name: What the error calls the part.
 
     Raises:
-        ValueError: The first argument that is wrong, its value, and what is needed.
+        LikenessError: The first argument that is wrong, its value, and what is needed.
     """
     target = inspect.unwrap(part.__init__ if inspect.isclass(part) else part)
     hints = typing.get_type_hints(target)
     for key, value in arguments.items():
         if wrong := _wrong(value, hints.get(key, Any), key):
-            raise ValueError(
+            raise LikenessError(
                 f"{name}.{key} is {str(value)[:60]!r}, but {wrong}; the description is damaged or "
                 "hostile: copy it again"
             )

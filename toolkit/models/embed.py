@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from eval.progress import as_part, report
 from eval.types import Embeddings, name_first
 from toolkit.backbones.given import is_tensor
@@ -86,7 +87,7 @@ def embed(
         The embeddings (one row per readable item), and a Bad for every other item.
 
     Raises:
-        ValueError: No item can be read, or the network refuses an input; then the items of its
+        LikenessError: No item can be read, or the network refuses an input; then the items of its
             batch are named.
         Diverged: Most embeddings are NaN or infinite.
     """
@@ -208,7 +209,9 @@ def _add_window(
             remedy = ": remove it, or read with a larger min_seconds" if inputs.ndim == 2 else ""
             name = name_of(read)
             whose = "" if name.partition(".")[0] in HOMES else f" (items are read by {name})"
-            raise ValueError(f"{error}; it is among ({name_first(ids)}){remedy}{whose}") from error
+            raise LikenessError(
+                f"{error}; it is among ({name_first(ids)}){remedy}{whose}"
+            ) from error
         for place, row in zip(places, z, strict=True):
             position, size = window[place][0], sizes[place]
             total, weight = sums.get(position, (np.zeros(1), 0))
@@ -249,7 +252,7 @@ def inputs_of(
             for given in value if _is_in_parts(value) else [value]:
                 part = as_input(given, read, item.id)
                 if not is_finite(part):
-                    raise ValueError(NOT_FINITE)
+                    raise LikenessError(NOT_FINITE)
                 yield position, part
             yield position, None
         except (ValueError, OSError) as error:
@@ -269,7 +272,7 @@ def collected(
     """Return the embeddings and the items without one; raise where there is no embedding at all."""
     refuse_diverged(bad, len(rows))
     if not rows:
-        raise ValueError(
+        raise LikenessError(
             f"none of {len(items)} items could be read; the first: {bad[0].id}: {bad[0].reason}"
             if bad
             else "there are no items to embed"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eval.cores import num_threads
+from eval.errors import LikenessError
 from eval.types import first_line
 from toolkit.data.reading import Array, Floats
 from toolkit.losses.simple import polarlike
@@ -106,7 +107,7 @@ class TorchEmbedder(nn.Module):
             lengths: Their relative lengths (B,); None where nothing is padded.
 
         Raises:
-            ValueError: The network cannot take these inputs.
+            LikenessError: The network cannot take these inputs.
         """
         device, was_training = self._device, self.training
         relative = None if lengths is None else torch.from_numpy(lengths).to(device)
@@ -136,12 +137,12 @@ class TorchEmbedder(nn.Module):
         """Run on this device from now on; "" is a GPU where there is one, otherwise the CPU.
 
         Raises:
-            ValueError: This machine, or this installation of torch, has no such device.
+            LikenessError: This machine, or this installation of torch, has no such device.
         """
         try:
             self.to(device or pick_device())
         except (RuntimeError, AssertionError) as error:
-            raise ValueError(
+            raise LikenessError(
                 f"device {device!r} cannot be used ({first_line(error)}); give cpu, cuda "
                 "or cuda:NUMBER"
             ) from None

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.provenance import digest, likeness_version
 from eval.progress import step, tracked
@@ -135,8 +136,8 @@ def export(
         smaller: A precision below float32; None for float32.
 
     Raises:
-        ValueError: The embeddings differ, the network cannot be exported, the file would have 2 GiB
-            or more, no size is known, or `smaller.measure` refuses the model.
+        LikenessError: The embeddings differ, the network cannot be exported, the file would have 2
+            GiB or more, no size is known, or `smaller.measure` refuses the model.
         ImportError: A package is missing; the message names the extra to install.
     """
     check_exportable(model, path)
@@ -173,13 +174,13 @@ def export(
         if smaller is None and not (
             parity.distance <= MAX_DISTANCE and parity.norm_error <= MAX_NORM_ERROR
         ):
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: on ONNX Runtime the embeddings differ from torch's by a cosine distance "
                 f"of {parity.distance:.1e} and by {parity.norm_error:.1e} of their norm; at most "
                 f"{MAX_DISTANCE:.0e} and {MAX_NORM_ERROR:.0e} are allowed: nothing was written"
             )
         if not math.isfinite(parity.distance):
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: in this precision the network gives NaN or infinity; nothing was written"
             )
         if smaller is not None and smaller.measure is not None:
@@ -196,7 +197,7 @@ def inputs_of(model: Loaded, size: tuple[int, int] | None = None) -> Inputs:
         size: Height and width of the images, where the model does not state them.
 
     Raises:
-        ValueError: No size is known, or another one.
+        LikenessError: No size is known, or another one.
     """
     shape, read = _shape_and_read(model, size)
     if len(shape) == 3:
@@ -213,7 +214,7 @@ def _readable(
     does not grow with their length, and the time does.
 
     Raises:
-        ValueError: None of them can be read; the reason of the first is given.
+        LikenessError: None of them can be read; the reason of the first is given.
     """
     inputs, reasons = [], []
     for item in tracked(items, "reading for calibration"):
@@ -227,7 +228,7 @@ def _readable(
             values = values[start : start + _MOST_SAMPLES]
         inputs.append(np.asarray(values, dtype=np.float32)[None])
     if not inputs:
-        raise ValueError(
+        raise LikenessError(
             f"none of the {len(items)} items for calibration can be read ({reasons[0]})"
         )
     if reasons:
@@ -249,13 +250,13 @@ def write(proto: Any, metadata: Mapping[str, str], file: Path, path: Path) -> No
         path: The name that it will have, for errors.
 
     Raises:
-        ValueError: The file would have 2 GiB or more.
+        LikenessError: The file would have 2 GiB or more.
     """
     del proto.metadata_props[:]
     for key, value in metadata.items():
         proto.metadata_props.add(key=key, value=value)
     if proto.ByteSize() > onnx.MAX_BYTES:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: the model has {proto.ByteSize()} bytes; an .onnx file holds at most "
             f"{onnx.MAX_BYTES}: export a smaller network"
         )
@@ -270,16 +271,16 @@ def check_exportable(model: Loaded, path: Path) -> None:
             f"export needs {', '.join(missing)}; run `pip install 'likeness[export]'`"
         )
     if path.suffix.lower() != ".onnx":
-        raise ValueError(
+        raise LikenessError(
             f"{path}: an ONNX model is named FILE.onnx, which is how it is known as a model"
         )
     if model.modality == "embedding":
-        raise ValueError(
+        raise LikenessError(
             "the model is a head, which takes the embeddings of a model; join it with that model "
             "(likeness join MODEL HEAD --out RUN) and export the result"
         )
     if hasattr(getattr(model.embedder, "backbone", model.embedder), "session"):
-        raise ValueError(
+        raise LikenessError(
             "the model runs in ONNX Runtime already; give the checkpoint that it was made from"
         )
 
@@ -320,7 +321,7 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Graph:
         name: The name of the graph's input.
 
     Raises:
-        ValueError: The network cannot be exported.
+        LikenessError: The network cannot be exported.
     """
     from onnxscript import opset20
 
@@ -360,7 +361,7 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Graph:
             )
         except Exception as error:  # torch.onnx and torch.export raise some dozen types
             cause = error.__cause__ or error
-            raise ValueError(
+            raise LikenessError(
                 f"the model cannot be exported to ONNX: {type(cause).__name__}: {first_line(cause)}"
             ) from error
     assert program is not None
@@ -423,7 +424,7 @@ def _shape_and_read(
     """Return what follows the batch in the graph's input, and a reading that gives such inputs."""
     if model.modality == "speaker":
         if size is not None:
-            raise ValueError(
+            raise LikenessError(
                 f"size {size[0]} x {size[1]} is for images; this is a model of modality 'speaker', "
                 "whose inputs may have any length: leave it out"
             )
@@ -441,13 +442,13 @@ def _shape_and_read(
         or size
     )
     if known is None:
-        raise ValueError(
+        raise LikenessError(
             "the model takes images of any size, but an .onnx graph takes one size; name it: "
             "--size HEIGHTxWIDTH"
         )
     height, width = (known, known) if isinstance(known, int) else known
     if size is not None and size != (height, width):
-        raise ValueError(
+        raise LikenessError(
             f"size {size[0]} x {size[1]}: the model's images have {height} x {width}; leave the "
             "size out"
         )

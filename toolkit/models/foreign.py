@@ -16,6 +16,7 @@ from importlib.metadata import packages_distributions, version
 from types import MappingProxyType
 from typing import Any
 
+from eval.errors import LikenessError
 from toolkit.models import user_files
 
 FIELDS = {"call", "args", "package", "version"}  # the keys of a description of such a part
@@ -37,7 +38,7 @@ def origin(
         distribution, or the first 12 digits of a SHA-256; see version_of.
 
     Raises:
-        ValueError: A checkpoint could not be loaded with it: it does not stand at the top of a
+        LikenessError: A checkpoint could not be loaded with it: it does not stand at the top of a
             module that can be imported, or it is of another kind than the field takes.
 
     Example:
@@ -48,7 +49,9 @@ def origin(
     module, qualname = getattr(target, "__module__", None) or "", _qualname(target)
     package = module.partition(".")[0]
     if reason := _reason(target, module, qualname, name, arguments):
-        raise ValueError(f"{name}: {module}.{qualname} cannot be stored in a checkpoint: {reason}")
+        raise LikenessError(
+            f"{name}: {module}.{qualname} cannot be stored in a checkpoint: {reason}"
+        )
     return {"package": package, "version": version_of(module)}
 
 
@@ -64,7 +67,7 @@ def version_of(module: str) -> str:
         for a module that does not exist.
 
     Raises:
-        ValueError: The folder of the package holds too much to be read.
+        LikenessError: The folder of the package holds too much to be read.
     """
     package = module.partition(".")[0]
     names = [] if user_files.is_beside(package) else sorted(_distributions().get(package, []))

@@ -43,7 +43,7 @@ class Embedder(Protocol):
         """Return the embeddings (B, dim) of inputs (B, ...), whose relative lengths are (B,).
 
         Raises:
-            ValueError: The network cannot take these inputs.
+            LikenessError: The network cannot take these inputs.
         """
 
     def used_length(self, length: int) -> int:
@@ -56,7 +56,7 @@ class Embedder(Protocol):
         """Run on this device from now on; "" is a GPU where there is one, otherwise the CPU.
 
         Raises:
-            ValueError: There is no such device.
+            LikenessError: There is no such device.
         """
 
     def share_cores(self, num_calls: int) -> None:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.cores import num_threads
+from eval.errors import LikenessError
 from eval.formats.boundary import Ended, Limits, Process
 from eval.types import first_line
 from toolkit.data.reading import Array, Floats
@@ -67,8 +68,8 @@ class OnnxEmbedder:
         """Return the embeddings (B, dim) of inputs (B, ...), whose relative lengths are (B,).
 
         Raises:
-            ValueError: The inputs have another shape, or the graph cannot take them (for instance
-                waves that are shorter than a frame).
+            LikenessError: The inputs have another shape, or the graph cannot take them (for
+                instance waves that are shorter than a frame).
         """
         z = self._view(inputs, lengths)
         if self.flip == "none":
@@ -87,7 +88,7 @@ class OnnxEmbedder:
             expected not in (None, size) for expected, size in zip(self.shape, shape, strict=True)
         ):
             expected_text = " x ".join("any" if size is None else str(size) for size in self.shape)
-            raise ValueError(
+            raise LikenessError(
                 f"the inputs have the shape {shape_text}, but this .onnx model takes "
                 f"{expected_text}; read or resize them to it, or export the model anew"
             )
@@ -101,7 +102,7 @@ class OnnxEmbedder:
             rows = [self.session.run(None, {name: group})[0] for group in groups]
         except Exception as error:
             # onnxruntime has an exception for each of its states, with no base but Exception.
-            raise ValueError(
+            raise LikenessError(
                 f"the .onnx model does not run on inputs of {shape_text} ({first_line(error)})"
             ) from None
         return np.concatenate(rows).astype(np.float32, copy=False)
@@ -118,10 +119,10 @@ class OnnxEmbedder:
         """Do nothing: the graph runs on CUDA where the installed ONNX Runtime has it.
 
         Raises:
-            ValueError: This is the name of no device.
+            LikenessError: This is the name of no device.
         """
         if device and not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-            raise ValueError(
+            raise LikenessError(
                 f"device {device!r} cannot be used by an .onnx model; give cpu, cuda or cuda:NUMBER"
             )
 
@@ -136,8 +137,8 @@ def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
         The embedder and the description, or None for an .onnx file from elsewhere.
 
     Raises:
-        ValueError: The file is damaged or too large, has tensors outside it or foreign operators,
-            or has a description that is none.
+        LikenessError: The file is damaged or too large, has tensors outside it or foreign
+            operators, or has a description that is none.
         ImportError: A package is missing; the message names the extra to install.
     """
     session = open_session(path)
@@ -155,7 +156,7 @@ def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
         or not all(isinstance(stated.get(name), str) for name in names)
     ):
         stored_format = stated.get("format") if isinstance(stated, dict) else None
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its description is of format {str(stored_format)[:40]!r}, or incomplete; "
             f"this version of Likeness reads {FORMAT!r}: export it anew"
         )
@@ -166,7 +167,7 @@ def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
         or len(inputs) != 1
         or len(outputs) != 1
     ):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its description does not fit its {len(inputs)} inputs and {len(outputs)} "
             "outputs; export it anew"
         )
@@ -175,7 +176,7 @@ def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
         or outputs[0].shape[1:] != [stated["dim"]]
         or len(inputs[0].shape) != 1 + len(shape)
     ):
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its description states {stated.get('dim')} dims for inputs of {shape}, but "
             f"its graph gives {outputs[0].shape} for inputs of {inputs[0].shape}; export it anew"
         )
@@ -214,10 +215,10 @@ class Session:
 
     def __init__(self, path: Path):
         if not path.is_file():
-            raise ValueError(f"model {str(path)!r} does not exist")
+            raise LikenessError(f"model {str(path)!r} does not exist")
         self._path, self._size = path.absolute(), path.stat().st_size
         if self._size > MAX_BYTES:
-            raise ValueError(
+            raise LikenessError(
                 f"{path}: {self._size} bytes; an .onnx file has at most {MAX_BYTES}: larger models "
                 "keep their tensors elsewhere"
             )
@@ -258,8 +259,8 @@ class Session:
         """Return the outputs for these inputs.
 
         Raises:
-            ValueError: The model does not take the inputs, or it takes more memory or time than any
-                network needs for them.
+            LikenessError: The model does not take the inputs, or it takes more memory or time than
+                any network needs for them.
         """
         size = sum(array.nbytes for array in inputs.values())
         # Networks take up to 100 times the memory of their input, and up to 10 s of a slow

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from eval.errors import LikenessError
 from eval.formats.boundary import Answer, Array
 from eval.types import first_line, name_first
 
@@ -33,8 +34,8 @@ def open_model(path: str, key: str, threads: int) -> Answer:
         under the key, or None}, and no arrays.
 
     Raises:
-        ValueError: The file is damaged, has tensors in other files, or operators that ONNX does not
-            define.
+        LikenessError: The file is damaged, has tensors in other files, or operators that ONNX does
+            not define.
         ImportError: onnx or onnxruntime is missing.
     """
     try:
@@ -54,11 +55,13 @@ def open_model(path: str, key: str, threads: int) -> Answer:
     try:
         session = onnxruntime.InferenceSession(content, options, providers=providers)
     except Exception as error:
-        raise ValueError(f"{path} is no ONNX model that can be run ({first_line(error)})") from None
+        raise LikenessError(
+            f"{path} is no ONNX model that can be run ({first_line(error)})"
+        ) from None
     _sessions[path] = session
     text = session.get_modelmeta().custom_metadata_map.get(key)
     if text is not None and len(text) > _MAX_DESCRIPTION:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: its description has {len(text)} characters; at most {_MAX_DESCRIPTION} are "
             "read"
         )
@@ -81,7 +84,7 @@ def run(path: str, outputs: list[str] | None, inputs: list[str], *arrays: Array)
 
     results = _sessions[path].run(outputs, dict(zip(inputs, arrays, strict=True)))
     if not all(isinstance(array, np.ndarray) and array.dtype.kind in "fiub" for array in results):
-        raise ValueError("its outputs are no arrays of numbers")
+        raise LikenessError("its outputs are no arrays of numbers")
     return None, results
 
 
@@ -89,8 +92,8 @@ def checked(path: Path) -> bytes:
     """Return the file's bytes, after a check of what they refer to.
 
     Raises:
-        ValueError: The file is damaged, has tensors in other files, or operators that ONNX does not
-            define.
+        LikenessError: The file is damaged, has tensors in other files, or operators that ONNX does
+            not define.
         ImportError: onnx is missing.
     """
     try:
@@ -103,7 +106,7 @@ def checked(path: Path) -> bytes:
     try:
         model = onnx.ModelProto.FromString(content)
     except Exception:  # the DecodeError of google.protobuf, among others
-        raise ValueError(
+        raise LikenessError(
             f"{path} is no ONNX model that can be run (its protobuf is damaged or truncated)"
         ) from None
     # Domain and name together: a function of a domain allows no other operator of that domain.
@@ -118,12 +121,12 @@ def checked(path: Path) -> bytes:
             elif part.data_location == onnx.TensorProto.EXTERNAL or part.external_data:
                 outside[part.name] = None
     if foreign:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(foreign)} operators are not ONNX's own ({name_first(foreign)}); custom "
             "operators are refused: export it without them"
         )
     if outside:
-        raise ValueError(
+        raise LikenessError(
             f"{path}: {len(outside)} tensors lie in other files ({name_first(outside)}); these are "
             "refused: export it as one file"
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from eval.errors import LikenessError
 from toolkit.models import foreign
 
 # A class or function, usually in functools.partial.
@@ -52,8 +53,8 @@ def describe(value: Any, name: str = "recipe") -> Any:
         name: What an error calls the value.
 
     Raises:
-        ValueError: The value contains a lambda, a function that is defined in another one, a part
-            with positional arguments, or a part that a checkpoint could not be loaded with.
+        LikenessError: The value contains a lambda, a function that is defined in another one, a
+            part with positional arguments, or a part that a checkpoint could not be loaded with.
 
     Example:
         >>> from toolkit.data.pixels import PixelScale
@@ -73,7 +74,7 @@ def describe(value: Any, name: str = "recipe") -> Any:
         return value
     func, keywords = (value.func, value.keywords) if isinstance(value, partial) else (value, {})
     if isinstance(value, partial) and value.args:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {func.__qualname__} is given positional arguments; name them, so that they "
             "can be described"
         )

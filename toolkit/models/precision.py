@@ -28,6 +28,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.formats.boundary import Array
 
 Precision = Literal["float16", "int8"]
@@ -69,12 +70,12 @@ def convert(
         A new ModelProto with the same inputs and outputs.
 
     Raises:
-        ValueError: The graph has no weights that the precision would make smaller, or calibration
-            is given for float16.
+        LikenessError: The graph has no weights that the precision would make smaller, or
+            calibration is given for float16.
     """
     if precision == "float16":
         if calibration is not None:
-            raise ValueError(
+            raise LikenessError(
                 "calibration is for int8; float16 needs none: leave it out, or choose int8"
             )
         return _with_half_weights(proto, keep)
@@ -162,7 +163,7 @@ def _with_weights(
 
 
 def _refuse(precision: str) -> NoReturn:
-    raise ValueError(
+    raise LikenessError(
         f"the network has no weights of {_LEAST} numbers or more that {precision} would make "
         "smaller; export it in float32"
     )

@@ -22,6 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
+from eval.errors import LikenessError
+
 RENAME = (
     "rename the file to letters, digits and underscores that are the name of no installed module"
 )
@@ -177,7 +179,7 @@ def summed(name: str) -> str:
         64 hex digits, or "" for a module without a file.
 
     Raises:
-        ValueError: The folder of the package holds too much to be read.
+        LikenessError: The folder of the package holds too much to be read.
     """
     if name not in sys.modules and not _find(name):
         return ""
@@ -316,7 +318,7 @@ def _sum_of_folders(folders: Sequence[str]) -> str:
         folders: Its folder; a package without __init__.py may have several.
 
     Raises:
-        ValueError: There are too many files, or they are too large.
+        LikenessError: There are too many files, or they are too large.
     """
     files: dict[str, str] = {}
     num_entries = num_bytes = 0
@@ -330,7 +332,7 @@ def _sum_of_folders(folders: Sequence[str]) -> str:
             num_entries += len(inner) + len(names)
             num_bytes += sum(map(os.path.getsize, found))
             if num_entries > _MOST_ENTRIES or len(files) > _MOST_FILES or num_bytes > _MOST_BYTES:
-                raise ValueError(
+                raise LikenessError(
                     f"{folder} is a package that was not installed, so its version is the sum of "
                     f"its .py files; at most {_MOST_ENTRIES} files and folders are looked at, and "
                     f"{_MOST_FILES} .py files of {_MOST_BYTES} bytes are read: install it with "

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path, bounded, refuse_device
 from eval.formats.writing import remove, staged, sync, sync_names
 from toolkit.data import remote
@@ -172,8 +173,8 @@ def open_place(text: str) -> Place:
         text: A folder, s3://BUCKET/NAME or gs://BUCKET/NAME.
 
     Raises:
-        ValueError: It is a URL of another kind, where two workers could claim the same piece; or it
-            names no place inside a bucket.
+        LikenessError: It is a URL of another kind, where two workers could claim the same piece; or
+            it names no place inside a bucket.
         ImportError: A package is missing.
         NotADirectoryError: It is a file.
     """
@@ -185,13 +186,13 @@ def open_place(text: str) -> Place:
         folder.mkdir(parents=True, exist_ok=True)
         return Folder(folder)
     if scheme not in ATOMIC:
-        raise ValueError(
+        raise LikenessError(
             f"{scheme}:// cannot hold pieces that several workers claim, because it does not make "
             "a file only where there is none; give a folder, s3://BUCKET/NAME or gs://BUCKET/NAME"
         )
     url = remote.url_of(text).rstrip("/")
     if not all(url.split("/")[2:4]) or url.count("/") < 3:
-        raise ValueError(f"{text} names no place inside a bucket; give {scheme}://BUCKET/NAME")
+        raise LikenessError(f"{text} names no place inside a bucket; give {scheme}://BUCKET/NAME")
     return Bucket(url, *remote.file_system(url))
 
 
@@ -357,7 +358,8 @@ def working(place: Place, lease_seconds: float) -> Iterator[Worker]:
     """Yield a new worker, after a look at whether the place can tell two workers apart.
 
     Raises:
-        ValueError: It makes a file that is there already, so that two workers would both have it.
+        LikenessError: It makes a file that is there already, so that two workers would both have
+            it.
         OSError: It cannot be written to.
     """
     worker = Worker(place, f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}", lease_seconds)
@@ -365,7 +367,7 @@ def working(place: Place, lease_seconds: float) -> Iterator[Worker]:
     try:
         place.create(own, b"{}")
         if place.create(own, b"{}"):
-            raise ValueError(
+            raise LikenessError(
                 f"{place}: this store makes a file anew that is there already, so that two workers "
                 "could claim the same piece; give a folder, or a store that knows If-None-Match"
             )

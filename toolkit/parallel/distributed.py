@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
+from eval.errors import LikenessError
+
 Result = TypeVar("Result")
 
 # The group
@@ -38,13 +40,13 @@ def start(*, timeout_seconds: float = 600.0) -> torch.device | None:
         The device; None, with nothing done, without torchrun or with one process.
 
     Raises:
-        ValueError: This machine has GPUs, but fewer of them than processes.
+        LikenessError: This machine has GPUs, but fewer of them than processes.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
     local, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if gpus and local >= gpus:
-        raise ValueError(
+        raise LikenessError(
             f"process {local} on this machine has no GPU: there are {gpus}; start at most {gpus} "
             "processes per machine (--nproc-per-node)"
         )
@@ -127,7 +129,7 @@ def on_main(work: Callable[[], object]) -> None:
             error = caught
     if any_rank(error is not None):
         if error is None:
-            error = ValueError(
+            error = LikenessError(
                 f"process {rank()}: the first process has refused to go on, and says why"
             )
         raise error
@@ -144,7 +146,7 @@ def on_all(work: Callable[[], Result]) -> Result:
     except Exception as caught:
         error = caught
     if any_rank(error is not None):
-        raise error or ValueError(
+        raise error or LikenessError(
             f"process {rank()}: another process has refused to go on, and says why"
         )
     return result
@@ -167,8 +169,8 @@ def agree(**values: Any) -> None:
         **values: Anything that JSON can write; other values are compared by their repr.
 
     Raises:
-        ValueError: Some values differ. Each is named, with the processes that differ from process
-            0.
+        LikenessError: Some values differ. Each is named, with the processes that differ from
+            process 0.
     """
     text = torch.tensor(
         list(json.dumps(values, sort_keys=True, default=repr).encode()), dtype=torch.uint8
@@ -186,7 +188,7 @@ def agree(**values: Any) -> None:
                 others += ", ..."
             wrong.append(f"{name} is {theirs[0]} in process 0, but {others}")
     if wrong:
-        raise ValueError(
+        raise LikenessError(
             f"the processes disagree on {len(wrong)} of {len(values)} values: {'; '.join(wrong)}; "
             "start all with the same command on the same data"
         )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from eval.errors import LikenessError
 from eval.types import Embeddings, name_first
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad, Read
@@ -34,11 +35,11 @@ def embed_all(
         workers: The number of processes that read.
 
     Raises:
-        ValueError: Some items cannot be read. They are counted and the first are named.
+        LikenessError: Some items cannot be read. They are counted and the first are named.
     """
     embeddings, bad = embed_on_all_ranks(embedder, items, read, workers=workers)
     if bad:
-        raise ValueError(
+        raise LikenessError(
             f"{len(bad)} of {len(items)} {what} items cannot be read "
             f"({name_first(item.id for item in bad)}): {bad[0].reason}"
         )

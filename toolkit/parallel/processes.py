@@ -19,7 +19,7 @@ def start() -> str:
         The device of this one, such as "cuda:1"; "" with nothing done where there is one process.
 
     Raises:
-        ValueError: This machine has GPUs, but fewer of them than processes.
+        LikenessError: This machine has GPUs, but fewer of them than processes.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return ""
@@ -82,7 +82,7 @@ def agree(**values: Any) -> None:
     """Check that each value is the same in every process.
 
     Raises:
-        ValueError: Some values differ. Each is named, with the processes that differ from the
+        LikenessError: Some values differ. Each is named, with the processes that differ from the
             first.
     """
     if _has_group():

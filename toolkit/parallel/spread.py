@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as processes
 
+from eval.errors import LikenessError
 from eval.types import name_first
 from toolkit.losses.classes import OwnClasses, is_spread, spread_classes
 from toolkit.losses.contract import Remembering, Spreadable
@@ -79,7 +80,7 @@ def class_axes(loss_part: Callable[[int, int], nn.Module], dim: int) -> dict[str
         Name in the state_dict -> axis.
 
     Raises:
-        ValueError: A tensor grows with the classes otherwise than by one row per class.
+        LikenessError: A tensor grows with the classes otherwise than by one row per class.
     """
     counts = 11, 13
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -92,7 +93,7 @@ def class_axes(loss_part: Callable[[int, int], nn.Module], dim: int) -> dict[str
         if not differ:
             continue
         if len(differ) > 1 or (shape[differ[0]], wider[differ[0]]) != counts:
-            raise ValueError(
+            raise LikenessError(
                 f"{name} is {tuple(shape)} for {counts[0]} classes and {tuple(wider)} for "
                 f"{counts[1]}: not one row per class"
             )
@@ -113,15 +114,15 @@ def cut(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
         axes: The class axes, from `class_axes`.
 
     Raises:
-        ValueError: The loss does not support it, or there are more processes than can have a class
-            each.
+        LikenessError: The loss does not support it, or there are more processes than can have a
+            class each.
     """
     _check_spreadable(loss, axes)
     classes = int(loss.num_classes)  # type: ignore[arg-type]
     size = -(-classes // world())
     first, last = rank() * size, min((rank() + 1) * size, classes)
     if size * (world() - 1) >= classes:
-        raise ValueError(
+        raise LikenessError(
             f"{classes} classes cut into {world()} parts of up to {size} leave a process without "
             "any; start fewer processes"
         )
@@ -154,7 +155,7 @@ def _check_spreadable(loss: nn.Module, axes: Mapping[str, int]) -> None:
         what = f"{type(loss).__name__} has no classes to spread: no parameter has a class axis"
     else:
         return
-    raise ValueError(f"{what}; leave it whole in every process")
+    raise LikenessError(f"{what}; leave it whole in every process")
 
 
 def _refuse_alone(loss: nn.Module, _: Any) -> None:
@@ -193,10 +194,10 @@ def loss_of(
         step: The number of the training step.
 
     Raises:
-        ValueError: The rate is outside (0, 1], or below 1 without a layout.
+        LikenessError: The rate is outside (0, 1], or below 1 without a layout.
     """
     if not 0 < rate <= 1 or (layout is None and rate < 1):
-        raise ValueError(f"rate={rate} must be in (0, 1], and 1 for a loss that is not spread")
+        raise LikenessError(f"rate={rate} must be in (0, 1], and 1 for a loss that is not spread")
     lengths = lengths_of(len(y), y.device)
     z, y = gather(full(z), lengths), gather_plain(y, lengths)
     z_key = None if z_key is None else gather_plain(z_key, lengths)

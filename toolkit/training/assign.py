@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
 
+from eval.errors import LikenessError
+
 
 def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
     """Return a dataclass or part with one setting changed, at any depth.
@@ -26,7 +28,7 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
         A copy of the owner.
 
     Raises:
-        ValueError: There is no such setting, or the text is no value of it.
+        LikenessError: There is no such setting, or the text is no value of it.
     """
     head, rest = path[0], path[1:]
     if isinstance(owner, partial) or inspect.isclass(owner) or inspect.isfunction(owner):
@@ -39,7 +41,7 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
             if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty
         }
         if head not in parameters:
-            raise ValueError(
+            raise LikenessError(
                 f"override {name}: {func.__name__} has no setting "
                 f"{head!r}{suggest(head, parameters)}; it has {', '.join(parameters) or 'none'}"
             )
@@ -56,7 +58,7 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
     if dataclasses.is_dataclass(owner) and not isinstance(owner, type):
         fields = {field.name for field in dataclasses.fields(owner)}
         if head not in fields:
-            raise ValueError(
+            raise LikenessError(
                 f"override {name}: {type(owner).__name__} has no field "
                 f"{head!r}{suggest(head, fields)}; it has {', '.join(sorted(fields))}"
             )
@@ -67,11 +69,11 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
         )
     if owner is None:
         part = name.removesuffix("." + ".".join(path))
-        raise ValueError(
+        raise LikenessError(
             f"override {name}: the recipe's {part} is None, so that nothing can be set inside it; "
             "choose a variant that has it, or copy the recipe and add it (likeness recipes --copy)"
         )
-    raise ValueError(f"override {name}: {'.'.join(path)!r} cannot be set inside {owner!r}")
+    raise LikenessError(f"override {name}: {'.'.join(path)!r} cannot be set inside {owner!r}")
 
 
 def _hint(func: Any, name: str, default: Any) -> Any:
@@ -97,13 +99,13 @@ def _parse(text: str, hint: Any, name: str) -> Any:
     if origin is Literal:
         known = {str(value): value for value in args}
         if text not in known:
-            raise ValueError(f"override {name}={text!r}: must be one of {', '.join(known)}")
+            raise LikenessError(f"override {name}={text!r}: must be one of {', '.join(known)}")
         return known[text]
     if origin is tuple:
         kinds = [kind for kind in args if kind is not Ellipsis]
         values = [value for value in text.strip("()[]").split(",") if value.strip()]
         if Ellipsis not in args and len(values) != len(kinds):
-            raise ValueError(
+            raise LikenessError(
                 f"override {name}={text!r}: expected {len(kinds)} values separated by commas"
             )
         return tuple(
@@ -114,7 +116,7 @@ def _parse(text: str, hint: Any, name: str) -> Any:
         return _parse_numbers(text, args[1], name)
     if hint is bool:
         if text.lower() not in ("true", "false"):
-            raise ValueError(f"override {name}={text!r}: expected true or false")
+            raise LikenessError(f"override {name}={text!r}: expected true or false")
         return text.lower() == "true"
     if hint in (int, float):
         try:
@@ -123,13 +125,13 @@ def _parse(text: str, hint: Any, name: str) -> Any:
                 raise ValueError
             return number
         except ValueError:
-            raise ValueError(
+            raise LikenessError(
                 f"override {name}={text!r}: expected "
                 f"{'a whole number' if hint is int else 'a number'}"
             ) from None
     if hint is str:
         return text
-    raise ValueError(
+    raise LikenessError(
         f"override {name}={text!r}: this field is no number, text, true/false or list of them; "
         "change it in the recipe file"
     )
@@ -139,7 +141,7 @@ def _parse_numbers(text: str, kind: Any, name: str) -> dict[str, Any]:
     """Text such as a:1,b:2 to numbers by name."""
     pairs = [pair.rpartition(":") for pair in text.strip("{}").split(",") if pair.strip()]
     if not all(key.strip() for key, _, _ in pairs):
-        raise ValueError(f"override {name}={text!r}: expected NAME:NUMBER, separated by commas")
+        raise LikenessError(f"override {name}={text!r}: expected NAME:NUMBER, separated by commas")
     return {key.strip(): _parse(value.strip(), kind, name) for key, _, value in pairs}
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
+from eval.errors import LikenessError
 from toolkit.losses.contract import Classifier, Keyed, features_of, param_groups
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import batch_norm, distributed, spread
@@ -85,7 +86,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     """Build everything that a run changes. It is equal in every process for equal seeds.
 
     Raises:
-        ValueError: Settings that do not go together.
+        LikenessError: Settings that do not go together.
     """
     torch.manual_seed(recipe.seed)
     _make_deterministic(recipe.compute.deterministic)
@@ -94,7 +95,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     backbone = made(recipe.backbone, "backbone", frontend.dim)
     loss = made(recipe.loss, "loss", backbone.dim, num_classes).to(device)
     if recipe.start_at_means and not isinstance(loss, Classifier):
-        raise ValueError(
+        raise LikenessError(
             f"start_at_means=true needs a loss with class vectors, but {type(loss).__name__} has "
             "none; leave it out"
         )
@@ -158,7 +159,7 @@ def _check_trains(embedder: nn.Module, loss: nn.Module, frozen: list[nn.Paramete
     still_now = {id(parameter) for parameter in frozen}
     every = (*embedder.parameters(), *loss.parameters())
     if not any(value.requires_grad and id(value) not in still_now for value in every):
-        raise ValueError(
+        raise LikenessError(
             f"nothing is trained: {len(frozen)} tensors of the network stand still, and "
             f"{type(loss).__name__} learns none of its own; take parts out of tuning.freeze, or a "
             "loss with a vector for each class"
@@ -193,7 +194,7 @@ def _add_memory(
     if recipe.memory is None:
         return None
     if not isinstance(loss, Keyed):
-        raise ValueError(
+        raise LikenessError(
             f"memory is set, but {type(loss).__name__} takes no keys; set memory to None or "
             "take a loss with a bank, such as SimPLE"
         )
@@ -225,7 +226,7 @@ def _scaler(recipe: Recipe, device: torch.device) -> torch.amp.GradScaler:
     """The scaling of the loss, which float16 needs."""
     scaler = torch.amp.GradScaler(device.type, enabled=half(recipe, device) is torch.float16)
     if distributed.world() > 1 and scaler.is_enabled():
-        raise ValueError(
+        raise LikenessError(
             "compute.precision=float16 scales the loss by what each process sees, which many "
             "processes cannot share; set compute.precision=bfloat16 or float32"
         )
@@ -245,7 +246,7 @@ def _check_rates(recipe: Recipe, frontend: nn.Module) -> None:
         rates[name] = None if stated is None else stated.default
     rates = {name: rate for name, rate in rates.items() if rate is not None}
     if len(set(rates.values())) > 1:
-        raise ValueError(
+        raise LikenessError(
             "sampling rates differ: "
             f"{', '.join(f'{name}.rate_hz={rate}' for name, rate in rates.items())}; set them to "
             "one value"

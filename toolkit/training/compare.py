@@ -30,6 +30,7 @@ from eval.comparison import (
     resamples_needed,
     summarise,
 )
+from eval.errors import LikenessError
 from eval.formats.provenance import likeness_version
 from eval.formats.trials import read_scores
 from eval.progress import tracked
@@ -122,7 +123,7 @@ def compare(
         The table: means, standard errors, intervals and paired differences.
 
     Raises:
-        ValueError: Anything wrong with variants, data or folder, before the first step.
+        LikenessError: Anything wrong with variants, data or folder, before the first step.
         Interrupted: After Ctrl-C. All is whole, and the same call goes on.
     """
     terms = replace(terms, allow_different=[place(field) for field in terms.allow_different])
@@ -161,7 +162,7 @@ def _searched(
         return {}
     searched = {name: ranges for name, ranges in search.ranges.items() if name in variants}
     if not searched:
-        raise ValueError(
+        raise LikenessError(
             "--tune: the recipe file states no RANGES for these variants; add RANGES = {variant: "
             "{field: Range(low, high)}} (toolkit.training.tune)"
         )
@@ -294,7 +295,7 @@ def _summary(
         if len({outcome.trial_list for outcome in by_seed.values()}) > 1
     ]
     if mixed:
-        raise ValueError(
+        raise LikenessError(
             f"the seeds of {len(mixed)} variants were measured on different items "
             f"({name_first(mixed)}): the test's data has changed since the first; "
             "compare into another --out"

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from eval.comparison import Run
+from eval.errors import LikenessError
 from eval.formats.files import json_object
 from eval.formats.provenance import likeness_version, sha256
 from eval.formats.trials import write_scores
@@ -123,7 +124,7 @@ def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Tria
     trained for.
 
     Raises:
-        ValueError: Trial items cannot be read.
+        LikenessError: Trial items cannot be read.
     """
     loaded = load_embedder(model, recipe)
     loaded.embedder.to_device()
@@ -184,7 +185,7 @@ def _values(recipe: Recipe, scores: Floats, trials: Trials) -> dict[str, float]:
 def _finite(values: dict[str, float]) -> dict[str, float]:
     unusable = [name for name, value in values.items() if not math.isfinite(value)]
     if unusable:
-        raise ValueError(
+        raise LikenessError(
             f"{len(unusable)} metrics are not finite on the trials ({name_first(unusable)}); such "
             "a number cannot be compared"
         )

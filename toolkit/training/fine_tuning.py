@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from eval.errors import LikenessError
+
 
 @dataclass(frozen=True)
 class LoRA:
@@ -71,23 +73,23 @@ def check(tuning: Tuning, *, steps: int, save_every: int, keep_best: int) -> Non
         keep_best: How many of the best checkpoints it keeps.
 
     Raises:
-        ValueError: The first such setting, its value, and what is allowed.
+        LikenessError: The first such setting, its value, and what is allowed.
 
     Example:
         >>> check(Tuning(freeze=("backbone",)), steps=10, save_every=5, keep_best=1)
         >>> check(Tuning(freeze_until=5), steps=10, save_every=5, keep_best=1)
         Traceback (most recent call last):
-        ValueError: tuning.freeze_until=5, but tuning.freeze names no part; name one
+        likeness.LikenessError: tuning.freeze_until=5, but tuning.freeze names no part; name one
     """
     _check_freezing(tuning, steps)
     for name, rate in tuning.rates.items():
         if not 0 < rate < math.inf:
-            raise ValueError(
+            raise LikenessError(
                 f"tuning.rates: {name} has the rate {rate}; a multiple of optim.lr above 0 is "
                 "needed: to train nothing of a part, name it in tuning.freeze"
             )
     if not 0 < tuning.layer_decay <= 1:
-        raise ValueError(
+        raise LikenessError(
             f"tuning.layer_decay={tuning.layer_decay} must be above 0 and at most 1, which decays "
             "nothing"
         )
@@ -99,13 +101,13 @@ def _check_freezing(tuning: Tuning, steps: int) -> None:
     """Refuse names that are none, and a step at which nothing can begin."""
     for name, names in (("freeze", tuning.freeze), ("lora.targets", tuning.lora.targets)):
         if isinstance(names, str) or not all(isinstance(each, str) and each for each in names):
-            raise ValueError(f"tuning.{name}={names!r}; a tuple of names is needed")
+            raise LikenessError(f"tuning.{name}={names!r}; a tuple of names is needed")
     if tuning.freeze_until and not tuning.freeze:
-        raise ValueError(
+        raise LikenessError(
             f"tuning.freeze_until={tuning.freeze_until}, but tuning.freeze names no part; name one"
         )
     if not 0 <= tuning.freeze_until < steps:
-        raise ValueError(
+        raise LikenessError(
             f"tuning.freeze_until={tuning.freeze_until} must be 0, which is never, or a step of "
             f"the run, whose schedule.steps is {steps}"
         )
@@ -115,17 +117,17 @@ def _check_lora(tuning: Tuning) -> None:
     """Refuse numbers out of their range, and what adapters leave nothing to do for."""
     lora = tuning.lora
     if lora.rank < 0 or not 0 < lora.alpha < math.inf or not 0 <= lora.dropout < 1:
-        raise ValueError(
+        raise LikenessError(
             f"tuning.lora: rank={lora.rank} must be 0 or more, alpha={lora.alpha} above 0, and "
             f"dropout={lora.dropout} at least 0 and below 1"
         )
     if not lora.rank and lora != LoRA():
-        raise ValueError(
+        raise LikenessError(
             "tuning.lora has settings, but its rank is 0, which adds no adapter; set "
             "tuning.lora.rank"
         )
     if lora.rank and tuning.freeze:
-        raise ValueError(
+        raise LikenessError(
             f"tuning.freeze={','.join(tuning.freeze)} and tuning.lora.rank={lora.rank}: with "
             "adapters all of the network but its new parts stands still anyway; leave freeze empty"
         )
@@ -134,23 +136,23 @@ def _check_lora(tuning: Tuning) -> None:
 def _check_average(tuning: Tuning, num_checkpoints: int, keep_best: int) -> None:
     """Refuse averages that exclude each other, and means over checkpoints that will not be."""
     if not 0 <= tuning.ema < 1:
-        raise ValueError(f"tuning.ema={tuning.ema} must be at least 0 and below 1")
+        raise LikenessError(f"tuning.ema={tuning.ema} must be at least 0 and below 1")
     last = tuning.average_last
     if last < 0 or last == 1:
-        raise ValueError(
+        raise LikenessError(
             f"tuning.average_last={last} must be 0, which takes no mean, or at least 2 checkpoints"
         )
     if last and tuning.ema:
-        raise ValueError(
+        raise LikenessError(
             f"tuning.ema={tuning.ema} and tuning.average_last={last} are two averages; choose one"
         )
     if last > num_checkpoints:
-        raise ValueError(
+        raise LikenessError(
             f"tuning.average_last={last}, but the run saves {num_checkpoints} checkpoints; lower "
             "schedule.save_every or tuning.average_last"
         )
     if last and keep_best > 1:
-        raise ValueError(
+        raise LikenessError(
             f"tuning.average_last={last} and schedule.keep_best={keep_best}: the best models would "
             "be means of the same checkpoints; leave keep_best at 1"
         )
@@ -178,7 +180,8 @@ def refuse_unknown(setting: str, parts: Iterable[str], known: Iterable[str]) -> 
         known: The names of all modules and parameters that may be meant.
 
     Raises:
-        ValueError: It counts the names that fit nothing, and gives the closest ones to the first.
+        LikenessError: It counts the names that fit nothing, and gives the closest ones to the
+            first.
     """
     names = [name for name in known if name]
     unfit = [part for part in parts if not any(is_under(name, part) for name in names)]
@@ -186,7 +189,7 @@ def refuse_unknown(setting: str, parts: Iterable[str], known: Iterable[str]) -> 
         close = difflib.get_close_matches(unfit[0], names, n=3, cutoff=0.5)
         shortest = sorted(names, key=lambda name: (name.count("."), len(name)))
         listed = ", ".join(close or shortest[:8])
-        raise ValueError(
+        raise LikenessError(
             f"{setting}: {len(unfit)} of the names fit nothing in the network ({unfit[0]}); "
             f"{'the closest are' if close else 'it has'} {listed}"
         )

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path, json_object
 from eval.formats.writing import remove_abandoned
 from toolkit.console import console
@@ -36,7 +37,7 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
         resume: Whether to go on with the run that is there.
 
     Raises:
-        ValueError: Another run is there, or this one without `resume`.
+        LikenessError: Another run is there, or this one without `resume`.
     """
     if is_unbegun(out):
         return
@@ -51,12 +52,12 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
             )
             if changed:
                 differ = "differs" if len(changed) == 1 else "differ"
-                raise ValueError(
+                raise LikenessError(
                     f"{out} holds a run of another recipe: {', '.join(changed)} {differ}; resume "
                     "with the same recipe and overrides, or choose another --out"
                 )
     elif holds_run:
-        raise ValueError(
+        raise LikenessError(
             f"{out} already holds a run; add --resume to go on with it, or choose another --out"
         )
 

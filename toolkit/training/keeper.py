@@ -10,6 +10,7 @@ from types import TracebackType
 
 from torch import nn
 
+from eval.errors import LikenessError
 from eval.progress import report
 from eval.similarity import score_trials
 from eval.types import Trials, first_line
@@ -86,7 +87,7 @@ class Keeper:
         """The loader's batches. What could not be read is counted, and named once.
 
         Raises:
-            ValueError: More of the items than the recipe allows cannot be read.
+            LikenessError: More of the items than the recipe allows cannot be read.
         """
         drawn = self.recipe.sampling.batch_size // distributed.world()
         for batch, unreadable in self.clock.waiting(loader):
@@ -118,7 +119,7 @@ class Keeper:
 
         Raises:
             Interrupted: After Ctrl-C, when all is saved.
-            ValueError: An evaluation failed; the run is saved.
+            LikenessError: An evaluation failed; the run is saved.
             Diverged: Something is NaN or infinite; the last checkpoint is kept.
         """
         run, schedule = self.run, self.recipe.schedule
@@ -232,10 +233,10 @@ class Keeper:
                 init=self.run.init,
             )
 
-    def _owed(self, error: ValueError) -> ValueError:
+    def _owed(self, error: ValueError) -> LikenessError:
         """An error of an evaluation, with what became of the training and how to go on."""
         step, steps = self.run.step, self.recipe.schedule.steps
-        return ValueError(
+        return LikenessError(
             f"the evaluation after step {step} of {steps} failed: {error}. The run in {self.out} "
             "is whole, and nothing of it is lost: repair this, then --resume makes up the "
             f"evaluation{'' if step == steps else ' and goes on'}"

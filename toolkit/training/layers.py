@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
+from eval.errors import LikenessError
+
 # blocks.3, layers.3 and layer.3 are layers, and so is layer3.
 _NUMBERED = re.compile(r"(?:^|\.)(?:(?:blocks|layers|layer)\.\d+|layer\d+)(?=\.|$)")
 
@@ -71,7 +73,7 @@ def recompute(network: nn.Module) -> int:
         The number of modules that compute again.
 
     Raises:
-        ValueError: The network has no numbered layers.
+        LikenessError: The network has no numbered layers.
     """
     own = [name for name, module in network.named_modules() if _recomputes_itself(module)]
     for name in own:
@@ -88,7 +90,7 @@ def recompute(network: nn.Module) -> int:
         layer.forward = types.MethodType(_forward, layer)
     if not own and not layers:
         children = ", ".join(name for name, _ in network.named_children())
-        raise ValueError(
+        raise LikenessError(
             "compute.recompute=True needs layers that are called blocks.N, layers.N, layer.N or "
             f"layerN; this {type(network).__name__} has {children}: leave it false, or set "
             "compute.accumulate"

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eval.errors import LikenessError
 from eval.formats.provenance import digest
 from eval.progress import tracked
 from eval.types import name_first
@@ -94,7 +95,7 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     not read again.
 
     Raises:
-        ValueError: Items that cannot be read, counted.
+        LikenessError: Items that cannot be read, counted.
     """
     mine = Items.of(items)[distributed.rank() :: distributed.world()]
     states = (
@@ -125,7 +126,7 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
         if distributed.is_main():
             for item in bad[:_NAMED]:
                 console.print(f"cannot be read, {item.id}: {item.reason}")
-        raise ValueError(
+        raise LikenessError(
             f"{len(bad)} of {len(items)} held-out items cannot be read "
             f"({name_first(item.id for item in bad)}): {bad[0].reason}; "
             "repair or remove them before training: it is measured on all of them"
@@ -164,7 +165,7 @@ class _Read(torch.utils.data.Dataset[Bad | bool]):
         try:
             item = self.items[place]
             if not is_finite(as_input(self.read(item), self.read, item.id)):
-                raise ValueError(NOT_FINITE)
+                raise LikenessError(NOT_FINITE)
         except (ValueError, OSError) as error:
             return Bad(item.id, str(error))
         return True

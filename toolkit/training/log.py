@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.writing import FULL, full_disk
 from eval.types import first_line, name_first
@@ -121,12 +122,12 @@ def check_loggers(loggers: Sequence[str]) -> None:
     """ValueError for a logger that is unknown or not installed."""
     for name in loggers:
         if name not in LOGGERS:
-            raise ValueError(
+            raise LikenessError(
                 f"logger {name!r} is unknown; there are {', '.join(LOGGERS)} (log.jsonl is always "
                 "written)"
             )
         if find_spec(name) is None:
-            raise ValueError(
+            raise LikenessError(
                 f"logger {name!r} is not installed; install it with: pip install {name}"
             )
 
@@ -137,7 +138,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     A line that a kill cut short is left out.
 
     Raises:
-        ValueError: The log is damaged.
+        LikenessError: The log is damaged.
     """
     file = folder / LOG
     if not file.is_file():
@@ -146,12 +147,12 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
         lines = file.read_text(encoding="utf-8").splitlines()
         entries = [json.loads(line) for line in lines if line.endswith("}")]
     except (ValueError, RecursionError) as error:
-        raise ValueError(
+        raise LikenessError(
             f"{file} is damaged: a line of it is no JSON ({first_line(error)}); restore "
             "it or remove it"
         ) from None
     if wrong := [entry for entry in entries if not isinstance(entry.get("step"), int)]:
-        raise ValueError(
+        raise LikenessError(
             f"{file} is damaged: {len(wrong)} of {len(entries)} entries have no step; restore it "
             "or remove it"
         )
@@ -228,7 +229,7 @@ class BadItems:
                 self.seen[item.id] = item.reason
                 console.print_line(f"skipped {item.id}: {item.reason}")
         if self.failed > self.max_share * self.drawn + (1 if self.max_share else 0):
-            raise ValueError(
+            raise LikenessError(
                 f"{self.failed} of {self.drawn} items drawn so far cannot be read "
                 f"({name_first(self.seen)}), more than max_bad_share={self.max_share}; the first: "
                 f"{next(iter(self.seen.values()))}; repair or remove them, or raise max_bad_share"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from eval import per_item
 from eval.classification import fit_temperature, softmax
 from eval.diversity import cluster_diversity, feature_diversity
+from eval.errors import LikenessError
 from eval.per_item import PerItem
 from eval.progress import tracked
 from eval.reports.media import Source, Stretch
@@ -70,7 +71,7 @@ def load_model(path: Path, recipe: Recipe) -> Model:
     """The model that a run of `recipe` left in its folder or file, with its loss.
 
     Raises:
-        ValueError: The file holds no loss, as the recipe did not measure items.
+        LikenessError: The file holds no loss, as the recipe did not measure items.
     """
     path = checkpoint.find_model(path)
     loaded = load_embedder(path, recipe)
@@ -92,7 +93,8 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
     parts.
 
     Raises:
-        ValueError: The file is no checkpoint, or its weights are not those of the recipe's network.
+        LikenessError: The file is no checkpoint, or its weights are not those of the recipe's
+            network.
     """
     path = checkpoint.find_model(path)
     tensors, stated, digest = checkpoint.read(path, checkpoint.FORMAT)
@@ -122,7 +124,7 @@ def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str
         only: The name of the metric that is computed, "" for all of them.
 
     Raises:
-        ValueError: A metric needs a column that was not measured.
+        LikenessError: A metric needs a column that was not measured.
     """
     values: dict[str, float] = {}
     for name, metric in recipe.metrics.items():
@@ -131,7 +133,7 @@ def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str
                 values[name] = float(metric(measured.columns))
             except KeyError as error:
                 there = ", ".join(measured.columns)
-                raise ValueError(
+                raise LikenessError(
                     f"metric {name!r} needs the column {error}, but measured are {there}; give "
                     "measure and its validation what it takes (calibrate_on, clusters, ks)"
                 ) from None
@@ -163,7 +165,7 @@ def check_items(settings: Settings, data: Path, classes: Sequence[str]) -> None:
     hours of it: missing or damaged split files, and labels.
 
     Raises:
-        ValueError: One of these.
+        LikenessError: One of these.
     """
     for items in items_of(settings, data).values():
         check_unique(items, "test items")
@@ -200,7 +202,7 @@ def classification(model: Model, data: Path, settings: Classification) -> PerIte
         helps, for instance because every held-out item is right. Each item is a group.
 
     Raises:
-        ValueError: Labels are no training classes, or the loss has no class vectors.
+        LikenessError: Labels are no training classes, or the loss has no class vectors.
     """
     tested = Items.of(settings.items(data))
     labels = _numbers(tested, model.classes)
@@ -255,12 +257,12 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
         elsewhere, so that per_item.mean is the mean over classes. Each class is a group.
 
     Raises:
-        ValueError: Labels were trained on, eval.similarity does not know the similarity, or draws
-            are to be compared by another one than the cosine.
+        LikenessError: Labels were trained on, eval.similarity does not know the similarity, or
+            draws are to be compared by another one than the cosine.
     """
     drawn = isinstance(model.loss, VMF) and settings.num_samples > 0
     if drawn and settings.similarity not in ("", "cosine"):
-        raise ValueError(
+        raise LikenessError(
             f"similarity is {settings.similarity!r}, but draws are unit vectors and are compared "
             "by cosine; leave it out, or set num_samples to 0"
         )
@@ -299,7 +301,7 @@ def _disjoint_labels(items: Items, classes: Sequence[str], disjoint: bool) -> li
     names = distinct_labels(items)
     both = sorted(set(names) & set(classes))
     if disjoint and both:
-        raise ValueError(
+        raise LikenessError(
             f"{len(both)} classes are both trained and tested on ({name_first(both)}); give "
             "`items` and `measure.items` disjoint classes"
         )
@@ -356,7 +358,7 @@ def _per_item(
 def _logits(model: Model, z: Floats) -> Floats:
     """(N, C) logits, or the log of the posterior where the loss has one, in float64."""
     if not isinstance(model.loss, Classifier):
-        raise ValueError(
+        raise LikenessError(
             f"classification: {type(model.loss).__name__} has no class vectors to predict by; "
             "measure retrieval instead"
         )
@@ -398,7 +400,7 @@ def _numbers(items: Items, classes: Sequence[str]) -> NDArray[np.int64]:
     labels: NDArray[np.int64] = numbers[items.labels.numbers]
     unknown = items.ids.take(np.flatnonzero(labels < 0))
     if unknown:
-        raise ValueError(
+        raise LikenessError(
             f"{len(unknown)} of {len(items)} items have labels that the model was not trained on "
             f"({name_first(unknown)}); test its own classes"
         )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -52,7 +54,7 @@ class Bank(nn.Module):
         """
         size, num = len(self.labels), len(y)
         if num > size:
-            raise ValueError(
+            raise LikenessError(
                 f"memory: a bank of {size} keys cannot hold a batch of {num}; raise memory.size or "
                 "lower sampling.batch_size"
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from eval.errors import LikenessError
 from toolkit.models.parts import RENAMED, renamed, without_revisions
 
 # The recipe of version 0.1 had one level of fields.
@@ -65,13 +66,13 @@ def refuse_flat(names: Iterable[str]) -> None:
     """Refuse the keywords that a recipe of version 0.1 took, and name their new places.
 
     Raises:
-        ValueError: One of the names is a field that has moved.
+        LikenessError: One of the names is a field that has moved.
     """
     moved = [name for name in names if name in MOVED]
     if moved:
         group, _, field = MOVED[moved[0]].partition(".")
         value = _VALUES.get(moved[0]) or f"{group}={group.capitalize()}({field}=...)"
-        raise ValueError(
+        raise LikenessError(
             f"{len(moved)} fields of this recipe have moved since version 0.1 "
             f"({', '.join(moved)}): {moved[0]} is now {MOVED[moved[0]]}; write {value}"
         )

@@ -29,7 +29,7 @@ def of_data(recipe: Recipe, data: Path) -> Recipe:
         data: The data set.
 
     Raises:
-        ValueError: The front-end refuses the data.
+        LikenessError: The front-end refuses the data.
         FileNotFoundError: There is no such data set.
     """
     frontend = recipe.frontend

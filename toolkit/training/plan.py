@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.progress import step
 from eval.similarity import check_similarity
 from eval.types import Trials, name_first
@@ -89,7 +90,7 @@ class Plan:
         that refuses at once. All processes share the work.
 
         Raises:
-            ValueError: Items that cannot be read, counted.
+            LikenessError: Items that cannot be read, counted.
         """
         workers = self.recipe.compute.workers
         check_held_out(self.held_out(), self.recipe.read, workers=workers)
@@ -108,7 +109,7 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
         The plan, which `start` builds a run from.
 
     Raises:
-        ValueError: Anything wrong with the settings, items, labels, trials or the first view; or
+        LikenessError: Anything wrong with the settings, items, labels, trials or the first view; or
             the processes of the run disagree about them.
     """
     check_settings(recipe)
@@ -157,7 +158,7 @@ def _with_batches(recipe: Recipe, labels: Index) -> Recipe:
     """The recipe with batches that the data can fill, which `fit` says where they are smaller.
 
     Raises:
-        ValueError: They are too small for the pieces and processes of the run.
+        LikenessError: They are too small for the pieces and processes of the run.
     """
     sampling = fitted(labels, recipe.sampling)
     if sampling == recipe.sampling:
@@ -165,7 +166,7 @@ def _with_batches(recipe: Recipe, labels: Index) -> Recipe:
     recipe = replace(recipe, sampling=sampling)
     rows = sampling.batch_size // distributed.world()
     if rows < least_rows(recipe):
-        raise ValueError(
+        raise LikenessError(
             f"the {labels.size} items fill batches of {sampling.batch_size} at most, which gives "
             f"each of {distributed.world()} processes {rows} items, and "
             f"compute.accumulate={recipe.compute.accumulate} needs {least_rows(recipe)}; lower "
@@ -181,13 +182,13 @@ def check_settings(recipe: Recipe) -> None:
         recipe: What is to be trained.
 
     Raises:
-        ValueError: The first such setting, its value, and what is allowed.
+        LikenessError: The first such setting, its value, and what is allowed.
     """
     check(recipe)
     for name in ("optim", "compute"):
         settings = getattr(recipe, name)
         if unknown := unknown_settings(type(settings), vars(settings)):
-            raise ValueError(f"{name}.{unknown[0]}")
+            raise LikenessError(f"{name}.{unknown[0]}")
     _check_schedule(recipe)
     schedule = recipe.schedule
     fine_tuning.check(
@@ -200,7 +201,7 @@ def check_settings(recipe: Recipe) -> None:
     _check_compute(recipe)
     _check_measure(recipe)
     if recipe.memory is not None and recipe.memory.size < recipe.sampling.batch_size:
-        raise ValueError(
+        raise LikenessError(
             f"memory.size={recipe.memory.size} is smaller than "
             f"sampling.batch_size={recipe.sampling.batch_size}; it must hold a batch at least"
         )
@@ -210,13 +211,13 @@ def _check_schedule(recipe: Recipe) -> None:
     """Refuse numbers of steps below 1, and a watched metric that the recipe does not have."""
     schedule = recipe.schedule
     if schedule.steps < 1 or schedule.save_every < 1 or schedule.keep_best < 1:
-        raise ValueError(
+        raise LikenessError(
             f"schedule: steps={schedule.steps}, save_every={schedule.save_every} and "
             f"keep_best={schedule.keep_best} must be at least 1"
         )
     if schedule.watch and schedule.watch not in recipe.metrics:
         known = ", ".join(recipe.metrics) or "none"
-        raise ValueError(
+        raise LikenessError(
             f"schedule.watch={schedule.watch!r} needs a measure and must be one of the recipe's "
             f"metrics: {known}"
         )
@@ -226,17 +227,17 @@ def _check_compute(recipe: Recipe) -> None:
     """Refuse numbers out of their range, and a batch too small for its pieces and processes."""
     compute, parallel = recipe.compute, recipe.parallel
     if compute.accumulate < 1 or compute.prefetch < 1 or not 0 < parallel.class_rate <= 1:
-        raise ValueError(
+        raise LikenessError(
             f"compute.accumulate={compute.accumulate} and compute.prefetch={compute.prefetch} must "
             f"be at least 1, and parallel.class_rate={parallel.class_rate} above 0 and at most 1"
         )
     if compute.recompute and compute.compile:
-        raise ValueError(
+        raise LikenessError(
             "compute.recompute=True and compute.compile=True exclude each other; choose one of them"
         )
     rows, least = recipe.sampling.batch_size // distributed.world(), least_rows(recipe)
     if rows < least:
-        raise ValueError(
+        raise LikenessError(
             f"sampling.batch_size={recipe.sampling.batch_size} gives each of {distributed.world()} "
             f"processes {rows} items of a batch, and compute.accumulate={compute.accumulate} needs "
             f"{least}; raise batch_size or lower accumulate"
@@ -252,7 +253,7 @@ def _check_measure(recipe: Recipe) -> None:
             check_similarity(similarity)
     parallel = recipe.parallel
     if recipe.measures_items and (parallel.spread_classes or parallel.class_rate < 1):
-        raise ValueError(
+        raise LikenessError(
             f"parallel.spread_classes={parallel.spread_classes} and parallel.class_rate="
             f"{parallel.class_rate}, but classification and retrieval measure with all class "
             "vectors; leave them false and 1, or measure by Verification"
@@ -262,13 +263,13 @@ def _check_measure(recipe: Recipe) -> None:
 def _check_trials(trials: tuple[Sequence[Item], Trials], classes: Sequence[str]) -> None:
     """Refuse trials without labels, and trials of subjects that are trained on."""
     if trials[1].target is None:
-        raise ValueError(
+        raise LikenessError(
             "the trials have no labels; evaluation while training needs target and nontarget "
             "trials: label them, or set measure to None"
         )
     both = sorted({*distinct_labels(trials[0])} & {*classes})
     if both:
-        raise ValueError(
+        raise LikenessError(
             f"{len(both)} subjects are both trained and tested on ({name_first(both)}); give "
             "items and trials the same fold, of disjoint subjects"
         )

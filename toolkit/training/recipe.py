@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from eval.errors import LikenessError
 from toolkit.data.sampling import Sampling
 from toolkit.losses.common import unknown_settings
 from toolkit.models import user_files
@@ -303,7 +304,7 @@ def read(file: str) -> dict[str, Any]:
     """
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
-        raise ValueError(
+        raise LikenessError(
             f"recipe {file!r} is no Python file that exists; give a recipe file, RECIPE.py or "
             "RECIPE.py:VARIANT, or the name of a recipe such as speaker/an4:simple "
             "(`likeness recipes` lists them)"
@@ -311,7 +312,7 @@ def read(file: str) -> dict[str, Any]:
     module = user_files.run(path)
     recipes = getattr(module, "RECIPES", None)
     if not isinstance(recipes, dict) or not recipes:
-        raise ValueError(
+        raise LikenessError(
             f"{file} defines no RECIPES; a recipe file ends with RECIPES = {{'name': Recipe(...), "
             "...}"
         )
@@ -328,7 +329,7 @@ def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Reci
     if variant not in recipes and (group := of_group(recipes, variant)):
         variant = f"{variant}.{next(iter(group))}"
     if variant not in recipes:
-        raise ValueError(
+        raise LikenessError(
             f"{file} has no variant {variant!r}{suggest(variant, recipes)}; it has "
             f"{', '.join(recipes)}"
         )
@@ -354,18 +355,18 @@ def check(recipe: Recipe) -> None:
     anything runs.
 
     Raises:
-        ValueError: Such an argument, a part that is no class or function or takes other inputs, or
-            a measure that is none.
+        LikenessError: Such an argument, a part that is no class or function or takes other inputs,
+            or a measure that is none.
     """
     if recipe.measure is not None and not isinstance(recipe.measure, Measure):
-        raise ValueError(
+        raise LikenessError(
             f"measure is {recipe.measure!r}; give Verification, Classification, Retrieval or None"
         )
     inner: Any = getattr(recipe.measure, "validation", None)
     if inner is not None and (
         inner.metrics or inner.validation or type(inner) is not type(recipe.measure)
     ):
-        raise ValueError(
+        raise LikenessError(
             f"measure.validation is a {type(inner).__name__} with {len(inner.metrics)} metrics; "
             f"give a {type(recipe.measure).__name__} without metrics and without a validation of "
             "its own"
@@ -385,12 +386,12 @@ def check(recipe: Recipe) -> None:
             for keyword in value.keywords:
                 if keyword not in accepted:
                     known = [argument for argument in accepted if argument != "self"]
-                    raise ValueError(
+                    raise LikenessError(
                         f"{name}: {value.func.__name__} does not accept "
                         f"{keyword!r}{suggest(keyword, known)}; it accepts {', '.join(known)}"
                     )
             if unknown := unknown_settings(value.func, value.keywords):
-                raise ValueError(f"{name}.{unknown[0]}")
+                raise LikenessError(f"{name}.{unknown[0]}")
     for name, arguments in _TAKES.items():
         if (part := getattr(recipe, name)) is not None:
             check_takes(part, name, arguments)
@@ -403,12 +404,12 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
     The names that version 0.1 had (workers, trials.fold) are read as well.
 
     Raises:
-        ValueError: It says what is allowed.
+        LikenessError: It says what is allowed.
     """
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
-            raise ValueError(
+            raise LikenessError(
                 f"override {assignment!r} has no '='; write FIELD=VALUE, as in optim.lr=0.05"
             )
         name, text = place(name.strip()), text.strip()

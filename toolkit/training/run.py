@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor
 
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
 from eval.formats.writing import sync, sync_names
@@ -274,12 +275,12 @@ def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
         return None
     state = json_object(whole[-1] / STATE)
     if state.get("format") != FORMAT:
-        raise ValueError(
+        raise LikenessError(
             f"{whole[-1]} is a checkpoint of format {state.get('format')!r}; this version of "
             f"Likeness reads {FORMAT!r}"
         )
     if not _is_state(state):
-        raise ValueError(
+        raise LikenessError(
             f"{whole[-1] / STATE} is damaged: its fields are not those that a run writes; restore "
             "it, or start a new run in another folder"
         )
@@ -322,13 +323,13 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
         return False
     folder, state = newest
     if state["classes"] != digest(classes):
-        raise ValueError(
+        raise LikenessError(
             f"{out} was trained on {state['num_classes']} classes, the data now has {len(classes)} "
             "or others; start a new run in another folder "
             f"(init={out} takes the network's weights along)"
         )
     if state["items"] != items:
-        raise ValueError(
+        raise LikenessError(
             f"{out} was trained on other items of the same classes; resume with the same data and "
             "lists, or start a new run in another folder"
         )
@@ -339,7 +340,7 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
     tensors = run.tensors()
     kept = {name: size for name, size in stored.items() if not name.startswith("random.")}
     if misfits := checkpoint.misfits({name: value.shape for name, value in tensors.items()}, kept):
-        raise ValueError(
+        raise LikenessError(
             f"{folder}: the state does not fit: {misfits}; resume with the same recipe and version "
             "of Likeness"
         )
@@ -391,7 +392,7 @@ def read_metadata(folder: Path) -> dict[str, torch.Size]:
     try:
         metadata = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     except Exception as error:
-        raise ValueError(f"{folder} cannot be read as a checkpoint: {error}") from None
+        raise LikenessError(f"{folder} cannot be read as a checkpoint: {error}") from None
     return {name: getattr(stored, "size", torch.Size()) for name, stored in metadata.items()}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eval.errors import LikenessError
 from eval.formats.provenance import digest, sha256
 from eval.progress import step
 from toolkit.backbones.weights import first_names
@@ -54,7 +55,7 @@ def read_initial(init: str) -> Initial:
     The application reads models of other kinds as well (likeness.models.initial).
 
     Raises:
-        ValueError: There is no such file, or it is of another kind.
+        LikenessError: There is no such file, or it is of another kind.
     """
     weights, stated, summed = checkpoint.read(checkpoint.find_model(Path(init)), checkpoint.FORMAT)
     source = f"{init} ({summed[:12]}, step {int(stated['step'])})"
@@ -79,8 +80,8 @@ def start(
         The run, at the step that comes next.
 
     Raises:
-        ValueError: Settings that do not go together, another run in the folder, held-out items that
-            cannot be read, or an initial model that does not fit.
+        LikenessError: Settings that do not go together, another run in the folder, held-out items
+            that cannot be read, or an initial model that does not fit.
     """
     recipe = planned.recipe
     if recipe.compute.threads:
@@ -120,7 +121,7 @@ def start_from(initial: Initial, recipe: Recipe, run: Run, classes: tuple[str, .
         Whether the loss's state (its class proxies) was taken as well.
 
     Raises:
-        ValueError: The network there is another one.
+        LikenessError: The network there is another one.
     """
     path = Path(recipe.init)
     before = runs.latest(path) if path.is_dir() else None
@@ -155,7 +156,7 @@ def _put(run: Run, weights: Mapping[str, Tensor], where: str) -> list[str]:
         The names of the tensors that are made anew, since no pretrained model has them.
 
     Raises:
-        ValueError: Any other tensor is missing, unknown or of another shape, or a weight is no
+        LikenessError: Any other tensor is missing, unknown or of another shape, or a weight is no
             finite number.
     """
     own, fresh = run.embedder.state_dict(), fresh_parts(run.embedder)
@@ -164,7 +165,7 @@ def _put(run: Run, weights: Mapping[str, Tensor], where: str) -> list[str]:
     expected = {plain: own[name].shape for name, plain in names.items() if plain not in new}
     stored = {name: value.shape for name, value in weights.items()}
     if faults := checkpoint.misfits(expected, stored):
-        raise ValueError(
+        raise LikenessError(
             f"{where}: weights do not fit: {faults}; take the recipe and settings that the weights "
             "were trained with"
         )
@@ -174,7 +175,7 @@ def _put(run: Run, weights: Mapping[str, Tensor], where: str) -> list[str]:
         if names.get(name) in weights and not weights[names[name]].isfinite().all()
     ]
     if diverged:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {len(diverged)} tensors hold NaN or infinity ({first_names(diverged)}); "
             "take an earlier checkpoint, or other weights"
         )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from eval.comparison import Tuned
+from eval.errors import LikenessError
 from eval.formats.provenance import digest
 from toolkit.training.recipe import Recipe, descriptions, override
 from toolkit.training.tune import Choice, Range, Ranges, Search, as_text, on_validation_classes
@@ -55,7 +56,7 @@ def tune(
 
     Raises:
         ModuleNotFoundError: Optuna is not installed.
-        ValueError: The folder holds a search of another recipe, ranges or data.
+        LikenessError: The folder holds a search of another recipe, ranges or data.
         RuntimeError: Every trial failed.
     """
     search = ranges if isinstance(ranges, Search) else Search(ranges)
@@ -111,7 +112,7 @@ def _open_study(recipe: Recipe, search: Search, variant: str, out: Path, data: s
     if search.seeds > 1:
         stated = [digest([text, f"seeds={search.seeds}"]) for text in stated]
     if study.user_attrs.get("stated", stated[0]) not in stated:
-        raise ValueError(
+        raise LikenessError(
             f"{out} holds a search of another recipe, on other data or of other RANGES for "
             f"{variant}; choose another --out"
         )
@@ -156,7 +157,7 @@ def _try(
 
     try:
         if settings.keys() != search.keys():
-            raise ValueError("killed while its settings were written")
+            raise LikenessError("killed while its settings were written")
         changed = _with(recipe, settings)
         if search.seeds == 1:
             value = score(changed, folder)

@@ -114,7 +114,7 @@ def fit(
         The model file to use: the best where a metric is watched, otherwise the last.
 
     Raises:
-        ValueError: Anything wrong with recipe, data or folder, before the first step. Later only
+        LikenessError: Anything wrong with recipe, data or folder, before the first step. Later only
             for what cannot be measured; the run is whole then.
         Diverged: Losses, embeddings, gradients or weights are no longer finite. The last checkpoint
             is kept.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from eval.errors import LikenessError
 from toolkit.console import console
 from toolkit.models import adapter
 from toolkit.models.embedder import TorchEmbedder
@@ -49,7 +50,7 @@ def prepare(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
         The parameters that take no gradient as long as these parts stand still.
 
     Raises:
-        ValueError: A name of a part or of a layer fits nothing.
+        LikenessError: A name of a part or of a layer fits nothing.
         ImportError: Adapters are wanted, and peft is missing.
     """
     if tuning.lora.rank:
@@ -122,8 +123,8 @@ def rates(embedder: TorchEmbedder, tuning: Tuning) -> dict[str, float]:
         tuning: `rates` and `layer_decay` of it, which are multiplied.
 
     Raises:
-        ValueError: A name of `rates` fits nothing that is trained, or `layer_decay` has no layers
-            to go by.
+        LikenessError: A name of `rates` fits nothing that is trained, or `layer_decay` has no
+            layers to go by.
     """
     named = dict(embedder.named_parameters())
     trained = [name for name, parameter in named.items() if parameter.requires_grad]
@@ -140,7 +141,7 @@ def rates(embedder: TorchEmbedder, tuning: Tuning) -> dict[str, float]:
         names = [name for name in named if name.startswith(_BACKBONE)]
         by_name, num_layers = depths(names), len({layer_of(name) for name in names} - {""})
         if not num_layers:
-            raise ValueError(
+            raise LikenessError(
                 f"tuning.layer_decay={tuning.layer_decay} needs layers that are called blocks.N, "
                 f"layers.N, layer.N or layerN, and a {type(embedder.backbone).__name__} has none; "
                 "set it to 1, and tuning.rates by name"

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import Trials
 from toolkit.data.item_checks import distinct_labels
 from toolkit.data.items import Item, Items
@@ -48,7 +49,7 @@ class Range:
 
     def __post_init__(self) -> None:
         if not self.low < self.high or (self.log and self.low <= 0):
-            raise ValueError(
+            raise LikenessError(
                 f"Range({self.low}, {self.high}, log={self.log}): low must be below high, and "
                 "above 0 with log=True"
             )
@@ -62,7 +63,9 @@ class Choice:
 
     def __post_init__(self) -> None:
         if len(self.values) < 2:
-            raise ValueError(f"Choice({self.values}): at least 2 values are needed to choose from")
+            raise LikenessError(
+                f"Choice({self.values}): at least 2 values are needed to choose from"
+            )
 
 
 Ranges = Mapping[str, Range | Choice]
@@ -81,12 +84,14 @@ class Search(dict[str, "Range | Choice"]):
             the best of these; with 0 it is that of the finished model.
 
     Raises:
-        ValueError: seeds is below 1, or looks is below 0.
+        LikenessError: seeds is below 1, or looks is below 0.
     """
 
     def __init__(self, ranges: Ranges, *, seeds: int = 1, looks: int = 0) -> None:
         if seeds < 1 or looks < 0:
-            raise ValueError(f"Search: seeds={seeds} must be 1 or more and looks={looks} 0 or more")
+            raise LikenessError(
+                f"Search: seeds={seeds} must be 1 or more and looks={looks} 0 or more"
+            )
         super().__init__(ranges)
         self.seeds, self.looks = seeds, looks
 
@@ -105,7 +110,7 @@ def divide(items: Sequence[Item]) -> tuple[Items, Items]:
     classes = sorted(set(base.values()))
     num = max(LEAST_CLASSES, round(VALIDATION_SHARE * len(classes)))
     if len(classes) - num < 2:
-        raise ValueError(
+        raise LikenessError(
             f"tuning: {len(classes)} classes to train on, of which {num} would be for validation; "
             f"at least {LEAST_CLASSES + 2} are needed, so do not tune"
         )
@@ -145,7 +150,7 @@ def validation_trials(
     drawn = draw_pairs(held_out, MOST_PAIRS, np.random.default_rng(0))
     assert drawn.target is not None
     if drawn.target.all() or not drawn.target.any():
-        raise ValueError(
+        raise LikenessError(
             f"tuning: {len(held_out)} validation items give {int(drawn.target.sum())} target "
             f"trials of {len(drawn)}; both kinds are needed"
         )
@@ -172,7 +177,7 @@ def on_validation_classes(recipe: Recipe) -> Recipe:
         inner = replace(measure.validation, metrics=measure.metrics, validation=measure.validation)
         return replace(recipe, measure=inner)
     if not isinstance(measure, Retrieval):
-        raise ValueError(
+        raise LikenessError(
             "tuning: the recipe has no validation to tune on; give its measure one, on items that "
             "are neither trained nor tested on"
         )
@@ -191,13 +196,13 @@ def check_ranges(
         & {place(text.partition("=")[0].strip()) for text in overridden}
     )
     if both:
-        raise ValueError(
+        raise LikenessError(
             f"RANGES of {variant}: {', '.join(both)} is tuned and also set on the command line; "
             "leave one out"
         )
     for field, values in ranges.items():
         if not isinstance(values, (Range, Choice)):
-            raise ValueError(
+            raise LikenessError(
                 f"RANGES of {variant}: {field} is {values!r}; give a Range or a Choice of "
                 "toolkit.training.tune"
             )

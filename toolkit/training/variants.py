@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.comparison import Subjects, subjects_behind
+from eval.errors import LikenessError
 from eval.formats.files import atomic_path, json_object
 from eval.types import Trials, name_first
 from toolkit.data.items import Item
@@ -87,7 +88,7 @@ def load_variants(
         The recipes by name, and the file's RANGES.
 
     Raises:
-        ValueError: As toolkit.training.recipe.load and override say; and for a file of several
+        LikenessError: As toolkit.training.recipe.load and override say; and for a file of several
             groups of which none is named.
     """
     group = ""
@@ -95,7 +96,7 @@ def load_variants(
         file, _, group = file.partition(":")
     defined = recipes.read(file)
     if any(text.partition("=")[0].strip() == "seed" for text in overrides):
-        raise ValueError(
+        raise LikenessError(
             "override seed: compare runs the seeds 0 to N - 1; say how many with --seeds N"
         )
     listed, ranges = defined["RECIPES"], defined.get("RANGES", {})
@@ -103,12 +104,12 @@ def load_variants(
     if group:
         listed, ranges = recipes.of_group(listed, group), recipes.of_group(ranges, group)
         if not listed:
-            raise ValueError(
+            raise LikenessError(
                 f"recipe {file}:{group}: compare takes RECIPE.py alone; name variants with "
                 f"--variants {group}"
             )
     elif not names and len(groups) > 1 and all("." in name for name in listed):
-        raise ValueError(
+        raise LikenessError(
             f"{file} has variants of {len(groups)} data sets, which cannot be compared; name one, "
             f"as in {file}:{groups[0]}, of {', '.join(groups)}"
         )
@@ -137,17 +138,17 @@ def check_variants(
         allow_different: The fields besides METHOD and INDIFFERENT in which they may differ.
 
     Raises:
-        ValueError: It says which variants or fields, and what is allowed.
+        LikenessError: It says which variants or fields, and what is allowed.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError(
+        raise LikenessError(
             "compare runs in one process; start it without torchrun, or train the runs one by one "
             "with `likeness train`"
         )
     if num_seeds < 1:
-        raise ValueError(f"--seeds {num_seeds}: at least 1 is needed, 2 for a standard error")
+        raise LikenessError(f"--seeds {num_seeds}: at least 1 is needed, 2 for a standard error")
     if reference and reference not in variants:
-        raise ValueError(
+        raise LikenessError(
             f"--reference {reference!r} is none of the variants compared: {', '.join(variants)}"
         )
     unfit = [
@@ -156,26 +157,26 @@ def check_variants(
         if not re.fullmatch(r"\w[\w.+=-]*", name) or name in ("tune", "report")
     ]
     if unfit:
-        raise ValueError(
+        raise LikenessError(
             f"{len(unfit)} variants cannot name a folder ({name_first(unfit)}); use letters, "
             "digits and _ . + = -, and neither tune nor report"
         )
     unmeasured = [name for name, recipe in variants.items() if not recipe.metrics]
     if unmeasured:
-        raise ValueError(
+        raise LikenessError(
             f"{len(unmeasured)} variants have no measure or no metrics "
             f"({name_first(unmeasured)}); a comparison needs both"
         )
     ways = sorted({type(recipe.measure).__name__ for recipe in variants.values()})
     if len(ways) > 1:
-        raise ValueError(
+        raise LikenessError(
             f"the variants are measured in different ways, {', '.join(ways)}; choose among them "
             "with --variants"
         )
     known: set[str] = {*GROUPS}.union(*(flat(describe(recipe)) for recipe in variants.values()))
     unknown = [field for field in allow_different if field not in known]
     if unknown:
-        raise ValueError(
+        raise LikenessError(
             f"--allow-different: {len(unknown)} are no fields of a recipe ({name_first(unknown)}); "
             "such as items, sampling, schedule.steps are"
         )
@@ -190,11 +191,11 @@ def refuse(fields: Sequence[str], allowed: Sequence[str], what: str) -> None:
     """Refuse fields that differ, unless they are allowed to.
 
     Raises:
-        ValueError: It begins with `what` and names the fields.
+        LikenessError: It begins with `what` and names the fields.
     """
     refused = [field for field in fields if not within(field, allowed)]
     if refused:
-        raise ValueError(
+        raise LikenessError(
             f"{what} {', '.join(refused)}, so that the comparison would not be of methods alone: "
             "make them equal, choose among the variants with --variants, "
             f"or say --allow-different {','.join(refused)}"
@@ -241,7 +242,7 @@ def _read_data(name: str, recipe: Recipe, data: Path) -> Data:
         return Data(hashlib.sha256(stands_for.encode()).hexdigest(), (), None, None)
     items, trials = recipe.measure.trials(data)
     if trials.target is None:
-        raise ValueError(
+        raise LikenessError(
             f"the trials of {name} have no labels; a comparison needs target and nontarget trials"
         )
     subjects = subjects_behind(trials, {item.id: item.label for item in items})
@@ -279,7 +280,7 @@ def keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str,
             changed[name] = differ or ["the data"]
     if changed:
         first = min(changed)
-        raise ValueError(
+        raise LikenessError(
             f"{path.parent} holds runs of other recipes or data: {len(changed)} variants differ "
             f"({first}: {', '.join(changed[first])}); "
             "compare with the same recipes, overrides and data, or choose another --out"

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from eval.directional import debye_sums, log_normalizer_at_zero, orders
+from eval.errors import LikenessError
 from toolkit.vmf.precision import once_in_full, unit
 
 Method = Literal["debye", "bounds", "quadratic"]
@@ -135,10 +136,10 @@ def _quadratic(method: Method, dim: int) -> tuple[float, float, float]:
     """The fit for n = dim, once `method` turned out to be none of the others.
 
     Raises:
-        ValueError: method is not "quadratic" either.
+        LikenessError: method is not "quadratic" either.
     """
     if method != "quadratic":
-        raise ValueError(f"method={method!r} must be one of {', '.join(METHODS)}")
+        raise LikenessError(f"method={method!r} must be one of {', '.join(METHODS)}")
     return QUADRATIC[128 if dim == 128 else 512]
 
 
@@ -157,7 +158,7 @@ def relative_log_c(square: Tensor, dim: int, *, method: Method = "debye") -> Ten
         A tensor of square's shape.
 
     Raises:
-        ValueError: The method is another.
+        LikenessError: The method is another.
     """
     if method == "debye":
         result: Tensor = _LogC.apply(square, dim)  # type: ignore[no-untyped-call]
@@ -190,7 +191,7 @@ def resultant_ratio(square: Tensor, dim: int, *, method: Method = "debye") -> Te
         A tensor of square's shape.
 
     Raises:
-        ValueError: The method is another.
+        LikenessError: The method is another.
     """
     if method == "debye":
         result: Tensor = _Ratio.apply(square, dim)  # type: ignore[no-untyped-call]
@@ -214,7 +215,7 @@ def log_normalizer(kappa: Tensor, dim: int, *, method: Method = "debye") -> Tens
         A tensor of kappa's shape.
 
     Raises:
-        ValueError: A concentration is negative or NaN, or the method is another.
+        LikenessError: A concentration is negative or NaN, or the method is another.
 
     Example:
         >>> log_normalizer(torch.zeros(1, dtype=torch.float64), 3).exp()  # 1 / (4 pi), uniform
@@ -244,7 +245,7 @@ def mean_resultant(kappa: Tensor, dim: int, *, method: Method = "debye") -> Tens
         A tensor of kappa's shape.
 
     Raises:
-        ValueError: A concentration is negative or NaN, or the method is another.
+        LikenessError: A concentration is negative or NaN, or the method is another.
     """
     _checked(kappa)
     if method == "debye":
@@ -280,7 +281,7 @@ def log_density_nivmf(
         (..., C).
 
     Raises:
-        ValueError: The normalizer or the method is another.
+        LikenessError: The normalizer or the method is another.
     """
     first, second, constant, power = nivmf_terms(mu, kappas, normalizer=normalizer, method=method)
     inner = x @ first.T
@@ -308,10 +309,10 @@ def nivmf_terms(
         first (C, D); second (C, D), or None for "released", where m = 1; constant (C,); and power.
 
     Raises:
-        ValueError: The normalizer or the method is another.
+        LikenessError: The normalizer or the method is another.
     """
     if normalizer not in NORMALIZERS:
-        raise ValueError(f"normalizer={normalizer!r} must be one of {', '.join(NORMALIZERS)}")
+        raise LikenessError(f"normalizer={normalizer!r} must be one of {', '.join(NORMALIZERS)}")
     mu = unit(mu)
     peak = (kappas * mu).square().sum(-1)
     constant = relative_log_c(peak, mu.shape[-1], method=method)
@@ -339,7 +340,7 @@ def root(square: Tensor) -> Tensor:
 
 def _checked(kappa: Tensor) -> None:
     if not torch.compiler.is_compiling() and not bool((kappa >= 0).all()):
-        raise ValueError(
+        raise LikenessError(
             f"von Mises-Fisher: {int((~(kappa >= 0)).sum())} of {kappa.numel()} concentrations are "
             "negative or NaN; kappa is a norm"
         )

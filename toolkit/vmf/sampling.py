@@ -21,6 +21,7 @@ import torch
 from torch import Generator, Tensor
 
 from eval.directional import relative
+from eval.errors import LikenessError
 from toolkit.vmf.precision import once_in_full
 
 Family = Literal["vmf", "power_spherical"]
@@ -50,7 +51,7 @@ def sample(
         (num_samples, ..., D).
 
     Raises:
-        ValueError: The shapes do not fit, a concentration is negative, NaN or infinite, or the
+        LikenessError: The shapes do not fit, a concentration is negative, NaN or infinite, or the
             family is another.
 
     Example:
@@ -59,7 +60,7 @@ def sample(
     """
     dim = mu.shape[-1]
     if dim < 2 or mu.shape[:-1] != kappa.shape:
-        raise ValueError(
+        raise LikenessError(
             "sample: mu must be (..., D) with D >= 2 and kappa (...), but their shapes are "
             f"{tuple(mu.shape)} and {tuple(kappa.shape)}"
         )
@@ -97,14 +98,14 @@ def cosines(
         Two of (num_samples, ...), float64, differentiable in kappa.
 
     Raises:
-        ValueError: A concentration is negative, NaN or infinite, or the family is another.
+        LikenessError: A concentration is negative, NaN or infinite, or the family is another.
     """
     if family not in FAMILIES:
-        raise ValueError(f"sample: family={family!r} must be one of {', '.join(FAMILIES)}")
+        raise LikenessError(f"sample: family={family!r} must be one of {', '.join(FAMILIES)}")
     kappa = kappa.double()
     bad = ~(torch.isfinite(kappa) & (kappa >= 0))
     if bool(bad.any()):
-        raise ValueError(
+        raise LikenessError(
             f"sample: {int(bad.sum())} of {bad.numel()} concentrations are negative, NaN or "
             "infinite; they are norms of embeddings"
         )

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from eval.errors import LikenessError
+
 
 class Family(NamedTuple):
     """How networks of one `model_type` are built, and what their checkpoints call their tensors.
@@ -173,10 +175,10 @@ def family_of(model_type: Any, where: str = "config") -> Family:
     """Return the family of a `model_type`.
 
     Raises:
-        ValueError: It is none that is read.
+        LikenessError: It is none that is read.
     """
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: model_type is {str(model_type)[:40]!r}; allowed are {', '.join(FAMILIES)}, "
             f"and the image tower of {', '.join(TOWERS)}"
         )

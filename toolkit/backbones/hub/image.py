@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 from torch.nn import functional
 
+from eval.errors import LikenessError
 from toolkit.backbones.hub.network import build
 from toolkit.backbones.images import check_images, in_float32
 from toolkit.backbones.layer_pooling import pool_places
@@ -60,7 +61,7 @@ class HubImage(nn.Module):
         revision: The commit on the hub that the configuration is of, for the record.
 
     Raises:
-        ValueError: The configuration is none, is of another kind of network, or states another
+        LikenessError: The configuration is none, is of another kind of network, or states another
             number of channels; or the network has no such pooling.
         ImportError: transformers is missing.
 
@@ -97,7 +98,7 @@ class HubImage(nn.Module):
         _check_pooling(self.family, self.pooling)
         channels = int(self._config.num_channels)
         if channels != in_dim:
-            raise ValueError(
+            raise LikenessError(
                 f"HubImage: the network takes {channels} channels, but the front-end gives "
                 f"{in_dim}; read the images with {channels} channels"
             )
@@ -110,7 +111,7 @@ class HubImage(nn.Module):
         own = getattr(self._config, "image_size", 0) if not sizes else 0
         self.own_size = 0 if self.family.startswith(("siglip2", "dinov3")) else int(own)
         if self.stride < 1:
-            raise ValueError(
+            raise LikenessError(
                 f"HubImage: patch_size is {self.stride}; 1 or more pixels are needed: give the "
                 "config.json of a published network"
             )
@@ -128,7 +129,7 @@ class HubImage(nn.Module):
         """Return raw embeddings (B, dim) of images (B, C, H, W); `lengths` is not used.
 
         Raises:
-            ValueError: The images have another shape, or are too large for the network.
+            LikenessError: The images have another shape, or are too large for the network.
         """
         size = tuple(x.shape[2:])
         multiple = 1 if size == (self.own_size, self.own_size) else self.patch
@@ -154,11 +155,11 @@ class HubImage(nn.Module):
             width: Of the images, in pixels.
 
         Raises:
-            ValueError: There would be too many; it says how many.
+            LikenessError: There would be too many; it says how many.
         """
         tokens = (height // self.stride) * (width // self.stride)
         if tokens > _MAX_TOKENS:
-            raise ValueError(
+            raise LikenessError(
                 f"HubImage: the network makes {tokens} tokens of an image of {height} x {width}, "
                 f"one of each {self.stride} x {self.stride} pixels; at most {_MAX_TOKENS} are "
                 "made: give smaller images, or the configuration of a published network"
@@ -198,7 +199,7 @@ def _check_pooling(family: str, pooling: str) -> None:
     if family not in _WITH_HEAD:
         allowed.remove("head")
     if pooling not in allowed:
-        raise ValueError(
+        raise LikenessError(
             f"HubImage: pooling is {pooling!r}; a network of model_type {family!r} can be pooled "
             f"by {', '.join(allowed)}"
         )

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.hub.families import TOWERS, Family, family_of
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 from toolkit.backbones.weights import first_names
@@ -79,7 +80,7 @@ def configuration(stated: Mapping[str, Any], where: str = "config") -> str:
         The text that HubImage and HubSpeech take as `config`.
 
     Raises:
-        ValueError: The model_type is none that is read, or a value is out of bounds.
+        LikenessError: The model_type is none that is read, or a value is out of bounds.
         ImportError: transformers is missing.
 
     Example:
@@ -91,7 +92,9 @@ def configuration(stated: Mapping[str, Any], where: str = "config") -> str:
     if isinstance(model_type, str) and model_type in TOWERS:
         inner = stated.get("vision_config")
         if not isinstance(inner, dict):
-            raise ValueError(f"{where}: model_type is {model_type!r}, but it has no vision_config")
+            raise LikenessError(
+                f"{where}: model_type is {model_type!r}, but it has no vision_config"
+            )
         stated, model_type = inner, TOWERS[model_type]
     family = family_of(model_type, where)
     known = _sizes(family) - set(family.fixed)
@@ -112,10 +115,10 @@ def _checked(text: str, where: str) -> tuple[Family, dict[str, Any]]:
     """Return the family of a configuration's text, and its settings.
 
     Raises:
-        ValueError: The text is no JSON object, too long, or states what no network is sized by.
+        LikenessError: The text is no JSON object, too long, or states what no network is sized by.
     """
     if len(text) > MAX_TEXT:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: the configuration has {len(text)} characters; at most {MAX_TEXT} are read"
         )
     try:
@@ -123,11 +126,11 @@ def _checked(text: str, where: str) -> tuple[Family, dict[str, Any]]:
     except (ValueError, RecursionError):
         settings = None
     if not isinstance(settings, dict):
-        raise ValueError(f"{where}: {text[:60]!r} is no configuration; a JSON object is needed")
+        raise LikenessError(f"{where}: {text[:60]!r} is no configuration; a JSON object is needed")
     family = family_of(settings.pop("model_type", None), where)
     for name, value in settings.items():
         if name in _NEVER or name.startswith("_") or not _fits(value):
-            raise ValueError(
+            raise LikenessError(
                 f"{where}: {name} is {str(value)[:60]!r}; whole numbers up to {_MAX_WHOLE}, other "
                 "numbers, short words, and lists of at most 256 of them are read: give the "
                 "config.json of a published network"
@@ -135,7 +138,7 @@ def _checked(text: str, where: str) -> tuple[Family, dict[str, Any]]:
         counts = value if isinstance(value, list) and name == "depths" else [value]
         is_count = "layers" in name or name == "depths"
         if is_count and any(isinstance(x, int) and not 0 <= x <= _MAX_LAYERS for x in counts):
-            raise ValueError(
+            raise LikenessError(
                 f"{where}: {name} is {value}; 0 to {_MAX_LAYERS} layers are read: give the "
                 "config.json of a published network"
             )
@@ -147,10 +150,10 @@ def _check_sizes(name: str, value: Any, where: str) -> None:
     """Refuse sizes that transformers builds a network with, which then takes no input.
 
     Raises:
-        ValueError: A size is negative, a stride is 0, or an edge is no whole number.
+        LikenessError: A size is negative, a stride is 0, or an edge is no whole number.
     """
     if name in _EDGES and type(value) is not int:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {name} is {str(value)[:60]}; one whole number is read: give the "
             "config.json of a network for square images"
         )
@@ -159,7 +162,7 @@ def _check_sizes(name: str, value: Any, where: str) -> None:
     if any(word in name for word in _SIZED) and any(
         isinstance(size, int) and size < least for size in sizes
     ):
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {name} is {str(value)[:60]}; numbers of at least {least} are read: give "
             "the config.json of a published network"
         )
@@ -184,7 +187,7 @@ def _fits(value: Any, depth: int = 2) -> bool:
 def _config(family: Family, settings: Mapping[str, Any], name: str) -> Any:
     """Return transformers' object of a configuration."""
     if unknown := sorted(settings.keys() - _sizes(family)):
-        raise ValueError(
+        raise LikenessError(
             f"{name}: {first_names(unknown)} size no {family.network} in this version of "
             "transformers; take the version that the model was trained with"
         )
@@ -204,10 +207,10 @@ def _class(family: Family) -> Any:
     return modeling_whisper.WhisperEncoder
 
 
-def _unbuildable(family: Family, error: Exception, name: str) -> ValueError:
+def _unbuildable(family: Family, error: Exception, name: str) -> LikenessError:
     """Return the error for a configuration that contradicts itself."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")
-    return ValueError(
+    return LikenessError(
         f"{name}: {family.network} cannot be built from its configuration "
         f"({type(error).__name__}: {reason[:200]}); give the config.json of a published network"
     )
@@ -238,14 +241,14 @@ def build(text: str, takes: tuple[str, ...], name: str) -> Built:
         name: What errors begin with.
 
     Raises:
-        ValueError: The text is no configuration, is of another kind of network, or contradicts
+        LikenessError: The text is no configuration, is of another kind of network, or contradicts
             itself.
         ImportError: transformers is missing.
     """
     family, settings = _checked(text, name)
     model_type = str(json.loads(text)["model_type"])
     if family.takes not in takes:
-        raise ValueError(
+        raise LikenessError(
             f"{name}: a network of model_type {model_type!r} takes {family.takes}; this class is "
             f"for {' and '.join(takes)}"
         )
@@ -290,8 +293,8 @@ def fill(text: str, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
         The network of transformers, in evaluation mode.
 
     Raises:
-        ValueError: Tensors are missing, unknown or of another shape. All are counted, and the first
-            of each kind are named.
+        LikenessError: Tensors are missing, unknown or of another shape. All are counted, and the
+            first of each kind are named.
         ImportError: transformers is missing.
     """
     family, settings = _checked(text, where)
@@ -309,7 +312,7 @@ def fill(text: str, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
         if tensor.dtype not in _NUMBERS
     ]
     if unread:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: {len(unread)} tensors hold no numbers that can become float32 "
             f"({first_names(unread)}); give weights that are not quantised"
         )
@@ -336,7 +339,7 @@ def fill(text: str, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
     kinds = ((missing, "missing"), (unknown, "unknown"), (shapes, "of another shape"))
     faults = [f"{len(names)} {what} ({first_names(names)})" for names, what in kinds if names]
     if faults:
-        raise ValueError(
+        raise LikenessError(
             f"{where}: weights do not fit: {', '.join(faults)}; give the files of one network, all "
             "of them"
         )

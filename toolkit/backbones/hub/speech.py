@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from eval.errors import LikenessError
 from toolkit.backbones.hub.network import build
 from toolkit.backbones.images import in_float32
 from toolkit.backbones.layer_pooling import LayerPooling, pool_layers
@@ -59,8 +60,8 @@ class HubSpeech(nn.Module):
         revision: The commit on the hub that the configuration is of, for the record.
 
     Raises:
-        ValueError: The configuration is none, is of another kind of network, or states another size
-            of frames; or there is no such pooling.
+        LikenessError: The configuration is none, is of another kind of network, or states another
+            size of frames; or there is no such pooling.
         ImportError: transformers is missing.
 
     Example:
@@ -94,7 +95,7 @@ class HubSpeech(nn.Module):
             warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
         expected = self._frame_size()
         if in_dim != expected:
-            raise ValueError(
+            raise LikenessError(
                 f"HubSpeech: a network of model_type {self.family!r} takes frames of {expected}, "
                 f"but the front-end gives {in_dim}; {self._remedy()}"
             )
@@ -115,15 +116,15 @@ class HubSpeech(nn.Module):
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,).
 
         Raises:
-            ValueError: The features have another shape, or are shorter than one frame.
+            LikenessError: The features have another shape, or are shorter than one frame.
         """
         if features.ndim != 3 or features.shape[2] != self.in_dim:
-            raise ValueError(
+            raise LikenessError(
                 f"HubSpeech: the features have shape {tuple(features.shape)}; it takes "
                 f"(B, T, {self.in_dim}): {self._remedy()}"
             )
         if self.family == "wav2vec2-bert" and torch.compiler.is_exporting():
-            raise ValueError(
+            raise LikenessError(
                 "HubSpeech: torch.export cannot follow the attention of w2v-BERT over recordings "
                 "of any length; use the model in torch"
             )
@@ -160,7 +161,7 @@ class HubSpeech(nn.Module):
         if not torch.compiler.is_compiling():
             shortest = wave.shape[1] if counts is None else int(counts.min())
             if self._num_frames(torch.tensor(shortest)) < 1:
-                raise ValueError(
+                raise LikenessError(
                     f"HubSpeech: a wave of {shortest} samples is shorter than a frame of the "
                     "network; give longer audio"
                 )
@@ -206,14 +207,14 @@ class HubSpeech(nn.Module):
     def _check_frames(self) -> None:
         """Refuse a configuration of a network that makes many more frames than published ones."""
         if self.takes_waves and self.samples < _FEWEST_SAMPLES:
-            raise ValueError(
+            raise LikenessError(
                 f"HubSpeech: conv_stride makes a frame of every {self.samples} samples; at least "
                 f"{_FEWEST_SAMPLES} are needed: give the config.json of a published network"
             )
         if self.family == "whisper":
             positions = int(self._config.max_source_positions)
             if not 1 <= positions <= _MOST_POSITIONS:
-                raise ValueError(
+                raise LikenessError(
                     f"HubSpeech: max_source_positions is {positions} frames; 1 to "
                     f"{_MOST_POSITIONS} are read: give the config.json of a published network"
                 )

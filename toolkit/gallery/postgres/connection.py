@@ -9,6 +9,7 @@ from threading import RLock
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from eval.errors import LikenessError
 from toolkit.gallery.location import Location, masked
 from toolkit.gallery.postgres.server import own_server
 
@@ -107,12 +108,12 @@ class Connection:
                 "again"
             ) from None
         except self._psycopg.errors.InsufficientPrivilege as error:
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name}: the user lacks a right ({self._said(error)}); name a user who may "
                 "create a schema, or let the administrator make it"
             ) from None
         except self._psycopg.Error as error:
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name}: the database refuses this ({self._said(error)}); see whether it is "
                 "a gallery of Likeness"
             ) from None

@@ -66,8 +66,8 @@ class PostgresGallery:
         pooling: As of ExactGallery.
 
     Raises:
-        ValueError: The gallery is of another model or similarity; there is none and no meta makes
-            one; or the server refuses it, for example because it lacks pgvector.
+        LikenessError: The gallery is of another model or similarity; there is none and no meta
+            makes one; or the server refuses it, for example because it lacks pgvector.
         ConnectionError: The server does not answer.
         ImportError: A package is missing; the message names the extra to install.
     """

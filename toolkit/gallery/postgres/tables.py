@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import Floats32, first_line
 from toolkit.gallery.postgres.connection import Connection
 from toolkit.gallery.rules import Entry, storable
@@ -68,7 +69,7 @@ class Tables:
         """Makes the gallery, unless another process was faster; its tables come with `make_tables`.
 
         Raises:
-            ValueError: The server has no pgvector, and does not let us add it.
+            LikenessError: The server has no pgvector, and does not let us add it.
         """
         # Two processes that make the same schema would see each other's only at the end.
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self.schema,))
@@ -79,7 +80,7 @@ class Tables:
             try:
                 cursor.execute("CREATE EXTENSION vector")
             except self._connection.errors.Error as error:
-                raise ValueError(
+                raise LikenessError(
                     f"{self.name}: the database has no pgvector ({first_line(error)}); install "
                     "pgvector on the server, and let its administrator run CREATE EXTENSION vector "
                     "in this database"
@@ -157,7 +158,7 @@ class Tables:
         )
         line = cursor.fetchone()
         if line is None or not isinstance(line[0], dict):
-            raise ValueError(
+            raise LikenessError(
                 f"{self.name}: its table does not say what it is of; it is damaged: restore a copy"
             )
         meta = {str(key): str(value) for key, value in line[0].items()}

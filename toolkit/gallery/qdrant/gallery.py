@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import RLock
 
+from eval.errors import LikenessError
 from eval.types import Embeddings, Floats32, nfc
 from toolkit.gallery import media
 from toolkit.gallery.location import Location
@@ -62,7 +63,7 @@ class QdrantGallery:
         pooling: As of ExactGallery.
 
     Raises:
-        ValueError: The gallery is of another model or similarity, its folder is used by another
+        LikenessError: The gallery is of another model or similarity, its folder is used by another
             process, or there is none and no meta makes one.
         ConnectionError: The server does not answer.
         ImportError: Qdrant's client is missing; the message names the extra to install.
@@ -182,7 +183,7 @@ class QdrantGallery:
         """What the gallery says now; on a server another process may have made it anew."""
         state = self._all.state()
         if state is None:
-            raise ValueError(f"{self._all.name}: the gallery is gone; enrol anew")
+            raise LikenessError(f"{self._all.name}: the gallery is gone; enrol anew")
         refuse_contradictions(self._all.name, state.meta, self._meta)
         return state
 

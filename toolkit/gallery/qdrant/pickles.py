@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from eval.errors import LikenessError
 from toolkit.gallery.store import refuse_foreign
 
 # What the client's pickles name, and the one table that they lie in.
@@ -23,7 +24,7 @@ def refuse_hostile(folder: Path) -> None:
     only the class of a point may be named.
 
     Raises:
-        ValueError: A file is a link, or a database of something else.
+        LikenessError: A file is a link, or a database of something else.
         pickle.UnpicklingError: A pickle is damaged, or names anything else.
     """
     for path in sorted(folder.glob("collection/**/storage.sqlite")):
@@ -33,7 +34,7 @@ def refuse_hostile(folder: Path) -> None:
             database.execute("PRAGMA trusted_schema=OFF")
             made = database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 9")
             if any(text != _TABLE for (text,) in made.fetchall()):
-                raise ValueError(
+                raise LikenessError(
                     f"{path}: its tables are not those of a gallery; it is damaged or hostile: "
                     "restore a copy"
                 )

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from eval.errors import LikenessError
 from eval.types import Floats32, first_line
 from toolkit.gallery.location import Location, masked
 from toolkit.gallery.qdrant.pickles import refuse_hostile
@@ -67,7 +68,7 @@ class Collections:
         where: A folder or a server.
 
     Raises:
-        ValueError: Another process uses the folder.
+        LikenessError: Another process uses the folder.
         ConnectionError: The server does not answer.
         ImportError: Qdrant's client is missing.
     """
@@ -96,7 +97,7 @@ class Collections:
             else:
                 is_ours = (self._folder / "meta.json").is_file()
                 if not is_ours and self._folder.is_dir() and any(self._folder.iterdir()):
-                    raise ValueError(
+                    raise LikenessError(
                         f"{self.name}: the folder contains something else; choose an empty one"
                     )
                 refuse_hostile(self._folder)
@@ -324,10 +325,10 @@ class Collections:
                 f"{self.name}: Qdrant does not answer ({first_line(error)}); see that it runs there"
             ) from None
         except ApiException as error:
-            raise ValueError(f"{self.name}: Qdrant refuses this ({first_line(error)})") from None
+            raise LikenessError(f"{self.name}: Qdrant refuses this ({first_line(error)})") from None
         except RuntimeError as error:
             if "already accessed" in str(error):
-                raise ValueError(
+                raise LikenessError(
                     f"{self.name} is used by another process; Qdrant's local mode belongs to one "
                     "at a time: stop it, name a server, or choose another folder"
                 ) from None
@@ -339,8 +340,8 @@ class Collections:
         ) as error:
             raise self._unreadable(error) from None
 
-    def _unreadable(self, error: Exception) -> ValueError:
-        return ValueError(
+    def _unreadable(self, error: Exception) -> LikenessError:
+        return LikenessError(
             f"{self.name}: not a gallery that can be read ({first_line(error)}); restore a copy, "
             "or choose another folder or name"
         )
