@@ -140,7 +140,7 @@ def retrieve_files(
         gallery: Embeddings that are searched instead of the queries themselves.
         gallery_labels: Lines `id label` of the gallery, by default `labels`.
         approximate: Neighbours come from an index of FAISS, a name of
-            `toolkit.gallery.neighbours.KINDS`.
+            `toolkit.gallery.faiss.KINDS`.
         memory: The most memory that the work may take, as text.
         json_file: Results in schema "likeness.results/1".
         page: The page to write, if any.
@@ -168,7 +168,7 @@ def retrieve_files(
     with kept_parts(json_file, inputs, searched, what="searching") as parts:
         search = retrieval.Search(parts)
         if approximate is not None:
-            from toolkit.gallery.neighbours import approximate_recall
+            from toolkit.gallery.faiss import approximate_recall
 
             search = retrieval.Search(
                 approximate=approximate_recall(approximate, advance=parts.advance)

@@ -27,7 +27,7 @@ from likeness.included import VOICE
 from modalities.speaker import long
 from modalities.speaker.activity import HOP_SECONDS
 from toolkit.data.items import Item
-from toolkit.gallery.rules import Gallery
+from toolkit.gallery.gallery import Gallery
 from toolkit.models.loaded import Loaded
 
 if TYPE_CHECKING:

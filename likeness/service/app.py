@@ -55,11 +55,10 @@ from likeness.service.slider import slider
 from likeness.service.work import NO_EXTRAS, Extras, Service
 from likeness.verification import NO_DECISION, Comparer
 from toolkit.gallery import media
-from toolkit.gallery.location import masked
-from toolkit.gallery.open import open_gallery
-from toolkit.gallery.rules import Gallery
+from toolkit.gallery.gallery import Gallery, open_gallery
+from toolkit.gallery.postgres import masked
 
-_PLACE = re.compile(r"\b(postgres(ql)?|qdrant|lance(db)?|faiss):[^\s,;()]*[^\s,;():.]")
+_PLACE = re.compile(r"\b(postgresql|faiss):[^\s,;()]*[^\s,;():.]")
 MAX_FILES = 10  # of one enrolment
 _ON_LOOPBACK = Address()
 MAX_EMBEDDED = 256  # files of one request for embeddings

@@ -41,8 +41,8 @@ from toolkit.data.images import SUFFIXES, BadImage, check_size, open_encoded
 from toolkit.data.items import Item
 from toolkit.data.reading import Array, Bad
 from toolkit.gallery import media
+from toolkit.gallery.gallery import Gallery
 from toolkit.gallery.media import Medium
-from toolkit.gallery.rules import Gallery
 from toolkit.models.embed import inputs_of
 from toolkit.models.loaded import Loaded
 
@@ -307,7 +307,7 @@ class Service:
             raise KeyError("nothing is kept of this enrolment")
         kind = "audio/flac" if known[0].path.suffix == ".flac" else "image/jpeg"
         try:
-            return media.content(known[0]), kind
+            return known[0].path.read_bytes(), kind
         except FileNotFoundError:
             raise KeyError("nothing is kept of this enrolment any more") from None
 
