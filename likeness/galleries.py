@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-
 from eval.errors import LikenessError
 from eval.formats.writing import atomic_path
 from eval.progress import step

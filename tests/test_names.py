@@ -27,7 +27,7 @@ from modalities.face.pairs import find_images
 from toolkit.data.item_checks import check_unique, label_numbers
 from toolkit.data.item_lists import read_items
 from toolkit.data.items import Item
-from toolkit.gallery.exact import ExactGallery
+from toolkit.gallery.gallery import open_gallery
 from toolkit.gallery.store import Enrolments
 
 ONE = np.zeros(1, np.int32), np.zeros(1, np.int32)
@@ -147,13 +147,13 @@ def test_galleries_know_people_in_either_form(tmp_path: Path) -> None:
     store = Enrolments(tmp_path, {}, {"similarity": "cosine", "pooling": "mean"})
     store.write([NFD], rows.matrix[:1], replace=False)
     store.close()
-    gallery = ExactGallery(tmp_path)
+    gallery = open_gallery(tmp_path)
     gallery.enrol(Embeddings(("b",), rows.matrix[1:]), [NFC])
     assert [(entry.subject, entry.enrolments) for entry in gallery.entries()] == [(NFC, 2)]
     gallery.update(Embeddings(("b",), rows.matrix[1:]), [NFD])
     assert gallery.search(rows, 1)[1][0].subject == NFC
     gallery.remove([NFD])
     gallery.close()
-    gallery = ExactGallery(tmp_path)
+    gallery = open_gallery(tmp_path)
     assert len(gallery) == 0
     gallery.close()

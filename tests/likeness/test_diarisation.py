@@ -20,7 +20,7 @@ from likeness.diarisation.windows import windows_of
 from modalities.speaker import audio
 from modalities.speaker.decoding import BadAudio
 from toolkit.data.items import Item
-from toolkit.gallery.exact import ExactGallery
+from toolkit.gallery.gallery import open_gallery
 from toolkit.models.loaded import Loaded
 
 RATE_HZ = 16_000
@@ -145,7 +145,7 @@ def test_names_are_those_of_a_gallery(tmp_path: Path) -> None:
         loaded.embedder.embed_batch(audio.read(Item(n, tmp_path / f"{n}.wav"))[None])[0]
         for n in ("ann", "bob")
     ]
-    gallery = ExactGallery(tmp_path / "people", loaded.meta)
+    gallery = open_gallery(tmp_path / "people", loaded.meta)
     gallery.enrol(Embeddings(("a", "b"), np.stack(rows), loaded.meta), ["ann lee", "bob"])
     how = Clustering(0.5)
     found = segmented(loaded, Item("talk", path), how, Names(gallery, 0.8))

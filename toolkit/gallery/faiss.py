@@ -8,12 +8,10 @@ toolkit.gallery.gallery.recall before relying on it.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +27,12 @@ from eval.tiles import TILE, Rows, as_rows, scorer
 from eval.types import Floats, Floats32, first_line
 from toolkit.gallery import media
 from toolkit.gallery.sqlite import SqliteStore
-from toolkit.gallery.store import Candidates, Entry, Templates, refuse_similarity
+from toolkit.gallery.store import Candidates, Templates, refuse_similarity
 
 FILE = "gallery.faiss"
 KINDS = ("ivf", "hnsw")
 EFFORT = 64  # the inverted lists that a search visits, or the candidates of HNSW
-SMALL = 20_000  # templates up to which the index is flat, which is exact and fast enough
-_STALE = 0.2  # the share of the index that may be out of date
-_MAX_HEAD = 4096  # bytes of the line of JSON
+SMALL = 20_000  # subjects up to which all are compared, which is exact and fast enough
 _ADDED = 1 << 14  # rows that the index takes at a time
 _SEARCHED = 1 << 12  # queries at a time
 # These two are a quarter of FAISS's own settings. For a million templates that saves minutes and
@@ -46,17 +42,17 @@ _ROUNDS, _TRAINED = 8, 64  # rounds of k-means, and vectors for each inverted li
 Numbers = NDArray[np.int64]
 
 
-class FaissStore:
-    """A SqliteStore that FAISS searches; see Store for its methods.
+class FaissStore(SqliteStore):
+    """A SqliteStore that FAISS searches, once it has more than 20,000 subjects.
 
-    The index is made at the first search, in seconds to minutes, and made anew when a fifth of it
-    is out of date. It takes the memory of the templates a second time.
+    The index is made at the first search, in seconds to minutes, and takes the memory of the
+    templates a second time. It is made anew when the gallery has doubled since.
 
-    An index of more than 20,000 templates is kept in one file beside the SQLite file: a line of
-    JSON, and what FAISS writes. The line names the templates in the index by their number and a
-    digest. So a file that is out of date, for example after a kill, is known: the index is then
-    made anew, or completed where subjects were only added. When a subject is removed or replaced,
-    the file is erased before the subject is.
+    When the gallery is closed, the index is kept in a file beside the SQLite file: a digest of the
+    templates, their numbers in the index, and what FAISS writes. A file that is out of date, for
+    example after a kill, has another digest and is not used. When a subject is removed or replaced,
+    the file is erased before the subject is, and the index is not kept again before it is made
+    anew: the centre of an inverted list may be the embedding of one person.
 
     Args:
         folder: As of SqliteStore, and the same folder; None for a gallery in memory.
@@ -67,194 +63,136 @@ class FaissStore:
         ImportError: FAISS is missing; the message names the extra to install.
     """
 
-    shared = False
-
     def __init__(self, folder: Path | None, new: Mapping[str, str] | None):
         self._faiss = _package()
         if new is not None:
             refuse_similarity(new["similarity"], "FAISS")
-        self._exact = SqliteStore(folder, new)
-        self.name, self.folder, self.meta = self._exact.name, folder, self._exact.meta
+        super().__init__(folder, new)
         try:
             refuse_similarity(self.meta.get("similarity", "cosine"), "FAISS")
         except LikenessError:
-            self._exact.close()
+            super().close()
             raise
+        self._file = folder / FILE if folder else None
         self._index: Any = None
-        self._loads = folder is not None  # whether the file of the index is still to be looked at
-        self._saved = 0  # the number of templates in the file of the index
-        self._trained = 0  # the number of templates when the index was made
-        self._subjects: list[str | None] = []  # by number in the index; None where out of date
-        self._numbers: dict[str, int] = {}
-
-    @property
-    def dim(self) -> int:
-        """The size of embeddings; 0 before the first."""
-        return self._exact.dim
-
-    def __len__(self) -> int:
-        return len(self._exact)
-
-    def changing(self) -> AbstractContextManager[object]:
-        """A block in which no other thread changes or searches the gallery."""
-        return self._exact.changing()
-
-    def known(self, subjects: Sequence[str]) -> set[str]:
-        """Those of the subjects who are enrolled."""
-        return self._exact.known(subjects)
-
-    def enrolments(self, subjects: Sequence[str]) -> dict[str, Floats32]:
-        """The raw enrolments (R, D) of those subjects who are enrolled."""
-        return self._exact.enrolments(subjects)
-
-    def entries(self) -> list[Entry]:
-        """Who is enrolled, in the order of enrolment."""
-        return self._exact.entries()
+        self._is_saved = False  # whether the file has this index
+        self._has_removed = False  # whether somebody who was removed has formed this index
+        self._largest = 0  # the number of templates up to which the index suits
+        self._numbers: dict[str, int] = {}  # of the subjects in the index
+        self._names: list[str] = []  # of these numbers
 
     def write(
         self, subjects: Sequence[str], rows: Floats32, templates: Templates, *, replace: bool
     ) -> None:
-        """Adds an enrolment for each row, and its template to the index."""
-        if self._exact.known(templates.subjects):
-            self._erase_file()  # their templates will be others
-        self._exact.write(subjects, rows, templates, replace=replace)
-        self._forget(templates.subjects)
+        """Adds an enrolment for each row, on the disk, in memory and in the index."""
+        known = list(self.known(templates.subjects))
+        if known:
+            self._erase_file(forever=replace)  # their templates will be others
+        super().write(subjects, rows, templates, replace=replace)
         if self._index is not None:
-            self._index.add(np.ascontiguousarray(templates.vectors))
-            self._number(templates.subjects)
+            self._take_out(known)
+            self._add(templates.subjects, templates.vectors)
 
     def remove(self, subjects: Sequence[str]) -> None:
-        """Erases subjects."""
-        self._erase_file()
-        self._exact.remove(subjects)
-        self._forget(subjects)
-
-    def erase(self) -> None:
-        """Erases from all files what was removed or replaced."""
-        self._exact.erase()
+        """Erases subjects, on the disk, in memory and in the index."""
+        self._erase_file(forever=True)
+        super().remove(subjects)
+        if self._index is not None:
+            self._take_out(subjects)
 
     def nearest(self, asked: Floats32, count: int) -> Candidates:
-        """Whom the index proposes."""
-        with self._exact.changing():
-            self._make()
-            num_stale = len(self._subjects) - len(self._numbers)
-            num_asked = min(2 * count + num_stale, len(self._subjects))
-            numbers = self._index.search(np.ascontiguousarray(asked), num_asked)[1]
-            row, subjects = self._exact.row, self._subjects
+        """Whom the index proposes; all subjects are compared where they are few."""
+        with self.changing():
+            if len(self) <= SMALL:
+                return super().nearest(asked, count)
+            if self._index is None or len(self) > self._largest:
+                self._make()
+            numbers = self._index.search(np.ascontiguousarray(asked), min(2 * count, len(self)))[1]
             # FAISS says -1 where it found no more.
             rows = [
-                [
-                    -1 if number < 0 or (name := subjects[number]) is None else row[name]
-                    for number in line
-                ]
+                [-1 if number < 0 else self.row[self._names[number]] for number in line]
                 for line in numbers.tolist()
             ]
-            return self._exact.candidates(np.array(rows, dtype=np.int64).reshape(numbers.shape))
+            return self.candidates(np.array(rows, dtype=np.int64).reshape(numbers.shape))
 
     def close(self) -> None:
-        """Frees the folder for another process, and keeps what was added to the index."""
+        """Frees the folder for another process, and keeps the index."""
         try:
-            with self._exact.changing():
-                stale = len(self._subjects) - len(self._numbers)
-                if self._index is not None and not stale and len(self._subjects) > self._saved:
-                    self._save()
+            worth_it = self._index is not None and not self._is_saved and not self._has_removed
+            if worth_it and self._file is not None:
+                self._save(self._file)
         finally:
-            self._exact.close()
-
-    def _forget(self, subjects: Sequence[str]) -> None:
-        """Marks what the index has of these subjects as out of date."""
-        for name in subjects:
-            number = self._numbers.pop(name, None)
-            if number is not None:
-                self._subjects[number] = None
-
-    def _number(self, names: Sequence[str]) -> None:
-        """Numbers the names in the order in which their templates were added to the index."""
-        self._numbers |= {name: len(self._subjects) + i for i, name in enumerate(names)}
-        self._subjects += names
+            super().close()
 
     def _make(self) -> None:
-        """Makes the index where there is none or it does not suit the gallery any more.
-
-        That is when too much of it is out of date, or when the gallery has doubled since the
-        inverted lists were trained.
-        """
-        num_vectors = len(self._subjects)
-        num_stale = num_vectors - len(self._numbers)
-        suits = num_stale <= _STALE * num_vectors and len(self) <= 2 * self._trained
-        if (self._index is not None and suits) or self._load():
+        """Takes the index from its file, or makes it."""
+        self._numbers, self._names, self._has_removed = {}, [], False
+        if self._file is not None and self._load(self._file):
             return
-        vectors, lists = self._exact.vectors, round(4 * math.sqrt(len(self)))
-        self._index = None
-        index = _empty_index("Flat" if len(self) <= SMALL else f"IVF{lists},Flat", vectors.shape[1])
-        index.train(vectors)
-        index.add(vectors)
-        self._use(index, self._exact.subjects, len(self))
-        self._save()
+        lists = round(4 * math.sqrt(len(self)))
+        self._index = _empty_index(f"IVF{lists},Flat", self.vectors.shape[1])
+        self._index.nprobe = EFFORT
+        self._index.train(self.vectors)
+        self._largest = 2 * len(self)
+        self._add(self.subjects, self.vectors)
 
-    def _use(self, index: Any, names: Sequence[str], trained: int) -> None:
-        """Searches by this index from now on, which has the templates of these names."""
-        if hasattr(index, "nprobe"):
-            index.nprobe = EFFORT
-        self._index, self._subjects, self._numbers, self._trained = index, [], {}, trained
-        self._number(list(names))
+    def _add(self, subjects: Sequence[str], vectors: Floats32) -> None:
+        """Adds templates to the index."""
+        numbers = np.arange(len(self._names), len(self._names) + len(subjects))
+        self._index.add_with_ids(np.ascontiguousarray(vectors), numbers)
+        self._numbers |= zip(subjects, numbers.tolist(), strict=True)
+        self._names += subjects
+        self._is_saved = False
 
-    def _save(self) -> None:
-        """Keeps the index in its file, where it is worth it; nothing in it is out of date."""
-        self._saved = len(self._subjects)
-        if self.folder is None or self._saved <= SMALL:
-            return
-        head = {
-            "templates": self._saved,
-            "trained": self._trained,
-            "digest": self._digest(self._saved),
-        }
+    def _take_out(self, subjects: Sequence[str]) -> None:
+        """Removes the templates of subjects from the index."""
+        numbers = [self._numbers.pop(name) for name in subjects]
+        self._index.remove_ids(np.array(numbers, dtype=np.int64))
+
+    def _save(self, path: Path) -> None:
+        """Writes the file of the index, which only saves time."""
+        numbers = np.array([self._numbers[name] for name in self.subjects])
         try:
-            with atomic_path(self.folder / FILE) as temporary, temporary.open("wb") as file:
+            with atomic_path(path) as temporary, temporary.open("wb") as file:
                 os.chmod(temporary, 0o600)
-                file.write(json.dumps(head).encode() + b"\n")
+                file.write(self._digest())
+                np.save(file, np.append(numbers, self._largest))
                 self._faiss.write_index(self._index, self._faiss.PyCallbackIOWriter(file.write))
-        except (OSError, RuntimeError) as error:  # the file only saves time
+        except (OSError, RuntimeError) as error:
             warnings.warn(
-                f"{self.folder / FILE}: the index cannot be kept ({first_line(error)}), and the "
-                "next process makes it anew; make room on the disk",
-                stacklevel=2,
+                f"{path}: the index cannot be kept ({first_line(error)}), and the next process "
+                "makes it anew; make room on the disk",
+                stacklevel=3,
             )
 
-    def _load(self) -> bool:
-        """Takes the index from its file and completes it; False where the file is of no use."""
-        path = (self.folder or Path()) / FILE
-        if not self._loads or not path.is_file():
+    def _load(self, path: Path) -> bool:
+        """Takes the index from its file; False where the file is of no use."""
+        if not path.is_file():
             return False
-        self._loads = False
         with path.open("rb") as file:
-            try:
-                head = json.loads(file.readline(_MAX_HEAD))
-                templates, trained = int(head["templates"]), int(head["trained"])
-                suits = 0 < templates <= len(self) <= 2 * trained
-                if not suits or head["digest"] != self._digest(templates):
-                    return False
-                index = self._faiss.read_index(self._faiss.PyCallbackIOReader(file.read))
-            except (ValueError, KeyError, TypeError, RuntimeError):
+            if file.read(hashlib.sha256().digest_size) != self._digest():
                 return False
-        self._saved = templates
-        self._use(index, self._exact.subjects[:templates], trained)
-        if more := self._exact.subjects[templates:]:
-            self._index.add(np.ascontiguousarray(self._exact.vectors[templates:]))
-            self._number(more)
+            *numbers, self._largest = np.load(file, allow_pickle=False).tolist()
+            self._index = self._faiss.read_index(self._faiss.PyCallbackIOReader(file.read))
+        self._numbers = dict(zip(self.subjects, numbers, strict=True))
+        self._names = [""] * (max(numbers) + 1)
+        for name, number in self._numbers.items():
+            self._names[number] = name
+        self._is_saved = True
         return True
 
-    def _digest(self, templates: int) -> str:
-        """A digest of the first templates and their names."""
-        digest = hashlib.sha256("\n".join(self._exact.subjects[:templates]).encode())
-        digest.update(np.ascontiguousarray(self._exact.vectors[:templates]).data)
-        return digest.hexdigest()
+    def _digest(self) -> bytes:
+        """A digest of the templates and their names."""
+        digest = hashlib.sha256("\n".join(self.subjects).encode())
+        digest.update(np.ascontiguousarray(self.vectors).data)
+        return digest.digest()
 
-    def _erase_file(self) -> None:
-        """Overwrites and removes the file of the index, which has templates that go."""
-        self._loads, self._saved = False, 0
-        if self.folder is not None:
-            media.erase_file(self.folder / FILE)
+    def _erase_file(self, *, forever: bool) -> None:
+        """Overwrites and removes the file; `forever` is until the index is made anew."""
+        self._is_saved = False
+        self._has_removed |= forever
+        if self._file is not None:
+            media.erase_file(self._file)
 
 
 def approximate_recall(

@@ -37,7 +37,6 @@ from toolkit.gallery.sqlite import FILE, SqliteStore
 from toolkit.gallery.store import Candidates, Entry, Store, contradictions, templates_of
 
 MAX_SUBJECT = 256  # characters of a name
-MAX_NUMBER = 1e35  # in an embedding, so that the norm of the longest is a float32
 EXTRA = 8  # candidates beside k: rounding of products must not decide who is among the best
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
@@ -229,10 +228,7 @@ class Gallery:
         return results
 
     def _refuse_other(self, embeddings: Embeddings) -> None:
-        """Refuses embeddings of another model, other settings or another size.
-
-        So does it those with numbers that are too large to be compared.
-        """
+        """Refuses embeddings of another model, other settings or another size."""
         mine, theirs = self.meta.get("model"), embeddings.meta.get("model")
         if mine != theirs:
             raise LikenessError(
@@ -253,11 +249,6 @@ class Gallery:
             raise LikenessError(
                 f"these embeddings have {size} dimensions, but the gallery has {dim}; use one "
                 "model for both"
-            )
-        if np.abs(embeddings.matrix).max(initial=0) > MAX_NUMBER:
-            raise LikenessError(
-                f"embeddings hold numbers beyond {MAX_NUMBER:g}, which are not compared; the "
-                "network or the items are damaged"
             )
 
 

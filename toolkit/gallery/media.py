@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval.errors import LikenessError
 from eval.formats.writing import atomic_path, sync_names
 from eval.types import Floats32, nfc
 

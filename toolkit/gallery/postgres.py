@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import json
 import re
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
@@ -191,36 +189,24 @@ class PostgresStore:
             known = self.known(templates.subjects)
             if replace:
                 self._delete(cursor, "enrolment", templates.subjects)
-            raw = np.ascontiguousarray(rows, dtype="<f4")
-            _copy(
-                cursor,
-                f"{schema}.enrolment (subject, embedding)",
-                ((name.encode(), row.tobytes()) for name, row in zip(subjects, raw, strict=True)),
-            )
-            lines = list(zip(*templates, strict=True))
+            with cursor.copy(f"COPY {schema}.enrolment (subject, embedding) FROM STDIN") as copy:
+                raw = np.ascontiguousarray(rows, dtype="<f4")
+                for name, row in zip(subjects, raw, strict=True):
+                    copy.write_row((name, row.tobytes()))
+            columns = "enrolments, norm, vector, subject"
+            lines = [
+                (count, float(norm), _text(vector), name)
+                for name, count, norm, vector in zip(*templates, strict=True)
+            ]
             cursor.executemany(
                 f"UPDATE {schema}.template SET enrolments = %s, norm = %s, vector = %s::vector "
                 "WHERE subject = %s",
-                [
-                    (count, float(norm), _text(vector), name)
-                    for name, count, norm, vector in lines
-                    if name in known
-                ],
+                [line for line in lines if line[-1] in known],
             )
-            _copy(
-                cursor,
-                f"{schema}.template (subject, enrolments, norm, vector)",
-                (
-                    (
-                        name.encode(),
-                        struct.pack(">i", count),
-                        struct.pack(">f", norm),
-                        struct.pack(">hh", len(vector), 0) + vector.astype(">f4").tobytes(),
-                    )
-                    for name, count, norm, vector in lines
-                    if name not in known
-                ),
-            )
+            with cursor.copy(f"COPY {schema}.template ({columns}) FROM STDIN") as copy:
+                for line in lines:
+                    if line[-1] not in known:
+                        copy.write_row(line)
             if not self._has_index(cursor) and (count := self._count(cursor)) > INDEXED_FROM:
                 self._make_index(cursor, templates.vectors.shape[1], count)
 
@@ -429,6 +415,12 @@ class _Connection:
             self._url = postgres_server.start(Path(address.place))
         else:
             self.name, self._url = masked(address.place), address.place
+        try:
+            self._password = psycopg.conninfo.conninfo_to_dict(self._url).get("password")
+        except psycopg.Error:  # whose text may quote any part of it
+            raise LikenessError(
+                f"{self.name}: PostgreSQL cannot read this address; see its host and port"
+            ) from None
         if address.gallery:
             self.name += f"#{address.gallery}"
         with self._plain_errors():
@@ -501,14 +493,8 @@ class _Connection:
     def _reason(self, error: Exception) -> str:
         """The first line of an error, without what the address keeps secret."""
         text = str(error).strip() or type(error).__name__
-        try:
-            parts = urlsplit(self._url)
-        except ValueError:  # it has no host that can be; the text may quote any part of it
-            return type(error).__name__
-        values = [parts.password or "", *parse_qs(parts.query).get("password", [])]
-        for value in values:
-            for secret in {value, unquote(value)} - {""}:
-                text = text.replace(secret, "***")
+        if self._password:
+            text = text.replace(self._password, "***")
         return text.splitlines()[0][:200]  # cut last, or it might hold half a secret
 
 
@@ -534,13 +520,3 @@ def _storable(subjects: Sequence[str]) -> list[str]:
 def _text(vector: Floats32) -> str:
     """The vector as pgvector reads it; nine digits give back each float32."""
     return "[" + ",".join(f"{value:.9g}" for value in vector.tolist()) + "]"
-
-
-def _copy(cursor: Any, table: str, rows: Iterable[Sequence[bytes]]) -> None:
-    """Adds rows by PostgreSQL's binary COPY, which takes a million in seconds."""
-    with cursor.copy(f"COPY {table} FROM STDIN (FORMAT BINARY)") as copy:
-        copy.write(b"PGCOPY\n\xff\r\n\0" + bytes(8))
-        for fields in rows:
-            sized = (struct.pack(">i", len(field)) + field for field in fields)
-            copy.write(struct.pack(">h", len(fields)) + b"".join(sized))
-        copy.write(b"\xff\xff")

@@ -208,6 +208,8 @@ class SqliteStore:
         """The rows of the templates that score best by float32, among all."""
         with self._lock:
             count = min(count, len(self.subjects))
+            if not count:
+                return self.candidates(np.zeros((len(asked), 0), dtype=np.int64))
             parts = [
                 self._nearest_rows(asked[start : start + _QUERIES], count)
                 for start in range(0, len(asked), _QUERIES)

@@ -35,7 +35,7 @@ from eval.types import Scores
 from likeness.cli import main
 from likeness.models import load
 from likeness.verification import verify
-from toolkit.gallery.exact import ExactGallery
+from toolkit.gallery.gallery import open_gallery
 from toolkit.models.checkpoint import save_model
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.training import recipe
@@ -536,7 +536,7 @@ def test_a_kill_in_the_midst_of_enrolment_leaves_old_or_new(
     assert not [
         path for path in (tmp_path / "tmp").rglob("*") if path.is_file() and not path.is_symlink()
     ]
-    contents = {entry.subject: entry.enrolments for entry in ExactGallery(tmp_path / "g").entries()}
+    contents = {entry.subject: entry.enrolments for entry in open_gallery(tmp_path / "g").entries()}
     assert set(contents.values()) == {3}
     assert set(acknowledged) <= contents.keys()
     assert len(contents) <= len(acknowledged) + 3
@@ -551,7 +551,7 @@ def likeness(*arguments: object) -> int:
 def test_what_cannot_be_served_is_refused_at_the_start(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ExactGallery(tmp_path / "other", {"model": "b" * 64}).close()
+    open_gallery(tmp_path / "other", {"model": "b" * 64}).close()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         cases = {
             "was made with model 'bbbb": ("--gallery", tmp_path / "other"),

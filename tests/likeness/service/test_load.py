@@ -390,9 +390,9 @@ def test_a_gallery_in_a_folder_is_not_shared(model: Path, tmp_path: Path) -> Non
 @pytest.mark.slow  # starts a server
 def test_sigterm_closes_the_gallery(model: Path, tmp_path: Path) -> None:
     script = (
-        "import sys; from likeness.cli import main; from toolkit.gallery.exact import ExactGallery;"
-        "close = ExactGallery.close;"
-        "ExactGallery.close = lambda self: (close(self), print('closed', flush=True));"
+        "import sys; from likeness.cli import main; from toolkit.gallery.gallery import Gallery;"
+        "close = Gallery.close;"
+        "Gallery.close = lambda self: (close(self), print('closed', flush=True));"
         "main(sys.argv[1:])"
     )
     arguments = ["serve", "--model", model, "--port", 0, "--gallery", tmp_path / "people"]

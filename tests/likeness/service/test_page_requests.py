@@ -26,7 +26,8 @@ from tests.tiny_yunet import network, tiny_yunet
 from toolkit.data.images import decode_bytes, encode
 from toolkit.data.items import Item
 from toolkit.gallery import media
-from toolkit.gallery.exact import ExactGallery
+from toolkit.gallery.gallery import Gallery, open_gallery
+from toolkit.gallery.sqlite import SqliteStore
 
 httpx = pytest.importorskip("httpx")
 for needed in ("fastapi", "uvicorn", "python_multipart"):
@@ -126,7 +127,7 @@ def test_what_people_have_to_know_of_a_model_is_said(crops: Any) -> None:
 def test_the_face_that_somebody_chose_is_compared_searched_and_enrolled(
     photographs: Any, tmp_path: Path
 ) -> None:
-    gallery = ExactGallery(tmp_path, photographs.meta)
+    gallery = open_gallery(tmp_path, photographs.meta)
     ask = asking(Service(photographs, gallery, extras=Extras(keeps_media=True)))
     found = ask("POST", "/faces", files={"file": photograph()}).json()
     crop_of = {face["number"]: pixels_at(face["crop"]) for face in found["faces"]}
@@ -255,7 +256,7 @@ def test_of_many_examples_each_folder_gives_two(tmp_path: Path) -> None:
 def test_media_are_kept_only_if_the_server_is_told_so(photographs: Any, tmp_path: Path) -> None:
     for keeps in (False, True):
         folder = tmp_path / str(keeps)
-        gallery = ExactGallery(folder, photographs.meta)
+        gallery = open_gallery(folder, photographs.meta)
         service = Service(photographs, gallery, extras=Extras(keeps_media=keeps))
         ask = asking(service)
         sent = [("files", photograph(((7, 5),))), ("files", photograph(((8, 4),)))]
@@ -280,13 +281,13 @@ def test_media_are_kept_only_if_the_server_is_told_so(photographs: Any, tmp_path
         assert not [path for path in folder.rglob("*") if path.suffix in media.ENDINGS]
         gallery.close()
     with pytest.raises(ValueError, match="--gallery"):
-        Service(photographs, ExactGallery(None, photographs.meta), extras=Extras(keeps_media=True))
+        Service(photographs, open_gallery(None, photographs.meta), extras=Extras(keeps_media=True))
 
 
 def test_who_is_removed_while_enrolling_leaves_no_media(photographs: Any, tmp_path: Path) -> None:
     removed: list[Any] = []
 
-    class Busy(ExactGallery):
+    class Busy(Gallery):
         """A gallery in which somebody asks for a removal as soon as a subject is stored."""
 
         def enrol(self, *embeddings: Any) -> None:
@@ -297,9 +298,8 @@ def test_who_is_removed_while_enrolling_leaves_no_media(photographs: Any, tmp_pa
             removers.append(remover)
 
     removers: list[threading.Thread] = []
-    service = Service(
-        photographs, Busy(tmp_path, photographs.meta), extras=Extras(keeps_media=True)
-    )
+    gallery = Busy(SqliteStore(tmp_path, photographs.meta))
+    service = Service(photographs, gallery, extras=Extras(keeps_media=True))
     assert service.enrol("Ann", [photograph()], replaces=False).answer()["kept"] == 1
     for remover in removers:
         remover.join()
@@ -308,7 +308,7 @@ def test_who_is_removed_while_enrolling_leaves_no_media(photographs: Any, tmp_pa
 
 
 def test_names_that_no_address_can_have_are_refused(photographs: Any) -> None:
-    service = Service(photographs, ExactGallery(None, photographs.meta))
+    service = Service(photographs, open_gallery(None, photographs.meta))
     for name in (".", ".."):
         with pytest.raises(ValueError, match="removed"):
             service.enrol(name, [photograph()], replaces=False).answer()

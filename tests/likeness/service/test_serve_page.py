@@ -23,7 +23,7 @@ from modalities import synthetic_faces
 from modalities.face import images
 from toolkit.backbones.sfnet import SFNet
 from toolkit.data.pixels import INSIGHTFACE
-from toolkit.gallery.exact import ExactGallery
+from toolkit.gallery.gallery import open_gallery
 from toolkit.models.checkpoint import save_model
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded
@@ -67,7 +67,7 @@ def serving(model: Loaded, gallery: Any = None, **rules: Any) -> Iterator[str]:
     from likeness.service.work import Service
 
     listener = socket.create_server(("127.0.0.1", 0))
-    store = gallery if gallery is not None else ExactGallery(None, model.meta)
+    store = gallery if gallery is not None else open_gallery(None, model.meta)
     app = make_app(Service(model, store, **rules), token=TOKEN)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -305,11 +305,11 @@ def test_the_gallery_shows_each_enrolment_and_what_is_kept_of_it(
     browser: Any, photos: Path, tmp_path: Path
 ) -> None:
     from toolkit.gallery import media
-    from toolkit.gallery.exact import ExactGallery
+    from toolkit.gallery.gallery import open_gallery
 
     files = [str(path) for path in sorted(photos.rglob("*.png"))]
     model = untrained(FACE, tmp_path / "m.safetensors")
-    store = ExactGallery(tmp_path / "gallery", model.meta)
+    store = open_gallery(tmp_path / "gallery", model.meta)
     with (
         serving(model, gallery=store, extras=extras(keeps_media=True)) as url,
         page_of(browser, url) as page,
