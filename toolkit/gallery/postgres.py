@@ -376,14 +376,23 @@ class PostgresStore:
     def _vacuum(self, cursor: Any, table: str, *, full: bool) -> None:
         """Writes a table anew, or frees the place of its removed rows."""
         if full:
-            cursor.execute("SET lock_timeout = '5s'")  # a backup may hold the table for hours
+            # A backup may hold the table for hours. The index is made anew in memory of this
+            # process, because a container may have too little that several could share.
+            settings = {
+                "lock_timeout": "5s",
+                "maintenance_work_mem": f"{_MEMORY[1]}MB",
+                "max_parallel_maintenance_workers": "0",
+            }
+            for name, value in settings.items():
+                cursor.execute(f"SET {name} = '{value}'")
             try:
                 cursor.execute(f"VACUUM (FULL) {table}")
                 return
             except self._connection.errors.LockNotAvailable:
                 pass
             finally:
-                cursor.execute("RESET lock_timeout")
+                for name in settings:
+                    cursor.execute(f"RESET {name}")
         cursor.execute(f"VACUUM (INDEX_CLEANUP ON) {table}")
 
 

@@ -96,6 +96,23 @@ def test_who_is_removed_or_replaced_is_in_no_file(
     assert found(tmp_path, traces(names[7], rows[7]))
 
 
+def test_pages_that_the_database_divided_and_moved_keep_no_copy(tmp_path: Path) -> None:
+    """SQLite overwrites what is deleted, but not the copies that it left where a page was moved."""
+    rng = np.random.default_rng(6)
+    gallery = open_gallery(tmp_path, META)
+    names: list[str] = []
+    for _ in range(6):
+        new = [f"p{rng.integers(10**9)}-{'x' * rng.integers(0, 200)}." for _ in range(100)]
+        rows = rng.normal(size=(100, 24)).astype(np.float32)
+        gallery.enrol(embedded(rows), new)
+        names += new
+        gone = [names.pop(int(rng.integers(len(names)))) for _ in range(40)]
+        forms = [form for name in gone for form in traces(name, gallery.enrolments(name)[0])]
+        gallery.remove(gone)
+        assert found(tmp_path, forms) == set()
+    gallery.close()
+
+
 def test_what_a_kill_left_of_somebody_goes_at_the_next_start(tmp_path: Path) -> None:
     rows = np.random.default_rng(3).normal(size=(400, 24)).astype(np.float32)
     gallery = open_gallery(tmp_path, META)
