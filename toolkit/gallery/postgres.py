@@ -26,6 +26,7 @@ import numpy as np
 
 from eval.errors import LikenessError
 from eval.types import Floats32, first_line
+from toolkit.gallery import postgres_server
 from toolkit.gallery.store import Candidates, Entry, Templates, no_gallery, refuse_similarity
 
 INDEXED_FROM = 20_000  # subjects
@@ -418,8 +419,6 @@ class _Connection:
         self._connection: Any = None
         self.is_own = not address.is_server
         if self.is_own:
-            from toolkit.gallery import postgres_server  # which Windows has not the locks for
-
             self.name = f"postgresql:{address.place}"
             self._url = postgres_server.start(Path(address.place))
         else:
