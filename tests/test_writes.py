@@ -133,7 +133,6 @@ ALLOWED = {
     },
     "likeness/service/work.py": {
         "private_items": "temporary: gone with the process",
-        "_in_memory": "anonymous memory: gone with the process",
     },
     "toolkit/data/shards.py": {
         "_cut_out": "a temporary folder, which goes when its items were packed",

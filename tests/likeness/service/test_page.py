@@ -5,79 +5,21 @@ nothing is asked of the network. Skips without a browser.
 from __future__ import annotations
 
 import re
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from eval.calibration import Calibration
-from likeness.models.run import load_model
 from modalities import synthetic_faces
-from modalities.face import images
-from toolkit.backbones.sfnet import SFNet
-from toolkit.data.pixels import INSIGHTFACE
-from toolkit.gallery.exact import ExactGallery
-from toolkit.models.checkpoint import save_model
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
-from toolkit.training import recipe
+from tests.likeness.service.serving import FACE, SPEAKER, TOKEN, serving, untrained
 
 playwright = pytest.importorskip("playwright.sync_api")
-uvicorn = pytest.importorskip("uvicorn")
-for needed in ("fastapi", "python_multipart"):
-    pytest.importorskip(needed)
-
-TOKEN = "a-token-for-the-tests"
 TIMEOUT_MS = 300_000  # for each click: a busy machine takes its time
-SPEAKER = recipe.load(str(Path(__file__).parents[2] / "tiny.py"))[0]
-FACE = replace(
-    SPEAKER,
-    modality="face",
-    frontend=INSIGHTFACE,
-    backbone=partial(SFNet, dim=8, depth=10, width=4, image_size=48, batch_norm=True),
-    read=partial(images.read, size=(48, 48), fit="resize"),
-)
-
-
-def untrained(made: recipe.Recipe, path: Path) -> Loaded:
-    torch.manual_seed(0)
-    frontend = made.frontend()
-    save_model(
-        path,
-        TorchEmbedder(frontend, made.backbone(frontend.dim)),
-        made,
-        similarity="cosine",
-        step=0,
-        metrics={},
-    )
-    return load_model(path)
-
-
-@contextmanager
-def serving(model: Loaded, gallery: Any = None, **rules: Any) -> Iterator[str]:
-    """The address of a server in a thread of this process; its gallery is in memory by default."""
-    from likeness.service.app import make_app
-    from likeness.service.work import Service
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    store = gallery if gallery is not None else ExactGallery(None, model.meta)
-    app = make_app(Service(model, store, **rules), token=TOKEN)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
 
 
 @contextmanager
@@ -324,7 +266,7 @@ def test_an_answer_that_comes_late_is_not_shown_for_other_files(
 def test_a_file_that_is_too_large_is_never_sent(
     browser: Any, photos: list[str], tmp_path: Path
 ) -> None:
-    from likeness.service.limits import Limits
+    from likeness.service.guard import Limits
 
     large, half = tmp_path / "large.png", tmp_path / "half.png"
     # Pillow and browsers read what follows the image past
