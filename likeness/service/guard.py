@@ -56,7 +56,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BUSY = "the server is busy; try again in a moment"
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # the buckets of times
 _log = logging.getLogger("likeness.serve")
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ def _application(setup: Setup, warn: Callable[[str], object]) -> tuple[Any, str,
     """The ASGI application, the modality of the model, and lines about both."""
     from likeness.service.app import make_app
     from likeness.service.guard import Limits
-    from likeness.service.pages import read_examples
+    from likeness.service.pages import Example, read_examples
     from likeness.service.work import Extras, Service
     from likeness.thresholds import look_up
     from likeness.verification import NO_DECISION, load_to_compare
@@ -246,7 +246,8 @@ def _application(setup: Setup, warn: Callable[[str], object]) -> tuple[Any, str,
     model = comparer.model
     threads = setup.threads or max(1, min(4, num_cores() // setup.workers))
     model.embedder.share_cores(threads)
-    examples, left_out = [], ""
+    examples: list[Example] = []
+    left_out = ""
     if setup.examples is not None:
         # Two of them, and what surrounds them in a request, have to fit.
         most = setup.max_bytes // 2 - 4096

@@ -307,8 +307,9 @@ class Service:
     ) -> list[tuple[bytes, str] | None]:
         """A small picture or sound of each file, and its ending; None where none can be made."""
         small: list[tuple[bytes, str] | None] = []
+        numbers: Sequence[int | None] = faces or [None] * len(files)
         with private_items(files) as items:
-            for item, face in zip(items, faces or [None] * len(files), strict=True):
+            for item, face in zip(items, numbers, strict=True):
                 try:
                     small.append(miniature(self.model, item, face))
                 except (ValueError, OSError) as error:
@@ -436,7 +437,7 @@ def private_items(files: Sequence[bytes]) -> Iterator[list[Item]]:
     handles: list[int] = []
     with nullcontext() if _HAS_MEMORY else TemporaryDirectory(prefix="likeness-") as folder:
         try:
-            items = []
+            items: list[Item] = []
             for name, content in zip(names, files, strict=True):
                 ending = suffix_of(content)
                 if folder is None:
