@@ -53,14 +53,7 @@ _IMAGES = {
     ".gif": "image/gif",
 }
 _AS_PNG = (".ppm", ".tif")  # which browsers do not show; a PNG has the same pixels
-_ERRORS = {  # examples of them
-    401: "this needs the token that the server printed at its start: send Authorization: Bearer "
-    "TOKEN",
-    404: "there is no subject 'ann' in the gallery",
-    413: "at most 16 MB are read in one request; send a shorter recording or a smaller photo",
-    422: "with this speaker model, 1 of 2 files cannot be read: the second file: unreadable",
-    503: "the server is busy; try again in a moment",
-}
+_ERROR = {"error": "with this speaker model, 1 of 2 files cannot be read: the second file: ..."}
 
 
 @cache
@@ -168,7 +161,7 @@ def responses(name: str, *errors: int, status: int = 200) -> dict[int | str, dic
         status: {"description": "The answer.", "content": {kind: {"example": example}}}
     }
     for error in errors:
-        content = {"application/json": {"example": {"error": _ERRORS[error]}}}
+        content = {"application/json": {"example": _ERROR}}
         found[error] = {"description": "One sentence.", "content": content}
     return found
 

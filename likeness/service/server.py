@@ -225,14 +225,13 @@ def _load(setup: Setup, told: Connection) -> Any:
 
 def _application(setup: Setup, warn: Callable[[str], object]) -> tuple[Any, str, list[str]]:
     """The ASGI application, the modality of the model, and lines about both."""
+    from likeness import open_gallery
     from likeness.service.app import make_app
     from likeness.service.guard import Limits
     from likeness.service.pages import Example, read_examples
     from likeness.service.work import Extras, Service
     from likeness.thresholds import look_up
     from likeness.verification import NO_DECISION, load_to_compare
-    from toolkit.gallery.location import masked
-    from toolkit.gallery.open import open_gallery
 
     comparer = load_to_compare(
         setup.model,
@@ -258,9 +257,8 @@ def _application(setup: Setup, warn: Callable[[str], object]) -> tuple[Any, str,
     gallery = None if setup.gallery is None else open_gallery(setup.gallery, model.meta)
     if setup.workers > 1 and gallery is not None and not gallery.shared:
         raise LikenessError(
-            f"the gallery {masked(str(setup.gallery))} cannot be shared by several processes; keep "
-            "it in PostgreSQL (--gallery postgresql://USER@HOST/DATABASE), or start the server "
-            "with --workers 1"
+            f"this gallery cannot be shared by {setup.workers} processes; keep it in PostgreSQL "
+            "(--gallery postgresql://USER@HOST/DATABASE), or start the server with --workers 1"
         )
     service = Service(
         model,

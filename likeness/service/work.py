@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -40,9 +40,11 @@ from toolkit.data.forms import reading_for
 from toolkit.data.images import SUFFIXES, check_size, encode
 from toolkit.data.items import Item
 from toolkit.gallery import media
-from toolkit.gallery.rules import Gallery
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
+
+if TYPE_CHECKING:
+    from toolkit.gallery.rules import Gallery
 
 _log = logging.getLogger("likeness.serve")
 _HAS_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()
@@ -254,7 +256,7 @@ class Service:
             (medium,) = media.kept(self.media, subject, rows[number : number + 1])
             if medium is not None:
                 kind = "audio/flac" if medium.path.suffix == ".flac" else "image/jpeg"
-                return media.content(medium), kind
+                return medium.path.read_bytes(), kind
         raise KeyError("nothing is kept of this enrolment")
 
     def remove(self, subject: str) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 import torch
 
+from likeness import open_gallery
 from likeness.models.run import load_model
 from modalities.face import images
 from toolkit.backbones.sfnet import SFNet
 from toolkit.data.pixels import INSIGHTFACE
-from toolkit.gallery.open import open_gallery
 from toolkit.models.checkpoint import save_model
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded

@@ -18,6 +18,7 @@ from eval.errors import LikenessError
 from eval.scoring.origin import Origin
 from eval.thresholds import measure
 from eval.types import Scores
+from likeness import open_gallery
 from likeness.models.load import load_to_embed
 from likeness.service.pages import MAX_EXAMPLES, read_examples
 from likeness.service.work import Extras, Service, miniature
@@ -27,7 +28,6 @@ from tests.tiny_yunet import network, tiny_yunet
 from toolkit.data.images import decode_bytes, encode
 from toolkit.data.items import Item
 from toolkit.gallery import media
-from toolkit.gallery.open import open_gallery
 
 STATED = "@size=112x96,mean=127.5,std=128"
 CELLS = ((3, 4), (8, 5), (12, 8))  # of the faces of the photograph, each 8 pixels wide

@@ -15,9 +15,9 @@ import pytest
 import soundfile
 
 from eval.calibration import Calibration
+from likeness import open_gallery
 from likeness.verification import verify
 from tests.likeness.service.serving import SPEAKER, asking, untrained
-from toolkit.gallery.open import open_gallery
 from toolkit.models.loaded import Loaded
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from likeness import open_gallery
 from tests.likeness.service.serving import (
     ROOT,
     SPEAKER,
@@ -30,7 +31,6 @@ from tests.likeness.service.serving import (
     likeness_serve,
     write_model,
 )
-from toolkit.gallery.open import open_gallery
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks processes up in /proc")
 
