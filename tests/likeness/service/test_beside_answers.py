@@ -89,13 +89,6 @@ def test_the_faces_of_a_photograph_and_the_crops_that_the_network_gets(
     assert (none["faces"], none["chosen"]) == ([], None)
 
 
-def test_what_people_have_to_know_of_a_model_is_said(crops: Any) -> None:
-    assert asking(Service(crops, extras=Extras(about="Small.")))("GET", "/health").json()[
-        "about"
-    ] == ("Small.")
-    assert asking(Service(crops))("GET", "/health").json()["about"] == ""
-
-
 def test_the_face_that_somebody_chose_is_compared_searched_and_enrolled(
     photographs: Any, tmp_path: Path
 ) -> None:

@@ -94,18 +94,6 @@ def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
         assert page.inner_text("#entries td:first-child") == "Ada <b>Lovelace</b>"
 
 
-def test_photos_on_the_page(browser: Any, tmp_path: Path) -> None:
-    synthetic_faces.write_faces(tmp_path / "faces", num_subjects=2, num_shots=1, size=64)
-    files = [str(path) for path in sorted((tmp_path / "faces").rglob("*.*"))]
-    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url, page_of(browser, url) as page:
-        page.set_input_files("#file-first", files[0])
-        page.set_input_files("#file-second", files[1])
-        page.wait_for_selector("[data-drop=second] img")
-        page.click("#compare:not([disabled])")
-        assert page.inner_text(".verdict") == "No decision"
-        assert "start it with --far" in page.inner_text("#answer")
-
-
 def test_a_refused_photo_is_explained(browser: Any, tmp_path: Path) -> None:
     synthetic_faces.write_faces(tmp_path / "faces", num_subjects=1, num_shots=1, size=64)
     whole = next(path for path in sorted((tmp_path / "faces").rglob("*.*")))
@@ -216,24 +204,6 @@ def test_a_verdict_goes_with_the_files_that_were_compared(
         assert page.is_disabled("#compare")
 
 
-def test_another_name_or_tab_clears_the_message(
-    browser: Any, photos: list[str], tmp_path: Path
-) -> None:
-    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url, page_of(browser, url) as page:
-        page.click("[data-tab=gallery]")
-        for leave in (
-            lambda: page.fill("#subject", "Bob"),
-            lambda: page.click("[data-tab=verify]"),
-        ):
-            page.set_input_files("#file-enrolment", photos[0])
-            page.fill("#subject", "Ada")
-            page.click("#enrol:not([disabled])")
-            page.wait_for_selector("#answer:has-text('Ada is enrolled')")
-            assert page.is_disabled("#enrol")  # what was enrolled is not sent again
-            leave()
-            assert page.is_hidden("#answer")
-
-
 def test_an_answer_that_comes_late_is_not_shown_for_other_files(
     browser: Any, photos: list[str], tmp_path: Path
 ) -> None:
@@ -317,24 +287,6 @@ def test_what_was_chosen_is_what_is_compared(
         page.click("#compare")
         page.wait_for_selector("#answer:not([aria-busy]) p")
         assert page.inner_text(".verdict") == "The same face"
-
-
-def test_an_enrolment_is_confirmed_though_the_name_was_changed_meanwhile(
-    browser: Any, photos: list[str], tmp_path: Path
-) -> None:
-    model = untrained(FACE, tmp_path / "m.safetensors")
-    gate = Gate(model.read)
-    with serving(replace(model, read=gate)) as url, page_of(browser, url) as page:
-        page.click("[data-tab=gallery]")
-        page.set_input_files("#file-enrolment", photos[0])
-        page.fill("#subject", "Ada")
-        gate.open.clear()
-        page.click("#enrol:not([disabled])")
-        page.fill("#subject", "Alan")
-        assert page.is_hidden("#answer")
-        gate.open.set()
-        page.wait_for_selector("#answer:has-text('Ada is enrolled')")
-        assert page.input_value("#subject") == "Alan"
 
 
 def test_quality_is_what_a_loss_made_of_the_norm(

@@ -320,15 +320,3 @@ def test_the_gallery_shows_each_enrolment_and_what_is_kept_of_it(
         assert page.evaluate("document.activeElement.id") == "enrolled"
         kept = (tmp_path / "gallery" / media.FOLDER).rglob("*.jpg")
         assert list(kept) == []
-
-
-def test_a_gallery_without_media_says_why(browser: Any, photos: Path, tmp_path: Path) -> None:
-    model = untrained(FACE, tmp_path / "m.safetensors")
-    with serving(model) as url:
-        page = browser.new_page()
-        page.set_default_timeout(TIMEOUT_MS)
-        page.goto(f"{url}#token={TOKEN}")
-        page.click("[data-tab=gallery]")
-        page.wait_for_selector("#entries:has-text('--keep-media')")
-        assert "until the answer is given." in page.inner_text("footer")
-        page.context.close()
