@@ -1,48 +1,70 @@
-"""The class of docs/how-to/many_machines.md in Ray's local engine gives the embeddings of a plain
-run."""
+"""`likeness embed --ray` on two Ray nodes of this machine, one of which is killed on the way."""
 
 from __future__ import annotations
 
-import re
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import likeness
+from eval.formats import embeddings
 from modalities.synthetic import write_voices
 
+pytest.importorskip("ray", reason="pip install 'likeness[ray]'")
 ROOT = Path(__file__).parents[2]
+RAY = Path(sys.executable).with_name("ray")
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
+}
 
 
-@pytest.mark.slow  # Ray starts a cluster of processes
-def test_batches_of_ray_are_embedded_as_by_a_plain_run(tmp_path: Path) -> None:
-    ray = pytest.importorskip("ray", reason="pip install 'ray[data]', which takes 240 MB")
-    page = (ROOT / "docs" / "how-to" / "many_machines.md").read_text(encoding="utf-8")
-    block = re.search(r"```python\n(# embed_batches\.py\n.*?)```", page, re.DOTALL)
-    assert block is not None
-    written: dict[str, type] = {}
-    exec(block[1], written)
-    write_voices(tmp_path / "voices", num_speakers=2, num_utterances=3, seconds=(1.2, 1.6))
-    paths = [str(path) for path in sorted((tmp_path / "voices").rglob("*.flac"))]
-    plain = likeness.load("likeness:voice").embed(paths)
-    ray.init(
-        num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, logging_level="ERROR"
-    )
-    try:
-        rows = (
-            ray.data.from_items([{"path": path} for path in paths])
-            .map_batches(
-                written["Embed"],
-                fn_constructor_args=("likeness:voice",),
-                batch_size=2,
-                compute=ray.data.ActorPoolStrategy(size=1),
+class Node:
+    """One machine of a cluster: a process group of `ray start --block`, with one core."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        command = [RAY, "start", "--block", "--num-cpus", "1", "--disable-usage-stats"]
+        command += ["--object-store-memory", str(100 << 20), *options]
+        self.log = folder / f"{len(list(folder.iterdir()))}.txt"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, env=ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
             )
-            .take_all()
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def cluster() -> Iterator[tuple[str, Node]]:
+    """The address of a cluster of two nodes, and the second of them."""
+    # Ray's sockets lie in this folder, and the path of a socket is short.
+    folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
+    nodes = []
+    try:
+        nodes.append(
+            Node(folder, "--head", "--port", "0", "--include-dashboard=false", f"--temp-dir={folder}")
         )
+        address = folder / "ray_current_cluster"
+        _wait(address.is_file, nodes[0])
+        nodes.append(Node(folder, "--address", address.read_text().strip()))
+        _wait(lambda: "Ray runtime started" in nodes[1].log.read_text(), nodes[1])
+        yield address.read_text().strip(), nodes[1]
     finally:
-        ray.shutdown()
-    made = {row["path"]: row["embedding"] for row in rows}
-    assert len(made) == len(paths)
-    whole = np.array([made[id] for id in plain.ids])
-    np.testing.assert_allclose(whole, plain.matrix, rtol=1e-4, atol=1e-5)
+        for node in nodes:
+            if node.process.poll() is None:
+                node.kill()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
-from likeness import demo, extract
+from likeness import demo, extraction
 from likeness.cli import main
 from likeness.models.run import load_model
 from likeness.prepare import prepare
@@ -83,7 +83,7 @@ def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_
     folder = tmp_path / "shards"
     with ExitStack() as second:
         with only_writer(folder):
-            shutil.rmtree(folder)  # as likeness.extract.finish does
+            shutil.rmtree(folder)  # as likeness.extraction.finish does
             second.enter_context(only_writer(folder))
         with pytest.raises(Busy), only_writer(folder):
             pass
@@ -264,18 +264,18 @@ def test_all_who_write_many_files_into_a_folder_have_the_lock(voices: Path, tmp_
         partial(
             prepare.prepare, Dataset("none", "", "", "", "speaker", holds=()), tmp_path / "data"
         ),
-        partial(extract.extract, model, items, tmp_path / "out.npz", piece_items=3),
+        partial(extraction.extract, model, items, tmp_path / "out.npz", piece_items=3),
     ]
-    pieces = tmp_path / "out.npz.shards"
+    pieces = tmp_path / "out.npz.pieces"
     with only_writer(busy), only_writer(tmp_path / "data" / "downloads"), only_writer(pieces):
         before = files(tmp_path)
         for writer in writers:
             with pytest.raises(Busy):
                 writer()
-        extract.finish(tmp_path / "out.npz")  # what another extraction works on stays
+        extraction.finish(tmp_path / "out.npz")  # what another extraction works on stays
         assert files(tmp_path) == before
-    result = extract.extract(model, items, tmp_path / "out.npz", piece_items=3)
+    result = extraction.extract(model, items, tmp_path / "out.npz", piece_items=3)
     assert result is not None
     assert len(result[0].ids) == 6
-    extract.finish(tmp_path / "out.npz")
+    extraction.finish(tmp_path / "out.npz")
     assert not pieces.exists()
