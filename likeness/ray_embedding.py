@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from eval.errors import LikenessError
@@ -20,7 +20,6 @@ from eval.types import Embeddings
 from likeness.extraction import Piece, joined
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item
-from toolkit.data.remote import is_url
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
@@ -65,7 +64,7 @@ def embed(
     check_unique(items, "items to embed")
     with _connected(address) as ray:
         tasks = [
-            {"task": number, "items": pickle.dumps([_absolute(item) for item in items[first:last]])}
+            {"task": number, "items": pickle.dumps(list(items[first:last]))}
             for number, (first, last) in enumerate(_stretches(len(items), task_items))
         ]
         num_gpus, num_cpus = (int(ray.cluster_resources().get(name, 0)) for name in ("GPU", "CPU"))
@@ -74,7 +73,7 @@ def embed(
             ray.data.from_items(tasks, override_num_blocks=len(tasks))
             .map_batches(
                 _Embed,
-                fn_constructor_args=(load, batch_size, workers),
+                fn_constructor_args=(load, os.getcwd(), batch_size, workers),
                 batch_size=1,
                 num_gpus=1 if num_gpus else 0,
                 num_cpus=1,
@@ -87,7 +86,7 @@ def embed(
         pieces: dict[int, Piece] = {}
         for row in tracked(results, "embedding on the cluster", total=len(tasks), unit="tasks"):
             result = pickle.loads(row["result"])  # of a process that this run started
-            if isinstance(result, LikenessError):
+            if isinstance(result, Exception):
                 raise result
             rows, bad = result
             pieces[row["task"]] = (None if rows is None else Embeddings(*rows)), bad
@@ -97,15 +96,21 @@ def embed(
 class _Embed:
     """The model in a process of the cluster."""
 
-    def __init__(self, load: Callable[[], Loaded], batch_size: int, workers: int):
-        self.model = load()
-        self.model.embedder.to_device("")
-        self.model.embedder.share_cores(os.cpu_count() or 1)
-        self.batch_size, self.workers = batch_size, workers
+    def __init__(
+        self, load: Callable[[], Loaded], folder: str, batch_size: int, workers: int
+    ) -> None:
+        with suppress(OSError):  # it matters to relative paths alone
+            os.chdir(folder)
+        self.load, self.batch_size, self.workers = load, batch_size, workers
+        self.model: Loaded | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         items = pickle.loads(batch["items"][0])  # of the process that started this one
         try:
+            if self.model is None:
+                self.model = self.load()
+                self.model.embedder.to_device("")
+                self.model.embedder.share_cores(os.cpu_count() or 1)
             embeddings, bad = embed_where_readable(
                 self.model.embedder,
                 items,
@@ -114,7 +119,7 @@ class _Embed:
                 workers=self.workers,
                 part=True,
             )
-        except LikenessError as error:
+        except (LikenessError, OSError, ImportError) as error:
             return {"task": batch["task"], "result": [pickle.dumps(error)]}
         rows = None if embeddings is None else (embeddings.ids, embeddings.matrix)
         return {"task": batch["task"], "result": [pickle.dumps((rows, bad))]}
@@ -130,8 +135,11 @@ def _connected(address: str) -> Iterator[ray]:
     except ImportError as error:
         raise ImportError(f"--ray needs Ray ({error}): pip install 'likeness[ray]'") from None
     try:
+        host, _, port = address.rpartition(":")
+        if port.isdecimal():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-    except (ConnectionError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise LikenessError(
             f"--ray {address}: there is no Ray cluster ({str(error).splitlines()[0]}); start one "
             "by `ray start --head` on one machine and `ray start --address HEAD:6379` on the others"
@@ -146,8 +154,3 @@ def _connected(address: str) -> Iterator[ray]:
 
 def _stretches(num_items: int, size: int) -> Iterator[tuple[int, int]]:
     return ((first, min(first + size, num_items)) for first in range(0, num_items, size))
-
-
-def _absolute(item: Item) -> Item:
-    """The item with a path that means the same in another folder."""
-    return item if is_url(item.path) else item._replace(path=Path(os.path.abspath(item.path)))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from likeness.extraction import Piece, Reading
     from toolkit.data.items import Item
+    from toolkit.models.loaded import Loaded
 
 app = typer.Typer()
 
@@ -240,8 +241,8 @@ def embed_files(
     if sharing.ray is not None:
         from likeness import ray_embedding
 
-        load = partial(extraction.load, os.path.abspath(model) if Path(model).exists() else model)
-        found = ray_embedding.embed(partial(load, reading), items, sharing.ray, **sizes)
+        load = partial(_load_only, model, reading)
+        found = ray_embedding.embed(load, items, sharing.ray, **sizes)
         _write(found, out, {**loaded.meta, **of_part}, skips_bad=skips_bad)
         return
     with extraction.joined_processes() as device:
@@ -254,6 +255,13 @@ def embed_files(
                 extraction.finish(out)
                 raise
             extraction.finish(out)
+
+
+def _load_only(model: str, reading: Reading) -> Loaded:
+    """The model on a machine of a cluster."""
+    from likeness import extraction
+
+    return extraction.load(model, reading)[0]
 
 
 def _items(listing: Listing, modality: str | None) -> Sequence[Item]:

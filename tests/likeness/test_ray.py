@@ -9,14 +9,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import soundfile
+import torch
 
+from eval.errors import LikenessError
 from eval.formats import embeddings
-from modalities.synthetic import write_voices
+from likeness import ray_embedding
+from toolkit.data.items import Item
 
 pytest.importorskip("ray", reason="pip install 'likeness[ray]'")
 ROOT = Path(__file__).parents[2]
@@ -27,44 +35,117 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
 }
+# Where MARKS names a file, each input adds a byte to it.
+OWN = """
+import os, time
+
+import likeness
+from torch import nn
 
 
-class Node:
-    """One machine of a cluster: a process group of `ray start --block`, with one core."""
+class Waves(nn.Module):
+    def __init__(self, dim: int = 8) -> None:
+        super().__init__()
+        self.frames = nn.Conv1d(1, dim, 400, stride=160)
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        command = [RAY, "start", "--block", "--num-cpus", "1", "--disable-usage-stats"]
-        command += ["--object-store-memory", str(100 << 20), *options]
-        self.log = folder / f"{len(list(folder.iterdir()))}.txt"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                command, env=ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
-            )
+    def forward(self, waves):
+        if "MARKS" in os.environ:
+            with open(os.environ["MARKS"], "a") as file:
+                file.write("x")
+            time.sleep(0.003)
+        return self.frames(waves[:, None]).square().mean(dim=2)
 
-    def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+
+MODEL = likeness.Network(modality="speaker", network=Waves, weights="own.pt", rate_hz=16_000)
+"""
+
+
+def start_node(folder: Path, marks: Path, *options: str) -> subprocess.Popen[bytes]:
+    """One machine of a cluster, which has one core, as a process group of its own."""
+    command = [RAY, "start", "--block", "--num-cpus", "1", "--object-store-memory", str(100 << 20)]
+    with (folder / "log.txt").open("a") as log:
+        return subprocess.Popen(
+            [*command, *options],
+            env={**ENVIRONMENT, "MARKS": str(marks)},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def kill(node: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(node.pid, signal.SIGKILL)
+    node.wait()
+
+
+def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
+    while not is_so():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
 
 
 @pytest.fixture
-def cluster() -> Iterator[tuple[str, Node]]:
-    """The address of a cluster of two nodes, and the second of them."""
-    # Ray's sockets lie in this folder, and the path of a socket is short.
-    folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
-    nodes = []
+def folder() -> Iterator[Path]:
+    """A folder with a short path, in which the sockets of Ray can lie."""
+    path = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def embed(folder: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    command = ["-m", "likeness", "embed", "--model", "own.py", "--trust", "own.py"]
+    command += ["--items", "items.txt", "--batch-size", "1", "--out", str(out), *options]
+    return subprocess.Popen(
+        [sys.executable, *command], env=ENVIRONMENT, cwd=folder, stderr=PIPE, text=True
+    )
+
+
+@pytest.mark.slow  # two nodes of Ray start, and that one of them is gone is noticed after a while
+def test_a_cluster_gives_what_one_process_gives_though_a_machine_is_killed(
+    tmp_path: Path, folder: Path
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    torch.manual_seed(0)
+    weights = torch.nn.Conv1d(1, 8, 400, stride=160).state_dict()
+    torch.save({f"frames.{name}": value for name, value in weights.items()}, tmp_path / "own.pt")
+    rng = np.random.default_rng(0)
+    for number in range(8):
+        wave = rng.normal(0, 0.1, 16_000 + 500 * number)
+        soundfile.write(tmp_path / f"{number}.wav", wave, 16_000)
+    (tmp_path / "8.wav").write_bytes(b"no audio")
+    lines = [f"{number:04d} {number % 8 if number != 700 else 8}.wav" for number in range(1200)]
+    (tmp_path / "items.txt").write_text("\n".join(lines))
+    plain = embed(tmp_path, tmp_path / "plain.npz")
+    nodes, marks = [], folder / "second"
     try:
-        nodes.append(
-            Node(folder, "--head", "--port", "0", "--include-dashboard=false", f"--temp-dir={folder}")
-        )
+        options = ("--head", "--port=0", "--include-dashboard=false", f"--temp-dir={folder}")
+        nodes.append(start_node(folder, folder / "first", *options))
         address = folder / "ray_current_cluster"
-        _wait(address.is_file, nodes[0])
-        nodes.append(Node(folder, "--address", address.read_text().strip()))
-        _wait(lambda: "Ray runtime started" in nodes[1].log.read_text(), nodes[1])
-        yield address.read_text().strip(), nodes[1]
+        wait_until(lambda: address.is_file() and bool(address.read_text()), nodes[0])
+        nodes.append(start_node(folder, marks, f"--address={address.read_text()}"))
+        wait_until(lambda: (folder / "log.txt").read_text().count("runtime started") == 2, nodes[1])
+        assert "unreadable" in plain.communicate()[1]
+        out = tmp_path / "out.npz"
+        work = embed(tmp_path, out, "--ray", address.read_text())
+        # Its first 256 inputs are a finished task, and the next ones are not.
+        wait_until(lambda: marks.is_file() and marks.stat().st_size > 300, work)
+        assert not out.exists()
+        kill(nodes[1])
+        stderr = work.communicate()[1]
+        assert work.returncode == 0, stderr
+        assert "skipped 0700: " in stderr
     finally:
         for node in nodes:
-            if node.process.poll() is None:
-                node.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+            kill(node)
+    whole, made = embeddings.read(tmp_path / "plain.npz"), embeddings.read(out)
+    assert made.ids == whole.ids
+    assert np.array_equal(made.matrix, whole.matrix)
+    assert dict(made.meta) == dict(whole.meta)
+    assert sorted(path.name for path in tmp_path.glob("*.npz*")) == ["out.npz", "plain.npz"]
+
+
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LikenessError, match="no Ray cluster"):
+        ray_embedding.embed(Mock(), [Item("a", tmp_path)], "127.0.0.1:1")
