@@ -14,6 +14,7 @@ from typing import Annotated, cast
 
 import typer
 
+from eval.temporary import remove_abandoned_folders
 from likeness.commands import (
     align,
     check,
@@ -112,6 +113,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     command, line = _whole_command(), shlex.join(["likeness", *arguments])
     whole = " ".join(["likeness", *arguments[:1]])
+    remove_abandoned_folders()
     with one_sentence("likeness"), shown(whole=whole):
         try:
             with command.make_context(

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +22,7 @@ import numpy as np
 from eval.calibration import Calibration
 from eval.errors import LikenessError
 from eval.similarity import pairs
+from eval.temporary import temporary_folder
 from eval.thresholds import Thresholds
 from eval.types import Embeddings, Floats32
 from likeness.diarisation.clusters import Clustering
@@ -452,7 +452,7 @@ def private_items(files: Sequence[bytes], ids: Sequence[str]) -> Iterator[list[I
     # What its sender calls a file is never looked at: its first bytes say what it is.
     named = list(zip(ids, files, map(suffix_of, files), strict=True))
     if not _HAS_MEMORY:
-        with TemporaryDirectory(prefix="likeness-") as folder:
+        with temporary_folder() as folder:
             items = []
             for i, (name, content, ending) in enumerate(named):
                 items.append(Item(name, Path(folder) / f"{i}{ending}"))
