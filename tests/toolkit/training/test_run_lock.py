@@ -63,7 +63,7 @@ def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     with only_writer(folder):
         before = files(folder)
-        with pytest.raises(Busy, match=f"process {os.getpid()} on"), only_writer(folder):
+        with pytest.raises(Busy), only_writer(folder):
             pass
         assert files(folder) == before
         with only_writer(tmp_path / "other"):
@@ -98,21 +98,6 @@ def test_a_folder_that_is_emptied_keeps_its_lock(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == [NAME]
         with pytest.raises(Busy), only_writer(tmp_path):
             pass
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
-def test_a_full_disk_does_not_keep_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = os.open("/dev/full", os.O_WRONLY)
-    written = os.write
-    monkeypatch.setattr(os, "write", lambda _, data: written(full, data))
-    with only_writer(tmp_path), pytest.raises(Busy), only_writer(tmp_path):
-        pass
-    monkeypatch.undo()
-    os.close(full)
-    with only_writer(tmp_path):
-        pass
 
 
 def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path) -> None:
