@@ -159,7 +159,7 @@ def extract(
     check_unique(items, "items to embed")  # before the work, not after it
     folder = _folder(out)
     pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
-    plan = {
+    plan: dict[str, str | int] = {
         "model": model.digest,
         "items": list_digest(items),
         "settings": json.dumps(dict(model.settings)),

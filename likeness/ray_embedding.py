@@ -12,7 +12,7 @@ import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.errors import LikenessError
 from eval.progress import tracked
@@ -22,9 +22,6 @@ from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
-
-if TYPE_CHECKING:
-    import ray
 
 # As many as `embed` reads ahead and sorts by length, so that both make the same batches.
 TASK_ITEMS = 256
@@ -126,8 +123,8 @@ class _Embed:
 
 
 @contextmanager
-def _connected(address: str) -> Iterator[ray]:
-    """Join a cluster that was started by `ray start`, and leave it at the end."""
+def _connected(address: str) -> Iterator[Any]:
+    """Join a cluster that was started by `ray start`, and leave it at the end. Yields `ray`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -138,7 +135,7 @@ def _connected(address: str) -> Iterator[ray]:
         host, _, port = address.rpartition(":")
         if port.isdecimal():  # Ray itself would try for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
-        ray.init(address=address, logging_level="ERROR", log_to_driver=False)
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     except (OSError, ValueError) as error:
         raise LikenessError(
             f"--ray {address}: there is no Ray cluster ({str(error).splitlines()[0]}); start one "
