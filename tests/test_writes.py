@@ -86,11 +86,6 @@ ALLOWED = {
         "VerifiedPairs._write_parquet": "is given the name that atomic_path gave"
     },
     "likeness/joining.py": {"join": _ATOMIC},
-    "likeness/shared_pieces.py": {"_get": "a temporary folder, which goes when its piece was read"},
-    "toolkit/parallel/claims.py": {
-        "_create_in_place": "a claim counts by its name; half a plan is refused as damaged",
-        "Folder.remove": "a folder gets another name, by which it counts as nothing",
-    },
     "likeness/held_out.py": {"write_held_out": _ATOMIC},
     "toolkit/gallery/media.py": {"erase_file": "what is erased shall not stay whole"},
     "toolkit/models/user_files.py": {"_link": "a temporary folder of this process"},

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from eval.errors import LikenessError
+from eval.temporary import temporary_folder
 
 SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "sftp")
 _BEGINNINGS = tuple(f"{scheme}:/" for scheme in SCHEMES)
@@ -122,7 +122,7 @@ def read(url: str, limit: int) -> bytes:
             raise LikenessError(f"{url}: it has over {limit} bytes, but at most so many are read")
 
     arrived = Callback(hooks={"limit": refuse_more})
-    with plain_errors(url), TemporaryDirectory(prefix="likeness-file-") as folder:
+    with plain_errors(url), temporary_folder() as folder:
         refuse_more(ask(system, url, "info", path).get("size"), 0)
         copy = Path(folder) / "copy"
         # In parts at once, each would be read whole, however much the store sends.

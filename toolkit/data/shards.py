@@ -27,7 +27,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,7 @@ from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.writing import move
 from eval.progress import as_part, report
+from eval.temporary import temporary_folder
 from eval.types import name_first
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import MAX_SPAN, NO_SPAN, Item, Items, ItemsBuilder
@@ -215,7 +215,7 @@ def write(
             f"({name_first(stretches)}), which a shard holds as files of their own; give "
             "cut=modalities.speaker.cuts.cut"
         )
-    with TemporaryDirectory(prefix="likeness-cuts-") as cuts:
+    with temporary_folder() as cuts:
         if cut is not None:
             items = [_cut_out(item, number, Path(cuts), cut) for number, item in enumerate(items)]
         with shown(progress):

@@ -26,8 +26,7 @@ from toolkit.parallel.embed import embed_all
 from toolkit.training.folder import RECIPE
 from toolkit.training.log import read_log
 from toolkit.training.measure import TEST, load_embedder, metrics_of, run_test
-from toolkit.training.of_data import of_data
-from toolkit.training.recipe import Recipe, Verification, descriptions
+from toolkit.training.recipe import Recipe, Verification, descriptions, of_data
 from toolkit.training.start import ReadInitial, read_initial
 from toolkit.training.train import fit
 from toolkit.training.variants import RESULT, Data, write_json

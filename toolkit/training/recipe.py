@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from eval.errors import LikenessError
 from toolkit.data.sampling import Sampling
@@ -500,3 +500,32 @@ def _parts(value: Any, name: str = "") -> list[tuple[str, Any]]:
     if isinstance(value, partial):
         return [(name, value), *_parts(value.keywords, name)]
     return [(name, value)] if callable(value) else []
+
+
+@runtime_checkable
+class OfData(Protocol):
+    """A front-end some of whose settings follow from the data set."""
+
+    def of_data(self, data: Path) -> dict[str, Any]:
+        """Return these settings by name."""
+
+
+def of_data(recipe: Recipe, data: Path) -> Recipe:
+    """Return the recipe with the settings of its front-end that follow from the data.
+
+    They become part of the recipe, so that a checkpoint describes them and a resumed run compares
+    them.
+
+    Args:
+        recipe: What is trained, and how.
+        data: The data set.
+
+    Raises:
+        LikenessError: The front-end refuses the data.
+        FileNotFoundError: There is no such data set.
+    """
+    frontend = recipe.frontend
+    function: Any = frontend.func if isinstance(frontend, partial) else frontend
+    if not isinstance(function, OfData):
+        return recipe
+    return dataclasses.replace(recipe, frontend=partial(frontend, **function.of_data(data)))

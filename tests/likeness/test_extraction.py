@@ -4,7 +4,6 @@ the pieces of a run that was stopped.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,7 +15,8 @@ import numpy as np
 import pytest
 
 from eval.formats import embeddings as files
-from likeness import extract
+from likeness import extraction
+from likeness.cli import main
 from likeness.models.run import load_model
 from modalities.speaker import audio, folders
 from modalities.speaker.features import KaldiFbank
@@ -38,10 +38,10 @@ RECIPE = Recipe(
     items=folders.items,
     read=audio.read,
 )
-# extract.py's pieces are thousands of items long; this runs the same command with pieces of five.
+# Pieces are thousands of items long; this runs the same command with pieces of five.
 SCRIPT = (
-    "import sys; from likeness import cli, extract; extract.extract.__kwdefaults__['piece_items'] "
-    "= 5; cli.main(sys.argv[1:])"
+    "import sys; from likeness import cli, extraction; "
+    "extraction.extract.__kwdefaults__['piece_items'] = 5; cli.main(sys.argv[1:])"
 )
 
 
@@ -71,7 +71,7 @@ def test_pieces_join_in_order_and_go_on_where_they_stopped(
     model: Path, items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded, out = load_model(model), tmp_path / "out.npz"
-    whole = extract.extract(loaded, items, tmp_path / "whole.npz")
+    whole = extraction.extract(loaded, items, tmp_path / "whole.npz")
     assert whole is not None
     reads: list[str] = []
 
@@ -85,8 +85,8 @@ def test_pieces_join_in_order_and_go_on_where_they_stopped(
         loaded.embedder, stopping, loaded.modality, loaded.similarity, loaded.digest, loaded.step
     )
     with pytest.raises(KeyboardInterrupt):
-        extract.extract(counted, items, out, piece_items=5)
-    again = extract.extract(counted, items, out, piece_items=5)
+        extraction.extract(counted, items, out, piece_items=5)
+    again = extraction.extract(counted, items, out, piece_items=5)
     assert again is not None
     assert len(reads) == 9 + 9  # the first five were not read again
     for made in (whole, again):
@@ -97,9 +97,9 @@ def test_pieces_join_in_order_and_go_on_where_they_stopped(
         again[0].matrix, whole[0].matrix, atol=1e-5 * np.abs(whole[0].matrix).max()
     )
     with pytest.raises(ValueError, match=r"items differ\)"):
-        extract.extract(counted, items[1:], out, piece_items=5)
-    extract.finish(out)
-    assert not list(tmp_path.glob("*.shards"))
+        extraction.extract(counted, items[1:], out, piece_items=5)
+    extraction.finish(out)
+    assert not list(tmp_path.glob("*.pieces"))
 
 
 def test_nobody_else_writes_into_the_pieces_of_an_extraction(
@@ -108,12 +108,12 @@ def test_nobody_else_writes_into_the_pieces_of_an_extraction(
     loaded, refused = load_model(model), list[str]()
 
     def read(item: Item) -> np.ndarray:  # type: ignore[type-arg]
-        with pytest.raises(Busy), only_writer(tmp_path / "out.npz.shards"):
+        with pytest.raises(Busy), only_writer(tmp_path / "out.npz.pieces"):
             pass
         refused.append(item.id)
         return audio.read(item)
 
-    extract.extract(replace(loaded, read=read), items[:2], tmp_path / "out.npz", piece_items=1)
+    extraction.extract(replace(loaded, read=read), items[:2], tmp_path / "out.npz", piece_items=1)
     assert len(refused) == 2
 
 
@@ -121,14 +121,16 @@ def test_a_piece_of_unreadable_items_is_empty(
     model: Path, items: list[Item], tmp_path: Path
 ) -> None:
     broken = [items[7]._replace(id=f"b{i}") for i in range(3)]
-    made = extract.extract(
+    made = extraction.extract(
         load_model(model), [*broken, *items[:2]], tmp_path / "out.npz", piece_items=2
     )
     assert made is not None
     assert made[0].ids == tuple(item.id for item in items[:2])
     assert [item.id for item in made[1]] == ["b0", "b1", "b2"]
-    with pytest.raises(ValueError, match=r"none of 3 items .*: b0"):
-        extract.extract(load_model(model), broken, tmp_path / "none.npz", piece_items=2)
+    nothing = extraction.extract(load_model(model), broken, tmp_path / "none.npz", piece_items=2)
+    assert nothing is not None
+    assert nothing[0] is None
+    assert len(nothing[1]) == 3
 
 
 @pytest.mark.slow  # three processes that import torch
@@ -170,7 +172,7 @@ def test_two_processes_write_the_same_file_as_one(
         )
         assert done.returncode == 0, done.stderr
         assert "13 embeddings of 8 dimensions" in done.stdout + done.stderr
-        assert not list(tmp_path.glob("*.shards"))
+        assert not list(tmp_path.glob("*.pieces"))
         made.append(files.read(out))
     assert made[0].ids == made[1].ids
     assert np.array_equal(made[0].matrix, made[1].matrix)
@@ -191,28 +193,9 @@ def test_pieces_of_another_extraction_are_never_taken_for_a_short_list(
         return audio.read(item)
 
     with pytest.raises(KeyboardInterrupt):
-        extract.extract(replace(loaded, read=stopping), items, out, piece_items=3)
+        extraction.extract(replace(loaded, read=stopping), items, out, piece_items=3)
     with pytest.raises(ValueError, match=r"items differ\); remove"):
-        extract.extract(loaded, items[-3:], out, piece_items=3)
-
-
-def test_the_folder_of_the_pieces_is_that_of_version_01(
-    model: Path, items: list[Item], tmp_path: Path
-) -> None:
-    """Otherwise nothing could go on from what version 0.1 began."""
-    loaded, out = load_model(model), tmp_path / "out.npz"
-
-    def stopping(item: Item) -> np.ndarray:  # type: ignore[type-arg]
-        if item.id == items[5].id:
-            raise KeyboardInterrupt
-        return audio.read(item)
-
-    with pytest.raises(KeyboardInterrupt):
-        extract.extract(replace(loaded, read=stopping), items, out, piece_items=3)
-    plan = json.loads((tmp_path / "out.npz.shards" / "plan.json").read_text())
-    assert plan.keys() == {"model", "items", "settings", "shard_items"}
-    assert plan["shard_items"] == 3
-    assert files.read(tmp_path / "out.npz.shards" / "000000.npz").meta["bad"] == "[]"
+        extraction.extract(loaded, items[-3:], out, piece_items=3)
 
 
 def test_pieces_without_their_plan_are_not_gone_on_from(
@@ -222,12 +205,56 @@ def test_pieces_without_their_plan_are_not_gone_on_from(
     are.
     """
     loaded, out = load_model(model), tmp_path / "out.npz"
-    left = tmp_path / "out.npz.shards"
+    left = tmp_path / "out.npz.pieces"
     left.mkdir()
     files.write(
         left / "000000.npz",
         files.Embeddings(("other",), np.ones((1, 3), np.float32), {"bad": "[]"}),
     )
-    read_back = extract.extract(loaded, items[:3], out)
+    read_back = extraction.extract(loaded, items[:3], out)
     assert read_back is not None
     assert read_back[0].ids == tuple(item.id for item in items[:3])
+
+
+def test_parts_of_a_job_array_join_to_what_one_run_gives(
+    model: Path, items: list[Item], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    listed = tmp_path / "items.txt"
+    listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
+
+    def embed(*options: str | Path, ok: bool = True) -> str:
+        command = ["embed", "--batch-size", "1", *map(str, options)]
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert (ended.value.code == 0) is ok
+        return capfd.readouterr().err
+
+    of_model = ("--model", model, "--items", listed)
+    embed(*of_model, "--out", tmp_path / "whole.npz")
+    whole = files.read(tmp_path / "whole.npz")
+    for suffix in (".npz", ".parquet"):
+        parts = [tmp_path / f"part{number}{suffix}" for number in range(1, 15)]
+        for number, part in enumerate(parts, 1):  # one item each; that of the eighth is broken
+            embed(*of_model, "--part", f"{number}/14", "--out", part)
+        out = tmp_path / f"joined{suffix}"
+        err = embed("--join", *reversed(parts), "--out", out)
+        assert "broken" in err
+        again = files.read(out)
+        assert again.ids == whole.ids
+        assert np.array_equal(again.matrix, whole.matrix)
+        assert dict(again.meta) == dict(whole.meta)
+    first, third = tmp_path / "1of3.npz", tmp_path / "3of3.npz"
+    for number, part in ((1, first), (3, third)):
+        embed(*of_model, "--part", f"{number}/3", "--out", part)
+    out = tmp_path / "refused.npz"
+    for wrong, message in (
+        ((first, third), "1 of 3 parts are missing, the first is 2/3"),
+        ((first, parts[1]), "another model, list or number"),
+        ((first, first), "which another file is as well"),
+        ((tmp_path / "whole.npz",), "is no part"),
+        ((first, third, "--model", model), "--join takes"),
+    ):
+        assert message in embed("--join", *wrong, "--out", out, ok=False)
+    for part in ("0/3", "4/3", "1", "a/b"):
+        assert "write I/N" in embed(*of_model, "--part", part, "--out", out, ok=False)
+    assert not out.exists()
