@@ -264,10 +264,6 @@ def answers(
                     await other.post("/verify", files=two),
                 ],
                 "identify": [await client.post("/identify", files=one)],
-                "diarise": [
-                    await client.post("/diarise", files=one),
-                    await other.post("/diarise", files=one),
-                ],
                 "gallery": [await client.get("/gallery")],
                 "enrolments": [await client.get("/gallery/ann")],
                 "examples": [await client.get("/examples")],

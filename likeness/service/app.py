@@ -43,7 +43,6 @@ from starlette.formparsers import MultiPartParser
 
 from eval.errors import LikenessError
 from eval.formats.provenance import likeness_version
-from likeness.diarisation.clusters import Clustering
 from likeness.service import openapi, pages
 from likeness.service.address import Address
 from likeness.service.batches import Gone, Late, Workers
@@ -70,7 +69,6 @@ Upload = Annotated[bytes, File()]
 Uploads = Annotated[list[bytes], File(max_length=MAX_FILES)]
 Face = Annotated[int | None, Form(ge=0, le=9999)]
 Faces = Annotated[list[Annotated[int, Form(ge=0, le=9999)]] | None, Form(max_length=MAX_FILES)]
-Number = Annotated[int | None, Form(ge=1, le=100)]  # of speakers
 Work = Callable[..., Coroutine[Any, Any, Any]]  # work(task, ...) -> what task(...) returns
 
 
@@ -101,7 +99,6 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
     _add_examples(app, service)
     _add_questions(app, service, work)
     _add_embed(app, service, work)
-    _add_diarisation(app, service, work)
     _add_gallery(app, service, work)
     _add_errors(app)
     return Guard(
@@ -282,26 +279,6 @@ def _add_embed(app: FastAPI, service: Service, work: Work) -> None:
         read.
         """
         return StreamingResponse(lines(files), media_type=LINES)
-
-
-def _add_diarisation(app: FastAPI, service: Service, work: Work) -> None:
-    @app.post("/diarise")
-    async def diarise(
-        file: Upload,
-        min_speakers: Number = None,
-        max_speakers: Number = None,
-        threshold: Annotated[float | None, Form(allow_inf_nan=False)] = None,
-    ) -> dict[str, Any]:
-        """Who speaks when in a recording of up to 15 minutes: segments, none of which overlap, with
-        start and end in seconds, speaker and score. With a gallery, speakers get the names of those
-        in it whose score reaches the threshold (default: the server's). Equal numbers as the least
-        and the most say how many speakers there are.
-        """
-        try:
-            how = Clustering(least_speakers=min_speakers or 1, most_speakers=max_speakers)
-        except ValueError as error:
-            raise HTTPException(422, str(error)) from None
-        return dict(await work(service.diarise, file, how, threshold))
 
 
 def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:

@@ -26,7 +26,6 @@ class Limits:
         threads: uploads that a process works on at once.
         waiting: uploads that may wait beside them.
         max_seconds: of one recording.
-        long_seconds: of one recording of which is asked who speaks when.
         max_values: samples x channels of one recording: a minute of 23 channels at 48 kHz.
         max_pixels: of one image: 33 megapixels.
     """
@@ -43,7 +42,6 @@ class Limits:
     threads: int = 2
     waiting: int = 100
     max_seconds: float = 60.0
-    long_seconds: float = 900.0
     max_values: int = 2**26
     max_pixels: int = 2**25
 

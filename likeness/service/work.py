@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,9 +25,6 @@ from eval.errors import LikenessError
 from eval.similarity import pairs
 from eval.thresholds import Thresholds
 from eval.types import Embeddings, Floats32
-from likeness.diarisation.clusters import Clustering
-from likeness.diarisation.diarise import Names, diarise_windows
-from likeness.diarisation.windows import windows_of
 from likeness.service.batches import Question
 from likeness.service.examples import Example
 from likeness.service.faces import choosing, find_faces
@@ -198,38 +195,6 @@ class Service:
             }
 
         return self._asks([file], {} if face is None else {"0": face}, finish)
-
-    def diarise(
-        self, file: bytes, how: Clustering, threshold: float | None = None
-    ) -> dict[str, Any]:
-        """Say who speaks when in a long recording; with names where there is a gallery.
-
-        Args:
-            file: a recording.
-            how: the bounds of the number of speakers.
-            threshold: from which on a name is given; the server's by default.
-        """
-        least = self.threshold if threshold is None else threshold
-        names = None if self.gallery is None else Names(self.gallery, least)
-        with private_items([file], ["0"]) as items, _anonymous([items[0].path]):
-            windows = windows_of(
-                self.model,
-                items[0],
-                how,
-                max_seconds=self.limits.long_seconds,
-                max_values=self.limits.max_values,
-            )
-        # Whatever the gallery raises is not the upload's fault.
-        result = diarise_windows(self.model, windows, how, names)
-        return {
-            "seconds": result.seconds,
-            "speakers": list(result.speakers),
-            "segments": [asdict(segment) for segment in result],
-            "named": names is not None and least is not None,
-            "threshold": None if names is None else least,
-            "similarity": self.model.similarity,
-            "model": self.model.digest,
-        }
 
     def enrol(
         self, subject: str, files: Sequence[bytes], *, replaces: bool, faces: Sequence[int] = ()

@@ -433,7 +433,6 @@ def test_pages_ask_nothing_of_the_network(server: str) -> None:
     assert {
         "/verify",
         "/identify",
-        "/diarise",
         "/enrol",
         "/gallery",
         "/gallery/{subject}",
@@ -442,31 +441,6 @@ def test_pages_ask_nothing_of_the_network(server: str) -> None:
     } <= schema["paths"].keys()
     for path in schema["paths"]:
         assert path in got.text
-
-
-def test_who_speaks_when_is_answered_by_segments(server: str) -> None:
-    rng = np.random.default_rng(0)
-    wave = rng.normal(0, 0.1, 3 * 16_000)
-    wave[16_000:32_000] *= 1e-3
-    sound = io.BytesIO()
-    soundfile.write(sound, wave, 16_000, format="FLAC")
-    content = sound.getvalue()
-    got = post(f"{server}diarise", files={"file": content}, data={"max_speakers": 1})
-    assert got.status_code == 200
-    message = got.json()
-    assert message["seconds"] == 3
-    assert [(one["start"], one["end"]) for one in message["segments"]] == [(0, 1.04), (1.96, 3)]
-    assert message["speakers"] == ["unknown-1"]  # there is a gallery, and no threshold
-    assert message["named"] is False
-    long = io.BytesIO()
-    soundfile.write(long, np.zeros(901 * 8_000, np.int16), 8_000, format="FLAC")
-    for wrong, data in ((long.getvalue(), {}), (b"no sound", {}), (content, {"min_speakers": 0})):
-        assert post(f"{server}diarise", files={"file": wrong}, data=data).status_code == 422
-    wrong = post(
-        f"{server}diarise", files={"file": content}, data={"min_speakers": 3, "max_speakers": 2}
-    )
-    assert wrong.status_code == 422
-    assert "3 to 2" in wrong.json()["error"]
 
 
 @pytest.mark.slow  # a hundred requests
