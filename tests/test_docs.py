@@ -55,6 +55,7 @@ RUN = (
     "docs/how-to/search_gallery.md",
     "docs/how-to/delete_person.md",
     "docs/how-to/group_files.md",
+    "docs/how-to/segments.md",
     "docs/how-to/group_differences.md",
     "docs/how-to/compare_systems.md",
     "docs/how-to/normalise_scores.md",
