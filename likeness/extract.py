@@ -1,7 +1,7 @@
 """Embeddings of long lists: in pieces that are finished one by one, by any number of processes, and
 joined in the list's order.
 
-The folder of the pieces is OUT.shards, the name that version 0.1 gave it.
+The folder of the pieces is OUT.shards.
 """
 
 from __future__ import annotations
@@ -102,17 +102,17 @@ def extract(
 
 
 def plan_of(model: Loaded, items: Sequence[Item], piece_items: int) -> dict[str, str | int]:
-    """What an extraction is of, by the names that version 0.1 wrote."""
+    """What an extraction is of, as far as its values depend on it."""
     return {
         "model": model.digest,
         "items": digest(map(_stated, items)),
         "settings": json.dumps(dict(model.settings)),
-        "shard_items": piece_items,
+        "piece_items": piece_items,
     }
 
 
 def _stated(item: Item) -> str:
-    """What an item is read from. That of whole files is what version 0.1 wrote."""
+    """What an item is read from."""
     stretch = f"\0{item.stretch}" if item.stretch else ""
     return f"{item.id}\0{item.path}\0{item.span}{stretch}"
 

@@ -269,7 +269,6 @@ def _agreed(
         "version": likeness_version(),
         "meta": model.meta,
     }
-    content["piece_items"] = content.pop("shard_items")
     plan = _Plan(content)
     if piece_items < 1 or plan.num_pieces > _MOST_PIECES:
         raise LikenessError(

@@ -82,7 +82,7 @@ QUICK = [
     "schedule.warmup_steps=1",
     "schedule.eval_every=0",
     "sampling.batch_size=16",
-    "threads=1",
+    "compute.threads=1",
 ]
 NAMES = ("ann", "bob", *(f"who{i:02d}" for i in range(18)))  # who is in the photographs
 

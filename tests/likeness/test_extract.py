@@ -4,7 +4,6 @@ the pieces of a run that was stopped.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -194,25 +193,6 @@ def test_pieces_of_another_extraction_are_never_taken_for_a_short_list(
         extract.extract(replace(loaded, read=stopping), items, out, piece_items=3)
     with pytest.raises(ValueError, match=r"items differ\); remove"):
         extract.extract(loaded, items[-3:], out, piece_items=3)
-
-
-def test_the_folder_of_the_pieces_is_that_of_version_01(
-    model: Path, items: list[Item], tmp_path: Path
-) -> None:
-    """Otherwise nothing could go on from what version 0.1 began."""
-    loaded, out = load_model(model), tmp_path / "out.npz"
-
-    def stopping(item: Item) -> np.ndarray:  # type: ignore[type-arg]
-        if item.id == items[5].id:
-            raise KeyboardInterrupt
-        return audio.read(item)
-
-    with pytest.raises(KeyboardInterrupt):
-        extract.extract(replace(loaded, read=stopping), items, out, piece_items=3)
-    plan = json.loads((tmp_path / "out.npz.shards" / "plan.json").read_text())
-    assert plan.keys() == {"model", "items", "settings", "shard_items"}
-    assert plan["shard_items"] == 3
-    assert files.read(tmp_path / "out.npz.shards" / "000000.npz").meta["bad"] == "[]"
 
 
 def test_pieces_without_their_plan_are_not_gone_on_from(
