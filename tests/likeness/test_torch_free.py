@@ -46,7 +46,7 @@ OF_TORCH = (
     *(f"likeness.models.{name}" for name in ("arcface_torch", "elsewhere", "hub", "hub_files")),
     *(f"likeness.models.{name}" for name in ("initial", "model_file", "run", "speechbrain")),
     *("likeness.models.wespeaker", "likeness.all_demos", "likeness.backbones", "likeness.demo"),
-    *("likeness.data_settings", "likeness.exports.openvino", "likeness.exports.sherpa"),
+    *("likeness.data_settings", "likeness.exports.sherpa"),
     *("likeness.losses", "likeness.next_steps"),
 )
 WITHOUT = """
