@@ -42,7 +42,7 @@ from eval.errors import LikenessError
 from eval.formats import kaldi, npz, tables
 from eval.formats.files import atomic_path, refuse_device
 from eval.progress import step
-from eval.types import Embeddings, name_first
+from eval.types import Embeddings, name_first, nfc
 
 # A compressed file may expand to EXPANSION times its size, or to 1 GiB if that is more.
 EXPANSION = 100
@@ -94,7 +94,7 @@ def read(path: str | Path) -> Embeddings:
     else:
         ids, matrix, meta = tables.READERS[suffix](path, _limit(_size(path)))
     try:
-        return Embeddings(ids, matrix, _meta(stated, meta))
+        return Embeddings(tuple(map(nfc, ids)), matrix, _meta(stated, meta))
     except ValueError as error:
         raise LikenessError(
             str(error) if str(stated) in str(error) else f"{path}: {error}"

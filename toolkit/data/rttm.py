@@ -12,6 +12,7 @@ from pathlib import Path
 
 from eval.errors import LikenessError
 from eval.formats.files import text_lines
+from eval.types import nfc
 from toolkit.data import tree
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Items, ItemsBuilder
@@ -46,12 +47,12 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
     recordings: dict[str, list[str]] = {}
     for item in tree.anywhere(folder, suffixes):
         # RTTM has underscores where a name has blanks, which would be several fields.
-        name = "_".join(item.path.stem.split())
+        name = nfc("_".join(item.path.stem.split()))
         recordings.setdefault(name, []).append(item.path.as_posix())
     channels: dict[str, str] = {}
     ids, paths, speakers, starts, ends = [], [], [], [], []
     for number, line in text_lines(path):
-        fields = line.split()
+        fields = nfc(line).split()
         if line.startswith(";;") or fields[0] in _OTHER_KINDS:
             continue
         file, channel, start, end, speaker = _turn(f"{path}, line {number}", fields)

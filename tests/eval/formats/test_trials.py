@@ -274,9 +274,9 @@ def test_round_trip(tmp_path, triples, values, suffix):
     assert path.read_bytes()[:2] == b"\x1f\x8b" or suffix == ".txt"
 
 
-@pytest.mark.parametrize("bad", ["", "#a", " a", "a ", "a\tb", "a\nb", "\ufeffa", "\ud800"])
+@pytest.mark.parametrize("bad", ["", "#a", " a", "a ", "a\tb", "a\nb", "\ufeffa"])
 def test_ids_that_no_file_can_hold(tmp_path, bad):
-    with pytest.raises(ValueError, match="UTF-8" if bad == "\ud800" else "1 ids are empty"):
+    with pytest.raises(ValueError, match="1 ids are empty"):
         write_trials(tmp_path / "list", made([("a", bad, True)]))
     assert list(tmp_path.iterdir()) == []
 
