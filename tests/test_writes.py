@@ -132,7 +132,6 @@ ALLOWED = {
         "_in_memory": "anonymous memory: gone with the process",
     },
     "toolkit/data/shards.py": {
-        "_cut_out": "a temporary folder, which goes when its items were packed",
         "_write": "renames what is whole; a kill between the names is finished by the next packing",
     },
 }

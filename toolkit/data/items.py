@@ -204,7 +204,7 @@ class Items(Sequence[Item]):
         stretch = None
         if self.stretches is not None:
             stretch = _stretch(self.stretches.view[index, 0], self.stretches.view[index, 1])
-        return Item(id, Path(path), self.labels[index], span, ending, stretch)
+        return Item(id, Path(path), self.labels[index], span, ending or "", stretch)
 
     def __iter__(self) -> Iterator[Item]:
         for start in range(0, len(self), _FEW):
