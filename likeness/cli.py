@@ -20,7 +20,6 @@ from likeness.commands import (
     check,
     compare,
     demo,
-    diarise,
     embed,
     evaluate,
     export,
@@ -43,7 +42,7 @@ from toolkit.showing import shown
 
 COMMANDS = (  # in the order of --help
     *(demo, check, align, train, compare, lists, prepare, recipes),  # train
-    *(embed, verify, diarise, gallery, join, export, serve),  # use a trained model
+    *(embed, verify, gallery, join, export, serve),  # use a trained model
     *(score, evaluate, identify, retrieve, plda),  # measure, on files and without torch
 )
 # ClickException: of click, or of the copy of it that newer versions of typer hold

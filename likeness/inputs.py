@@ -79,7 +79,7 @@ def items_of(
         return
     with temporary_folder() as folder:
         maker = _Maker(modality, Path(folder), rate_hz, root, columns, label)
-        items = maker.several(inputs)
+        items = Items.of(maker.several(inputs))
         if not items:
             raise LikenessError("there is nothing to embed; give at least one file or array")
         check_unique(items, "inputs")

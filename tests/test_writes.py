@@ -66,10 +66,6 @@ _TABLE = "a version of a LanceDB table counts from the moment in which its manif
 # file -> function -> why a kill there leaves nothing that is taken for a whole file
 ALLOWED = {
     "toolkit/models/export.py": {"write": "is given the name that atomic_path gave"},
-    "likeness/exports/openvino.py": {
-        "write": "writes where staged says",
-        "_replace": "moves whole files; the .xml file, without which there is no model, comes last",
-    },
     "toolkit/models/precision.py": {
         "_quantised": "a temporary folder, which goes when its graph was read"
     },
@@ -130,7 +126,6 @@ ALLOWED = {
         "private_items": "temporary: gone with the process",
     },
     "toolkit/data/shards.py": {
-        "_cut_out": "a temporary folder, which goes when its items were packed",
         "_write": "renames what is whole; a kill between the names is finished by the next packing",
     },
 }

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.blocks import TILE, scorer
 from eval.errors import LikenessError
-from eval.progress import step, tracked
+from eval.progress import report, step, tracked
 from eval.protocols.retrieval import Conventions
 from eval.ranks import label_codes, prepared
-from eval.tiles import TILE, Rows, as_rows, scorer
 from eval.types import Floats, Floats32
 
 KINDS = ("ivf", "hnsw")
@@ -26,15 +26,14 @@ Numbers = NDArray[np.int64]
 
 
 def approximate_recall(
-    kind: str, *, sample: int = 1000, seed: int = 0, advance: Callable[[int, int], object]
+    kind: str, *, sample: int = 1000, seed: int = 0
 ) -> Callable[..., tuple[dict[str, Floats], Conventions, dict[str, Conventions]]]:
-    """Returns what `eval.protocols.retrieval.Search` takes as `approximate`.
+    """Returns what `eval.protocols.retrieval.retrieve` takes as `approximate`.
 
     Args:
         kind: "ivf" for inverted lists, "hnsw" for a graph of neighbours.
         sample: So many queries, drawn at random, are searched exactly too.
         seed: Of the draw.
-        advance: Is told how many queries are done, and how many there are.
 
     Raises:
         LikenessError: The kind is unknown.
@@ -62,8 +61,8 @@ def approximate_recall(
                 f"similarity {similarity!r}: an approximate search compares by cosine or dot; "
                 "search exactly by the others"
             )
-        x = as_rows(queries)
-        y = x if gallery is None else as_rows(gallery)
+        x = np.ascontiguousarray(queries, dtype=np.float32)
+        y = x if gallery is None else np.ascontiguousarray(gallery, dtype=np.float32)
         if x.shape[1] != y.shape[1]:
             raise LikenessError(
                 f"similarity: embeddings of {x.shape[1]} and gallery of {y.shape[1]} dims; "
@@ -77,7 +76,7 @@ def approximate_recall(
         for start in range(0, codes.size, _SEARCHED):
             part = slice(start, start + _SEARCHED)
             neighbours[part] = index.search(prepared(x[part], slice(None), similarity), most)[1]
-            advance(min(start + _SEARCHED, codes.size), codes.size)
+            report("searching", min(start + _SEARCHED, codes.size), codes.size)
         drawn = np.random.default_rng(seed).permutation(codes.size)[:sample]
         drawn.sort()
         exact = _exact(prepared(x[drawn], slice(None), similarity), y, most, similarity)
@@ -102,7 +101,7 @@ def approximate_recall(
 
 
 @step("building the index")
-def _index(faiss: Any, kind: str, rows: Rows, similarity: str) -> tuple[Any, str]:
+def _index(faiss: Any, kind: str, rows: Floats32, similarity: str) -> tuple[Any, str]:
     """An index of the rows, and its description."""
     num_rows, dim = rows.shape
     lists = max(1, min(round(4 * math.sqrt(num_rows)), num_rows // 39))
@@ -122,7 +121,7 @@ def _index(faiss: Any, kind: str, rows: Rows, similarity: str) -> tuple[Any, str
     return index, f"FAISS {name}, {setting}"
 
 
-def _exact(queries: Floats32, rows: Rows, most: int, similarity: str) -> Numbers:
+def _exact(queries: Floats32, rows: Floats32, most: int, similarity: str) -> Numbers:
     """The numbers (Q, most) of the nearest rows, from the nearest on."""
     scores: Floats32 = np.empty((len(queries), 0), dtype=np.float32)
     numbers: Numbers = np.empty((len(queries), 0), dtype=np.int64)

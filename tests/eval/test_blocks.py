@@ -11,26 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval import retrieval, searching, tiled_ranks
+from eval import blocks, retrieval, searching
+from eval.blocks import borders, repeated, scorer
 from eval.retrieval import query_metrics
 from eval.searching import search_embeddings
 from eval.similarity import against, matrix, single
-from eval.tiles import borders, repeated, scorer
 
 SIMILARITIES = ["cosine", "dot", "simple:0.3", "euclidean", "poincare", "vmf_el", "vmf_kl"]
 
 
 @contextmanager
 def in_tiles(tile: int, depth: int = 1000, room: int = 4) -> Iterator[None]:
-    """Tiles of so many rows, blocks of three probes and parts of a few blocks."""
+    """Tiles of so many rows, blocks of three probes."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (searching, tiled_ranks):
+        for module in (searching, blocks):
             patch.setattr(module, "TILE", tile)
             patch.setattr(module, "CELLS", 3 * tile)
-            patch.setattr(module, "PART_CELLS", 400)
+        patch.setattr(blocks, "_KEPT", 30_000)
         patch.setattr(searching, "_OWN_ROWS", 4)
-        patch.setattr(tiled_ranks, "_ROOM", room)
-        patch.setattr(tiled_ranks, "_SAMPLED", 2)
+        patch.setattr(blocks, "_ROOM", room)
+        patch.setattr(blocks, "_SAMPLED", 2)
         patch.setattr(retrieval, "LARGE", 1)
         patch.setattr(retrieval, "_MAP_DEPTH", depth)
         yield

@@ -1,115 +1,140 @@
-"""Ranks in a gallery too large to be scored at once: tile by tile, in parts of the queries.
+"""Exact search in a large gallery, block by block: tiles of its rows against blocks of queries.
 
-Of the scores of a query, only those of its relevant items and the `depth` highest of all others are
-kept from one tile to the next. The ranks are those of eval.ranks, exactly.
+A tile and a block of queries are small enough for the cache of a processor, whatever the size of
+the gallery. For retrieval, only the scores of a query's relevant items and the `depth` highest of
+all others are kept from one tile to the next. The ranks are those of eval.ranks, exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from eval.progress import report
 from eval.ranks import Counts, Ranks, prepared, ranks_among
-from eval.tiles import CELLS, PART_CELLS, TILE, Rows, borders, repeated, scorer
+from eval.similarity import against, single
 from eval.types import Bools, Floats32
 
-_KEPT = 1 << 24  # highest and relevant scores of a part: 64 MB each
+TILE = 1 << 14  # rows of the gallery
+CELLS = 1 << 23  # scores held at once: 32 MB in float32
+_ROWS = 4096  # compared at a time
+_KEPT = 1 << 24  # highest and relevant scores of the queries that are searched together: 64 MB each
 _ROOM = 4  # so many times the scores that are needed are kept, before the lowest are cut
 _SAMPLED = 16  # one of so many scores is enough to see where the highest begin
 _LOWEST = np.finfo(np.float32).min
 
 
-@dataclass(frozen=True, eq=False)
-class LargeSearch:
-    """A retrieval of Q queries from a large gallery.
+def borders(starts: Counts, total: int, tile: int) -> Counts:
+    """Where tiles begin and end, as numbers of groups, so that no group is cut.
 
-    Attributes:
-        queries: (Q, D) raw rows.
-        gallery: (G, D), or None where the queries search each other.
-        similarity: A name of eval.similarity.
-        depth: How many of the highest scores are kept of each query.
-        order: (G,) the rows of the gallery, class by class.
-        numbers: (Q,) the queries in the sequence in which they are searched.
-        begin, end: (Q,) where the class of each query of the sequence stands in `order`.
-        twins: (G,) which rows of the gallery are equal to others.
+    Args:
+        starts: (S,) the first row of each group, ascending from 0.
+        total: How many rows there are.
+        tile: How many rows a tile should have. A border that would cut a group moves to its end, so
+            that a tile may have fewer rows, or the rows of a group more.
+
+    Returns:
+        (T + 1,) from 0 to S.
+
+    Example:
+        >>> borders(np.array([0, 2, 3, 7]), 8, 4).tolist()
+        [0, 3, 4]
     """
-
-    queries: Rows
-    gallery: Rows | None
-    similarity: str
-    depth: int
-    order: Counts
-    numbers: Counts
-    begin: Counts
-    end: Counts
-    twins: Bools
-
-    @property
-    def parts(self) -> list[slice]:
-        """The parts of the sequence; they follow from the sizes alone."""
-        most_relevant = max(1, int((self.end - self.begin).max()))
-        step = CELLS // TILE
-        height = step * max(1, PART_CELLS // (step * self.order.size))
-        height = max(1, min(height, _KEPT // (_ROOM * self.depth), _KEPT // most_relevant))
-        size = self.numbers.size
-        return [slice(k, min(k + height, size)) for k in range(0, size, height)]
-
-    def ranks(
-        self, part: slice, advance: Callable[[int], object]
-    ) -> Iterator[tuple[Counts, Ranks]]:
-        """The ranks of a part, block by block, as `eval.ranks.rank_blocks`."""
-        source = self.queries if self.gallery is None else self.gallery
-        numbers, step = self.numbers[part], CELLS // TILE
-        x = prepared(self.queries[numbers], slice(None), self.similarity)
-        blocks = [slice(k, min(k + step, numbers.size)) for k in range(0, numbers.size, step)]
-        best = [_Best(b.stop - b.start, min(self.depth, self.order.size)) for b in blocks]
-        # Rows of length 1 have their cosine as inner product.
-        compared = "dot" if self.similarity == "cosine" else self.similarity
-        cuts = borders(np.arange(self.order.size), self.order.size, TILE).tolist()
-        for first, last in pairwise(cuts):
-            rows = self.order[first:last]
-            y = prepared(source[rows], slice(None), self.similarity)
-            scores_of = scorer(y, self.twins[rows], compared)
-            for block, kept in zip(blocks, best, strict=True):
-                scores = scores_of(x[block])
-                here = slice(part.start + block.start, part.start + block.stop)
-                if self.gallery is None:
-                    own = np.arange(here.start, here.stop)
-                    inside = np.flatnonzero((own >= first) & (own < last))
-                    scores[inside, own[inside] - first] = -np.inf
-                begin, end = (
-                    np.clip(edge[here], first, last) - first for edge in (self.begin, self.end)
-                )
-                kept.add(scores, begin, end)
-                advance(block.stop * (last - first) + numbers.size * first)
-        for block, kept in zip(blocks, best, strict=True):
-            yield numbers[block], kept.ranks()
+    num_tiles = -(-total // tile)
+    ideal = np.arange(1, num_tiles) * total // num_tiles
+    inner = np.searchsorted(starts, ideal)
+    return np.unique(np.concatenate([[0], inner, [starts.size]])).astype(np.int64)
 
 
-def large_search(
-    queries: Rows,
+def repeated(
+    rows: Floats32, prepare: Callable[[Floats32], Floats32] = np.ascontiguousarray
+) -> Bools:
+    """(N,) which rows are equal, bit for bit, to another one; and perhaps a few more.
+
+    Args:
+        rows: (N, D).
+        prepare: What is done to rows before they are compared.
+    """
+    num_rows, dim = rows.shape
+    weights = np.random.default_rng(0).integers(1 << 32, size=dim, dtype=np.uint32) | np.uint32(1)
+    keys = np.empty(num_rows, dtype=np.uint32)
+    for start in range(0, num_rows, _ROWS):
+        # Adding 0 makes -0 equal to 0 in its bits too.
+        bits = (prepare(rows[start : start + _ROWS]) + np.float32(0)).view(np.uint32)
+        keys[start : start + _ROWS] = np.einsum("nd,d->n", bits, weights)  # modulo 2^32
+    order = np.argsort(keys, kind="stable")
+    same = keys[order[1:]] == keys[order[:-1]]
+    marked = np.zeros(num_rows, dtype=np.bool_)
+    marked[order[np.append(same, False) | np.append(False, same)]] = True
+    return marked
+
+
+def scorer(rows: Floats32, is_repeated: Bools, similarity: str) -> Callable[[Floats32], Floats32]:
+    """Scores of probes against the rows of a tile, (P, D) -> (P, T).
+
+    Rows that stand elsewhere in the gallery too get their scores one by one, so that they tie
+    exactly: the last digit of a matrix product may depend on where a row stands in it.
+    """
+    product, twins = against(rows, similarity), np.flatnonzero(is_repeated)
+
+    def scores(probes: Floats32) -> Floats32:
+        # A product with a single row rounds in another way than one with several.
+        several = np.repeat(probes, 2, axis=0) if len(probes) == 1 else probes
+        values = product(several)[: len(probes)]
+        if twins.size:
+            values[:, twins] = single(probes[:, None], rows[None, twins], similarity)
+        return values
+
+    return scores
+
+
+def rank_tiles(
+    queries: Floats32,
     query_codes: Counts,
-    gallery: Rows | None,
+    gallery: Floats32 | None,
     gallery_codes: Counts,
     *,
     similarity: str,
     depth: int,
-) -> LargeSearch:
-    """Prepares a search. Arguments and errors: those of `eval.ranks.rank_blocks`."""
-    order = np.argsort(gallery_codes, kind="stable")
+) -> Iterator[tuple[Counts, Ranks]]:
+    """The ranks of `eval.ranks.rank_blocks` in a large gallery, with its arguments and errors."""
+    order = np.argsort(gallery_codes, kind="stable")  # each class becomes a slice
     numbers = order if gallery is None else np.arange(query_codes.size)
     begin, end = (
         np.searchsorted(gallery_codes[order], query_codes[numbers], side=side)
         for side in ("left", "right")
     )
-    twins = repeated(
-        queries if gallery is None else gallery,
-        lambda rows: prepared(rows, slice(None), similarity),
-    )
-    return LargeSearch(queries, gallery, similarity, depth, order, numbers, begin, end, twins)
+    most_relevant = max(1, int((end - begin).max()))
+    height = max(1, min(_KEPT // (_ROOM * depth), _KEPT // most_relevant))
+    source = queries if gallery is None else gallery
+    twins = repeated(source, lambda rows: prepared(rows, slice(None), similarity))
+    # Rows of length 1 have their cosine as inner product.
+    compared = "dot" if similarity == "cosine" else similarity
+    cuts = borders(np.arange(order.size), order.size, TILE).tolist()
+    for start in range(0, numbers.size, height):
+        part = numbers[start : start + height]
+        x = prepared(queries[part], slice(None), similarity)
+        blocks = [slice(k, k + CELLS // TILE) for k in range(0, part.size, CELLS // TILE)]
+        best = [_Best(part[block].size, min(depth, order.size)) for block in blocks]
+        for first, last in pairwise(cuts):
+            rows = order[first:last]
+            scores_of = scorer(
+                prepared(source[rows], slice(None), similarity), twins[rows], compared
+            )
+            for block, kept in zip(blocks, best, strict=True):
+                scores = scores_of(x[block])
+                here = np.arange(start, start + part.size)[block]
+                if gallery is None:
+                    inside = np.flatnonzero((here >= first) & (here < last))
+                    scores[inside, here[inside] - first] = -np.inf
+                kept.add(
+                    scores, *(np.clip(edge[here], first, last) - first for edge in (begin, end))
+                )
+            report("searching", start * order.size + part.size * last, numbers.size * order.size)
+        for block, kept in zip(blocks, best, strict=True):
+            yield part[block], kept.ranks()
 
 
 class _Best:
