@@ -118,7 +118,8 @@ ALLOWED = {
         "Log.__init__": "entries are appended; a half line is dropped when the run goes on"
     },
     "likeness/prepare/prepare.py": {
-        "_request": "FILE.part, which is renamed when it is whole, or gone on with",
+        "_download": "FILE.part is renamed when all is there",
+        "_request": "FILE.part, which the next download goes on with",
     },
     "toolkit/training/run.py": {
         "save_run": "the folder counts once its state.json is there, which is written last"
