@@ -260,9 +260,7 @@ def test_all_who_write_many_files_into_a_folder_have_the_lock(voices: Path, tmp_
             out=busy,
             own_data="",
         ),
-        partial(
-            prepare.prepare, prepare.Dataset("none", "", "", ""), tmp_path / "data"
-        ),
+        partial(prepare.prepare, prepare.Dataset("none", "", "", ""), tmp_path / "data"),
         partial(extract.extract, model, items, tmp_path / "out.npz", piece_items=3),
     ]
     pieces = tmp_path / "out.npz.shards"
