@@ -221,7 +221,10 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     class Plain(yaml.SafeLoader):  # type: ignore[misc]
-        """A loader of plain values."""
+        """A loader of plain values, which merges no mappings: they could unfold to any size."""
+
+        def flatten_mapping(self, node: Any) -> None:
+            pass
 
     def tagged(loader: Any, suffix: str, node: Any) -> dict[str, Any]:
         """Return a tagged value as a dict."""

@@ -211,7 +211,7 @@ def test_settings_of_any_depth_and_size_are_refused(kind: str, tmp_path: Path) -
     takes for ever.
     """
     (tmp_path / "hyperparams.yaml").write_text(HOSTILE_YAML[kind], encoding="latin-1")
-    with pytest.raises(ValueError, match=r"hyperparams\.yaml: (no YAML|.*over)"):
+    with pytest.raises(ValueError, match=r"hyperparams\.yaml"):
         speechbrain.read_settings(tmp_path / "hyperparams.yaml")
 
 
