@@ -99,14 +99,6 @@ ALLOWED = {
     "modalities/synthetic_glyphs.py": {"write_glyphs": _MADE},
     "likeness/all_demos.py": {"_work": "the process's own output, which is a pipe"},
     "toolkit/models/checkpoint.py": {"_sort_metadata": "is given the name that atomic_path gave"},
-    "likeness/prepare/fetch.py": {
-        "download": "FILE.part is renamed when all is there",
-        "_attempt": "half a tag fits no file of the server, which then sends it anew",
-        "_receive": "FILE.part, which the next download goes on with",
-    },
-    "likeness/prepare/archives.py": {
-        "_put": "all is unpacked in a hidden folder, which is renamed when it is whole",
-    },
     "toolkit/gallery/lance.py": dict.fromkeys(
         ("LanceGallery.__init__", "LanceGallery._erase_older"), _TABLE
     ),
@@ -117,7 +109,8 @@ ALLOWED = {
         "Log.__init__": "entries are appended; a half line is dropped when the run goes on"
     },
     "likeness/prepare/prepare.py": {
-        "_place": "all is unpacked in a hidden folder, which is renamed when it is whole",
+        "_download": "FILE.part is renamed when all is there",
+        "_request": "FILE.part, which the next download goes on with",
     },
     "toolkit/training/run.py": {
         "save_run": "the folder counts once its state.json is there, which is written last"

@@ -43,7 +43,7 @@ OF_TORCH = (
     *("toolkit.models.joined", "modalities.embedding.rows", "modalities.image.transforms"),
     *(f"modalities.speaker.{name}" for name in ("cmn", "features", "hub", "spec_augment")),
     "modalities.speaker.speechbrain_fbank",
-    *(f"likeness.models.{name}" for name in ("arcface_torch", "elsewhere", "hub", "hub_files")),
+    *(f"likeness.models.{name}" for name in ("arcface_torch", "elsewhere", "hub")),
     *(f"likeness.models.{name}" for name in ("initial", "model_file", "run", "speechbrain")),
     *("likeness.models.wespeaker", "likeness.all_demos", "likeness.backbones", "likeness.demo"),
     *("likeness.data_settings", "likeness.exports.sherpa"),

@@ -81,8 +81,8 @@ def without_revisions(description: Any) -> Any:
 
     Example:
         >>> args = {"config": "{}", "revision": "0123"}
-        >>> without_revisions({"call": "toolkit.backbones.hub.image.HubImage", "args": args})
-        {'call': 'toolkit.backbones.hub.image.HubImage', 'args': {'config': '{}'}}
+        >>> without_revisions({"call": "toolkit.backbones.hub.HubImage", "args": args})
+        {'call': 'toolkit.backbones.hub.HubImage', 'args': {'config': '{}'}}
     """
     if isinstance(description, list):
         return [without_revisions(value) for value in description]

@@ -27,7 +27,6 @@ from modalities.embedding.rows import Vectors
 from modalities.speaker import folders
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
-from toolkit.data.source import Dataset
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded
 from toolkit.training import compare
@@ -246,9 +245,7 @@ def test_all_who_write_many_files_into_a_folder_have_the_lock(voices: Path, tmp_
             out=busy,
             own_data="",
         ),
-        partial(
-            prepare.prepare, Dataset("none", "", "", "", "speaker", holds=()), tmp_path / "data"
-        ),
+        partial(prepare.prepare, prepare.Dataset("none", "", "", ""), tmp_path / "data"),
         partial(extraction.extract, model, items, tmp_path / "out.npz", piece_items=3),
     ]
     pieces = tmp_path / "out.npz.pieces"
