@@ -109,7 +109,7 @@ is not in a table was not measured.
 | [scale](#scale) | time and memory from ten thousand to ten million; takes half an hour |
 | [speaker](#speaker) | embeddings of recordings, the loader, embeddings to EER |
 | [start_up](#start_up) | what a command costs before it does anything, and bytes installed |
-| [stores](#stores) | galleries in FAISS, LanceDB, PostgreSQL and Qdrant |
+| [stores](#stores) | galleries in SQLite, FAISS and PostgreSQL |
 | [train](#train) | a training step beside the bare network |
 | [use](#use) | torch against ONNX Runtime, and the start of the command line |
 | [use_gallery](#use_gallery) | search in a gallery of a million |

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from likeness.searching import identify, retrieve
     from likeness.verification import Verification
     from toolkit.data.items import Item
-    from toolkit.gallery.open import open_gallery
+    from toolkit.gallery.gallery import open_gallery
 
     __version__ = likeness_version()
 
@@ -115,7 +115,7 @@ _HOMES = {
     "load": "likeness.model",
     "load_calibration": "eval.calibration",
     "load_plda": "eval.scoring.plda",
-    "open_gallery": "toolkit.gallery.open",
+    "open_gallery": "toolkit.gallery.gallery",
     "read_durations": "eval.formats.durations",
     "read_embeddings": "likeness.embeddings",
     "read_mapping": "eval.formats.subjects",

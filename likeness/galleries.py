@@ -18,9 +18,9 @@ from likeness.row_files import DELIMITERS, check_written, table_text
 from likeness.verification import NO_DECISION
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad
-from toolkit.gallery.location import masked
-from toolkit.gallery.open import exists, open_gallery
-from toolkit.gallery.rules import Entry, Gallery
+from toolkit.gallery.gallery import Gallery, exists, open_gallery
+from toolkit.gallery.postgres import masked
+from toolkit.gallery.store import Entry
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
@@ -36,7 +36,7 @@ def opened(
 
     Args:
         name: Its folder, or an address such as postgresql://USER@HOST/DATABASE; see
-            `toolkit.gallery.open.open_gallery`.
+            `toolkit.gallery.gallery.open_gallery`.
         meta: Of the model's embeddings; None for whatever the gallery says.
         makes: Whether a gallery is made where there is none.
 

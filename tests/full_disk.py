@@ -13,9 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +26,7 @@ from modalities.face import recordio, recordio_writer
 from toolkit.data import shards
 from toolkit.data.item_lists import write_items
 from toolkit.data.items import Item
-from toolkit.gallery.exact import ExactGallery
+from toolkit.gallery.gallery import open_gallery
 from toolkit.models import checkpoint
 from toolkit.training.log import Log, read_log
 from toolkit.training.run import Plateau, Run, latest, read, save_run
@@ -136,8 +134,8 @@ def write_board(folder: Path, version: int) -> None:
             log.write(step, value=1.0)
 
 
-def write_gallery(make: Callable[..., Any], folder: Path, version: int) -> None:
-    gallery = make(folder / "gallery", {"similarity": "cosine"})
+def write_gallery(folder: Path, version: int) -> None:
+    gallery = open_gallery(folder / "gallery", {"similarity": "cosine"})
     loaded = embedded(version)
     loaded = Embeddings(loaded.ids, loaded.matrix + 1, {"similarity": "cosine"})
     try:
@@ -146,18 +144,12 @@ def write_gallery(make: Callable[..., Any], folder: Path, version: int) -> None:
         gallery.close()
 
 
-def read_gallery(make: Callable[..., Any], folder: Path) -> object:
-    gallery = make(folder / "gallery", {"similarity": "cosine"})
+def read_gallery(folder: Path) -> object:
+    gallery = open_gallery(folder / "gallery", {"similarity": "cosine"})
     try:
         return sorted(entry.subject for entry in gallery.entries())
     finally:
         gallery.close()
-
-
-def lance(folder: Path, meta: dict[str, str]) -> Any:
-    from toolkit.gallery.lance import LanceGallery
-
-    return LanceGallery(folder, meta)
 
 
 def items(folder: Path, version: int) -> list[Item]:
@@ -209,8 +201,7 @@ def kinds(folder: Path) -> dict[str, tuple[Write, Read]]:
         "resume": (write_resume, read_resume),
         "log": (write_log, lambda folder: [entry["step"] for entry in read_log(folder)]),
         "tensorboard": (write_board, lambda folder: bool(read_log(folder))),
-        "gallery": (partial(write_gallery, ExactGallery), partial(read_gallery, ExactGallery)),
-        "LanceDB gallery": (partial(write_gallery, lance), partial(read_gallery, lance)),
+        "gallery": (write_gallery, read_gallery),
         "shards": (lambda folder, version: write_shards(folder, packed, version), read_shards),
         "records": (write_records, read_records),
     }

@@ -24,7 +24,7 @@ from eval.scoring import plda
 from eval.types import Embeddings, Trials
 from toolkit.data import shards
 from toolkit.data.items import Item
-from toolkit.gallery.exact import ExactGallery
+from toolkit.gallery.gallery import open_gallery
 from toolkit.models import checkpoint
 
 NUM_POINTS = 16
@@ -152,7 +152,7 @@ def read_shards(folder: Path) -> object:
 
 
 def write_gallery(folder: Path, version: int) -> None:
-    gallery = ExactGallery(folder / "gallery", {"similarity": "cosine"})
+    gallery = open_gallery(folder / "gallery", {"similarity": "cosine"})
     loaded = Embeddings(
         tuple("abcdef"),
         np.arange(24, dtype=np.float32).reshape(6, 4) + version,
@@ -163,7 +163,7 @@ def write_gallery(folder: Path, version: int) -> None:
 
 
 def read_gallery(folder: Path) -> object:
-    gallery = ExactGallery(folder / "gallery", {"similarity": "cosine"})
+    gallery = open_gallery(folder / "gallery", {"similarity": "cosine"})
     result = [(entry.subject, entry.enrolments, entry.norm) for entry in gallery.entries()]
     gallery.close()
     return result

@@ -405,7 +405,7 @@ def test_measuring_again_keeps_what_was_written_by_hand() -> None:
         assert [line for line in lines[8:] if line] == message
         assert performance.section(script, printed, made) == made
     # a remark that begins with "`" would be lost
-    assert sum(line.startswith("FaissGallery") for line in page.splitlines()) == 1
+    assert sum(line.startswith("FAISS searches approximately") for line in page.splitlines()) == 1
 
 
 @pytest.mark.parametrize("page", NARROW, ids=lambda page: page.name)

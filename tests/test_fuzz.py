@@ -68,10 +68,6 @@ from toolkit.data import shards
 from toolkit.data.item_lists import read_items
 from toolkit.data.items import Item
 from toolkit.data.pixels import PixelScale
-from toolkit.gallery import store as gallery_store
-from toolkit.gallery.exact import ExactGallery
-from toolkit.gallery.lance import LanceGallery
-from toolkit.gallery.open import open_gallery
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
 from toolkit.models import onnx as onnx_models
@@ -715,103 +711,6 @@ def place_packed_mat(folder: Path, payload: bytes) -> Path:
     )
 
 
-GALLERY = {"similarity": "cosine", "model": "m"}
-
-
-@cache
-def gallery() -> bytes:
-    def make(path: Path) -> None:
-        contents = open_gallery(path.parent, GALLERY)
-        contents.enrol(Embeddings(IDS, EMBEDDED.matrix, GALLERY), ["ann", "ann", "bob", "zoë"])
-        contents.close()
-
-    return written(make, gallery_store.FILE)
-
-
-def place_gallery(folder: Path, payload: bytes) -> Path:
-    journal = folder / f"{gallery_store.FILE}-journal"
-    journal.unlink(missing_ok=True)
-    plain(gallery_store.FILE, folder, payload)
-    return folder
-
-
-def journal() -> bytes:
-    """What a change leaves that was killed: the pages of before."""
-    page_size, nonce = 4096, 7
-    pages = [gallery()[at : at + page_size] for at in range(0, len(gallery()), page_size)]
-    head = bytes.fromhex("d9d505f920a163d7") + struct.pack(
-        ">IIIII", 2, nonce, len(pages), 512, page_size
-    )
-    contents = [head.ljust(512, b"\0")]
-    for number in (1, 3):
-        page = pages[number - 1]
-        contents += [
-            struct.pack(">I", number),
-            page,
-            struct.pack(
-                ">I", (nonce + sum(page[i] for i in range(page_size - 200, 0, -200))) % 2**32
-            ),
-        ]
-    return b"".join(contents)
-
-
-def place_journal(folder: Path, payload: bytes) -> Path:
-    place_gallery(folder, gallery())
-    plain(f"{gallery_store.FILE}-journal", folder, payload)
-    return folder
-
-
-def read_gallery(folder: Path) -> None:
-    """List and search it; one in SQLite is changed too (changing a LanceDB table takes 50 ms)."""
-    contents = open_gallery(folder)
-    try:
-        subjects = [entry.subject for entry in contents.entries()]
-        if contents.dim:
-            probe = Embeddings(("p",), np.ones((1, contents.dim), np.float32), contents.meta)
-            contents.search(probe)
-            if isinstance(contents, ExactGallery):
-                contents.enrol(probe, ["new"])
-                contents.remove(subjects[:1])
-    finally:
-        contents.close()
-
-
-@cache
-def lance(kind: str) -> dict[str, bytes]:
-    """The files of a LanceDB table by their places below its folder: of embeddings, or of a
-    gallery.
-    """
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / ("gallery.lance" if kind == "gallery" else "e.lance")
-        if kind == "gallery":
-            LanceGallery(folder, GALLERY).enrol(
-                Embeddings(IDS, EMBEDDED.matrix, GALLERY), ["ann", "ann", "bob", "zoë"]
-            )
-        else:
-            embeddings.write(path, EMBEDDED)
-        return {
-            first.relative_to(path).as_posix(): first.read_bytes()
-            for first in sorted(path.rglob("*"))
-            if first.is_file()
-        }
-
-
-def lance_part(kind: str, part: str) -> bytes:
-    """The file of a table in one of its folders, or with one ending."""
-    return next(value for name, value in lance(kind).items() if part in name)
-
-
-def place_lance(kind: str, part: str, folder: Path, payload: bytes) -> Path:
-    table = folder / ("gallery.lance" if kind == "gallery" else "e.lance")
-    shutil.rmtree(table, ignore_errors=True)
-    for name, contents in lance(kind).items():
-        (table / name).parent.mkdir(parents=True, exist_ok=True)
-        (table / name).write_bytes(payload if part in name else contents)
-    return folder if kind == "gallery" else table
-
-
 _WRITES = ("os.mkdir", "os.rename", "os.link", "os.symlink", "os.chmod", "os.utime", "os.truncate")
 _writes_into: list[Path] = []  # at most one: the folder outside which nothing may be written
 
@@ -1251,22 +1150,6 @@ CASES = {
     "mat cars": Case(
         partial(matlab, "cars"), place_cars, partial(cars.items, whole=False), apart=True
     ),
-    "gallery": Case(gallery, place_gallery, read_gallery),
-    "gallery journal": Case(journal, place_journal, read_gallery),
-    **{
-        f"lance {kind} {part}": Case(
-            partial(lance_part, kind, part),
-            partial(place_lance, kind, part),
-            read,
-            needs="lancedb",
-            apart=apart,
-        )
-        for kind, read, apart in (
-            ("table", embeddings.read, True),
-            ("gallery", read_gallery, False),
-        )
-        for part in ("data", "versions", "transactions")
-    },
     "unpack tar": Case(partial(tar_archive, tarfile.USTAR_FORMAT), partial(plain, "a.tar"), unpack),
     "unpack tar gnu": Case(
         partial(tar_archive, tarfile.GNU_FORMAT), partial(zipped, "a.tar.gz"), unpack
@@ -1335,7 +1218,7 @@ CASES = {
 }
 # What they need takes seconds to import, or they are read by code that another case reaches too.
 SLOW = re.compile(
-    r"lance .*|speechbrain|insightface manifest|gallery journal|cfp list|cnceleb (enroll|trials).*"
+    r"speechbrain|insightface manifest|cfp list|cnceleb (enroll|trials).*"
     r"|image (jpeg cmyk|png .*|webp lossless|bmp palette|tiff|tiff jpeg|tiff fax|ppm text)|audio "
     r"(wav .*|opus|sph)|unpack (tar|tar gnu|tar.gz file)"
 )

@@ -27,8 +27,7 @@ from toolkit.data.item_checks import check_unique
 from toolkit.data.item_lists import read_items
 from toolkit.data.items import Item, Items
 from toolkit.data.rttm import read_rttm
-from toolkit.gallery.exact import ExactGallery
-from toolkit.gallery.store import Enrolments
+from toolkit.gallery.gallery import open_gallery
 
 ONE = np.zeros(1, np.int32), np.zeros(1, np.int32)
 NFC, NFD = normalize("NFC", "Zoë"), normalize("NFD", "Zoë")
@@ -119,17 +118,14 @@ def test_models_are_read_in_one_form(tmp_path: Path) -> None:
 
 def test_galleries_know_people_in_either_form(tmp_path: Path) -> None:
     rows = embedded("a", "b")
-    # as an earlier version wrote it
-    store = Enrolments(tmp_path, {}, {"similarity": "cosine", "pooling": "mean"})
-    store.write([NFD], rows.matrix[:1], replace=False)
-    store.close()
-    gallery = ExactGallery(tmp_path)
+    gallery = open_gallery(tmp_path)
+    gallery.enrol(Embeddings(("a",), rows.matrix[:1]), [NFD])
     gallery.enrol(Embeddings(("b",), rows.matrix[1:]), [NFC])
     assert [(entry.subject, entry.enrolments) for entry in gallery.entries()] == [(NFC, 2)]
     gallery.update(Embeddings(("b",), rows.matrix[1:]), [NFD])
     assert gallery.search(rows, 1)[1][0].subject == NFC
     gallery.remove([NFD])
     gallery.close()
-    gallery = ExactGallery(tmp_path)
+    gallery = open_gallery(tmp_path)
     assert len(gallery) == 0
     gallery.close()

@@ -99,12 +99,7 @@ ALLOWED = {
     "modalities/synthetic_glyphs.py": {"write_glyphs": _MADE},
     "likeness/all_demos.py": {"_work": "the process's own output, which is a pipe"},
     "toolkit/models/checkpoint.py": {"_sort_metadata": "is given the name that atomic_path gave"},
-    "toolkit/gallery/lance.py": dict.fromkeys(
-        ("LanceGallery.__init__", "LanceGallery._erase_older"), _TABLE
-    ),
-    "toolkit/gallery/qdrant/pickles.py": {"refuse_hostile": "only reads"},
-    "toolkit/gallery/qdrant/points.py": {"Collections.erase": "SQLite's transactions"},
-    "toolkit/gallery/store.py": {"Enrolments.__init__": "SQLite's transactions"},
+    "toolkit/gallery/sqlite.py": {"SqliteStore.__init__": "SQLite's transactions"},
     "toolkit/training/log.py": {
         "Log.__init__": "entries are appended; a half line is dropped when the run goes on"
     },
@@ -324,8 +319,8 @@ WRITERS = (
     "log",
     "tensorboard",
 )
-WRITERS += ("gallery", "LanceDB gallery", "shards", "records")
-IMPORT_MUCH = (".parquet", ".h5", ".lance", "LanceDB gallery", "tensorboard", "page")
+WRITERS += ("gallery", "shards", "records")
+IMPORT_MUCH = (".parquet", ".h5", ".lance", "tensorboard", "page")
 
 
 @pytest.fixture(scope="module")

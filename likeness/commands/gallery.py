@@ -27,7 +27,7 @@ from likeness.commands.options import (
 )
 from likeness.missing import refuse_missing_model
 from likeness.row_files import DELIMITERS, check_written
-from toolkit.gallery.location import masked
+from toolkit.gallery.postgres import masked
 from toolkit.printing import one_line, say, warn
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ Gallery = Annotated[
     typer.Option(
         metavar="PLACE",
         help="The folder of the gallery, which is a SQLite file in it, or another store: "
-        "faiss:DIR, lance:DIR, qdrant:DIR, qdrant:http://HOST:6333, "
-        "postgresql://USER@HOST/DATABASE or postgresql:DIR.",
+        "faiss:DIR, postgresql://USER@HOST/DATABASE or postgresql:DIR.",
     ),
 ]
 ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify`.")]

@@ -130,7 +130,7 @@ def retrieve_files(
         gallery: Embeddings that are searched instead of the queries themselves.
         gallery_labels: Lines `id label` of the gallery, by default `labels`.
         approximate: Neighbours come from an index of FAISS, a name of
-            `toolkit.gallery.neighbours.KINDS`.
+            `toolkit.gallery.faiss.KINDS`.
         json_file: Results in schema "likeness.results/1".
         page: The page to write, if any.
 
@@ -152,7 +152,7 @@ def retrieve_files(
         )
     neighbours = None
     if approximate is not None:
-        from toolkit.gallery.neighbours import approximate_recall
+        from toolkit.gallery.faiss import approximate_recall
 
         neighbours = approximate_recall(approximate)
     retrieved = retrieval.retrieve(

@@ -31,7 +31,7 @@ from likeness.models.filterbanks import Frontend
 from likeness.thresholds import Rule
 
 if TYPE_CHECKING:
-    from toolkit.gallery.rules import Gallery
+    from toolkit.gallery.gallery import Gallery
 
 MIN_TOKEN = 16  # characters
 _CONNECTIONS = 400  # of one process; further ones wait until one of them ends

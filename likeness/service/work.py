@@ -44,7 +44,7 @@ from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
 if TYPE_CHECKING:
-    from toolkit.gallery.rules import Gallery
+    from toolkit.gallery.gallery import Gallery
 
 _log = logging.getLogger("likeness.serve")
 _HAS_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()

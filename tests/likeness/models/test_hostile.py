@@ -4,8 +4,6 @@ touched.
 
 from __future__ import annotations
 
-import sqlite3
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -13,74 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from eval.types import Embeddings
 from likeness.models import speechbrain
 from likeness.models.run import load_model
-from toolkit.gallery.exact import ExactGallery
-from toolkit.gallery.store import FILE
 from toolkit.models import checkpoint
 from toolkit.models import onnx as onnx_models
-
-
-@pytest.fixture
-def gallery(tmp_path: Path) -> Path:
-    made = ExactGallery(tmp_path, {"similarity": "cosine"})
-    made.enrol(
-        Embeddings(("a", "b"), np.eye(2, dtype=np.float32), {"similarity": "cosine"}),
-        ["ann", "bob"],
-    )
-    made.close()
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    "statements",
-    [
-        ["DROP TABLE "
-         "meta", "CREATE VIEW meta AS WITH RECURSIVE n(key) AS (SELECT 1 UNION ALL SELECT key + 1 "
-                 "FROM n) SELECT key, '' AS value FROM n"],
-        ["CREATE TABLE kept AS SELECT * FROM enrolment",
-         "CREATE TRIGGER back AFTER DELETE ON enrolment BEGIN INSERT INTO enrolment SELECT * FROM "
-         "kept WHERE id = old.id; END"],
-        ["CREATE TRIGGER back AFTER DELETE ON enrolment BEGIN INSERT INTO enrolment VALUES "
-         "(old.id, old.subject, old.embedding); END"],
-        ["DROP INDEX by_subject"],
-        ["DROP INDEX by_subject", "CREATE INDEX by_subject ON enrolment (subject COLLATE NOCASE)"],
-        ["PRAGMA journal_mode=WAL"],
-        ["UPDATE enrolment SET subject = CAST(x'fffe41' AS TEXT)"],
-        ["UPDATE enrolment SET embedding = x'ffff7f7fffff7f7f'"],
-    ],
-)  # fmt: skip
-def test_a_gallery_of_other_tables_is_not_opened(statements: list[str], gallery: Path) -> None:
-    db = sqlite3.connect(gallery / FILE)
-    for statement in statements:
-        db.execute(statement)
-    db.commit()
-    db.close()
-    with pytest.raises(ValueError, match="gallery"):
-        ExactGallery(gallery)
-
-
-def test_a_journal_of_a_gallery_removes_no_other_file(gallery: Path) -> None:
-    """SQLite plays a journal back that a kill left, and then removes the file that it names as that
-    of a transaction over several files.
-    """
-    victim = gallery / "victim"
-    victim.write_bytes(b"nothing")
-    name, magic, page, sector = str(victim).encode(), bytes.fromhex("d9d505f920a163d7"), 4096, 512
-    size = (gallery / FILE).stat().st_size // page
-    head = (magic + struct.pack(">5I", 0, 1, size, sector, page)).ljust(sector, b"\0")
-    tail = (
-        struct.pack(">I", 2**30 // page + 1)
-        + name
-        + struct.pack(">II", len(name), sum(name))
-        + magic
-    )
-    (gallery / f"{FILE}-journal").write_bytes(head + tail)
-    with pytest.raises(ValueError, match="journal"):
-        ExactGallery(gallery)
-    assert victim.exists()
-
 
 # ONNX: programs
 # --------------------------------------------------------------------------------------------------
