@@ -42,7 +42,6 @@ SCRIPTS = [
     "hub",
     "image",
     "losses",
-    "pieces",
     "precision",
     "report",
     "scale",
@@ -105,7 +104,6 @@ is not in a table was not measured.
 | [hub](#hub) | a network of the Hugging Face hub through `embed` |
 | [image](#image) | training views, decoding, steps on MNIST, a test of retrieval |
 | [losses](#losses) | every loss, forward and backward |
-| [pieces](#pieces) | embedding in pieces that many machines share |
 | [precision](#precision) | float16 and int8: size, speed and the difference of cosines |
 | [report](#report) | the page of `likeness evaluate --report` in a browser |
 | [scale](#scale) | time and memory from ten thousand to ten million; takes half an hour |

@@ -55,6 +55,7 @@ RUN = (
     "docs/how-to/search_gallery.md",
     "docs/how-to/delete_person.md",
     "docs/how-to/group_files.md",
+    "docs/how-to/segments.md",
     "docs/how-to/group_differences.md",
     "docs/how-to/compare_systems.md",
     "docs/how-to/normalise_scores.md",
@@ -81,7 +82,7 @@ QUICK = [
     "schedule.warmup_steps=1",
     "schedule.eval_every=0",
     "sampling.batch_size=16",
-    "threads=1",
+    "compute.threads=1",
 ]
 NAMES = ("ann", "bob", *(f"who{i:02d}" for i in range(18)))  # who is in the photographs
 
@@ -335,7 +336,7 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         assert set(re.findall(r"\[([\w,]+)\]", line)[0].split(",")) <= set(extras)
     else:
         routes = re.findall(
-            r'@app\.\w+\("(/\w*)',
+            r'@app\.\w+\(\s*"(/\w*)',
             (ROOT / "likeness" / "service" / "app.py").read_text(encoding="utf-8"),
         )
         assert re.findall(r"http://127\.0\.0\.1:8000(/\w+)", line)[0] in routes

@@ -43,11 +43,11 @@ TINY = [
     "schedule.eval_every=0",
     "schedule.save_every=2",
     "sampling.batch_size=8",
-    "workers=0",
-    "threads=1",
+    "compute.workers=0",
+    "compute.threads=1",
 ]
 TINY += [
-    "accumulate=1",
+    "compute.accumulate=1",
     "backbone.dim=8",
     "backbone.image_size=32",
     "read.size=32,32",

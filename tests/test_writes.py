@@ -66,10 +66,6 @@ _TABLE = "a version of a LanceDB table counts from the moment in which its manif
 # file -> function -> why a kill there leaves nothing that is taken for a whole file
 ALLOWED = {
     "toolkit/models/export.py": {"write": "is given the name that atomic_path gave"},
-    "likeness/exports/openvino.py": {
-        "write": "writes where staged says",
-        "_replace": "moves whole files; the .xml file, without which there is no model, comes last",
-    },
     "toolkit/models/precision.py": {
         "_quantised": "a temporary folder, which goes when its graph was read"
     },
@@ -86,11 +82,6 @@ ALLOWED = {
         "VerifiedPairs._write_parquet": "is given the name that atomic_path gave"
     },
     "likeness/joining.py": {"join": _ATOMIC},
-    "likeness/shared_pieces.py": {"_get": "a temporary folder, which goes when its piece was read"},
-    "toolkit/parallel/claims.py": {
-        "_create_in_place": "a claim counts by its name; half a plan is refused as damaged",
-        "Folder.remove": "a folder gets another name, by which it counts as nothing",
-    },
     "likeness/held_out.py": {"write_held_out": _ATOMIC},
     "toolkit/gallery/media.py": {"erase_file": "what is erased shall not stay whole"},
     "toolkit/models/user_files.py": {"_link": "a temporary folder of this process"},
@@ -108,30 +99,21 @@ ALLOWED = {
     "modalities/synthetic_glyphs.py": {"write_glyphs": _MADE},
     "likeness/all_demos.py": {"_work": "the process's own output, which is a pipe"},
     "toolkit/models/checkpoint.py": {"_sort_metadata": "is given the name that atomic_path gave"},
-    "likeness/prepare/fetch.py": {
-        "download": "FILE.part is renamed when all is there",
-        "_attempt": "half a tag fits no file of the server, which then sends it anew",
-        "_receive": "FILE.part, which the next download goes on with",
-    },
-    "likeness/prepare/archives.py": {
-        "_put": "all is unpacked in a hidden folder, which is renamed when it is whole",
-    },
     "toolkit/gallery/sqlite.py": {"SqliteStore.__init__": "SQLite's transactions"},
     "toolkit/training/log.py": {
         "Log.__init__": "entries are appended; a half line is dropped when the run goes on"
     },
     "likeness/prepare/prepare.py": {
-        "_place": "all is unpacked in a hidden folder, which is renamed when it is whole",
+        "_download": "FILE.part is renamed when all is there",
+        "_request": "FILE.part, which the next download goes on with",
     },
     "toolkit/training/run.py": {
         "save_run": "the folder counts once its state.json is there, which is written last"
     },
     "likeness/service/work.py": {
         "private_items": "temporary: gone with the process",
-        "_in_memory": "anonymous memory: gone with the process",
     },
     "toolkit/data/shards.py": {
-        "_cut_out": "a temporary folder, which goes when its items were packed",
         "_write": "renames what is whole; a kill between the names is finished by the next packing",
     },
 }

@@ -33,7 +33,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +41,8 @@ from numpy.typing import NDArray
 from eval.errors import LikenessError
 from eval.formats import kaldi, npz, tables
 from eval.formats.files import atomic_path, refuse_device
-from eval.formats.stored import StoredRows, state_of
 from eval.progress import step
-from eval.types import Embeddings, name_first
+from eval.types import Embeddings, name_first, nfc
 
 # A compressed file may expand to EXPANSION times its size, or to 1 GiB if that is more.
 EXPANSION = 100
@@ -95,72 +94,11 @@ def read(path: str | Path) -> Embeddings:
     else:
         ids, matrix, meta = tables.READERS[suffix](path, _limit(_size(path)))
     try:
-        return Embeddings(ids, matrix, _meta(stated, meta))
+        return Embeddings(tuple(map(nfc, ids)), matrix, _meta(stated, meta))
     except ValueError as error:
         raise LikenessError(
             str(error) if str(stated) in str(error) else f"{path}: {error}"
         ) from None
-
-
-class Stored(NamedTuple):
-    """Embeddings whose matrix stays in its file; what reads rows reads them from there.
-
-    Attributes:
-        ids: N ids, as of `Embeddings`.
-        matrix: The rows (N, D).
-        meta: As of `Embeddings`.
-    """
-
-    ids: tuple[str, ...]
-    matrix: StoredRows
-    meta: Mapping[str, str]
-
-
-@step("reading embeddings")
-def read_within(path: str | Path, memory: int | None) -> Embeddings | Stored:
-    """Reads embeddings, or leaves their matrix in its file where it would take too much memory.
-
-    Args:
-        path: The file, as of `read`.
-        memory: The most bytes that the matrix may take; None reads it whatever it takes.
-
-    Returns:
-        Both have ids, matrix and meta.
-
-    Raises:
-        LikenessError: As of `read`, or the matrix is larger and cannot stay in the file, because
-            this is no .npz or a compressed one.
-        FileNotFoundError: There is no such file.
-    """
-    path = located(path)
-    if memory is None or not path.is_file() or _size(path) <= memory:
-        return read(path)
-    stored = None
-    if _suffix(path, _READ) == ".npz":
-        with npz.opened(path, _limit(_size(path))) as archive:
-            _check_headers(path, archive.headers)
-            rows = _located_rows(
-                path, archive.archive.getinfo("matrix.npy"), *archive.headers["matrix"]
-            )
-            if rows is not None:
-                ids = tuple(archive.read("ids").tolist())
-                meta = str(archive.read("meta")[()]) if "meta" in archive.headers else "{}"
-                stored = Stored(ids, rows, _meta(path, meta))
-    if stored is None:
-        raise LikenessError(
-            f"{path}: it has {_size(path) >> 20} MB, and {memory >> 20} MB of the memory are for "
-            "it; only an .npz that is not compressed is read in pieces: write the "
-            "embeddings as one, or give more memory"
-        )
-    try:
-        # The ids are checked as those of all embeddings are.
-        checked = Embeddings(stored.ids, np.zeros((len(stored.ids), 1), np.float32), stored.meta)
-        if len(checked.ids) != len(stored.matrix):
-            raise LikenessError(f"{len(checked.ids)} ids for {len(stored.matrix)} rows")
-        stored.matrix.check(checked.ids)
-    except ValueError as error:
-        raise LikenessError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-    return Stored(checked.ids, stored.matrix, checked.meta)
 
 
 @step("writing embeddings")
@@ -328,13 +266,20 @@ def _straight(
     """
     if info.file_size < _STRAIGHT_FROM:
         return None
-    rows = _located_rows(path, info, dtype, shape)
-    if rows is None:
+    if info.compress_type != zipfile.ZIP_STORED:
         return None
-    matrix = np.empty(shape, dtype)
-    content, checksum, place = matrix.data.cast("B"), rows.head_crc, 0
     with path.open("rb", buffering=0) as file:
-        file.seek(rows.offset)
+        file.seek(info.header_offset)
+        # The member's own header has 30 bytes, then a name and extra fields of the stated lengths.
+        local = file.read(30)
+        name_bytes = int.from_bytes(local[26:28], "little")
+        extra_bytes = int.from_bytes(local[28:30], "little")
+        file.seek(info.header_offset + 30 + name_bytes + extra_bytes)
+        head = file.read(info.file_size - math.prod(shape) * dtype.itemsize)
+        if _is_in_columns(head):
+            return None
+        matrix = np.empty(shape, dtype)
+        content, checksum, place = matrix.data.cast("B"), zlib.crc32(head), 0
         while place < len(content):
             block = content[place : place + _BLOCK]
             size = file.readinto(block) or 0
@@ -347,27 +292,6 @@ def _straight(
     if checksum != info.CRC:
         raise zipfile.BadZipFile(f"bad CRC-32 for {info.filename!r}")
     return matrix
-
-
-def _located_rows(
-    path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> StoredRows | None:
-    """Where the rows of a matrix lie in the file; None where they are compressed or in columns."""
-    if info.compress_type != zipfile.ZIP_STORED:
-        return None
-    with path.open("rb", buffering=0) as file:
-        file.seek(info.header_offset)
-        # The member's own header has 30 bytes, then a name and extra fields of the stated lengths.
-        local = file.read(30)
-        name_bytes = int.from_bytes(local[26:28], "little")
-        extra_bytes = int.from_bytes(local[28:30], "little")
-        start = info.header_offset + 30 + name_bytes + extra_bytes
-        file.seek(start)
-        head = file.read(info.file_size - math.prod(shape) * dtype.itemsize)
-        state = state_of(file)
-    if _is_in_columns(head):
-        return None
-    return StoredRows(path, start + len(head), dtype, shape, zlib.crc32(head), info.CRC, state)
 
 
 def _is_in_columns(head: bytes) -> bool:

@@ -665,34 +665,6 @@ def _line_blocks(path: Path) -> Iterator[tuple[bytes, _Lines]]:
         above += part.data.size
 
 
-def estimated_lines(path: Path) -> int:
-    """Estimates how many lines a text has, plain or compressed by gzip, from its first block.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The number; 0 for what states no size, such as a pipe.
-
-    Raises:
-        LikenessError: As for `read_table`.
-
-    Example:
-        >>> estimated_lines(Path(__file__)) > 100
-        True
-    """
-    if not path.is_file():
-        return 0
-    block = next(text_blocks(path), b"")
-    with path.open("rb") as raw:
-        zipped = raw.read(2) == b"\x1f\x8b"
-    if not block:
-        return 0
-    sample = block[:_QUICK_FROM]
-    share = len(zlib.compress(sample)) / len(sample) if zipped else 1.0
-    return int(block.count(b"\n") * max(1.0, path.stat().st_size / max(1.0, share * len(block))))
-
-
 def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
     """Yield blocks of whole lines of a text file, each of which ends in a newline.
 

@@ -242,7 +242,7 @@ def _chosen(side: Path, archive: _Archive) -> str:
     except (ValueError, RecursionError):
         return text
     if not isinstance(stated, dict) or _ARCHIVE not in stated:
-        return text  # it was written by version 0.1 or by hand
+        return text  # it was written by hand
     for statement in (stated, stated.get(_BEFORE)):
         if isinstance(statement, dict) and statement.get(_ARCHIVE) == archive.digest:
             meta = {key: statement[key] for key in statement.keys() - {_ARCHIVE, _BEFORE}}

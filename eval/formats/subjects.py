@@ -11,7 +11,7 @@ import numpy as np
 from eval.errors import LikenessError
 from eval.formats.files import Column, at_lines, read_table, refuse_empty
 from eval.formats.trials import pair_text
-from eval.types import Bools, Ints, Trials, name_first, nfc_mapping
+from eval.types import Bools, Ints, Trials, name_first
 
 CONNECTED = "groups connected by target trials"  # the source of subjects that are only supposed
 
@@ -90,7 +90,7 @@ def subjects_of(
         ((array([0, 1], dtype=int32), array([0], dtype=int32)), 'first path component of the ids')
     """
     if mapping is not None:
-        return _from_mapping(trials, nfc_mapping(mapping)), "given mapping"
+        return _from_mapping(trials, mapping), "given mapping"
     if trials.target is None:
         return None, "unknown: the list has no labels"
     if all("/" in id for id in trials.enrol_ids + trials.probe_ids):

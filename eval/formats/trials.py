@@ -28,7 +28,6 @@ from eval.formats.files import (
     all_fractions,
     as_floats,
     atomic_path,
-    estimated_lines,
     is_number,
     read_table,
     refuse_empty,
@@ -168,21 +167,6 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
         )
     scored = _trials(table, fitting[0])
     return (scored, values) if trials is None else _align(table, scored, values, trials)
-
-
-def estimated_size(path: str | Path) -> int:
-    """Estimates how many trials a file has, from a sample where it does not state it.
-
-    Args:
-        path: The list or score file.
-
-    Returns:
-        The number; 0 for a pipe.
-
-    Raises:
-        LikenessError: As for `read_trials`.
-    """
-    return coded.num_trials(path) if coded.is_coded(path) else estimated_lines(Path(path))
 
 
 def write_trials(path: str | Path, trials: Trials) -> None:

@@ -87,11 +87,20 @@ def staged(path: Path) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+    with hidden_folder(path) as folder, full_disk(path):
+        yield folder / path.name
+
+
+@contextmanager
+def hidden_folder(path: Path) -> Iterator[Path]:
+    """Yields a new hidden folder beside `path`, which is removed when the block ends.
+
+    What killed processes left of such folders of `path` is removed before.
+    """
     remove_abandoned(path)
     folder, lock = _reserve(path)
     try:
-        with full_disk(path):
-            yield folder / path.name
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:

@@ -20,7 +20,7 @@ from eval.errors import LikenessError
 from eval.formats.files import MAX_LINE, at_lines, text_blocks, text_lines
 from eval.formats.integers import MAX_DIGITS, careful_table, numbers_at, plain_table
 from eval.memory import keep_freed_memory
-from eval.types import Bools, Floats, Ints, Trials, name_first, nfc
+from eval.types import Bools, Floats, Ints, Trials, name_first
 
 _BLOCK = 1 << 20  # bytes of a file that are read together, few enough to stay in the cache
 _CELLS = 1 << 17  # numbers that are looked up together
@@ -193,16 +193,16 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
         [
             name
             for name, score in zip(names, scores, strict=True)
-            if score_of.setdefault(nfc(name), score) != score
+            if score_of.setdefault(name, score) != score
         ],
     )
-    missing = [name for name in faces.names if nfc(name) not in score_of]
+    missing = [name for name in faces.names if name not in score_of]
     if missing:
         raise LikenessError(
             f"{path}: {len(missing)} of {len(faces.names)} faces have no detector score "
             f"({name_first(missing)}); fetch the file again"
         )
-    return np.array([score_of[nfc(name)] for name in faces.names])
+    return np.array([score_of[name] for name in faces.names])
 
 
 def read_template_pairs(path: str | Path) -> Trials:
@@ -362,11 +362,10 @@ def _refuse(path: str | Path, bad: list[int], form: str, good: int) -> None:
 
 def _refuse_repeated(path: str | Path, names: list[str]) -> None:
     """Raises ValueError for names of faces that are listed twice."""
-    keys = names if all(map(str.isascii, names)) else list(map(nfc, names))
-    if len(set(keys)) < len(keys):
+    if len(set(names)) < len(names):
         seen: set[str] = set()
         twice = []
-        for key in keys:
+        for key in names:
             if key in seen:
                 twice.append(key)
             seen.add(key)

@@ -137,14 +137,6 @@ MediaFiles = Annotated[
         "table, Kaldi folder or .rttm file of the items. The report then shows them.",
     ),
 ]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="The most memory that the work may take, such as 8G or 512M. What does not fit is "
-        "read from its file in pieces, or refused before the work begins.",
-    ),
-]
 
 
 def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule:

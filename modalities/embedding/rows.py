@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from eval.errors import LikenessError
 from eval.formats import embeddings
 from eval.formats.subjects import read_mapping
-from eval.types import Embeddings, Trials, name_first, nfc_mapping
+from eval.types import Embeddings, Trials, name_first
 from toolkit.data.item_checks import label_numbers
 from toolkit.data.items import Item, Items
 from toolkit.data.pairs import draw_pairs, hold_out
@@ -288,7 +288,7 @@ def _from_list(ids: tuple[str, ...], path: Path) -> Mapping[str, str]:
     Raises:
         LikenessError: The list has not all ids.
     """
-    mapping = nfc_mapping(read_mapping(path))
+    mapping = read_mapping(path)
     missing = [id for id in ids if id not in mapping]
     if missing:
         raise LikenessError(

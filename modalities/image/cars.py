@@ -19,24 +19,14 @@ from modalities.image import packed
 from modalities.image.lists import check_whole, inside
 from modalities.image.splits import Protocol, Split, of_classes
 from toolkit.data.items import Item, Items
-from toolkit.data.source import Count
 
 FETCH = (
     "fetch car_ims.tgz and cars_annos.mat (non-commercial research; its site is gone, mirrors "
     "carry it) and unpack them in DATA"
 )
-# pytorch-metric-learning, datasets/cars196.py; torchvision, datasets/stanford_cars.py
-MD5 = {
-    "cars_annos.mat": "b407c6086d669747186bd1d764ff9dbc",
-    "car_ims.tgz": "d5c8f0aa497503f355e17dc7886c3f14",
-}
 NUM_CLASSES, NUM_TRAIN_CLASSES, NUM_IMAGES = 196, 98, 16_185
 # The published files have 0.4 MB. What a file inflates to is at most a thousand times as much.
 _MAX_MAT = 2**20
-_COUNTS: tuple[tuple[Split, str, int], ...] = (
-    ("train", "train on", 8_054),
-    ("test", "test on", 8_131),
-)
 
 
 def items(
@@ -87,23 +77,6 @@ def items(
     return of_classes(
         every, classes, NUM_TRAIN_CLASSES, split=split, protocol=protocol, fold=fold, name="cars"
     )
-
-
-def check(data: Path) -> list[Count]:
-    """Return what `likeness prepare cars196` counts. It raises what `items` raises."""
-    return [
-        Count(f"images of Cars196 to {use}", len(items(data, split=split)), number)
-        for split, use, number in _COUNTS
-    ]
-
-
-def verify(data: str | Path) -> None:
-    """Check that DATA/cars_annos.mat and DATA/car_ims.tgz are the published files.
-
-    Raises:
-        LikenessError: One is missing or has another MD5 sum.
-    """
-    packed.verify(Path(data), MD5)
 
 
 def _annotations(path: Path, field: str, prefix: str) -> list[tuple[str, int]]:

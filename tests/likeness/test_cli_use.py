@@ -92,7 +92,7 @@ def test_an_export_is_a_model_and_a_table_is_embeddings(
     assert embedded.ids == torch_made.ids
     assert dict(embedded.meta) == model.meta
     np.testing.assert_allclose(embedded.matrix, torch_made.matrix, rtol=1e-3, atol=1e-4)
-    assert not list(tmp_path.glob("*.shards")) + list(tmp_path.glob("lancedb*"))
+    assert not list(tmp_path.glob("*.pieces")) + list(tmp_path.glob("lancedb*"))
     assert (
         likeness("verify", items[0].path, items[1].path, "--model", "m.onnx", "--threshold", 0.1)
         == 0

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.blocks import TILE, scorer
 from eval.errors import LikenessError
 from eval.formats.writing import atomic_path
-from eval.progress import step, tracked
+from eval.progress import report, step, tracked
 from eval.protocols.retrieval import Conventions
 from eval.ranks import label_codes, prepared
-from eval.tiles import TILE, Rows, as_rows, scorer
 from eval.types import Floats, Floats32, first_line
 from toolkit.gallery import media
 from toolkit.gallery.sqlite import SqliteStore
@@ -196,15 +196,14 @@ class FaissStore(SqliteStore):
 
 
 def approximate_recall(
-    kind: str, *, sample: int = 1000, seed: int = 0, advance: Callable[[int, int], object]
+    kind: str, *, sample: int = 1000, seed: int = 0
 ) -> Callable[..., tuple[dict[str, Floats], Conventions, dict[str, Conventions]]]:
-    """Returns what `eval.protocols.retrieval.Search` takes as `approximate`.
+    """Returns what `eval.protocols.retrieval.retrieve` takes as `approximate`.
 
     Args:
         kind: "ivf" for inverted lists, "hnsw" for a graph of neighbours.
         sample: So many queries, drawn at random, are searched exactly too.
         seed: Of the draw.
-        advance: Is told how many queries are done, and how many there are.
 
     Raises:
         LikenessError: The kind is unknown.
@@ -227,8 +226,8 @@ def approximate_recall(
                 f"similarity {similarity!r}: an approximate search compares by cosine or dot; "
                 "search exactly by the others"
             )
-        x = as_rows(queries)
-        y = x if gallery is None else as_rows(gallery)
+        x = np.ascontiguousarray(queries, dtype=np.float32)
+        y = x if gallery is None else np.ascontiguousarray(gallery, dtype=np.float32)
         if x.shape[1] != y.shape[1]:
             raise LikenessError(
                 f"similarity: embeddings of {x.shape[1]} and gallery of {y.shape[1]} dims; "
@@ -242,7 +241,7 @@ def approximate_recall(
         for start in range(0, codes.size, _SEARCHED):
             part = slice(start, start + _SEARCHED)
             neighbours[part] = index.search(prepared(x[part], slice(None), similarity), most)[1]
-            advance(min(start + _SEARCHED, codes.size), codes.size)
+            report("searching", min(start + _SEARCHED, codes.size), codes.size)
         drawn = np.random.default_rng(seed).permutation(codes.size)[:sample]
         drawn.sort()
         exact = _exact_neighbours(prepared(x[drawn], slice(None), similarity), y, most, similarity)
@@ -267,7 +266,7 @@ def approximate_recall(
 
 
 @step("building the index")
-def _index_of(kind: str, rows: Rows, similarity: str) -> tuple[Any, str]:
+def _index_of(kind: str, rows: Floats32, similarity: str) -> tuple[Any, str]:
     """An index of the rows, and its description."""
     num_rows, dim = rows.shape
     lists = max(1, min(round(4 * math.sqrt(num_rows)), num_rows // 39))
@@ -308,7 +307,7 @@ def _empty_index(description: str, dim: int) -> Any:
     return index
 
 
-def _exact_neighbours(queries: Floats32, rows: Rows, most: int, similarity: str) -> Numbers:
+def _exact_neighbours(queries: Floats32, rows: Floats32, most: int, similarity: str) -> Numbers:
     """The numbers (Q, most) of the nearest rows, from the nearest on."""
     scores: Floats32 = np.empty((len(queries), 0), dtype=np.float32)
     numbers: Numbers = np.empty((len(queries), 0), dtype=np.int64)

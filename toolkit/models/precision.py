@@ -20,7 +20,6 @@ int8
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ import numpy as np
 
 from eval.errors import LikenessError
 from eval.formats.boundary import Array
+from eval.temporary import temporary_folder
 
 Precision = Literal["float16", "int8"]
 # Weights of fewer numbers stay float32: they are biases and scales, which save nothing.
@@ -180,7 +180,7 @@ def _quantised(proto: Any, keep: Collection[str], calibration: Sequence[Array] |
     smaller = _with_byte_convolutions(proto) if calibration is None else None
     if left_out == products.keys():
         return smaller or _refuse("int8")
-    with tempfile.TemporaryDirectory() as folder, _quiet():
+    with temporary_folder() as folder, _quiet():
         before, after = Path(folder, "before.onnx"), Path(folder, "after.onnx")
         inferred = onnx.shape_inference.infer_shapes(smaller or proto)
         before.write_bytes(inferred.SerializeToString())

@@ -189,9 +189,9 @@ def test_wespeakers_and_speechbrains_scoring_read_ours(tmp_path):
 
 def test_ids_that_a_format_cannot_give_back(tmp_path):
     for name, bad, keyword in (
-        ("e.parquet", "a\ud800", "UTF-8"),
+        ("e.parquet", "a\ud800", "1 ids"),
         ("e.h5", "a\0", "1 ids"),
-        ("e.h5", "\udfff", "UTF-8"),
+        ("e.h5", "\udfff", "1 ids"),
     ):
         with pytest.raises(ValueError, match=keyword):
             write(tmp_path / name, Embeddings((bad, "fine"), np.ones((2, 2))))

@@ -18,7 +18,6 @@ from eval.formats import files
 from eval.formats.files import atomic_path, read_table
 from eval.formats.subjects import subjects_of
 from eval.formats.trials import (
-    estimated_size,
     read_scores,
     read_trials,
     write_scores,
@@ -275,9 +274,9 @@ def test_round_trip(tmp_path, triples, values, suffix):
     assert path.read_bytes()[:2] == b"\x1f\x8b" or suffix == ".txt"
 
 
-@pytest.mark.parametrize("bad", ["", "#a", " a", "a ", "a\tb", "a\nb", "\ufeffa", "\ud800"])
+@pytest.mark.parametrize("bad", ["", "#a", " a", "a ", "a\tb", "a\nb", "\ufeffa"])
 def test_ids_that_no_file_can_hold(tmp_path, bad):
-    with pytest.raises(ValueError, match="UTF-8" if bad == "\ud800" else "1 ids are empty"):
+    with pytest.raises(ValueError, match="1 ids are empty"):
         write_trials(tmp_path / "list", made([("a", bad, True)]))
     assert list(tmp_path.iterdir()) == []
 
@@ -604,19 +603,6 @@ def test_an_interrupt_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_number_of_trials_is_estimated_from_a_sample(put, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_BLOCK", 1 << 12)
-    text = "".join(f"1 e{k % 97:04d} p{k % 89:04d}\n" for k in range(5_000)).encode()
-    assert estimated_size(put(text)) == 5_000
-    assert estimated_size(put(gzip.compress(text))) == pytest.approx(5_000, rel=0.9)
-    trials = read_trials(put(text))
-    for name in ("list.npz", "list.parquet"):
-        if name == "list.parquet":
-            pytest.importorskip("pyarrow")
-        write_trials(tmp_path / name, trials)
-        assert estimated_size(tmp_path / name) == 5_000
-
-
 def test_pyarrow_reads_plain_lines(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     monkeypatch.setattr(files, "_QUICK_FROM", 0)
@@ -783,8 +769,3 @@ def test_lists_come_from_pipes():
         pipe.write(b"1 a b\n0 a c\n")
         pipe.close()
         assert read_trials(f"/dev/fd/{read}").probe_ids == ("b", "c")
-
-
-def test_an_empty_archive_has_no_lines(tmp_path):
-    (tmp_path / "t.gz").write_bytes(gzip.compress(b""))
-    assert files.estimated_lines(tmp_path / "t.gz") == 0

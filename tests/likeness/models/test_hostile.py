@@ -4,9 +4,6 @@ touched.
 
 from __future__ import annotations
 
-import io
-import os
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -16,54 +13,8 @@ import torch
 
 from likeness.models import speechbrain
 from likeness.models.run import load_model
-from likeness.prepare.archives import unpack
 from toolkit.models import checkpoint
 from toolkit.models import onnx as onnx_models
-
-
-def test_a_tar_whose_links_are_too_long_to_resolve_writes_nothing_outside(tmp_path: Path) -> None:
-    """CVE-2025-4517: beyond PATH_MAX, os.path.realpath stops resolving, and tarfile's data filter
-    believes that a link stays inside.
-    """
-    buffer, folder, steps = io.BytesIO(), "d" * 247, "abcdefghijklmnop"
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-
-        def add(
-            name: str, kind: bytes = tarfile.SYMTYPE, link: str = "", content: bytes = b""
-        ) -> None:
-            member = tarfile.TarInfo(name)
-            member.type, member.linkname, member.size = kind, link, len(content)
-            tar.addfile(member, io.BytesIO(content))
-
-        path = ""
-        for step in steps:
-            add(os.path.join(path, folder), tarfile.DIRTYPE)
-            add(os.path.join(path, step), link=folder)
-            path = os.path.join(path, folder)
-        long = os.path.join("/".join(steps), "l" * 254)
-        add(long, link="../" * len(steps))
-        add("escape", link=f"{long}/../outside")
-        add("escape/written", tarfile.REGTYPE, content=b"x")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "a.tar").write_bytes(buffer.getvalue())
-    with pytest.raises(ValueError, match="link"):
-        unpack("a.tar", [tmp_path / "a.tar"], tmp_path / "into")
-    assert not (tmp_path / "into").exists()
-    assert list((tmp_path / "outside").iterdir()) == []
-
-
-def header_of(size: int) -> bytes:
-    member = tarfile.TarInfo("././@LongLink")
-    member.type, member.size = tarfile.GNUTYPE_LONGNAME, size
-    return member.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
-
-
-@pytest.mark.parametrize("size", [2**33, -512])
-def test_a_name_of_any_length_takes_no_memory(size: int, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(header_of(size))
-    with pytest.raises(ValueError, match=r"a\.tar"):
-        unpack("a.tar", [tmp_path / "a.tar"], tmp_path / "into")
-
 
 # ONNX: programs
 # --------------------------------------------------------------------------------------------------
@@ -194,7 +145,7 @@ def test_settings_of_any_depth_and_size_are_refused(kind: str, tmp_path: Path) -
     takes for ever.
     """
     (tmp_path / "hyperparams.yaml").write_text(HOSTILE_YAML[kind], encoding="latin-1")
-    with pytest.raises(ValueError, match=r"hyperparams\.yaml: (no YAML|.*over)"):
+    with pytest.raises(ValueError, match=r"hyperparams\.yaml"):
         speechbrain.read_settings(tmp_path / "hyperparams.yaml")
 
 
