@@ -109,7 +109,7 @@ class PostgresStore:
                 elif not _is_there(cursor, self._schema):
                     raise no_gallery(self.name)
                 cursor.execute(f"SELECT meta FROM {self._schema}.gallery")
-                self.meta: dict[str, str] = dict(cursor.fetchone()[0])
+                self.meta: Mapping[str, str] = dict(cursor.fetchone()[0])
         except BaseException:
             self.close()
             raise
