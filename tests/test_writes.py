@@ -99,6 +99,7 @@ ALLOWED = {
     "modalities/synthetic_glyphs.py": {"write_glyphs": _MADE},
     "likeness/all_demos.py": {"_work": "the process's own output, which is a pipe"},
     "toolkit/models/checkpoint.py": {"_sort_metadata": "is given the name that atomic_path gave"},
+    "toolkit/gallery/postgres_server.py": {"_make": "a folder, which is renamed when it is whole"},
     "toolkit/gallery/sqlite.py": {"SqliteStore.__init__": "SQLite's transactions"},
     "toolkit/training/log.py": {
         "Log.__init__": "entries are appended; a half line is dropped when the run goes on"
