@@ -18,13 +18,11 @@ from numpy.typing import ArrayLike
 from scipy.special import digamma
 
 from eval.errors import LikenessError
-from eval.formats.stored import StoredRows
 from eval.memory import keep_freed_memory
 from eval.parts import ALONE, Arrays, Parts
 from eval.progress import report, step
 from eval.ranks import Counts, Ranks, check_rows, concatenated, label_codes, rank_blocks
 from eval.tiled_ranks import LargeSearch, large_search
-from eval.tiles import Rows
 from eval.types import Bools, Floats, check_choice, check_counts
 
 Lone = Literal["exclude", "zero", "error"]
@@ -175,7 +173,7 @@ def _padded(ranks: Ranks, num_items: int, of_last_class: Bools) -> Ranks:
 
 def _check_options(
     ks: Sequence[int],
-    gallery: ArrayLike | StoredRows | None,
+    gallery: ArrayLike | None,
     gallery_labels: ArrayLike | None,
     compat: Compat | None,
 ) -> None:
@@ -195,10 +193,10 @@ def _check_options(
 
 
 def query_metrics(
-    embeddings: ArrayLike | StoredRows,
+    embeddings: ArrayLike,
     labels: ArrayLike,
     *,
-    gallery: ArrayLike | StoredRows | None = None,
+    gallery: ArrayLike | None = None,
     gallery_labels: ArrayLike | None = None,
     ks: Sequence[int] = (1, 2, 4, 8),
     similarity: str = "cosine",
@@ -215,8 +213,8 @@ def query_metrics(
     """
     _check_options(ks, gallery, gallery_labels, compat)
     keep_freed_memory()
-    rows = _checked("embeddings", embeddings)
-    gallery_rows = None if gallery is None else _checked("gallery", gallery)
+    rows = check_rows("embeddings", embeddings)
+    gallery_rows = None if gallery is None else check_rows("gallery", gallery)
     codes, gallery_codes = label_codes(labels, gallery_labels)
     for name, num_labels, items in (
         ("labels", codes.size, rows),
@@ -256,11 +254,6 @@ def query_metrics(
         num_searched += numbers.size
         report("searching", num_searched, codes.size)
     return {name: concatenated(blocks, codes.size) for name, blocks in by_metric.items()}
-
-
-def _checked(name: str, rows: ArrayLike | StoredRows) -> Rows:
-    """The rows; those that lie in a file were checked there."""
-    return rows if isinstance(rows, StoredRows) else check_rows(name, rows)
 
 
 def _add(

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
-from eval.formats.stored import StoredRows
 from eval.memory import keep_freed_memory
 from eval.parts import ALONE, Arrays, Parts
 from eval.ranks import prepared
 from eval.similarity import matrix, single
-from eval.tiles import CELLS, PART_CELLS, TILE, Rows, as_rows, borders, repeated, scorer
-from eval.types import Floats
+from eval.tiles import CELLS, PART_CELLS, TILE, borders, repeated, scorer
+from eval.types import Floats, Floats32
 
 Counts = NDArray[np.int64]
 
@@ -119,8 +118,8 @@ def search(
 
 
 def search_embeddings(
-    probes: ArrayLike | StoredRows,
-    gallery: ArrayLike | StoredRows,
+    probes: ArrayLike,
+    gallery: ArrayLike,
     gallery_subjects: ArrayLike,
     probe_subjects: ArrayLike,
     *,
@@ -166,7 +165,7 @@ class _Task(NamedTuple):
 
 
 def _one_tile(
-    probes: Rows, gallery: Rows, enrolled: Counts, mate: Counts, similarity: str
+    probes: Floats32, gallery: Floats32, enrolled: Counts, mate: Counts, similarity: str
 ) -> _Task:
     """The search in a gallery that is scored whole. Equal rows are scored once."""
     (x, of_probe), (y, of_template) = _distinct(probes[:]), _distinct(gallery[:])
@@ -196,7 +195,7 @@ def _one_tile(
 
 
 def _many_tiles(
-    probes: Rows, gallery: Rows, enrolled: Counts, mate: Counts, similarity: str
+    probes: Floats32, gallery: Floats32, enrolled: Counts, mate: Counts, similarity: str
 ) -> _Task:
     """The search in a large gallery, of which no more than a tile is needed at a time.
 
@@ -296,21 +295,20 @@ def _grouped(enrolled: Counts) -> tuple[Counts | None, Counts]:
     ) - each
 
 
-def _checked(name: str, rows: ArrayLike | StoredRows, count: int) -> Rows:
-    """The rows (count, D), all of whose numbers are finite. Those in a file were checked there."""
-    values = as_rows(rows)
+def _checked(name: str, rows: ArrayLike, count: int) -> Floats32:
+    """The rows (count, D), all of whose numbers are finite."""
+    values = np.ascontiguousarray(rows, dtype=np.float32)
     if len(values.shape) != 2 or values.shape[0] != count or values.shape[1] < 1:
         raise LikenessError(
             f"identification: the {name} embeddings have shape {values.shape}, but ({count}, D) "
             "are needed, one row per label"
         )
-    if isinstance(values, np.ndarray):
-        bad = np.flatnonzero(~np.isfinite(values.sum(axis=1, dtype=np.float64)))
-        if bad.size:
-            raise LikenessError(
-                f"identification: {bad.size} of {count} {name} embeddings hold NaN or infinity "
-                f"(first: row {int(bad[0]) + 1}); extract them again"
-            )
+    bad = np.flatnonzero(~np.isfinite(values.sum(axis=1, dtype=np.float64)))
+    if bad.size:
+        raise LikenessError(
+            f"identification: {bad.size} of {count} {name} embeddings hold NaN or infinity "
+            f"(first: row {int(bad[0]) + 1}); extract them again"
+        )
     return values
 
 

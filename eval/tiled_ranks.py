@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from eval.ranks import Counts, Ranks, prepared, ranks_among
-from eval.tiles import CELLS, PART_CELLS, TILE, Rows, borders, repeated, scorer
+from eval.tiles import CELLS, PART_CELLS, TILE, borders, repeated, scorer
 from eval.types import Bools, Floats32
 
 _KEPT = 1 << 24  # highest and relevant scores of a part: 64 MB each
@@ -37,8 +37,8 @@ class LargeSearch:
         twins: (G,) which rows of the gallery are equal to others.
     """
 
-    queries: Rows
-    gallery: Rows | None
+    queries: Floats32
+    gallery: Floats32 | None
     similarity: str
     depth: int
     order: Counts
@@ -90,9 +90,9 @@ class LargeSearch:
 
 
 def large_search(
-    queries: Rows,
+    queries: Floats32,
     query_codes: Counts,
-    gallery: Rows | None,
+    gallery: Floats32 | None,
     gallery_codes: Counts,
     *,
     similarity: str,

@@ -8,12 +8,10 @@ digits of the scores.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from eval.formats.stored import StoredRows
 from eval.similarity import against, single
 from eval.types import Bools, Floats32
 
@@ -23,20 +21,6 @@ PART_CELLS = 1 << 32  # scores of a part that is finished and kept: a minute of 
 _ROWS = 4096  # checked at a time
 
 Counts = NDArray[np.int64]
-
-
-class Rows(Protocol):
-    """Rows (N, D) in memory or in a file."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __getitem__(self, rows: Any, /) -> Floats32: ...
-
-
-def as_rows(rows: ArrayLike | StoredRows) -> Rows:
-    """The rows as they are where they lie in a file, else as float32 in memory."""
-    return rows if isinstance(rows, StoredRows) else np.ascontiguousarray(rows, dtype=np.float32)
 
 
 def borders(starts: Counts, total: int, tile: int) -> Counts:
@@ -61,7 +45,9 @@ def borders(starts: Counts, total: int, tile: int) -> Counts:
     return np.unique(np.concatenate([[0], inner, [starts.size]])).astype(np.int64)
 
 
-def repeated(rows: Rows, prepare: Callable[[Floats32], Floats32] = np.ascontiguousarray) -> Bools:
+def repeated(
+    rows: Floats32, prepare: Callable[[Floats32], Floats32] = np.ascontiguousarray
+) -> Bools:
     """(N,) which rows are equal, bit for bit, to another one; and perhaps a few more.
 
     Args:

@@ -1,5 +1,5 @@
 """What `likeness identify` and `likeness retrieve` share: long searches in parts that are kept
-beside the results, by any number of processes, within a limit of memory.
+beside the results, by any number of processes.
 """
 
 from __future__ import annotations
@@ -14,45 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from eval.errors import LikenessError
-from eval.formats.embeddings import Stored, read_within
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import likeness_version, sha256
-from eval.memory import parse_size
 from eval.parts import Parts
 from eval.progress import report
-from eval.types import Embeddings
 from toolkit.console import console
 
-# The search itself, with the ids of a million embeddings, takes less than this.
-_LEAST_MEMORY = 384 << 20
-_OF_FILE = 4  # a file of embeddings may take this part of the memory
 _PLAN, _PARTS = "plan.json", "*-??????.npz"
-
-
-def memory_limit(text: str | None) -> int | None:
-    """Returns the bytes that --memory states, None where it was left out.
-
-    Raises:
-        LikenessError: It is no size, or too little for any search.
-    """
-    if text is None:
-        return None
-    size = parse_size(text)
-    if size < _LEAST_MEMORY:
-        raise LikenessError(
-            f"--memory {text}: a search takes up to {_LEAST_MEMORY >> 20}M beside the embeddings; "
-            "give at least that"
-        )
-    return size
-
-
-def read_side(path: Path, memory: int | None) -> Embeddings | Stored:
-    """Returns embeddings, whose matrix stays in the file where it is a large part of the memory.
-
-    Raises:
-        LikenessError: As `eval.formats.embeddings.read_within`.
-    """
-    return read_within(path, None if memory is None else memory // _OF_FILE)
 
 
 def is_main() -> bool:

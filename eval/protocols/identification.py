@@ -15,8 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from eval import results as report
 from eval.bootstrap import Drawn, bounds, check_draws
 from eval.errors import LikenessError
-from eval.formats.embeddings import Stored
-from eval.formats.stored import StoredRows
 from eval.identification import (
     RULES,
     Counts,
@@ -103,7 +101,7 @@ class Labelled(NamedTuple):
         subjects: (N,) text or integers. Several items of one subject count by the best score.
     """
 
-    embeddings: Embeddings | Stored
+    embeddings: Embeddings
     subjects: ArrayLike
 
 
@@ -163,8 +161,8 @@ class Identified(NamedTuple):
 
 @step("measuring")
 def identify(
-    galleries: Embeddings | Stored | Sequence[Embeddings | Stored],
-    probes: Embeddings | Stored,
+    galleries: Embeddings | Sequence[Embeddings],
+    probes: Embeddings,
     settings: IdentificationSettings = IdentificationSettings(),
     *,
     gallery_subjects: Mapping[str, str] | None = None,
@@ -198,7 +196,7 @@ def identify(
     >>> identify(gallery, probes, settings).results[0].value
     0.5
     """
-    apart = [galleries] if isinstance(galleries, Embeddings | Stored) else list(galleries)
+    apart = [galleries] if isinstance(galleries, Embeddings) else list(galleries)
     similarity = _similarity(settings, [probes, *apart])
     conventions: Conventions = {
         "similarity": similarity,
@@ -283,7 +281,7 @@ def identify_labelled(
     return Identified(results, notes, searched)
 
 
-def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings | Stored]) -> str:
+def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings]) -> str:
     """The similarity that the settings name, else the one that all embeddings name."""
     stated = {rows.meta["similarity"] for rows in sides if rows.meta.get("similarity")}
     if settings.similarity is None and len(stated) > 1:
@@ -298,13 +296,12 @@ def _searched(
     galleries: Sequence[Labelled], probes: Labelled, settings: IdentificationSettings, parts: Parts
 ) -> tuple[list[Searched], list[NDArray[np.generic]]]:
     """The search in each gallery, and the subjects of each; the closed protocol merges them."""
-    rows: list[NDArray[np.float32] | StoredRows]
     rows = [gallery.embeddings.matrix for gallery in galleries]
     names = [np.asarray(gallery.subjects) for gallery in galleries]
     keep = 0
     if settings.protocol == "closed":
         if len(rows) > 1:
-            rows, names = [np.concatenate([of[:] for of in rows])], [np.concatenate(names)]
+            rows, names = [np.concatenate(rows)], [np.concatenate(names)]
         num_probes = len(probes.embeddings.ids)
         # More than are needed, because the draws of the bootstrap weigh the probes anew.
         keep = 4 * int(np.ceil(max(settings.fpirs, default=0) * num_probes)) + 100

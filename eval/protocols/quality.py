@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 
 from eval.bootstrap import Bounds
 from eval.errors import LikenessError
-from eval.formats.embeddings import Stored
 from eval.results import Result, with_bounds
 from eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials, name_first
 from eval.uncertainty import (
@@ -73,7 +72,7 @@ def check_quality(quality: object) -> None:
     )
 
 
-def quality_of_queries(queries: Embeddings | Stored, quality: Quality) -> Floats:
+def quality_of_queries(queries: Embeddings, quality: Quality) -> Floats:
     """(N,) the quality of each query, which is known before the search.
 
     Args:

@@ -12,7 +12,6 @@ import numpy as np
 
 from eval.bootstrap import Bounds, Drawn, Ends, bounds, check_draws
 from eval.errors import LikenessError
-from eval.formats.embeddings import Stored
 from eval.parts import ALONE, Parts
 from eval.progress import step
 from eval.protocols.labels import labels_of
@@ -180,11 +179,11 @@ class Retrieved(NamedTuple):
 
 @step("measuring")
 def retrieve(
-    queries: Embeddings | Stored,
+    queries: Embeddings,
     labels: Mapping[str, str] | None = None,
     settings: RetrievalSettings = RetrievalSettings(),
     *,
-    gallery: Embeddings | Stored | None = None,
+    gallery: Embeddings | None = None,
     gallery_labels: Mapping[str, str] | None = None,
     system: str = "queries",
     labels_from: str = "given mapping",
@@ -294,8 +293,8 @@ def label(metric: str) -> str:
 
 
 def _gallery_classes(
-    queries: Embeddings | Stored,
-    gallery: Embeddings | Stored | None,
+    queries: Embeddings,
+    gallery: Embeddings | None,
     gallery_labels: Mapping[str, str] | None,
     labels: Mapping[str, str] | None,
 ) -> list[str] | None:
@@ -313,7 +312,7 @@ def _gallery_classes(
     return labels_of("gallery", gallery.ids, gallery_labels or labels, "label")
 
 
-def _used(queries: Embeddings | Stored, alone: Bools, settings: RetrievalSettings) -> Bools:
+def _used(queries: Embeddings, alone: Bools, settings: RetrievalSettings) -> Bools:
     """(Q,) the queries that count. alone: those without a relevant item."""
     if settings.lone == "error" and alone.any():
         first = name_first(queries.ids[i] for i in np.flatnonzero(alone)[:6])

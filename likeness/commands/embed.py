@@ -11,7 +11,7 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
-from likeness.commands.options import EXISTING, PACK, BadItems, Columns, Frontend, Trust, placed
+from likeness.commands.options import EXISTING, PACK, BadItems, Columns, Frontend, Trust
 from likeness.defaults import LEASE_MINUTES, PIECE_ITEMS
 from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
 from toolkit.printing import say
@@ -92,9 +92,8 @@ def embed(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The file to write: .npz, .ark (with .scp), .parquet or .h5, or a LanceDB table "
-            "lancedb:DIR/TABLE. It may be left out with --pieces.",
-            parser=placed,
+            help="The file to write: .npz, .ark (with .scp), .parquet or .h5. "
+            "It may be left out with --pieces.",
             metavar="FILE",
         ),
     ] = None,

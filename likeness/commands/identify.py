@@ -18,7 +18,6 @@ from likeness.commands.options import (
     SWITCH,
     JsonFile,
     MediaFiles,
-    Memory,
     ReportFolder,
     Resamples,
     SubjectLines,
@@ -38,7 +37,6 @@ _NOT_WITH_IJB = (
     "second_gallery",
     "similarity",
     "protocol",
-    "memory",
     "report",
     "media",
 )
@@ -105,7 +103,6 @@ def identify(
         ),
     ] = "open",
     resamples: Resamples = 1000,
-    memory: Memory = None,
     json_file: JsonFile = None,
     report: ReportFolder = None,
     media: MediaFiles = None,
@@ -115,8 +112,7 @@ def identify(
     With --json, finished parts of a long search are kept beside the file, and the same command goes
     on where it was stopped. Several processes share the work when the command is started by
     torchrun: torchrun --nproc-per-node N -m likeness identify ... --json FILE. The search takes
-    about 150 MB beside the embeddings and their ids; with --memory, large .npz files are read in
-    pieces.
+    about 150 MB beside the embeddings and their ids.
     """
     refuse_input_as_output(context, "json_file")
     if (gallery is None) == (ijb is None):
@@ -145,7 +141,6 @@ def identify(
         gallery_subjects=gallery_subjects,
         probe_subjects=probe_subjects,
         second_gallery=second_gallery,
-        memory=memory,
         json_file=json_file,
         page=search_page(report, media, str(context.obj)),
     )
@@ -161,7 +156,6 @@ def identify_files(
     gallery_subjects: Path | None = None,
     probe_subjects: Path | None = None,
     second_gallery: Path | None = None,
-    memory: str | None = None,
     json_file: Path | None = None,
     page: SearchPage | None = None,
 ) -> str:
@@ -177,7 +171,6 @@ def identify_files(
             the id. Several templates of one subject count by the best score.
         probe_subjects: The same of the probes.
         second_gallery: A gallery apart (G2 of IJB), whose subjects `gallery_subjects` has too.
-        memory: The most memory that the work may take, as text.
         json_file: Results in the schema of docs/reference/json.md.
         page: The page to write, if any.
 
@@ -187,14 +180,14 @@ def identify_files(
     Raises:
         LikenessError: As in reading and in `eval.protocols.identification.identify`.
     """
+    from eval.formats.embeddings import read
     from eval.formats.provenance import sha256
     from eval.formats.subjects import read_mapping
     from eval.protocols import identification
     from eval.results import write_json
-    from likeness.kept_parts import is_main, kept_parts, memory_limit, read_side
+    from likeness.kept_parts import is_main, kept_parts
 
     settings = settings or identification.IdentificationSettings()
-    limit = memory_limit(memory)
     galleries = [gallery, *([second_gallery] if second_gallery else [])]
     lists = [path for path in (gallery_subjects, probe_subjects) if path]
     inputs = [*galleries, probes, *lists]
@@ -203,8 +196,8 @@ def identify_files(
         json_file, inputs, searched | {"fpirs": settings.fpirs}, what="searching"
     ) as parts:
         identified = identification.identify(
-            [read_side(path, limit) for path in galleries],
-            read_side(probes, limit),
+            [read(path) for path in galleries],
+            read(probes),
             settings,
             gallery_subjects=read_mapping(gallery_subjects) if gallery_subjects else None,
             probe_subjects=read_mapping(probe_subjects) if probe_subjects else None,

@@ -9,7 +9,7 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
-from likeness.commands.options import BadItems, placed
+from likeness.commands.options import BadItems
 from likeness.missing import refuse_missing_folder
 from toolkit.printing import say
 
@@ -28,7 +28,6 @@ def pieces(
         Path | None,
         typer.Option(
             help="Join the pieces, when all are there, and write this file, as `embed` does.",
-            parser=placed,
             metavar="FILE",
         ),
     ] = None,

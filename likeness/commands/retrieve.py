@@ -13,7 +13,6 @@ from likeness.commands.options import (
     EXISTING,
     JsonFile,
     MediaFiles,
-    Memory,
     QualityMeasured,
     ReportFolder,
     Resamples,
@@ -78,7 +77,6 @@ def retrieve(
     ] = None,
     quality: QualityMeasured = None,
     resamples: Resamples = 1000,
-    memory: Memory = None,
     json_file: JsonFile = None,
     report: ReportFolder = None,
     media: MediaFiles = None,
@@ -89,7 +87,7 @@ def retrieve(
     finished are kept beside the file, and the same command goes on where it was stopped. Several
     processes share the work when the command is started by torchrun: torchrun --nproc-per-node N
     -m likeness retrieve ... --json FILE. Such a search takes about 250 MB beside the embeddings and
-    their ids; with --memory, large .npz files are read in pieces.
+    their ids.
     """
     from eval.protocols.retrieval import RetrievalSettings
     from likeness.files import quality_of
@@ -109,7 +107,6 @@ def retrieve(
         gallery=gallery,
         gallery_labels=gallery_labels,
         approximate=approximate,
-        memory=memory,
         json_file=json_file,
         page=search_page(report, media, str(context.obj)),
     )
@@ -125,7 +122,6 @@ def retrieve_files(
     gallery: Path | None = None,
     gallery_labels: Path | None = None,
     approximate: str | None = None,
-    memory: str | None = None,
     json_file: Path | None = None,
     page: SearchPage | None = None,
 ) -> str:
@@ -141,7 +137,6 @@ def retrieve_files(
         gallery_labels: Lines `id label` of the gallery, by default `labels`.
         approximate: Neighbours come from an index of FAISS, a name of
             `toolkit.gallery.neighbours.KINDS`.
-        memory: The most memory that the work may take, as text.
         json_file: Results in schema "likeness.results/1".
         page: The page to write, if any.
 
@@ -151,18 +146,18 @@ def retrieve_files(
     Raises:
         LikenessError: As in reading and in `eval.protocols.retrieval.retrieve`.
     """
+    from eval.formats.embeddings import read
     from eval.formats.provenance import sha256
     from eval.formats.subjects import read_mapping
     from eval.protocols import retrieval
     from eval.results import write_json
-    from likeness.kept_parts import is_main, kept_parts, memory_limit, read_side
+    from likeness.kept_parts import is_main, kept_parts
 
     if gallery is None and gallery_labels is not None:
         raise LikenessError(
             f"gallery labels {gallery_labels} without a gallery; give its embeddings too"
         )
     settings = settings or retrieval.RetrievalSettings()
-    limit = memory_limit(memory)
     inputs = [path for path in (embeddings, labels, gallery, gallery_labels) if path]
     searched = {"similarity": settings.similarity, "ks": settings.ks}
     with kept_parts(json_file, inputs, searched, what="searching") as parts:
@@ -174,10 +169,10 @@ def retrieve_files(
                 approximate=approximate_recall(approximate, advance=parts.advance)
             )
         retrieved = retrieval.retrieve(
-            read_side(embeddings, limit),
+            read(embeddings),
             read_mapping(labels) if labels else None,
             settings,
-            gallery=read_side(gallery, limit) if gallery else None,
+            gallery=read(gallery) if gallery else None,
             gallery_labels=read_mapping(gallery_labels) if gallery_labels else None,
             system=embeddings.stem,
             labels_from=labels.name if labels else "",

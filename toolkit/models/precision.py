@@ -29,7 +29,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats.boundary import Array
+from toolkit.data.reading import Array
 
 Precision = Literal["float16", "int8"]
 # Weights of fewer numbers stay float32: they are biases and scales, which save nothing.
