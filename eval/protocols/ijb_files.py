@@ -184,7 +184,7 @@ def read_template_pairs(path: str | Path) -> Trials:
     path = Path(path)
     firsts, seconds, parts = [], [], []
     for first, second, label in _blocks(path, ("template", "template", "label")):
-        if label.max() > 1:
+        if label.max(initial=0) > 1:
             raise LikenessError(f"{path}: labels are neither 0 nor 1; fetch the file again")
         firsts.append(_short(first))
         seconds.append(_short(second))
