@@ -102,14 +102,17 @@ def staged(path: Path) -> Iterator[Path]:
 def full_disk(path: Path) -> Iterator[None]:
     """Turns what a block raises where the disk is full into one sentence that names `path`.
 
+    This includes what libraries in Rust, as safetensors, make of the system's error.
+
     Raises:
         OSError: The disk is full.
     """
     try:
         yield
-    except OSError as error:
-        number = error.errno
-        if number is None or number not in FULL or "cannot be written" in str(error):
+    except Exception as error:
+        match = re.search(r"\(os error (\d+)\)", str(error))
+        number = int(match[1]) if match else getattr(error, "errno", None)
+        if number not in FULL or "cannot be written" in str(error):
             raise
         reason = os.strerror(number)
         refused = OSError(
