@@ -189,9 +189,9 @@ class _Bytes:
 class _Unpickler(pickle._Unpickler):
     """An unpickler that finds the few names of these files, and no other.
 
-    The names lead to methods of this object, which a pickle cannot change for the next one. Its base
-    is the unpickler in Python, whose memo is a dictionary: that of the one in C is an array, which
-    a few bytes of a file can make huge.
+    The names lead to methods of this object, which a pickle cannot change for the next one. Its
+    base is the unpickler in Python, whose memo is a dictionary: that of the one in C is an array,
+    which a few bytes of a file can make huge.
     """
 
     def __init__(self, data: bytes) -> None:

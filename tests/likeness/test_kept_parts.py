@@ -17,16 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval import retrieval, searching, tiled_ranks, tiles
-from eval.formats import embeddings, stored
+from eval import retrieval, searching, tiled_ranks
+from eval.formats import embeddings
 from eval.parts import Parts
 from eval.protocols.identification import IdentificationSettings
 from eval.protocols.retrieval import RetrievalSettings
 from eval.types import Embeddings
-from likeness import kept_parts
 from likeness.commands.identify import identify_files
 from likeness.commands.retrieve import retrieve_files
-from likeness.kept_parts import memory_limit
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "likeness" / "small_tiles.py"
@@ -196,34 +194,6 @@ def test_parts_of_another_search_are_refused(folder: Path, tmp_path: Path) -> No
 def results(file: Path) -> list[dict[str, object]]:
     found: list[dict[str, object]] = json.loads(file.read_text())["results"]
     return found
-
-
-@pytest.mark.usefixtures("small_tiles")
-def test_rows_that_stay_in_the_file_give_the_same(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gallery, probes = folder / "gallery.npz", folder / "probes.npz"
-    tables = [identify_files(gallery, probes), retrieve_files(probes, gallery=gallery)]
-    monkeypatch.setattr(kept_parts, "_OF_FILE", 1 << 20)
-    monkeypatch.setattr(tiles, "_ROWS", 64)
-    read: list[int] = []
-    getitem = stored.StoredRows.__getitem__
-
-    def counted(self: stored.StoredRows, rows: object) -> object:
-        made = getitem(self, rows)  # type: ignore[arg-type]
-        read.append(len(made))
-        return made
-
-    monkeypatch.setattr(stored.StoredRows, "__getitem__", counted)
-    assert identify_files(gallery, probes, memory="512M") == tables[0]
-    assert retrieve_files(probes, gallery=gallery, memory="512M") == tables[1]
-    assert len(read) > 20
-    assert max(read) < 200  # of 300: a tile, or the templates of the mates of a block
-    embeddings.write(tmp_path / "probes.ark", embeddings.read(probes))
-    with pytest.raises(ValueError, match="npz"):
-        identify_files(gallery, tmp_path / "probes.ark", memory="512M")
-    with pytest.raises(ValueError, match="at least"):
-        memory_limit("20M")
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
