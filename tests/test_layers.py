@@ -13,7 +13,8 @@ SYNTHETIC = [
 ]
 METRICS = {"numpy", "scipy", "sklearn"}
 EXTERNAL = {
-    "eval": METRICS | {"pyarrow", "pandas"},  # which Embeddings.to_frame imports where it is asked for
+    # pandas is imported by Embeddings.to_frame where it is asked for.
+    "eval": METRICS | {"pyarrow", "pandas"},
     # What reads foreign formats is imported inside functions only: see test_eval_is_light.
     "eval.formats": METRICS | {"kaldiio", "soundfile", "pyarrow", "h5py"},
     "eval.reports": METRICS | {"jinja2", "markupsafe", "bokeh", "umap", "PIL", "soundfile"},

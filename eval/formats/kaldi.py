@@ -383,8 +383,8 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
         except (ValueError, IndexError):
             pass
         raise LikenessError(
-            f"{path}: {quoted(name)} at byte {begin} is neither a binary vector nor a text one of up to "
-            "4,096 numbers"
+            f"{path}: {quoted(name)} at byte {begin} is neither a binary vector nor a text one of "
+            "up to 4,096 numbers"
         )
     kind = head[:5]
     if kind not in (b"\0BFV ", b"\0BDV ", b"\0BFM ", b"\0BDM "):
@@ -412,8 +412,8 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
     data = ark.read(dim * dtype.itemsize)
     if len(data) < dim * dtype.itemsize:
         raise LikenessError(
-            f"{path}: {quoted(name)} at byte {begin} is truncated: {len(data)} of {dim * dtype.itemsize} "
-            "bytes; write the file again"
+            f"{path}: {quoted(name)} at byte {begin} is truncated: {len(data)} of "
+            f"{dim * dtype.itemsize} bytes; write the file again"
         )
     return np.frombuffer(data, dtype=dtype).astype(np.float32)
 

@@ -13,7 +13,7 @@ from eval.errors import LikenessError
 from eval.progress import step, tracked
 from eval.protocols.retrieval import Conventions
 from eval.ranks import label_codes, prepared
-from eval.tiles import TILE, Rows, as_rows, scorer
+from eval.tiles import TILE, scorer
 from eval.types import Floats, Floats32
 
 KINDS = ("ivf", "hnsw")
@@ -62,8 +62,8 @@ def approximate_recall(
                 f"similarity {similarity!r}: an approximate search compares by cosine or dot; "
                 "search exactly by the others"
             )
-        x = as_rows(queries)
-        y = x if gallery is None else as_rows(gallery)
+        x = np.ascontiguousarray(queries, dtype=np.float32)
+        y = x if gallery is None else np.ascontiguousarray(gallery, dtype=np.float32)
         if x.shape[1] != y.shape[1]:
             raise LikenessError(
                 f"similarity: embeddings of {x.shape[1]} and gallery of {y.shape[1]} dims; "
@@ -102,7 +102,7 @@ def approximate_recall(
 
 
 @step("building the index")
-def _index(faiss: Any, kind: str, rows: Rows, similarity: str) -> tuple[Any, str]:
+def _index(faiss: Any, kind: str, rows: Floats32, similarity: str) -> tuple[Any, str]:
     """An index of the rows, and its description."""
     num_rows, dim = rows.shape
     lists = max(1, min(round(4 * math.sqrt(num_rows)), num_rows // 39))
@@ -122,7 +122,7 @@ def _index(faiss: Any, kind: str, rows: Rows, similarity: str) -> tuple[Any, str
     return index, f"FAISS {name}, {setting}"
 
 
-def _exact(queries: Floats32, rows: Rows, most: int, similarity: str) -> Numbers:
+def _exact(queries: Floats32, rows: Floats32, most: int, similarity: str) -> Numbers:
     """The numbers (Q, most) of the nearest rows, from the nearest on."""
     scores: Floats32 = np.empty((len(queries), 0), dtype=np.float32)
     numbers: Numbers = np.empty((len(queries), 0), dtype=np.int64)
