@@ -154,8 +154,8 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
             )
         if rows and row.size != rows[0].size:
             raise LikenessError(
-                f"{path}: {quoted(name)} has {row.size} dims, but {quoted(ids[0])} has {rows[0].size}; one "
-                "file contains embeddings of one model"
+                f"{path}: {quoted(name)} has {row.size} dims, but {quoted(ids[0])} has "
+                f"{rows[0].size}; one file contains embeddings of one model"
             )
         ids.append(name)
         rows.append(row)
