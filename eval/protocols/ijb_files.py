@@ -143,6 +143,7 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
             scores, or faces have no line.
     """
     path = Path(path)
+    scores: Floats
     names, scores = _whole(path, ("name", *[""] * 10, "score"))
     if not ((scores >= 0) & (scores < np.inf)).all():
         raise LikenessError(f"{path}: scores are not finite numbers of at least 0")

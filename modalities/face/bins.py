@@ -197,7 +197,7 @@ class _Unpickler(pickle._Unpickler):
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data), encoding="bytes")  # str of Python 2 become bytes
         self._left = len(data)  # bytes that texts may still become
-        self._known = {
+        self._known: dict[str, Any] = {
             "numpy.ndarray": None,  # an argument of _reconstruct, which needs none
             "numpy.dtype": self._dtype,
             "_codecs.encode": self._encode,

@@ -242,7 +242,9 @@ class Session:
         outputs: list[Any] = self._session.get_outputs()
         return outputs
 
-    def run(self, outputs: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
+    def run(
+        self, outputs: Sequence[str] | None, inputs: Mapping[str, NDArray[Any]]
+    ) -> list[NDArray[Any]]:
         """Return the outputs for these inputs.
 
         Raises:
@@ -252,7 +254,7 @@ class Session:
             self._open()
         names = None if outputs is None else list(outputs)
         try:
-            results: list[Array] = self._session.run(names, dict(inputs))
+            results: list[NDArray[Any]] = self._session.run(names, dict(inputs))
         except Exception as error:  # of many kinds, see _open
             shapes = ", ".join(" x ".join(map(str, array.shape)) for array in inputs.values())
             raise LikenessError(
