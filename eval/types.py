@@ -31,18 +31,19 @@ _LONGEST = 60  # characters of a value that a message quotes
 
 
 def shortened(text: str) -> str:
-    """A text for a message, cut at 60 characters."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    """A text for a message, of which 60 characters are shown: some of its beginning and its end."""
+    return text if len(text) <= _LONGEST else f"{text[:20]}...{text[20 - _LONGEST :]}"
 
 
 def quoted(value: object) -> str:
-    """The repr of a value for a message, cut at 60 characters, however large the value is.
+    """The repr of a value for a message, `shortened`, however large the value is.
 
     >>> quoted("ann/1"), len(quoted("x" * 300_000_000))
     ("'ann/1'", 63)
     """
-    if isinstance(value, str | bytes | bytearray):
-        value = value[: _LONGEST + 1]  # the repr of all of it would take as much memory again
+    if isinstance(value, str | bytes | bytearray) and len(value) > 2 * _LONGEST:
+        # The repr of all of it would take as much memory again.
+        value = value[:_LONGEST] + value[-_LONGEST:]
     return shortened(repr(value))
 
 

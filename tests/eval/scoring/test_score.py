@@ -43,7 +43,6 @@ def test_every_field_has_its_option_of_the_command_line() -> None:
     assert set(parameters) - {field.name for field in fields(Scoring)} == not_a_field | {
         "calibrate",
         "quality",
-        "memory",
         "strip_extension",
         "missing",
         "fuse",
