@@ -288,7 +288,8 @@ def _without_others(path: Path) -> bytes:
     ]
     if outside:
         raise LikenessError(
-            f"{path}: tensors lie in other files ({name_first(outside)}); export it as one file"
+            f"{path}: tensors lie in other files ({name_first(dict.fromkeys(outside))}); export it "
+            "as one file"
         )
     return content
 
