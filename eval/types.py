@@ -41,9 +41,10 @@ def quoted(value: object) -> str:
     >>> quoted("ann/1"), len(quoted("x" * 300_000_000))
     ("'ann/1'", 63)
     """
-    if isinstance(value, str | bytes | bytearray) and len(value) > 2 * _LONGEST:
+    if isinstance(value, str | bytes) and len(value) > 2 * _LONGEST:
         # The repr of all of it would take as much memory again.
-        value = value[:_LONGEST] + value[-_LONGEST:]
+        begin, end = value[:_LONGEST], value[-_LONGEST:]
+        value = begin + end  # type: ignore[operator]  # both are of one type
     return shortened(repr(value))
 
 
