@@ -354,7 +354,7 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
             lambda m: m.graph.node.append(
                 onnx.helper.make_node("Evil", ["x"], ["y"], domain="evil")
             ),
-            r"1 operators are not ONNX's own \('evil.Evil'\)",
+            "no ONNX model that can be run",
         ),
         (
             lambda m: m.graph.node.append(onnx.helper.make_node("NoSuch", ["x"], ["y"])),
