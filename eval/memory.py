@@ -1,4 +1,4 @@
-"""How freed memory is kept for the next arrays."""
+"""How the C library keeps freed memory for the next arrays."""
 
 from __future__ import annotations
 

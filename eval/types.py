@@ -26,15 +26,32 @@ Floats32 = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
 
-_SHOWN = 5  # how many offenders an error names; all are counted
+_SHOWN = 5  # how many offenders an error names
+_LONGEST = 60  # characters of a value that a message quotes
+
+
+def shortened(text: str) -> str:
+    """A text for a message, of which 60 characters are shown: some of its beginning and its end."""
+    return text if len(text) <= _LONGEST else f"{text[:20]}...{text[20 - _LONGEST :]}"
+
+
+def quoted(value: object) -> str:
+    """The repr of a value for a message, `shortened`, however large the value is.
+
+    >>> quoted("ann/1"), len(quoted("x" * 300_000_000))
+    ("'ann/1'", 63)
+    """
+    if isinstance(value, str | bytes) and len(value) > 2 * _LONGEST:
+        # The repr of all of it would take as much memory again.
+        begin, end = value[:_LONGEST], value[-_LONGEST:]
+        value = begin + end  # type: ignore[operator]  # both are of one type
+    return shortened(repr(value))
 
 
 def name_first(offenders: Iterable[str]) -> str:
     """The first few offenders as text, with an ellipsis if there are more."""
     listed = list(offenders)
-    return ", ".join(repr(offender) for offender in listed[:_SHOWN]) + (
-        ", ..." if len(listed) > _SHOWN else ""
-    )
+    return ", ".join(map(quoted, listed[:_SHOWN])) + (", ..." if len(listed) > _SHOWN else "")
 
 
 def first_line(error: BaseException) -> str:

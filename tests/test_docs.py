@@ -269,7 +269,7 @@ def problem(arguments: list[str], folder: Path) -> str:
     folder for every name; then recipe, variants, settings.
     """
     for argument in arguments[1:]:
-        name = re.sub(r"^lancedb:(.*)$", r"\1.lance", argument)
+        name = argument
         if (
             not argument.startswith("-")
             and argument not in names()  # of a recipe, not of a file
@@ -277,7 +277,7 @@ def problem(arguments: list[str], folder: Path) -> str:
             and not (folder / name).exists()
         ):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            if Path(name).suffix in ("", ".lance") and name != "LIST":
+            if Path(name).suffix == "" and name != "LIST":
                 (folder / name).mkdir()
             else:
                 (folder / name).touch()

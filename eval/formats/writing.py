@@ -108,39 +108,10 @@ def hidden_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def added(folder: Path) -> Iterator[None]:
-    """Makes additions to a folder whole or absent.
-
-    It is for a folder whose files are added and never changed, as those of a LanceDB table. What
-    the block adds is on the disk when it ends. If the block raises, what it added is removed.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        OSError: The disk is full, also where the block says so by another exception.
-    """
-    before = {file for file in folder.rglob("*") if file.is_file()}
-    try:
-        with full_disk(folder):
-            yield
-            fresh = [file for file in folder.rglob("*") if file.is_file() and file not in before]
-            for file in fresh:
-                sync(file)
-            for changed_folder in {folder, *(file.parent for file in fresh)}:
-                sync_names(changed_folder)
-    except BaseException:
-        for file in folder.rglob("*"):
-            if file.is_file() and file not in before:
-                file.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
 def full_disk(path: Path) -> Iterator[None]:
     """Turns what a block raises where the disk is full into one sentence that names `path`.
 
-    This includes what libraries in Rust make of the system's error.
+    This includes what libraries in Rust, as safetensors, make of the system's error.
 
     Raises:
         OSError: The disk is full.

@@ -12,7 +12,7 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
-from likeness.commands.options import EXISTING, PACK, BadItems, Columns, Frontend, Trust, placed
+from likeness.commands.options import EXISTING, PACK, BadItems, Columns, Frontend, Trust
 from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
 from toolkit.printing import say
 
@@ -38,7 +38,6 @@ def embed(
         typer.Option(
             help="The file to write: .npz, .ark (with .scp), .parquet or .h5, or a LanceDB table "
             "lancedb:DIR/TABLE.",
-            parser=placed,
             metavar="FILE",
         ),
     ],

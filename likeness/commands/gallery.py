@@ -44,7 +44,7 @@ app = typer.Typer(
     "a folder or a database, and belongs to one model.",
     no_args_is_help=True,
 )
-_EMBEDDINGS = (".npz", ".ark", ".scp", ".h5", ".lance")
+_EMBEDDINGS = (".npz", ".ark", ".scp", ".h5")
 
 Data = Annotated[
     str,
@@ -394,7 +394,7 @@ def _embedded(
     if model is None:
         raise LikenessError(
             "--model is needed to embed the files; without one DATA has to be a file of "
-            "embeddings (.npz, .ark, .scp, .parquet, .h5 or .lance)"
+            "embeddings (.npz, .ark, .scp, .parquet or .h5)"
         )
     comparer = _loaded(model, *reading, rule)
     made, paths, bad = galleries.embed(comparer.model, data, listing=listing, workers=workers)
