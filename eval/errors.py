@@ -1,4 +1,4 @@
-"""The one exception that is made for users."""
+"""The exceptions that are made for users."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ class LikenessError(ValueError):
 
     The command line prints the sentence, and exits with 2. Every other exception is a defect, of
     Likeness or of a file of the user, and is shown with its traceback.
+    """
+
+
+class Unreachable(RuntimeError):
+    """A server, a store or another process does not answer, which is said in one sentence.
+
+    It is neither a LikenessError nor an OSError: an item that cannot be read is left out, and this
+    says nothing about the item.
     """
 
 

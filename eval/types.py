@@ -251,7 +251,7 @@ class Embeddings:
             rows[i] = self._row.get(nfc(asked[i]), -1)
         missing = [asked[i] for i in np.flatnonzero(rows < 0)]
         if missing:
-            raise KeyError(
+            raise LikenessError(
                 f"{len(missing)} of {len(asked)} ids have no embedding ({name_first(missing)})"
             )
         return rows

@@ -135,8 +135,7 @@ def parquet_blocks(path: Path, choose: Choose) -> Iterator[Block]:
 
     Raises:
         LikenessError: The file is damaged, or a column that is read holds neither texts nor
-            numbers.
-        ImportError: pyarrow is not installed.
+            numbers. The package pyarrow is missing.
     """
     check_installed(path, ".parquet")
     refuse_device(path)

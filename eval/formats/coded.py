@@ -94,8 +94,8 @@ def check_written(path: str | Path) -> None:
     """Refuses a path that could not be written to, before the work is done.
 
     Raises:
-        ImportError: It is a .parquet file, and pyarrow is not installed.
-        LikenessError: It is to be compressed by gzip, which is for text.
+        LikenessError: It is a .parquet file, and pyarrow is not installed. It is to be compressed
+            by gzip, which is for text.
     """
     if Path(path).name.lower().endswith(tuple(f"{suffix}.gz" for suffix in SUFFIXES)):
         raise LikenessError(
@@ -118,8 +118,7 @@ def read_table(path: str | Path, roles: Roles) -> Table:
 
     Raises:
         LikenessError: The file is damaged or of another kind, or it has pickled objects; ids are
-            missing; columns have no role, or several the same.
-        ImportError: pyarrow is not installed.
+            missing; columns have no role, or several the same. The package pyarrow is missing.
         OSError: It cannot be read.
     """
     path = Path(path)
@@ -141,8 +140,7 @@ def num_trials(path: str | Path) -> int:
     """Returns how many trials a file states, without reading them.
 
     Raises:
-        LikenessError: As for `read_table`.
-        ImportError: pyarrow is not installed.
+        LikenessError: As for `read_table`. The package pyarrow is missing.
         OSError: It cannot be read.
     """
     path = Path(path)
@@ -182,8 +180,8 @@ def write(path: Path, trials: Trials, values: Floats | None) -> None:
         values: (P,) scores.
 
     Raises:
-        LikenessError: An id is empty, or the format could not give it back.
-        ImportError: pyarrow is not installed.
+        LikenessError: An id is empty, or the format could not give it back. The package pyarrow is
+            missing.
     """
     sides = [
         _occurring([name.encode("utf-8", "surrogatepass") for name in ids], codes)

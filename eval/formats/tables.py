@@ -71,7 +71,7 @@ def _package(name: str, path: Path) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise ImportError(
+        raise LikenessError(
             f"{path}: {path.suffix} files need {name.partition('.')[0]}; run `pip install "
             "'likeness[formats]'`, or choose .npz"
         ) from None
@@ -396,7 +396,7 @@ def _lance_database(path: Path) -> tuple[Any, str]:
             "their names; choose such a name"
         )
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+        raise LikenessError(f"{path}: there is no folder {path.parent}; make it first")
     return _package("lancedb", path).connect(str(path.parent.absolute())), path.stem
 
 
@@ -464,7 +464,7 @@ def has_version(table: Path) -> bool:
 def _read_lance(path: Path, limit: int) -> Read:
     """Reads a LanceDB table, in the process of a reader."""
     if not path.is_dir():
-        raise FileNotFoundError(f"{path} does not exist; a LanceDB table is a folder")
+        raise LikenessError(f"{path} does not exist; a LanceDB table is a folder")
     database, name = _lance_database(path)
     with _named(path, "LanceDB table"):
         table = database.open_table(name)

@@ -89,15 +89,15 @@ def meta_files(root: str | Path, name: str = "") -> MetaFiles:
         The paths of the files.
 
     Raises:
-        FileNotFoundError: There is no pack, or none of that name.
-        LikenessError: There are several packs in one folder, and no name is given.
+        LikenessError: There is no pack, or none of that name. There are several packs in one
+            folder, and no name is given.
     """
     meta = Path(root) / "meta"
     there = sorted(pack.name.removesuffix(_FACES) for pack in meta.glob(f"*{_FACES}"))
     names = [pack for pack in there if pack == name] if name else there
     if not names:
         others = f" beside those of {name_first(there)}" if there else ""
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{meta}: there is no {name or '..'}{_FACES}{others}; give the folder in which the "
             "pack's meta and loose_crop lie"
         )

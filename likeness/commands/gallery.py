@@ -340,7 +340,7 @@ class Grouping(NamedTuple):
 def _refuse_missing(data: str, model: str | None) -> None:
     """Refuse data and a model that do not exist, before anything slow is imported."""
     if not data or not Path(data).exists():
-        raise FileNotFoundError(f"{data!r}: there is no such file or folder; correct the path")
+        raise LikenessError(f"{data!r}: there is no such file or folder; correct the path")
     if model is not None:
         refuse_missing_model(model)
 

@@ -50,7 +50,7 @@ def pieces(
     from toolkit.parallel.claims import open_place
 
     if "://" not in place and not Path(place).is_dir():
-        raise FileNotFoundError(f"there is no folder {place}; correct the place")
+        raise LikenessError(f"there is no folder {place}; correct the place")
     opened = open_place(place)
     if out is None:
         say(f"{opened}: {shared_pieces.progress(opened)}")

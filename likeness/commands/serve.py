@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from eval.cores import num_cores
+from eval.errors import LikenessError
 from likeness.commands.options import (
     EXISTING,
     Frontend,
@@ -212,7 +213,7 @@ def _ignore(text: str) -> None:
 
 def _refuse_absent_packages() -> None:
     if not are_installed(SERVICE_PACKAGES):
-        raise ImportError(
+        raise LikenessError(
             "likeness serve needs FastAPI, uvicorn, python-multipart and prometheus-client; run "
             "`pip install 'likeness[serve]'`"
         )

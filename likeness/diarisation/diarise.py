@@ -77,9 +77,8 @@ def diarise(
         The segments, none of which overlap.
 
     Raises:
-        FileNotFoundError: The recording, the model or the gallery does not exist.
-        LikenessError: The recording cannot be read, a number is out of range, or a gallery is named
-            without a threshold.
+        LikenessError: The recording, the model or the gallery does not exist. The recording cannot
+            be read, a number is out of range, or a gallery is named without a threshold.
 
     Example:
         >>> import numpy as np, likeness

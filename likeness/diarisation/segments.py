@@ -94,7 +94,7 @@ class Diarisation:
         """Give a pandas DataFrame with the columns start, end, speaker and score.
 
         Raises:
-            ImportError: pandas is not installed.
+            LikenessError: pandas is not installed.
         """
         names = ("start", "end", "speaker", "score")
         return data_frame({name: [getattr(segment, name) for segment in self] for name in names})

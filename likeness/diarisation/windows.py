@@ -114,8 +114,7 @@ def by_network(file: File) -> Find:
         file: silero_vad.onnx of the package silero-vad.
 
     Raises:
-        LikenessError: The file does not exist or is another network.
-        ImportError: onnx or onnxruntime is missing.
+        LikenessError: The file does not exist or is another network. A package is missing.
     """
     network = silero.open_network(Path(file))
 

@@ -27,8 +27,7 @@ def check(path: Path) -> None:
 
     Raises:
         LikenessError: Its name does not end in .xml, or its weights would replace a file that is
-            not of it.
-        ImportError: OpenVINO is missing.
+            not of it. The package OpenVINO is missing.
     """
     if path.suffix.lower() != ".xml":
         raise LikenessError(
@@ -42,7 +41,7 @@ def check(path: Path) -> None:
             "model; remove it, or give another name"
         )
     if find_spec("openvino") is None:
-        raise ImportError("--for openvino needs openvino; run `pip install 'likeness[openvino]'`")
+        raise LikenessError("--for openvino needs openvino; run `pip install 'likeness[openvino]'`")
 
 
 def write(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) -> float:
@@ -59,8 +58,7 @@ def write(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) -> 
 
     Raises:
         LikenessError: The model cannot be exported, or OpenVINO gives other embeddings. What was
-            there before stays.
-        ImportError: OpenVINO is missing.
+            there before stays. The package OpenVINO is missing.
     """
     check(path)
     import onnx as onnx_package

@@ -66,9 +66,8 @@ def load(source: str) -> Loaded:
 
     Raises:
         LikenessError: The source is neither, its network is none that is read, or its weights do
-            not fit; then nothing is loaded.
+            not fit; then nothing is loaded. The package transformers is missing.
         OSError: The hub cannot be reached, or has no such repository.
-        ImportError: transformers is missing.
     """
     files = find_files(source)
     config = configuration(read_json(files.config), str(files.config))

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from eval.errors import LikenessError
 from eval.formats.writing import atomic_path
 from eval.types import first_line
 
@@ -26,7 +27,7 @@ _SECONDS = 4.0  # how long the hub may take to say which files there are
 _Answer = TypeVar("_Answer")
 
 
-class Refused(ValueError):
+class Refused(LikenessError):
     """The files of a repository are not such as are read."""
 
 
@@ -103,7 +104,7 @@ def from_hub(
         pass
     kind = model.partition(":")[0]
     reason = first_line(failure).rstrip(". ")
-    raise OSError(
+    raise LikenessError(
         f"{model} could not be fetched from the Hugging Face hub ({reason}), and it is not "
         f"in the cache; connect, or fetch its files elsewhere and give {kind}:FOLDER"
     )

@@ -301,7 +301,7 @@ def _graph(path: Path) -> onnx.GraphProto:
     try:
         import onnx
     except ImportError:
-        raise ImportError(
+        raise LikenessError(
             f"{path}: an .onnx model needs onnx; run `pip install 'likeness[export]'`"
         ) from None
     try:

@@ -71,7 +71,7 @@ class Address:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            raise OSError(
+            raise LikenessError(
                 f"port {port} of {self.host} is in use by another server; stop it, or choose "
                 "another --port (0 takes a free one)"
             ) from None

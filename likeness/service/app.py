@@ -57,7 +57,7 @@ from likeness.verification import NO_DECISION, Comparer
 from toolkit.gallery import media
 from toolkit.gallery.location import masked
 from toolkit.gallery.open import open_gallery
-from toolkit.gallery.rules import Gallery
+from toolkit.gallery.rules import Gallery, NotEnrolled
 
 _PLACE = re.compile(r"\b(postgres(ql)?|qdrant|lance(db)?|faiss):[^\s,;()]*[^\s,;():.]")
 MAX_FILES = 10  # of one enrolment
@@ -130,11 +130,11 @@ def _in_threads(limits: Limits) -> Work:
             ) from None
         except Gone as gone:
             raise HTTPException(499, str(gone)) from None  # which nobody reads but the metrics
+        except (KeyError, NotEnrolled) as error:
+            raise HTTPException(404, str(error.args[0])) from None
         except ValueError as error:
             # A client need not know where the gallery lies.
             raise HTTPException(422, _PLACE.sub("the gallery", str(error))) from None
-        except KeyError as error:
-            raise HTTPException(404, str(error.args[0])) from None
 
     return work
 

@@ -71,11 +71,10 @@ def read_examples(folder: Path, modality: str, max_bytes: int) -> tuple[list[Exa
         left out, or "".
 
     Raises:
-        FileNotFoundError: There is no such folder.
-        LikenessError: There is nothing to take in it.
+        LikenessError: There is no such folder. There is nothing to take in it.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: there is no such folder of examples; correct the path")
+        raise LikenessError(f"{folder}: there is no such folder of examples; correct the path")
     examples: list[Example] = []
     known = (*_SOUNDS,) if modality == "speaker" else (*_IMAGES, *_AS_PNG)
     total, others = 0, 0

@@ -99,9 +99,8 @@ def items(
         Items with the ids "train/00000" and "test/00000".
 
     Raises:
-        FileNotFoundError: the data set is not there, or only its Python version; the message says
-            what to fetch.
-        LikenessError: a file is missing, cut short or damaged, or the settings do not fit together.
+        LikenessError: the data set is not there, or only its Python version; the message says what
+            to fetch. A file is missing, cut short or damaged, or the settings do not fit together.
     """
     check_split(split)
     if num_classes not in _LAYOUTS or (coarse and num_classes == 10):
@@ -155,12 +154,11 @@ def verify(data: str | Path, *, num_classes: int = 10) -> None:
     """Compare the archive in `data` with the published one.
 
     Raises:
-        LikenessError: it is another file.
-        FileNotFoundError: there is none.
+        LikenessError: it is another file. There is none.
     """
     archive = _LAYOUTS[num_classes].archive
     if not (Path(data) / archive).is_file():
-        raise FileNotFoundError(f"{data}: {archive} is not there; fetch it from {_PAGE}")
+        raise LikenessError(f"{data}: {archive} is not there; fetch it from {_PAGE}")
     packed.verify(Path(data), {archive: MD5[archive]})
 
 
@@ -170,7 +168,7 @@ def _files(data: Path, layout: _Layout) -> dict[str, Item]:
     places = (layout.folder, layout.archive)
     unread = [name for name in layout.python if (data / name).exists()]
     if unread and not any((data / place).exists() for place in places):
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{data}: {unread[0]} is the Python version of CIFAR, a pickle, which is not read; "
             f"{fetch}"
         )

@@ -40,8 +40,7 @@ def open_network(file: Path) -> Session:
     """Open Silero's network.
 
     Raises:
-        LikenessError: The file does not exist, or is another network.
-        ImportError: onnx or onnxruntime is missing.
+        LikenessError: The file does not exist, or is another network. A package is missing.
     """
     session = open_session(file)
     if [value.name for value in session.get_inputs()] != ["input", "state", "sr"]:

@@ -122,7 +122,7 @@ _AUDIO = (
 _VOX1_TEST = range(10_270, 10_310)
 
 
-class _Nothing(ValueError):
+class _Nothing(LikenessError):
     """There is no audio at all, as opposed to audio whose split nothing states."""
 
 
@@ -167,9 +167,8 @@ def items(
         Items with id SPEAKER/VIDEO/name.wav and label SPEAKER.
 
     Raises:
-        FileNotFoundError: The folder is missing.
-        LikenessError: There is no audio, or nothing states the split of VoxCeleb2 speakers; these
-            are counted, and the first is named.
+        LikenessError: The folder is missing. There is no audio, or nothing states the split of
+            VoxCeleb2 speakers; these are counted, and the first is named.
     """
     if (
         split not in ("dev", "test", "all")
@@ -209,9 +208,8 @@ def trials(
         The items, and the trials.
 
     Raises:
-        FileNotFoundError: There is no list.
-        LikenessError: The list has another number of trials, or ids have no audio; these are
-            counted, and the first is named.
+        LikenessError: There is no list. The list has another number of trials, or ids have no
+            audio; these are counted, and the first is named.
     """
     data = Path(data)
     if protocol not in PROTOCOLS:
@@ -221,7 +219,7 @@ def trials(
     names, num_trials, num_target = PROTOCOLS[protocol]
     path = data / file if file else find(data, names, _PLACES)
     if path is None:
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{data}: no trial list of VoxCeleb1-{protocol} ({' or '.join(names)}) in it or in "
             f"vox1/, meta/, ...; {FETCH}"
         )
@@ -260,15 +258,15 @@ def metadata(data: str | Path) -> dict[str, Speaker]:
         The speakers by their id.
 
     Raises:
-        FileNotFoundError: Both files are absent.
-        LikenessError: A file is laid out otherwise; its malformed lines are counted.
+        LikenessError: Both files are absent. A file is laid out otherwise; its malformed lines are
+            counted.
     """
     data = Path(data)
     places = (*_PLACES, "voxceleb1_meta")
     candidates = [find(data, [name], places) for name in ("vox1_meta.csv", "vox2_meta.csv")]
     paths = [path for path in candidates if path is not None]
     if not paths:
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{data}: neither vox1_meta.csv nor vox2_meta.csv is in it or in vox1/, meta/, ...; "
             f"{FETCH}"
         )
@@ -308,7 +306,7 @@ def _count(data: Path, corpus: Literal["voxceleb1", "voxceleb2"]) -> list[Count]
         # Errors of other types are not caught: they say why nothing can be counted.
         try:
             there = _scan(data, corpus, "dev" if split == "dev" else "test")
-        except (_Nothing, FileNotFoundError):
+        except _Nothing:
             there = Items.of([])
         files, speakers = _SETS[corpus, split]
         counts.append(Count(f"audio files of {corpus} {split}", len(there), files))
@@ -325,7 +323,7 @@ def _corpus(speaker: str) -> str:
 def _scan(data: Path, corpus: Corpus, split: Split) -> Items:
     """List every utterance of a corpus and split once, sorted by id."""
     if not data.is_dir():
-        raise FileNotFoundError(f"{data}: no such folder; {FETCH}")
+        raise _Nothing(f"{data}: no such folder; {FETCH}")
     made, ranks = ItemsBuilder(), Growing(np.int64)
     people = None if split == "all" else _vox2_people(data)
     unknown: dict[str, None] = {}

@@ -17,7 +17,7 @@ def test_embeddings_are_raw():
     np.testing.assert_allclose(made.unit(), [[0.6, 0.8], [0, 0]])
     np.testing.assert_array_equal(made.matrix, matrix)  # unit() made a copy
     assert made.rows(["b", "a", "b"]).tolist() == [1, 0, 1]
-    with pytest.raises(KeyError, match=r"6 of 7 ids .*'g', \.\.\."):
+    with pytest.raises(ValueError, match=r"6 of 7 ids .*'g', \.\.\."):
         made.rows("acdefgh")
 
 

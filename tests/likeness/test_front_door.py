@@ -182,7 +182,7 @@ def test_without_pandas_there_are_no_data_frames(
         likeness.read_embeddings(world / "voices.npz"),
         likeness.evaluate(world / "scores.txt", settings),
     ):
-        with pytest.raises(ImportError, match="pip install pandas"):
+        with pytest.raises(ValueError, match="pip install pandas"):
             value.to_frame()
 
 
@@ -252,15 +252,15 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
 @pytest.mark.parametrize(
     ("inputs", "error", "word"),
     [
-        (["no.wav", "none.wav"], FileNotFoundError, "2 of 2"),
-        ("nowhere", FileNotFoundError, "nowhere"),
-        ("", FileNotFoundError, "no such"),
+        (["no.wav", "none.wav"], ValueError, "2 of 2"),
+        ("nowhere", ValueError, "nowhere"),
+        ("", ValueError, "no such"),
         ([], ValueError, "nothing"),
         (3, ValueError, "int"),
         ([3], ValueError, "int"),
         (np.zeros((3, 40, 2), np.float32), ValueError, "shape"),
         (np.zeros((100, 100), np.float32), ValueError, "shape"),
-        (np.array(["a.wav"]), FileNotFoundError, "1 of 1"),
+        (np.array(["a.wav"]), ValueError, "1 of 1"),
         (io.StringIO("text"), ValueError, "binary"),
         (io.TextIOWrapper(io.BytesIO(b"\xc0\xff")), ValueError, "binary"),
         ("https://example.org/a.wav", ValueError, "address"),
@@ -312,7 +312,7 @@ def test_temporary_files_do_not_stay(model: likeness.Model) -> None:
 )
 def test_damaged_tables(model: likeness.Model, tmp_path: Path, table: str) -> None:
     (tmp_path / "table.csv").write_text(table)
-    with pytest.raises((ValueError, FileNotFoundError)):
+    with pytest.raises(ValueError):
         model.embed(tmp_path / "table.csv")
 
 
@@ -337,18 +337,18 @@ def test_embeddings_are_saved_and_read(model: likeness.Model, voices: Path, tmp_
 
 
 def test_a_missing_model_is_refused() -> None:
-    with pytest.raises(FileNotFoundError, match="runs/nothing"):
+    with pytest.raises(ValueError, match="runs/nothing"):
         likeness.load("runs/nothing")
-    with pytest.raises(FileNotFoundError, match="''"):
+    with pytest.raises(ValueError, match="''"):
         likeness.load("")
-    with pytest.raises(FileNotFoundError, match="detector"):
+    with pytest.raises(ValueError, match="detector"):
         likeness.load("insightface:none", detector="nothing.onnx")
 
 
 @pytest.mark.parametrize(
     ("options", "error", "word"),
     [
-        ({"calibration": "nothing.json"}, FileNotFoundError, "calibration"),
+        ({"calibration": "nothing.json"}, ValueError, "calibration"),
         ({"calibration": True}, ValueError, "calibration"),
         ({"detector": True}, ValueError, "detector"),
         ({"device": "gpu"}, ValueError, "'gpu'"),
@@ -382,7 +382,7 @@ def test_settings_and_lists_of_another_kind_are_named(world: Path) -> None:
         (likeness.retrieve, (embeddings, "no.txt"), {}, "labels"),
         (likeness.identify, (embeddings, embeddings), {"probe_subjects": "no.txt"}, "probe_s"),
     ):
-        with pytest.raises(FileNotFoundError, match=word):
+        with pytest.raises(ValueError, match=word):
             function(*arguments, **more)
     with pytest.raises(ValueError, match="none of the systems"):
         likeness.evaluate(scores, reference="other")
@@ -475,7 +475,7 @@ def test_several_systems_stand_side_by_side(world: Path) -> None:
     assert both.compared.paired is not None
     with pytest.raises(ValueError, match="2 systems"):
         _ = both.eer
-    with pytest.raises(KeyError, match="cosine"):
+    with pytest.raises(ValueError, match="cosine"):
         _ = both["nothing"]
 
 
@@ -545,8 +545,8 @@ def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) 
     [
         ({}, ValueError, "no scores"),
         ([], ValueError, "no scores"),
-        (["a.txt"], FileNotFoundError, "a.txt"),
-        ("a.txt", FileNotFoundError, "a.txt"),
+        (["a.txt"], ValueError, "a.txt"),
+        ("a.txt", ValueError, "a.txt"),
         (["a.txt", "a.txt"], ValueError, "twice"),
         ([0.1, 0.2], ValueError, "float"),
         (np.ones(3), ValueError, "ndarray"),
@@ -675,8 +675,8 @@ def test_what_cannot_be_scored(world: Path, measure: str) -> None:
     trials, embeddings = world / "trials.txt", world / "voices.npz"
     function = getattr(likeness, measure)
     for arguments, error, word in (
-        (("nowhere.txt", embeddings), FileNotFoundError, "nowhere"),
-        ((trials, "nowhere.npz"), FileNotFoundError, "nowhere"),
+        (("nowhere.txt", embeddings), ValueError, "nowhere"),
+        ((trials, "nowhere.npz"), ValueError, "nowhere"),
         (([("a", "b")], embeddings), ValueError, "Trials"),
         ((trials, np.ones((2, 3))), ValueError, "ndarray"),
         ((trials, embeddings, "dot"), ValueError, "Scoring"),
@@ -717,11 +717,11 @@ def test_missing_files_and_models_are_refused_without_numpy(tmp_path: Path) -> N
     there.touch()
     missing = [there, tmp_path / "b.wav", tmp_path]
     refuse_missing_files(missing, allow_some=True)
-    with pytest.raises(FileNotFoundError, match=r"2 of 3 .* folders"):
+    with pytest.raises(ValueError, match=r"2 of 3 .* folders"):
         refuse_missing_files(missing)
-    with pytest.raises(FileNotFoundError, match="2 of 2"):
+    with pytest.raises(ValueError, match="2 of 2"):
         refuse_missing_files(missing[1:], allow_some=True)
-    with pytest.raises(FileNotFoundError, match=r"'b\.wav'"):
+    with pytest.raises(ValueError, match=r"'b\.wav'"):
         refuse_missing_model("b.wav")
     refuse_missing_model("speechbrain:somewhere")
 
@@ -769,7 +769,7 @@ def test_embed_reads_as_the_command_does(
         ({"crops": 1.5}, ValueError, "crops: 1.5"),
         ({"crops": 1, "crop_seconds": float("nan")}, ValueError, "crop_seconds"),
         ({"batch_size": 0}, ValueError, "batch_size 0"),
-        ({"mirror": True}, TypeError, r"embed\(\) .*'mirror'"),
+        ({"mirror": True}, ValueError, r"embed\(\) .*'mirror'"),
     ],
 )
 def test_what_embed_cannot_read(

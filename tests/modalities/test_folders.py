@@ -48,7 +48,7 @@ def test_only_audio_files_that_are_not_hidden(tmp_path: Path) -> None:
 
 
 def test_refusals_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"missing.*no such file or folder"):
+    with pytest.raises(ValueError, match=r"missing.*no such file or folder"):
         items(tmp_path / "missing")
     (tmp_path / "loose.wav").touch()
     with pytest.raises(ValueError, match=r"1 lie directly in it.*\.wav, \.flac"):

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
+from eval.errors import LikenessError
 from toolkit.backbones.given import described
 
 Lengths = Literal["none", "relative", "counts"]
@@ -17,7 +18,7 @@ _MAX_CHANGE = 1e-3
 _MAX_VALUES = 2**24  # of one input that is tried: an image of 2,300 x 2,300, or 17 minutes of waves
 
 
-class Unfit(ValueError):
+class Unfit(LikenessError):
     """A network that `External` cannot take.
 
     Attributes:
@@ -267,7 +268,7 @@ def _made(network: Callable[..., nn.Module]) -> nn.Module:
         )
     try:
         made = network()
-    except (Unfit, ImportError):
+    except (LikenessError, ImportError):
         raise
     except Exception as error:  # a network of others may raise anything
         refused = error.__traceback__ is None or error.__traceback__.tb_next is None

@@ -57,9 +57,8 @@ def list_items(
         The items. Those of a list may have further columns: `items.column("sex")`.
 
     Raises:
-        FileNotFoundError: There is no such data, or files are missing; they are counted, and the
-            first is named.
-        LikenessError: Columns or rows cannot be understood, or there are no items.
+        LikenessError: There is no such data, or files are missing; they are counted, and the first
+            is named. Columns or rows cannot be understood, or there are no items.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -74,7 +73,7 @@ def list_items(
     pattern = LabelPattern(label) if label else None
     start_from = None if root is None or root == "" else Path(root)
     if not os.path.exists(path):
-        raise FileNotFoundError(f"{str(data)!r}: there is no such file or folder; correct the path")
+        raise LikenessError(f"{str(data)!r}: there is no such file or folder; correct the path")
     if path.name == "wav.scp":
         path = path.parent
     if path.is_dir():
@@ -166,7 +165,7 @@ def _refuse_missing(items: Items, path: Path, base: Path, root: Path | None) -> 
         hint = f"they were looked for in {base}, and start from the current folder: add --root ."
     elif len(missing) < len(known):
         hint += ", or take the list that `likeness check --out` writes without them"
-    raise FileNotFoundError(
+    raise LikenessError(
         f"{path}: {len(missing)} of {len(known)} files do not exist "
         f"({name_first(map(str, missing))}); {hint}"
     )

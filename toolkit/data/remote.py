@@ -8,6 +8,7 @@ nothing else here uses the network.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import time
@@ -17,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, Unreachable
 
 SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "sftp")
 _BEGINNINGS = tuple(f"{scheme}:/" for scheme in SCHEMES)
@@ -28,14 +29,6 @@ _SHORTEST_SECRET = 8  # characters; shorter ones would be found within other wor
 PATIENCE_SECONDS = 60.0  # for an answer of a store
 SLOWEST = 2**16  # bytes a second that a store has to carry, beyond that
 _LOOKED_AT = 8  # buckets of a list that are asked before the work begins
-
-
-class Unreachable(RuntimeError):
-    """A store cannot be reached, or refuses the credentials.
-
-    This is no OSError: an item is left out where it cannot be read, and this says nothing about the
-    item.
-    """
 
 
 def is_url(path: str | Path) -> bool:
@@ -87,7 +80,7 @@ def file_system(url: str) -> tuple[Any, str]:
     """Return what opens a URL, and the URL's path in it. Lists of files are never remembered.
 
     Raises:
-        ImportError: A package is missing; the message names what to install.
+        Unreachable: A package is missing; the message names what to install.
     """
     scheme = url.partition(":")[0]
     try:
@@ -97,7 +90,7 @@ def file_system(url: str) -> tuple[Any, str]:
     except ImportError as error:
         extra = _EXTRAS.get(scheme)
         remedy = f"pip install 'likeness[{extra}]'" if extra else str(error)
-        raise ImportError(f"{url} needs a package that is not installed: {remedy}") from None
+        raise Unreachable(f"{url} needs a package that is not installed: {remedy}") from None
     with plain_errors(url):
         return fsspec.filesystem(scheme, use_listings_cache=False), kind._strip_protocol(url)
 
@@ -191,7 +184,7 @@ def refuse_unreachable(paths: Iterable[str | Path]) -> None:
         paths: What is going to be read. Those that are no URLs are passed over.
 
     Raises:
-        ImportError: A package is missing.
+        Unreachable: A package is missing.
         Unreachable: A store cannot be reached, or refuses these credentials.
     """
     asked: dict[tuple[str, ...], None] = {}
@@ -226,7 +219,8 @@ def plain_errors(url: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         what = "bucket" if lacks_bucket(error) else "file, or no such bucket"
-        raise FileNotFoundError(f"{url}: there is no such {what}; correct the URL") from None
+        reason = f"there is no such {what}; correct the URL"
+        raise FileNotFoundError(errno.ENOENT, reason, url) from None
     except PermissionError as error:
         raise Unreachable(
             f"{url}: the store refuses these credentials ({_reason(error)}); correct those of the "

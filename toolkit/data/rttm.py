@@ -70,7 +70,7 @@ def _turns(path: Path) -> list[Turn]:
 def _places(path: Path, names: set[str], folder: Path, suffixes: Collection[str]) -> dict[str, str]:
     """File of the RTTM -> path."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: there is no such folder of recordings; correct it")
+        raise LikenessError(f"{folder}: there is no such folder of recordings; correct it")
     places: dict[str, list[str]] = {}
     for item in tree.anywhere(folder, suffixes):
         name = as_field(item.path.stem)  # as it was written: a blank would end the field

@@ -75,9 +75,9 @@ def items(
         The items, in the order of the shards and of their places in them.
 
     Raises:
-        FileNotFoundError: There are no shards.
-        LikenessError: Shards are truncated, damaged or do not match their index; items have no
-            label; or ids are repeated. All are counted, and the first are named.
+        LikenessError: There are no shards. Shards are truncated, damaged or do not match their
+            index; items have no label; or ids are repeated. All are counted, and the first are
+            named.
     """
     shards = _find(Path(data), pattern)
     listed = _list_all(shards, suffixes, prefix)
@@ -446,7 +446,7 @@ def _find(data: Path, pattern: str) -> list[Path]:
     ]
     if not shards:
         again = "; shards that are not finished lie there, pack again" if begun else ""
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{data}: no tar shards{f' like {pattern!r}' if data.is_dir() else ''}; a folder, a "
             f"shard or a pattern is needed{again}"
         )

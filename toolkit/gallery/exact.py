@@ -171,8 +171,7 @@ class ExactGallery:
             subjects: The subject of each, N names.
 
         Raises:
-            KeyError: Some subjects are not enrolled. Nothing is changed then.
-            LikenessError: As for `enrol`.
+            LikenessError: Some subjects are not enrolled. Nothing is changed then. As for `enrol`.
         """
         subjects = list(map(nfc, subjects))
         with self.lock:
@@ -183,7 +182,7 @@ class ExactGallery:
         """Erases subjects, from the disk too.
 
         Raises:
-            KeyError: Some are not enrolled. All of these are counted, and nobody is removed.
+            LikenessError: Some are not enrolled. All of these are counted, and nobody is removed.
         """
         with self.lock:
             leaving = list(dict.fromkeys(map(nfc, subjects)))
@@ -283,7 +282,7 @@ class ExactGallery:
         """Gives the raw enrolments (R, D) of a subject, in the order in which they were made.
 
         Raises:
-            KeyError: The subject is not enrolled.
+            LikenessError: The subject is not enrolled.
         """
         with self.lock:
             refuse_unknown([nfc(subject)], self.row)

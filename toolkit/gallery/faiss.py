@@ -58,8 +58,7 @@ class FaissGallery:
 
     Raises:
         LikenessError: As for ExactGallery; also for another similarity and an index that FAISS does
-            not know.
-        ImportError: FAISS is missing; the message names the extra to install.
+            not know. The package FAISS is missing; the message names the extra to install.
     """
 
     shared = False
@@ -77,7 +76,7 @@ class FaissGallery:
         try:
             import faiss
         except ImportError:
-            raise ImportError(
+            raise LikenessError(
                 "a FAISS gallery needs FAISS; run `pip install 'likeness[search]'`"
             ) from None
         self._faiss: Any = faiss

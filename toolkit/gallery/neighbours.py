@@ -37,15 +37,15 @@ def approximate_recall(
         advance: Is told how many queries are done, and how many there are.
 
     Raises:
-        LikenessError: The kind is unknown.
-        ImportError: FAISS is missing; the message names the extra to install.
+        LikenessError: The kind is unknown. The package FAISS is missing; the message names the
+            extra to install.
     """
     if kind not in KINDS:
         raise LikenessError(f"approximate search {kind!r}: choose one of {', '.join(KINDS)}")
     try:
         import faiss
     except ImportError:
-        raise ImportError(
+        raise LikenessError(
             "an approximate search needs FAISS; run `pip install 'likeness[search]'`"
         ) from None
 

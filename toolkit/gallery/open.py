@@ -57,9 +57,9 @@ def exists(place: str | PathLike[str]) -> bool:
         place: A folder or an address, see toolkit.gallery.location.
 
     Raises:
-        LikenessError: The address names no store.
+        LikenessError: The address names no store. A package of the store is missing; the message
+            names the extra to install.
         ConnectionError: A server does not answer.
-        ImportError: A package of the store is missing; the message names the extra to install.
     """
     where = location(place)
     if where.kind == "postgresql":
@@ -85,9 +85,9 @@ def open_gallery(place: str | PathLike[str], meta: Mapping[str, str] | None = No
 
     Raises:
         LikenessError: The gallery is of another model, damaged, or used by another process; or the
-            address names no store, or a folder that contains another kind of gallery.
+            address names no store, or a folder that contains another kind of gallery. A package of
+            the store is missing; the message names the extra to install.
         OSError: The disk refuses it, or a server does not answer.
-        ImportError: A package of the store is missing; the message names the extra to install.
 
     Example:
         >>> from tempfile import TemporaryDirectory

@@ -288,8 +288,12 @@ def refuse_names(subjects: Sequence[str], rows: int) -> None:
         )
 
 
+class NotEnrolled(LikenessError):
+    """A subject is not enrolled."""
+
+
 def refuse_unknown(subjects: Mapping[str, Any] | Sequence[str], known: Collection[str]) -> None:
-    """Raises KeyError for subjects that are not enrolled.
+    """Raises NotEnrolled for subjects that are not enrolled.
 
     Args:
         subjects: The names that are asked for.
@@ -297,10 +301,7 @@ def refuse_unknown(subjects: Mapping[str, Any] | Sequence[str], known: Collectio
     """
     absent = [name for name in subjects if name not in known]
     if absent:
-        raise KeyError(
-            f"{len(absent)} of {len(subjects)} subjects are not enrolled ({name_first(absent)}); "
-            "check the names"
-        )
+        raise NotEnrolled(f"{absent[0]!r} is not enrolled; check the name")
 
 
 def refuse_similarity(similarity: str, store: str) -> None:

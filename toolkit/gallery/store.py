@@ -9,6 +9,7 @@ untrusted schema, and sizes are checked.
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -395,10 +396,11 @@ class Enrolments:
                     "stop it, or choose another folder"
                 ) from None
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_DISK:
-                raise OSError(
-                    f"{self.name}: {error}; nothing was changed: make room on the disk, or see "
-                    "that it can be written to, and try again"
-                ) from error
+                reason = (
+                    f"{error}; nothing was changed: make room on the disk, or see that it can be "
+                    "written to, and try again"
+                )
+                raise OSError(errno.EIO, reason, self.name) from error
             raise self._unreadable(error) from None
         except sqlite3.Error as error:
             raise self._unreadable(error) from None

@@ -138,8 +138,8 @@ def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
 
     Raises:
         LikenessError: The file is damaged or too large, has tensors outside it or foreign
-            operators, or has a description that is none.
-        ImportError: A package is missing; the message names the extra to install.
+            operators, or has a description that is none. A package is missing; the message names
+            the extra to install.
     """
     session = open_session(path)
     text = session.text

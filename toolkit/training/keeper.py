@@ -10,7 +10,7 @@ from types import TracebackType
 
 from torch import nn
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, Unreachable
 from eval.progress import report
 from eval.similarity import score_trials
 from eval.types import Trials, first_line
@@ -315,7 +315,7 @@ def _lost_processes(run: Run, out: Path) -> Iterator[None]:
     except RuntimeError as error:
         if not distributed.is_lost(error):
             raise
-        raise ConnectionError(
+        raise Unreachable(
             f"process {distributed.rank()}, step {run.step}: another process of the run died or "
             f"does not answer ({first_line(error)}); "
             f"the last checkpoint in {out} is whole, start all again with --resume"

@@ -16,6 +16,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from eval.errors import LikenessError
 from toolkit.console import console
 
 Writer = TypeVar("Writer", bound=Callable[..., Any])
@@ -27,7 +28,7 @@ _TRIES = 100  # each of them lost to a process that has just removed the file wh
 _open: set[int] = set()  # descriptors of the locks that this process holds
 
 
-class Busy(ValueError):
+class Busy(LikenessError):
     """Another process works in the folder."""
 
 

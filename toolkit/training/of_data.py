@@ -29,8 +29,7 @@ def of_data(recipe: Recipe, data: Path) -> Recipe:
         data: The data set.
 
     Raises:
-        LikenessError: The front-end refuses the data.
-        FileNotFoundError: There is no such data set.
+        LikenessError: The front-end refuses the data. There is no such data set.
     """
     frontend = recipe.frontend
     function: Any = frontend.func if isinstance(frontend, partial) else frontend

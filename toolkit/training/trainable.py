@@ -50,8 +50,8 @@ def prepare(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
         The parameters that take no gradient as long as these parts stand still.
 
     Raises:
-        LikenessError: A name of a part or of a layer fits nothing.
-        ImportError: Adapters are wanted, and peft is missing.
+        LikenessError: A name of a part or of a layer fits nothing. Adapters are wanted, and peft is
+            missing.
     """
     if tuning.lora.rank:
         return _adapt(embedder, tuning)

@@ -469,5 +469,5 @@ def test_a_process_that_dies_of_one_table_does_not_cost_the_next_one(tmp_path):
 def test_a_missing_package_is_named_before_long_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     check_suffix("e.npz")
-    with pytest.raises(ImportError, match=r"likeness\[formats\]"):
+    with pytest.raises(ValueError, match=r"likeness\[formats\]"):
         check_suffix("e.h5")

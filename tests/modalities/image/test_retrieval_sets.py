@@ -133,7 +133,7 @@ def test_cub(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="line 1"):
         cub.items(tmp_path, whole=False)
     (root / "images.txt").unlink()
-    with pytest.raises(FileNotFoundError, match="fetch CUB_200_2011"):
+    with pytest.raises(ValueError, match="fetch CUB_200_2011"):
         cub.items(tmp_path)
 
 
@@ -207,7 +207,7 @@ def test_cars(tmp_path: Path) -> None:
     (first / "cars_annos.mat").write_bytes(b"no mat" * 40)
     with pytest.raises(ValueError, match="no annotations"):
         cars.items(first)
-    with pytest.raises(FileNotFoundError, match="fetch car_ims"):
+    with pytest.raises(ValueError, match="fetch car_ims"):
         cars.items(tmp_path)
     with pytest.raises(ValueError, match="1 of 2 files are missing"):
         cars.verify(first)
@@ -281,5 +281,5 @@ def test_oml_tables(tmp_path: Path) -> None:
     table.write_text("label,path,split\n0,a,validation\n")
     with pytest.raises(ValueError, match="0 queries and 0 gallery"):
         lists.oml_retrieval(table)
-    with pytest.raises(FileNotFoundError, match="no such file"):
+    with pytest.raises(ValueError, match="no such file"):
         lists.oml_items(tmp_path / "absent.csv")

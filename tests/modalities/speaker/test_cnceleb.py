@@ -131,5 +131,5 @@ def test_what_is_there_is_counted_by_its_own_lists(data: Path, tmp_path: Path) -
         "recordings in eval/enroll (trials.lst)"
     ]
     assert all(entry.found == 0 < entry.expected for entry in cnceleb.check(tmp_path / "nothing"))
-    with pytest.raises(FileNotFoundError, match="prepare cnceleb"):
+    with pytest.raises(ValueError, match="prepare cnceleb"):
         cnceleb.trials(tmp_path / "nothing")

@@ -16,6 +16,7 @@ import pytest
 import soundfile
 
 import likeness
+from eval.errors import Unreachable
 from likeness.missing import refuse_missing_files
 from modalities.face import images
 from modalities.speaker import audio
@@ -95,7 +96,7 @@ def test_a_store_that_refuses_ends_the_work(
             lambda: refuse_missing_files([Path("s3://voices/a.wav")]),
             lambda: audio.read(Item("a", Path(URL))),
         ):
-            with pytest.raises(remote.Unreachable, match=match) as refused:
+            with pytest.raises(Unreachable, match=match) as refused:
                 work()
             assert "his-secret" not in str(refused.value)
 
@@ -176,7 +177,7 @@ def test_a_store_that_does_not_go_on_is_given_up(
     strange_store(10, 0)
     remote.refuse_unreachable([URL])  # it answers that the file has ten bytes
     monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.2)
-    with pytest.raises(remote.Unreachable, match="did not answer in"):
+    with pytest.raises(Unreachable, match="did not answer in"):
         remote.read(URL, 1000)
 
 
@@ -185,7 +186,7 @@ def test_a_store_that_says_nothing_is_given_up(
 ) -> None:
     strange_store(None, 0)
     monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.2)
-    with pytest.raises(remote.Unreachable, match="did not answer in"):
+    with pytest.raises(Unreachable, match="did not answer in"):
         remote.refuse_unreachable([URL])
 
 
@@ -196,7 +197,7 @@ def test_a_reason_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
         with remote.plain_errors(URL):
             raise PermissionError("key his-secret of http://ann:pass@host/x\nsecond line")
 
-    with pytest.raises(remote.Unreachable) as refused:
+    with pytest.raises(Unreachable) as refused:
         fail()
     assert not any(word in str(refused.value) for word in ("his-secret", "ann:pass", "second"))
     assert "$AWS_SECRET_ACCESS_KEY" in str(refused.value)
@@ -209,7 +210,7 @@ def test_a_short_name_of_a_key_is_left_in_a_reason(monkeypatch: pytest.MonkeyPat
         with remote.plain_errors(URL):
             raise PermissionError("access is denied")
 
-    with pytest.raises(remote.Unreachable, match=r"\(access is denied\)"):
+    with pytest.raises(Unreachable, match=r"\(access is denied\)"):
         fail()
 
 
@@ -221,7 +222,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
     for url, match in ((URL, r"likeness\[s3\]"), ("gs://b/a.wav", r"\[gcs\]"), ("az://b/a", "az")):
-        with pytest.raises(ImportError, match=match):
+        with pytest.raises(Unreachable, match=match):
             refuse_missing_files([Path(url)])
 
 

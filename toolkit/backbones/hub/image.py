@@ -62,8 +62,8 @@ class HubImage(nn.Module):
 
     Raises:
         LikenessError: The configuration is none, is of another kind of network, or states another
-            number of channels; or the network has no such pooling.
-        ImportError: transformers is missing.
+            number of channels; or the network has no such pooling. The package transformers is
+            missing.
 
     Example:
         >>> import torch

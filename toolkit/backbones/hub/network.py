@@ -56,14 +56,14 @@ def import_transformers() -> Any:
     """Import `transformers`, which takes some seconds.
 
     Raises:
-        ImportError: It is missing; the message names the extra to install.
+        LikenessError: It is missing; the message names the extra to install.
     """
     with suppress(ImportError):  # transformers imports it where it is installed
         import_torchaudio()
     try:
         import transformers
     except ImportError:
-        raise ImportError(
+        raise LikenessError(
             "networks of the Hugging Face hub need transformers; run `pip install 'likeness[hub]'`"
         ) from None
     return transformers
@@ -80,8 +80,8 @@ def configuration(stated: Mapping[str, Any], where: str = "config") -> str:
         The text that HubImage and HubSpeech take as `config`.
 
     Raises:
-        LikenessError: The model_type is none that is read, or a value is out of bounds.
-        ImportError: transformers is missing.
+        LikenessError: The model_type is none that is read, or a value is out of bounds. The package
+            transformers is missing.
 
     Example:
         >>> configuration({"model_type": "resnet", "depths": [1, 1], "hidden_sizes": [4, 8],
@@ -242,8 +242,7 @@ def build(text: str, takes: tuple[str, ...], name: str) -> Built:
 
     Raises:
         LikenessError: The text is no configuration, is of another kind of network, or contradicts
-            itself.
-        ImportError: transformers is missing.
+            itself. The package transformers is missing.
     """
     family, settings = _checked(text, name)
     model_type = str(json.loads(text)["model_type"])
@@ -294,8 +293,7 @@ def fill(text: str, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
 
     Raises:
         LikenessError: Tensors are missing, unknown or of another shape. All are counted, and the
-            first of each kind are named.
-        ImportError: transformers is missing.
+            first of each kind are named. The package transformers is missing.
     """
     family, settings = _checked(text, where)
     transformers = import_transformers()

@@ -61,8 +61,7 @@ class HubSpeech(nn.Module):
 
     Raises:
         LikenessError: The configuration is none, is of another kind of network, or states another
-            size of frames; or there is no such pooling.
-        ImportError: transformers is missing.
+            size of frames; or there is no such pooling. The package transformers is missing.
 
     Example:
         >>> config = '{"model_type": "whisper", "d_model": 8, "encoder_layers": 1,'

@@ -27,14 +27,14 @@ class Connection:
 
     Raises:
         ConnectionError: It does not answer.
-        ImportError: A package is missing.
+        LikenessError: A package is missing.
     """
 
     def __init__(self, where: Location):
         try:
             import psycopg
         except ImportError:
-            raise ImportError(
+            raise LikenessError(
                 "a gallery in PostgreSQL needs psycopg; run `pip install 'likeness[postgres]'`"
             ) from None
         self._psycopg: Any = psycopg

@@ -67,9 +67,9 @@ class PostgresGallery:
 
     Raises:
         LikenessError: The gallery is of another model or similarity; there is none and no meta
-            makes one; or the server refuses it, for example because it lacks pgvector.
+            makes one; or the server refuses it, for example because it lacks pgvector. A package is
+            missing; the message names the extra to install.
         ConnectionError: The server does not answer.
-        ImportError: A package is missing; the message names the extra to install.
     """
 
     shared = True

