@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from eval import per_item
 from eval.formats.files import atomic_path
 from likeness.commands.recipes import located
-from likeness.failures import one_sentence
+from likeness.errors import one_sentence
 from toolkit.data.items import Items
 from toolkit.losses.vmf import VMF
 from toolkit.models.embed import embed

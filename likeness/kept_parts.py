@@ -21,7 +21,7 @@ from eval.memory import parse_size
 from eval.parts import Parts
 from eval.progress import report
 from eval.types import Embeddings
-from toolkit.console import console
+from toolkit.console import say
 
 # The search itself, with the ids of a million embeddings, takes less than this.
 _LEAST_MEMORY = 384 << 20
@@ -171,7 +171,7 @@ def _prepare(folder: Path, plan: Mapping[str, Any], stack: ExitStack) -> None:
                 f"{folder} has parts of another search ({differ} differ); remove that folder, or "
                 "choose another --json"
             )
-        console.print(f"going on in {folder}: {len(done)} finished parts are there")
+        say(f"going on in {folder}: {len(done)} finished parts are there", error=True)
         return
     with atomic_path(file) as temporary:
         temporary.write_text(json.dumps(plan) + "\n", encoding="utf-8")

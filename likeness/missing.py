@@ -40,31 +40,22 @@ def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> 
         >>> refuse_missing_files([Path("a.wav"), Path("nobody.wav")])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        FileNotFoundError: 1 of 2 files do not exist ('nobody.wav'); correct the paths, or ...
+        likeness.LikenessError: 'a.wav' does not exist; correct the paths, or the folder that ...
     """
-    missing = []
     paths = list(dict.fromkeys(paths))  # stretches share a file
     if any(map(is_url, paths)):
         refuse_unreachable(paths)
         paths = [path for path in paths if not is_url(path)]
-    for path in paths:
-        if not path.is_file() and (path.is_dir() or not path.exists()):  # a pipe will do
-            missing.append(path)
-        elif allow_some:
-            return
-    if missing:
-        from eval.types import name_first  # numpy is not needed before
-
-        raise LikenessError(
-            f"{len(missing)} of {len(paths)} files do not exist"
-            f"{' or are folders' if any(path.is_dir() for path in missing) else ''} "
-            f"({name_first(map(str, missing))}); correct the paths, or "
-            + (
-                "say with --root where they start"
-                if allow_some
-                else "the folder that they start from"
-            )
-        )
+    # a pipe will do
+    missing = (
+        path for path in paths if not path.is_file() and (path.is_dir() or not path.exists())
+    )
+    first = next(missing, None)
+    if first is None or (allow_some and sum(1 for _ in missing) + 1 < len(paths)):
+        return
+    remedy = "say with --root where they start" if allow_some else "the folder that they start from"
+    what = "is a folder" if first.is_dir() else "does not exist"
+    raise LikenessError(f"{str(first)!r} {what}; correct the paths, or {remedy}")
 
 
 def refuse_missing_folder(file: Path) -> None:
@@ -80,7 +71,7 @@ def refuse_missing_folder(file: Path) -> None:
         >>> refuse_missing_folder(Path("nowhere/a.json"))
         Traceback (most recent call last):
             ...
-        FileNotFoundError: nowhere/a.json: there is no folder nowhere; make it first
+        likeness.LikenessError: nowhere/a.json: there is no folder nowhere; make it first
     """
     if not file.parent.is_dir():
         raise LikenessError(f"{file}: there is no folder {file.parent}; make it first")
@@ -99,7 +90,7 @@ def refuse_missing_model(model: str) -> None:
         >>> refuse_missing_model("runs/nothing")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        FileNotFoundError: model 'runs/nothing' does not exist; give the folder of a run, ...
+        likeness.LikenessError: model 'runs/nothing' does not exist; give the folder of a run, ...
     """
     resolved(model)
     path, colon, _ = model.rpartition(":")

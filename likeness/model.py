@@ -15,7 +15,7 @@ from eval.errors import LikenessError
 from eval.types import name_first
 from likeness.embeddings import Embeddings
 from likeness.missing import refuse_missing_model
-from toolkit.showing import shown
+from toolkit.console import shown
 
 if TYPE_CHECKING:
     from eval.thresholds import Far, Thresholds

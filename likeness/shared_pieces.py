@@ -28,7 +28,7 @@ from likeness.extract import (
     read_piece,
     write_piece,
 )
-from toolkit.console import console
+from toolkit.console import say
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import MAX_SPAN, Item
 from toolkit.data.reading import Bad
@@ -184,7 +184,7 @@ def embed_pieces(
                 numbers.add(piece)
                 _put(place, claim.piece, piece, plan)
             num_made = plan.size_of(claim.piece) - len(piece[1])
-            console.print(f"piece {claim.piece + 1} of {plan.num_pieces}: {num_made} embeddings")
+            say(f"piece {claim.piece + 1} of {plan.num_pieces}: {num_made} embeddings", error=True)
 
 
 def progress(place: Place) -> Standing:

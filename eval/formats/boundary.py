@@ -56,7 +56,7 @@ _START_SECONDS = 60.0  # enough on a machine that is very busy
 _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
-        ValueError,
+        LikenessError,
         FileNotFoundError,
         IsADirectoryError,
         PermissionError,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eval.errors import LikenessError
-from toolkit.printing import one_line, say
+from toolkit.console import one_line, say
 
 if TYPE_CHECKING:
     from toolkit.data.reading import Bad

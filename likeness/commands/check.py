@@ -19,7 +19,7 @@ from likeness.commands.options import (
     refuse_idle,
 )
 from likeness.missing import refuse_missing_folder
-from toolkit.printing import say, warn
+from toolkit.console import say, warn
 
 if TYPE_CHECKING:
     from eval.types import Embeddings

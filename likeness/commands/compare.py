@@ -12,7 +12,7 @@ import typer
 from likeness.commands import recipes
 from likeness.commands.options import Columns, LabelPattern, Root
 from likeness.commands.stopping import stoppable
-from toolkit.printing import say
+from toolkit.console import say
 
 app = typer.Typer()
 

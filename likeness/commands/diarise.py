@@ -23,7 +23,7 @@ from likeness.commands.options import (
 )
 from likeness.included import introduction, model_for
 from likeness.missing import refuse_missing_files, refuse_missing_model
-from toolkit.printing import one_line, say
+from toolkit.console import one_line, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
 from likeness.commands.options import EXISTING, PACK, BadItems, Columns, Frontend, Trust, placed
 from likeness.defaults import LEASE_MINUTES, PIECE_ITEMS
 from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
-from toolkit.printing import say
+from toolkit.console import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,8 +27,8 @@ from likeness.commands.options import (
 )
 from likeness.missing import refuse_missing_model
 from likeness.row_files import DELIMITERS, check_written
+from toolkit.console import one_line, say, warn
 from toolkit.gallery.location import masked
-from toolkit.printing import one_line, say, warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from eval.errors import LikenessError
 from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
 from likeness.commands.options import BadItems, placed
 from likeness.missing import refuse_missing_folder
-from toolkit.printing import say
+from toolkit.console import say
 
 if TYPE_CHECKING:
     from toolkit.parallel.claims import Place

@@ -21,7 +21,7 @@ from likeness.commands.options import (
     refuse_input_as_output,
 )
 from likeness.commands.search_page import SearchPage, search_page
-from toolkit.printing import say
+from toolkit.console import say
 
 if TYPE_CHECKING:
     from eval.protocols.retrieval import RetrievalSettings

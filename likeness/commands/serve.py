@@ -13,6 +13,7 @@ import typer
 
 from eval.cores import num_cores
 from eval.errors import LikenessError
+from eval.progress import reported_to
 from likeness.commands.options import (
     EXISTING,
     Frontend,
@@ -25,8 +26,7 @@ from likeness.commands.options import (
 )
 from likeness.included import VOICE, about, introduction
 from likeness.missing import SERVICE_PACKAGES, are_installed, refuse_missing_model
-from toolkit.printing import say, warn
-from toolkit.showing import hidden
+from toolkit.console import say, warn
 
 app = typer.Typer()
 
@@ -155,7 +155,7 @@ def serve(
     # A folder of another program's counts would be shared with it.
     os.environ.pop(processes.METRICS_FOLDER, None)
     if workers > 1:
-        with hidden():
+        with reported_to(None):
             worker = processes.start(address, workers, warn)
         if not worker.speaks:
             tell = complain = _ignore
@@ -190,7 +190,7 @@ def serve(
     if left_out:
         complain(f"{examples}: {left_out}")
     measured, reason = look_up(model, comparer.model.meta, thresholds, warn=complain)
-    with hidden():  # of the requests
+    with reported_to(None):  # of the requests
         serving.serve(
             comparer,
             gallery=gallery,

@@ -9,7 +9,7 @@ from types import FrameType
 
 import typer
 
-from toolkit.printing import say
+from toolkit.console import say
 
 
 @contextmanager

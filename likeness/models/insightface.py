@@ -28,7 +28,7 @@ from eval.errors import LikenessError
 from eval.formats.boundary import Answer, Limits, ask_once
 from eval.types import first_line, name_first
 from likeness.models.pixels import MAX_SIDE, Pixels, Stated, split
-from toolkit.console import console
+from toolkit.console import say
 
 if TYPE_CHECKING:
     import onnx
@@ -213,9 +213,9 @@ def kind(graph: onnx.GraphProto) -> Kind:
     return "recognition" if height >= 112 and height % 16 == 0 else "unknown"
 
 
-def say(pack: Pack) -> None:
+def say_licence(pack: Pack) -> None:
     """Print the licence to stderr where the weights are loaded."""
-    console.print(pack.text())
+    say(pack.text(), error=True)
 
 
 def _guess_scale(graph: onnx.GraphProto) -> tuple[float, float]:

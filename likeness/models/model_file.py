@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from eval.errors import LikenessError
 from eval.formats.provenance import digest, sha256
-from likeness.failures import explain_in_file, place_of
 from likeness.models.trust import OURS
 from likeness.network import Network
 from modalities.face import images as faces
@@ -68,12 +67,11 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
             f"{path}: the file ended the program (sys.exit({ended.code!r})) as it was run; a model "
             "file defines a likeness.Network, and does nothing else"
         ) from None
-    except Exception as error:  # the file is code of the user, and may raise anything
-        raise LikenessError(explain_in_file(error)) from error
     network = _network(defined, path, name)
     where = str(path) if name == DEFAULT else f"{path}:{name}"
     frontend, read = _frontend(network), _reading(network)
-    embedder, backbone, weights = _embedder(network, _made(frontend, where), path.parent, where)
+    made_frontend = cast(nn.Module, made(frontend, "frontend"))
+    embedder, backbone, weights = _embedder(network, made_frontend, path.parent, where)
     parts = {}
     with suppress(ValueError):  # a part without a name: the model can be used, but not joined
         named = {"frontend": frontend, "backbone": backbone, "read": read}
@@ -186,16 +184,6 @@ def _embedder(
     return TorchEmbedder(frontend, backbone), part, summed
 
 
-def _made(part: Part, where: str) -> nn.Module:
-    """Return the front-end that a part makes."""
-    try:
-        return cast(nn.Module, made(part, "frontend"))
-    except Exception as error:  # a class of the user may raise anything
-        place = place_of(error)
-        sentence = explain_in_file(error)
-        raise LikenessError(sentence if place else f"{where}: {sentence}") from error
-
-
 @torch.no_grad()
 def _input_shape(network: Network, frontend: nn.Module, where: str) -> tuple[int, ...]:
     """Return the shape of one input of the network: what its front-end makes of a second of silence
@@ -220,17 +208,14 @@ def _input_shape(network: Network, frontend: nn.Module, where: str) -> tuple[int
 
 @contextmanager
 def _of_user(network: Network, where: str) -> Iterator[None]:
-    """Whatever goes wrong in the user's network or front-end becomes a ValueError that names the
-    file, its line where there is one, and the settings of the Network.
+    """What does not fit in the user's network becomes a LikenessError that names the file and the
+    settings of the Network.
     """
     try:
         yield
     except Unfit as error:
         fault = f"{error.fault}; {_remedy(network, error)}"
-        raise LikenessError(f"{place_of(error) or where}: {fault}") from error
-    except Exception as error:
-        sentence = explain_in_file(error)
-        raise LikenessError(sentence if place_of(error) else f"{where}: {sentence}") from error
+        raise LikenessError(f"{where}: {fault}") from error
 
 
 def _remedy(network: Network, error: Unfit) -> str:

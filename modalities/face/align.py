@@ -35,7 +35,7 @@ from eval.progress import tracked
 from eval.types import name_first
 from modalities.face import scrfd, yunet
 from modalities.face.images import decode
-from toolkit.console import console
+from toolkit.console import say
 from toolkit.data import tree
 from toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
 from toolkit.data.items import Item, Items
@@ -439,7 +439,7 @@ def read(
             "hand"
         ) from None
     if num_faces > 1 and face is None:
-        console.print(f"{item.name}: {num_faces} faces; the {_TAKEN[choose]} was taken")
+        say(f"{item.name}: {num_faces} faces; the {_TAKEN[choose]} was taken", error=True)
     return to_floats(aligned)
 
 

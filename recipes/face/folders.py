@@ -33,7 +33,7 @@ from _shared import FEW_TRIALS, simple
 
 from eval.errors import LikenessError
 from likeness.cli import main
-from likeness.failures import one_sentence
+from likeness.errors import one_sentence
 from modalities.face import folders, images
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
 from toolkit.backbones.iresnet import IResNet

@@ -24,6 +24,7 @@ from torch import nn
 import likeness
 import toolkit.backbones
 import toolkit.losses
+from eval.errors import LikenessError
 from eval.formats.trials import write_trials
 from likeness.cli import _whole_command, main
 from likeness.inputs import items_of
@@ -252,7 +253,7 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
 @pytest.mark.parametrize(
     ("inputs", "error", "word"),
     [
-        (["no.wav", "none.wav"], ValueError, "2 of 2"),
+        (["no.wav", "none.wav"], ValueError, "does not exist"),
         ("nowhere", ValueError, "nowhere"),
         ("", ValueError, "no such"),
         ([], ValueError, "nothing"),
@@ -260,7 +261,7 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
         ([3], ValueError, "int"),
         (np.zeros((3, 40, 2), np.float32), ValueError, "shape"),
         (np.zeros((100, 100), np.float32), ValueError, "shape"),
-        (np.array(["a.wav"]), ValueError, "1 of 1"),
+        (np.array(["a.wav"]), ValueError, "does not exist"),
         (io.StringIO("text"), ValueError, "binary"),
         (io.TextIOWrapper(io.BytesIO(b"\xc0\xff")), ValueError, "binary"),
         ("https://example.org/a.wav", ValueError, "address"),
@@ -312,7 +313,7 @@ def test_temporary_files_do_not_stay(model: likeness.Model) -> None:
 )
 def test_damaged_tables(model: likeness.Model, tmp_path: Path, table: str) -> None:
     (tmp_path / "table.csv").write_text(table)
-    with pytest.raises(ValueError):
+    with pytest.raises(LikenessError):
         model.embed(tmp_path / "table.csv")
 
 
@@ -475,7 +476,7 @@ def test_several_systems_stand_side_by_side(world: Path) -> None:
     assert both.compared.paired is not None
     with pytest.raises(ValueError, match="2 systems"):
         _ = both.eer
-    with pytest.raises(ValueError, match="cosine"):
+    with pytest.raises(KeyError, match="cosine"):
         _ = both["nothing"]
 
 
@@ -545,8 +546,8 @@ def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) 
     [
         ({}, ValueError, "no scores"),
         ([], ValueError, "no scores"),
-        (["a.txt"], ValueError, "a.txt"),
-        ("a.txt", ValueError, "a.txt"),
+        (["a.txt"], FileNotFoundError, "a.txt"),
+        ("a.txt", FileNotFoundError, "a.txt"),
         (["a.txt", "a.txt"], ValueError, "twice"),
         ([0.1, 0.2], ValueError, "float"),
         (np.ones(3), ValueError, "ndarray"),
@@ -717,9 +718,9 @@ def test_missing_files_and_models_are_refused_without_numpy(tmp_path: Path) -> N
     there.touch()
     missing = [there, tmp_path / "b.wav", tmp_path]
     refuse_missing_files(missing, allow_some=True)
-    with pytest.raises(ValueError, match=r"2 of 3 .* folders"):
+    with pytest.raises(ValueError, match="folder"):
         refuse_missing_files(missing)
-    with pytest.raises(ValueError, match="2 of 2"):
+    with pytest.raises(ValueError, match="does not exist"):
         refuse_missing_files(missing[1:], allow_some=True)
     with pytest.raises(ValueError, match=r"'b\.wav'"):
         refuse_missing_model("b.wav")

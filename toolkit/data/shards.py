@@ -38,10 +38,10 @@ from eval.formats.files import atomic_path
 from eval.formats.writing import move
 from eval.progress import as_part, report
 from eval.types import name_first
+from toolkit.console import shown
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import MAX_SPAN, NO_SPAN, Item, Items, ItemsBuilder
 from toolkit.data.shard_scan import LABEL_SUFFIXES, MAX_NAME, Member, is_name, scan
-from toolkit.showing import shown
 
 _BLOCK = tarfile.BLOCKSIZE
 _MAX_INDEX = 2**30  # bytes

@@ -14,7 +14,7 @@ from eval.errors import LikenessError, Unreachable
 from eval.progress import report
 from eval.similarity import score_trials
 from eval.types import Trials, first_line
-from toolkit.console import Interrupted, console, interruptible
+from toolkit.console import Interrupted, interruptible, say
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad
@@ -165,8 +165,9 @@ class Keeper:
         """
         self.bad.report()
         if self.left_out and distributed.is_main():
-            console.print(
-                f"{self.left_out} steps were left out, as too few of their items could be read"
+            say(
+                f"{self.left_out} steps were left out, as too few of their items could be read",
+                error=True,
             )
         if distributed.any_rank(self.interrupted()):
             raise Interrupted(f"stopped after the last step; {self.out} is whole")
@@ -291,7 +292,7 @@ def _metrics(run: Run, planned: Plan) -> dict[str, float]:
 def _note(text: str) -> None:
     """Print a line, in the main process."""
     if distributed.is_main():
-        console.print(text)
+        say(text, error=True)
 
 
 def _same_statistics(run: Run, recipe: Recipe) -> None:

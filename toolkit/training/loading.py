@@ -19,7 +19,7 @@ from eval.errors import LikenessError
 from eval.formats.provenance import digest
 from eval.progress import tracked
 from eval.types import name_first
-from toolkit.console import console, ignore_ctrl_c
+from toolkit.console import ignore_ctrl_c, say
 from toolkit.data.batch import Batch, Draw, Views, collate_views, make_room_for_sockets
 from toolkit.data.forms import reading_for
 from toolkit.data.items import Item, Items
@@ -125,7 +125,7 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     if bad:
         if distributed.is_main():
             for item in bad[:_NAMED]:
-                console.print(f"cannot be read, {item.id}: {item.reason}")
+                say(f"cannot be read, {item.id}: {item.reason}", error=True)
         raise LikenessError(
             f"{len(bad)} of {len(items)} held-out items cannot be read "
             f"({name_first(item.id for item in bad)}): {bad[0].reason}; "
@@ -133,9 +133,10 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
         )
     _checked.add(stated)
     if items and distributed.is_main():
-        console.print(
+        say(
             f"{len(items)} held-out items were read, in {time.perf_counter() - began:.1f} s: all "
-            "can be used"
+            "can be used",
+            error=True,
         )
 
 

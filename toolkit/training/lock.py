@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from eval.errors import LikenessError
-from toolkit.console import console
+from toolkit.console import say
 
 Writer = TypeVar("Writer", bound=Callable[..., Any])
 
@@ -111,9 +111,10 @@ def _acquire(folder: Path) -> int | None:
             os.close(handle)
             if _name(error) not in _NO_LOCKS:
                 raise
-            console.print(
+            say(
                 f"{folder}: this file system has no locks ({error.strerror}); see to it yourself "
-                "that nothing else writes there"
+                "that nothing else writes there",
+                error=True,
             )
             return None
         except Busy:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toolkit.console import console
+from toolkit.console import say, shown
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
 from toolkit.data.sampling import draws
@@ -19,7 +19,6 @@ from toolkit.losses.contract import Scheduled
 from toolkit.models import checkpoint
 from toolkit.parallel import distributed, spread
 from toolkit.part_checks import check_embeddings, check_features, check_loss
-from toolkit.showing import shown
 from toolkit.training import trainable
 from toolkit.training.build import half, least_rows, thaw
 from toolkit.training.keeper import Keeper
@@ -129,9 +128,9 @@ def fit(
         planned = plan(recipe, data, items=items)
         run = start(planned, out, resume=resume, read_initial=read_initial)
         if distributed.is_main():
-            console.print(_overview(run, planned))
+            say(_overview(run, planned), error=True)
             if adapted := _adapted(recipe, planned):
-                console.print(adapted)
+                say(adapted, error=True)
         keeper = Keeper(run, planned, out, loggers=loggers)
         if not keeper.ended:
             train(run, planned, keeper, step)

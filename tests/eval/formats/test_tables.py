@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from eval.errors import LikenessError
 from eval.formats import embeddings as module
 from eval.formats import tables
 from eval.formats.embeddings import check_suffix, read, write
@@ -119,7 +120,7 @@ def test_a_lance_table_by_its_other_name(tmp_path):
             write(name, SMALL)
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "none.lance")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(LikenessError):
         write(tmp_path / "none" / "t.lance", SMALL)
     (tmp_path / "half.lance" / "data").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"half\.lance"):

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from eval.errors import LikenessError
 from eval.formats import files
 from eval.formats.files import atomic_path, read_table
 from eval.formats.subjects import subjects_of
@@ -706,7 +707,7 @@ def test_atomic_path_follows_links_and_spares_devices(tmp_path):
         atomic_path(tmp_path / "no" / "file"),
     ):
         pass
-    with pytest.raises(ValueError), atomic_path(tmp_path):
+    with pytest.raises(LikenessError), atomic_path(tmp_path):
         pass
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.io import savemat
 
+from eval.errors import LikenessError
 from eval.formats.trials import read_trials
 from eval.protocols import lfw
 from eval.types import Trials
@@ -327,7 +328,7 @@ def test_folders_divide_subjects(tmp_path: Path) -> None:
     chosen, trials = folders.trials(tmp_path)
     assert chosen == test
     assert len(trials) == 15
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(LikenessError):
         folders.items(tmp_path / "none")
     with pytest.raises(ValueError, match="leaves 1 to train"):
         folders.items(tmp_path, test_share=0.9)

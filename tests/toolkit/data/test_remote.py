@@ -16,7 +16,7 @@ import pytest
 import soundfile
 
 import likeness
-from eval.errors import Unreachable
+from eval.errors import LikenessError, Unreachable
 from likeness.missing import refuse_missing_files
 from modalities.face import images
 from modalities.speaker import audio
@@ -242,7 +242,7 @@ def test_nobody_is_asked_where_no_url_is_named(monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError(url)
 
     monkeypatch.setattr(remote, "file_system", refuse)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(LikenessError):
         refuse_missing_files([Path("s3/voices/a.wav"), Path("a.wav")])
 
 

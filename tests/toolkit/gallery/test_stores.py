@@ -155,9 +155,9 @@ def test_wrong_input_is_refused_and_changes_nothing(kind: str, place: Place) -> 
             lambda name=name: gallery.remove(["ann", name]),
             lambda name=name: gallery.enrolments(name),
         ):
-            with pytest.raises(ValueError, match=r"1 of . subjects are not enrolled"):
+            with pytest.raises(ValueError, match="not enrolled"):
                 change()
-    with pytest.raises(ValueError, match="1 of 2 subjects are not enrolled"):
+    with pytest.raises(ValueError, match="not enrolled"):
         gallery.update(embedded(np.eye(3)[:2]), ["ann", "eve"])
     with pytest.raises(ValueError, match="k = 0"):
         gallery.search(embedded(np.eye(3)), k=0)
