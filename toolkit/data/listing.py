@@ -33,6 +33,7 @@ def list_items(
     label: str = "",
     root: str | Path | None = None,
     missing: Literal["refuse", "leave"] = "refuse",
+    passed_over: list[str] | None = None,
 ) -> Items:
     """Lists the items of whatever a person has.
 
@@ -52,6 +53,8 @@ def list_items(
         root: The folder that relative paths start from, by default that of the list or table. For
             an RTTM file, where the recordings lie.
         missing: Whether files that do not exist are refused, or left for whoever reads them.
+        passed_over: Takes what of a folder has a name that cannot be used (see `tree.anywhere`);
+            by default it is refused.
 
     Returns:
         The items. Those of a list may have further columns: `items.column("sex")`.
@@ -79,7 +82,7 @@ def list_items(
     if path.is_dir():
         _refuse_columns(stated, path, "a folder")
         if not is_kaldi_folder(path):
-            return _of_folder(path, suffixes, scan, pattern)
+            return _of_folder(path, suffixes, scan, pattern, passed_over)
         items, base = read_kaldi_folder(path, root=start_from), start_from or path
     else:
         base = start_from or path.parent
@@ -98,12 +101,16 @@ def list_items(
 
 
 def _of_folder(
-    folder: Path, suffixes: Collection[str], scan: Scan | None, pattern: LabelPattern | None
+    folder: Path,
+    suffixes: Collection[str],
+    scan: Scan | None,
+    pattern: LabelPattern | None,
+    passed_over: list[str] | None,
 ) -> Items:
     """The items of a folder that is no list."""
     if scan is not None and pattern is None:
         return scan(folder)
-    items = tree.anywhere(folder, suffixes)
+    items = tree.anywhere(folder, suffixes, passed_over=passed_over)
     if not items:
         raise LikenessError(
             f"{folder}: the folder holds no files that are read here ({', '.join(suffixes)})"
@@ -138,7 +145,7 @@ def _is_table(path: Path, stated: Mapping[str, str], suffixes: Collection[str]) 
 
 
 def _refuse_missing(items: Items, path: Path, base: Path, root: Path | None) -> None:
-    """Raises FileNotFoundError for items that are no files."""
+    """Raises LikenessError for items that are no files."""
     known: dict[Path, bool] = {}
     missing: dict[Path, None] = {}
     last = None
