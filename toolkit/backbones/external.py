@@ -266,19 +266,7 @@ def _made(network: Callable[..., nn.Module]) -> nn.Module:
             f"network is an instance of {_name_of(network)}",
             f"give the class itself, {kind}, or functools.partial({kind}, ...)",
         )
-    try:
-        made = network()
-    except (LikenessError, ImportError):
-        raise
-    except Exception as error:  # a network of others may raise anything
-        refused = error.__traceback__ is None or error.__traceback__.tb_next is None
-        raise _unfit(
-            "network",
-            f"the network cannot be made ({_reason(error)})",
-            "it is called without arguments: give them by functools.partial"
-            if refused
-            else "correct its class or function",
-        ) from error
+    made = network()
     if not isinstance(made, nn.Module):
         raise _unfit(
             "network", f"network makes {described(made)}", "it must make a torch.nn.Module"

@@ -28,7 +28,6 @@ from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.losses.common import turn_to_means
 from toolkit.losses.contract import Estimated
 from toolkit.parallel import distributed
-from toolkit.part_checks import check_features
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 
@@ -230,9 +229,7 @@ def estimate(
         for batch, _ in tracked(loader, what, total=num_batches):
             if batch is not None:
                 batch = on_device(batch, run.device, recipe)
-                frontend = run.embedder.frontend
-                given = frontend(batch.inputs, batch.lengths)
-                features, lengths = check_features(given, frontend)
+                features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
                 yield features, None if batch.lengths is None else lengths, batch.labels
 
     run.embedder.eval()
