@@ -8,6 +8,7 @@ frames, F mel bins.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -133,14 +134,11 @@ def nfc_mapping(mapping: Mapping[str, str]) -> Mapping[str, str]:
     if all(key.isascii() and value.isascii() for key, value in mapping.items()):
         return mapping
     made: dict[str, str] = {}
-    torn = [
-        key for key, value in mapping.items() if made.setdefault(nfc(key), nfc(value)) != nfc(value)
-    ]
-    if torn:
-        raise LikenessError(
-            f"{len(torn)} ids are also there in another Unicode form and with another name "
-            f"({name_first(map(ascii, torn))}); keep one of each"
-        )
+    for key, value in mapping.items():
+        if made.setdefault(nfc(key), nfc(value)) != nfc(value):
+            raise LikenessError(
+                f"{key!a} is also there in another Unicode form and with another name; keep one"
+            )
     return made
 
 
@@ -150,8 +148,7 @@ class Embeddings:
 
     ids: N distinct strings, kept in Unicode NFC. matrix: (N, D) float32, finite. meta: text that
     travels with the file (model digest, similarity to use, modality).
-    Raises ValueError for a wrong shape, repeated ids, or non-finite rows (all counted, the first
-    named).
+    Raises LikenessError for a wrong shape, a repeated id, or a row that is not finite.
     """
 
     ids: tuple[str, ...]
@@ -175,33 +172,19 @@ class Embeddings:
         )
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
         if len(self._row) != len(self.ids):
-            seen: set[str] = set()
-            repeated = []
-            for name in self.ids:
-                if name in seen:
-                    repeated.append(name)
-                seen.add(name)
-            twice = set(repeated)
-            alike = sorted({ascii(name) for name in as_written if nfc(name) in twice})
-            forms = (
-                f"; ids are compared in Unicode NFC, in which these are one: {name_first(alike)}"
-                if len(alike) > len(twice)
-                else ""
-            )
+            repeated = Counter(self.ids).most_common(1)[0][0]
             raise LikenessError(
-                f"embeddings: {len(repeated)} repeated ids ({name_first(repeated)}); every id must "
-                f"be unique{forms}"
+                f"embeddings: {repeated!r} is there twice; ids are compared in Unicode NFC, and "
+                "every one must be unique"
             )
         # blocks stay in the cache, and need no memory of the matrix's size
         step = max(1, (1 << 20) // matrix.shape[1])
         if not all(
             np.isfinite(matrix[start : start + step]).all() for start in range(0, len(matrix), step)
         ):
-            finite = np.isfinite(matrix).all(axis=1)
-            bad = [self.ids[i] for i in np.flatnonzero(~finite)]
+            bad = self.ids[int(np.argmin(np.isfinite(matrix).all(axis=1)))]
             raise LikenessError(
-                f"embeddings: {len(bad)} of {len(self.ids)} rows hold NaN or infinity "
-                f"({name_first(bad)}); extract them again or remove them"
+                f"embeddings: that of {bad!r} holds NaN or infinity; extract it again or remove it"
             )
 
     def __repr__(self) -> str:
@@ -241,7 +224,7 @@ class Embeddings:
     def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Row numbers (len(ids),) of `ids`.
 
-        KeyError says how many are missing and names the first.
+        LikenessError names the first without an embedding.
         """
         asked = list(ids)
         rows = np.fromiter(
@@ -249,11 +232,8 @@ class Embeddings:
         )
         for i in np.flatnonzero(rows < 0).tolist():
             rows[i] = self._row.get(nfc(asked[i]), -1)
-        missing = [asked[i] for i in np.flatnonzero(rows < 0)]
-        if missing:
-            raise LikenessError(
-                f"{len(missing)} of {len(asked)} ids have no embedding ({name_first(missing)})"
-            )
+        if (rows < 0).any():
+            raise LikenessError(f"{asked[int(np.argmin(rows))]!r} has no embedding")
         return rows
 
 
@@ -335,14 +315,6 @@ class Trials:
         )
 
 
-class SplitScores(np.ndarray[Any, np.dtype[np.float64]]):
-    """Scores of one class that labels have split off: a metric need not ask whether they are labels
-    themselves.
-
-    An ordinary array otherwise. What is taken from it, such as a resample, is one too.
-    """
-
-
 @dataclass(frozen=True, eq=False)
 class Scores:
     """P scores, HIGHER = MORE SIMILAR, always. values: (P,) float64 finite. target: (P,) bool."""
@@ -360,8 +332,8 @@ class Scores:
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
             raise LikenessError(
-                f"scores: {bad.size} of {values.size} are NaN or infinite (first at trial "
-                f"{int(bad[0]) + 1}); every trial needs a finite score"
+                f"scores: that of trial {int(bad[0]) + 1} is {values[bad[0]]}; every trial needs a "
+                "finite score"
             )
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "target", target)
@@ -376,9 +348,9 @@ class Scores:
     @property
     def targets(self) -> Floats:
         """Scores of the target trials."""
-        return self.values[self.target].view(SplitScores)
+        return self.values[self.target]
 
     @property
     def nontargets(self) -> Floats:
         """Scores of the nontarget trials."""
-        return self.values[~self.target].view(SplitScores)
+        return self.values[~self.target]

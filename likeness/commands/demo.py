@@ -10,7 +10,7 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands import recipes
-from likeness.commands.stopping import stoppable
+from likeness.commands.options import stoppable
 from toolkit.console import say
 
 app = typer.Typer()

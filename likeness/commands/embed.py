@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
-from likeness.commands.options import EXISTING, PACK, BadItems, Columns, Frontend, Trust, placed
+from likeness.commands.options import (
+    EXISTING,
+    NUM_NAMED,
+    PACK,
+    BadItems,
+    Columns,
+    Frontend,
+    Trust,
+    placed,
+    print_bad,
+)
 from likeness.defaults import LEASE_MINUTES, PIECE_ITEMS
 from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
 from toolkit.console import say
@@ -224,7 +233,6 @@ def _refuse_early(
     """Refuse what can be refused without torch, before the work and not after it."""
     from eval.formats import embeddings
 
-    check_bad_items(bad_items)
     if out is not None:
         embeddings.check_suffix(out)
         refuse_missing_folder(out)
@@ -320,8 +328,8 @@ def share_files(
         LikenessError: As in `embed_files` and `likeness.shared_pieces`.
     """
     from likeness import shared_pieces
+    from likeness.commands.options import ending_at_sigterm
     from likeness.commands.pieces import write_joined
-    from likeness.commands.stopping import ending_at_sigterm
     from toolkit.parallel.claims import open_place
 
     place = open_place(sharing.place)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.bad_items import print_bad
 from likeness.commands.options import (
     EXISTING,
     Columns,
@@ -22,6 +21,7 @@ from likeness.commands.options import (
     StoredThreshold,
     ThresholdFile,
     Trust,
+    print_bad,
     refuse_idle,
     rule_of,
 )

@@ -21,11 +21,12 @@ from likeness.commands.options import (
     Memory,
     ReportFolder,
     Resamples,
+    SearchPage,
     SubjectLines,
     refuse_beside_ijb,
     refuse_input_as_output,
+    search_page,
 )
-from likeness.commands.search_page import SearchPage, search_page
 from toolkit.console import say
 
 if TYPE_CHECKING:

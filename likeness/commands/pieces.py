@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
-from likeness.commands.options import BadItems, placed
+from likeness.commands.options import NUM_NAMED, BadItems, placed, print_bad
 from likeness.missing import refuse_missing_folder
 from toolkit.console import say
 
@@ -41,7 +40,6 @@ def pieces(
     """
     from eval.formats import embeddings
 
-    check_bad_items(bad_items)
     if out is not None:
         embeddings.check_suffix(out)
         refuse_missing_folder(out)

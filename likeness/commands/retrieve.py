@@ -17,10 +17,11 @@ from likeness.commands.options import (
     QualityMeasured,
     ReportFolder,
     Resamples,
+    SearchPage,
     Similarity,
     refuse_input_as_output,
+    search_page,
 )
-from likeness.commands.search_page import SearchPage, search_page
 from toolkit.console import say
 
 if TYPE_CHECKING:

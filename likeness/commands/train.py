@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from likeness.commands import recipes
-from likeness.commands.options import Columns, LabelPattern, Root
-from likeness.commands.stopping import stoppable
+from likeness.commands.options import Columns, LabelPattern, Root, stoppable
 from toolkit.console import say, warn
 
 if TYPE_CHECKING:

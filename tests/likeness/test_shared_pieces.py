@@ -22,7 +22,7 @@ import torch
 from eval.formats import embeddings as files
 from likeness import extract, shared_pieces
 from likeness.cli import main
-from likeness.commands.stopping import ending_at_sigterm
+from likeness.commands.options import ending_at_sigterm
 from likeness.models.load import load_to_embed
 from modalities.speaker import audio, folders
 from modalities.speaker.features import KaldiFbank

@@ -78,11 +78,9 @@ def test_a_calibration_gives_the_probability(run: Path, voices: Path) -> None:
         ),
     )
     assert got.llr == pytest.approx(8 * plain.score - 3 + 0.5 * low + 0.25 * high, abs=1e-5)
-    with pytest.raises(
-        ValueError, match=r"fitted for \[plda\], but these scores are \[cosine, model"
-    ):
+    with pytest.raises(ValueError, match=r"plda"):
         verify(model, first, second, calibration=Calibration(1.0, 0.0, system="plda"))
-    with pytest.raises(ValueError, match="needs log_duration_low, log_duration_high"):
+    with pytest.raises(ValueError, match=r"log_duration_low"):
         verify(
             model,
             first,
