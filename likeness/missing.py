@@ -32,15 +32,14 @@ def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> 
         allow_some: Refuse only if all are missing, as where a list is read from a wrong folder.
 
     Raises:
-        LikenessError: Files are missing, or are folders. All are counted and the first are named. A
-            package that opens URLs is missing.
+        LikenessError: A file is missing, or is a folder.
         eval.errors.Unreachable: A store cannot be reached, or refuses the credentials.
 
     Example:
         >>> refuse_missing_files([Path("a.wav"), Path("nobody.wav")])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        likeness.LikenessError: 'a.wav' does not exist; correct the paths, or the folder that ...
+        likeness.LikenessError: 'nobody.wav' does not exist; correct the paths, or the folder ...
     """
     paths = list(dict.fromkeys(paths))  # stretches share a file
     if any(map(is_url, paths)):

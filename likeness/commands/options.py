@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -63,7 +63,7 @@ Root = Annotated[
     ),
 ]
 BadItems = Annotated[
-    str,
+    Literal["skip", "refuse"],
     typer.Option(
         help="What becomes of unreadable items: skip leaves them out and names them, refuse "
         "writes nothing."
