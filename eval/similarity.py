@@ -358,9 +358,9 @@ def warn_of_zeros(*sides: tuple[Embeddings, NDArray[Any]]) -> None:
         }
     if zeros:
         warnings.warn(
-            f"{len(zeros)} embeddings in the trials are zero vectors ({name_first(zeros)}); they "
-            "have no direction and so no similarity, and their scores mean "
-            "nothing: embed these items again, or leave their trials out",
+            f"{len(zeros)} embeddings in the trials are zero vectors, such as that of "
+            f"{next(iter(zeros))!r}; they have no direction, so that their scores mean nothing: "
+            "embed these items again, or leave their trials out",
             stacklevel=3,
         )
 

@@ -127,7 +127,7 @@ def test_all_pairs_within_groups() -> None:
     group = ["odd" if item.label == "1" else "even" for item in chosen]
     assert len(all_pairs(chosen)) == 15
     assert len(all_pairs(chosen, within=group)) == 6 + 1
-    with pytest.raises(ValueError, match=r"1 of 7 items have no label \('x'\)"):
+    with pytest.raises(ValueError, match="no label"):
         all_pairs([*chosen, Item("x", Path("x"), None)])
 
 

@@ -51,9 +51,8 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
                 key for key in now.keys() | before.keys() if before.get(key) != now.get(key)
             )
             if changed:
-                differ = "differs" if len(changed) == 1 else "differ"
                 raise LikenessError(
-                    f"{out} holds a run of another recipe: {', '.join(changed)} {differ}; resume "
+                    f"{out} holds a run of another recipe (other: {', '.join(changed)}); resume "
                     "with the same recipe and overrides, or choose another --out"
                 )
     elif holds_run:

@@ -18,7 +18,6 @@ from torch import Tensor
 from eval.errors import LikenessError
 from eval.formats.provenance import digest
 from eval.progress import tracked
-from eval.types import name_first
 from toolkit.console import ignore_ctrl_c, say
 from toolkit.data.batch import Batch, Draw, Views, collate_views, make_room_for_sockets
 from toolkit.data.forms import reading_for
@@ -126,9 +125,8 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
             for item in bad[:_NAMED]:
                 say(f"cannot be read, {item.id}: {item.reason}", error=True)
         raise LikenessError(
-            f"{len(bad)} of {len(items)} held-out items cannot be read "
-            f"({name_first(item.id for item in bad)}): {bad[0].reason}; "
-            "repair or remove them before training: it is measured on all of them"
+            f"the held-out item {bad[0].id!r} cannot be read ({bad[0].reason}); repair or remove "
+            "it before training: it is measured on all of them"
         )
     _checked.add(stated)
     if items and distributed.is_main():

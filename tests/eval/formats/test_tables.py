@@ -222,7 +222,7 @@ def test_parquet_of_others(tmp_path):
         ({"id": ["a"], "vector": pa.array([[]], pa.list_(pa.float32()))}, "have 0 to 0 dims"),
         ({"id": ["a", None], "vector": [[1.0], [2.0]]}, "1 ids and vectors are null"),
         ({"id": ["a", "b"], "vector": [[1.0], [None]]}, "and 1 of their values"),
-        ({"id": ["a", "a"], "vector": [[1.0], [2.0]]}, "1 repeated ids"),
+        ({"id": ["a", "a"], "vector": [[1.0], [2.0]]}, "twice|repeated"),
         ({"id": ["a"], "vector": [[float("nan")]]}, "hold NaN"),
         (
             {"id": [str(k) for k in range(70_000)], "vector": pa.concat_arrays([deep] * 70_000)},

@@ -242,7 +242,7 @@ def test_opensphere_lists(tmp_path: Path) -> None:
     for text, reason in [
         ("b/1.jpg\nb/3.jpg\na/4.jpg\n", "2 of 3 images are not in"),
         ("1.jpg\n../x/1.jpg\n", "2 lines"),
-        ("b/1.jpg\nb/1.jpg\n", "1 repeated"),
+        ("b/1.jpg\nb/1.jpg\n", "twice|repeated"),
     ]:
         (tmp_path / "bad.txt").write_text(text)
         with pytest.raises(ValueError, match=reason):

@@ -314,5 +314,5 @@ def test_a_tree_may_be_deeper_than_calls(tmp_path: Path) -> None:
 
 def test_ids_that_are_equal_in_nfc_are_named_in_plain_quotes() -> None:
     twice = [Item("Zo\u0308", Path("1.wav")), Item("Z\u00f6", Path("2.wav"))]
-    with pytest.raises(ValueError, match=r"the ids of .*: '1\.wav', '2\.wav'$"):
+    with pytest.raises(ValueError, match=r"1.wav.*2.wav"):
         check_unique(twice, "here")

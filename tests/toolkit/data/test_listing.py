@@ -100,7 +100,7 @@ def test_stretches_of_a_table(folder: Path) -> None:
         ("clip,who\nann/1,a\n", r"\(clip, who\).*--columns path=clip"),
         ("file,speaker\n", "no rows"),
         ("file,speaker\n,ann\n\nann/1.wav,ann\n,bob\n", r"2 of 3 rows have no path .*line 2"),
-        ("file,speaker\nann/1.wav,ann\nann/1.wav,ann\n", r"1 repeated ids.*ann/1\.wav"),
+        ("file,speaker\nann/1.wav,ann\nann/1.wav,ann\n", "twice|repeated"),
         ("file,start,end\nann/1.wav,2,1\n", r"1 of 1 items have times.*2 to 1"),
         ("file,start,duration\nann/1.wav,2,-1\n", "1 of 1 items have times"),
         ("file,speaker\nann/9.wav,ann\nbob/1.wav,b\n", r"1 of 2 files.*9\.wav"),
@@ -217,7 +217,7 @@ def test_a_kaldi_folder(folder: Path, tmp_path: Path) -> None:
         ({"wav_scp": "r1 a.wav\n", "utt2spk": "r1 ann\nr1 bob\n"}, r"1 lines.*line 2"),
         ({"wav_scp": "r1 a.wav\n", "segments": "u r9 0 1\n"}, r"not in wav.scp: 1 .*r9"),
         ({"wav_scp": "r1 a.wav\n", "segments": "u r1 1 0\n"}, r"1 of 1 items have times"),
-        ({"wav_scp": "r1 a.wav\n", "segments": "u r1 0 1\nu r1 1 2\n"}, "1 repeated ids"),
+        ({"wav_scp": "r1 a.wav\n", "segments": "u r1 0 1\nu r1 1 2\n"}, "twice|repeated"),
         ({"wav_scp": "r1 a.wav\n"}, "1 of 1 files do not exist"),
     ],
 )
@@ -266,7 +266,7 @@ def test_an_rttm_finds_recordings_whose_names_have_blanks(tmp_path: Path) -> Non
         ("m 0 1 ann\n", "1 lines"),
         (";; nothing\n", "no turns"),
         (rttm("m 1 0 1 by ann", "m 2 0 1 by bob"), "several channels"),
-        (rttm("m 1 0 1 by ann", "m 1 0 1 by ann"), "1 repeated ids"),
+        (rttm("m 1 0 1 by ann", "m 1 0 1 by ann"), "twice|repeated"),
         (rttm("m 1 -1 3 by ann"), "1 lines"),
     ],
 )
