@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+<<<<<<< HEAD
 from eval.cores import num_cores
 from eval.errors import LikenessError
 from eval.progress import reported_to
+=======
+from eval.errors import LikenessError
+>>>>>>> main
 from likeness.commands.options import (
     EXISTING,
     Frontend,
@@ -24,7 +24,7 @@ from likeness.commands.options import (
     Trust,
     rule_of,
 )
-from likeness.included import VOICE, about, introduction
+from likeness.included import VOICE
 from likeness.missing import SERVICE_PACKAGES, are_installed, refuse_missing_model
 from toolkit.console import say, warn
 
@@ -108,12 +108,6 @@ def serve(
             "be given several times."
         ),
     ] = None,
-    rate: Annotated[
-        float,
-        typer.Option(
-            min=0, help="How many requests a second each client may send; 0 sets no limit."
-        ),
-    ] = 200.0,
     max_megabytes: Annotated[
         float, typer.Option(min=0.01, max=1024, help="The largest request in megabytes.")
     ] = 16.0,
@@ -134,6 +128,11 @@ def serve(
             "processes, at most 4 for each.",
         ),
     ] = 0,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(help="A certificate in PEM, for HTTPS; --tls-key names its key.", **EXISTING),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key in PEM.", **EXISTING)] = None,
 ) -> None:
     """Serve a web page and a REST interface that compare two voices or photos.
 
@@ -141,6 +140,7 @@ def serve(
     machine can connect, unless --host says otherwise.
     """
     refuse_missing_model(model)
+<<<<<<< HEAD
     # The slider takes the file too, also where none of its thresholds decides.
     rule = rule_of(threshold, far, thresholds if far is not None else None)
     _refuse_absent_packages()
@@ -215,5 +215,38 @@ def _refuse_absent_packages() -> None:
     if not are_installed(SERVICE_PACKAGES):
         raise LikenessError(
             "likeness serve needs FastAPI, uvicorn, python-multipart and prometheus-client; run "
+=======
+    if not are_installed(SERVICE_PACKAGES):
+        raise ImportError(
+            "likeness serve needs FastAPI, Granian, python-multipart and prometheus-client; run "
+>>>>>>> main
             "`pip install 'likeness[serve]'`"
         )
+    if (tls_certificate is None) != (tls_key is None):
+        raise LikenessError("--tls-certificate and --tls-key go together; give both or none")
+    from likeness.service.server import Setup, start
+
+    setup = Setup(
+        model=model,
+        # The slider takes the file too, also where none of its thresholds decides.
+        rule=rule_of(threshold, far, thresholds if far is not None else None),
+        gallery=gallery,
+        host=host,
+        port=port,
+        names=allow_host or (),
+        token=token,
+        calibration=calibration,
+        thresholds=thresholds,
+        detector=detector,
+        frontend=frontend,
+        trust=trust or (),
+        examples=examples,
+        keeps_media=keep_media,
+        max_bytes=round(max_megabytes * 2**20),
+        workers=workers,
+        threads=threads,
+        certificate=tls_certificate,
+        key=tls_key,
+    )
+    with hidden():  # how far the embedding of an upload is
+        start(setup, say=say, warn=warn)

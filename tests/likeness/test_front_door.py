@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import inspect
 import io
-import json
 import pkgutil
 import subprocess
 import sys
@@ -369,26 +367,6 @@ def test_a_model_is_loaded_by_its_name(value: object) -> None:
         likeness.load(value)  # type: ignore[arg-type]
 
 
-def test_settings_and_lists_of_another_kind_are_named(world: Path) -> None:
-    embeddings, scores = world / "voices.npz", world / "scores.txt"
-    for function, arguments in (
-        (likeness.evaluate, (scores, "far")),
-        (likeness.identify, (embeddings, embeddings, {"similarity": "dot"})),
-        (likeness.retrieve, (embeddings, None, "r")),
-    ):
-        with pytest.raises(ValueError, match="Settings"):
-            function(*arguments)
-    for function, arguments, more, word in (
-        (likeness.evaluate, (scores,), {"subjects": "no.txt"}, "subjects"),
-        (likeness.retrieve, (embeddings, "no.txt"), {}, "labels"),
-        (likeness.identify, (embeddings, embeddings), {"probe_subjects": "no.txt"}, "probe_s"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            function(*arguments, **more)
-    with pytest.raises(ValueError, match="none of the systems"):
-        likeness.evaluate(scores, reference="other")
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -478,18 +456,6 @@ def test_several_systems_stand_side_by_side(world: Path) -> None:
         _ = both.eer
     with pytest.raises(KeyError, match="cosine"):
         _ = both["nothing"]
-
-
-def test_systems_are_quoted_where_one_has_to_be_named(world: Path) -> None:
-    trials = likeness.read_trials(world / "trials.txt")
-    scored = [
-        likeness.score(trials, world / "voices.npz", likeness.Scoring(similarity=name))
-        for name in ("cosine", "dot")
-    ]
-    with pytest.raises(ValueError, match=r"'cosine, model \w+'"):
-        _ = likeness.evaluate(scored).eer
-    with pytest.raises(ValueError, match=r"'cosine, model \w+'"):
-        likeness.evaluate(scored, reference="euclidean")
 
 
 def test_identify_and_retrieve(world: Path, voices: Path, tmp_path: Path) -> None:
@@ -585,35 +551,6 @@ def test_scores_without_ids_are_evaluated_over_trials(world: Path) -> None:
             likeness.evaluate(mixed, **more)
 
 
-def test_a_sequence_is_named_as_the_command_names_it(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    settings = likeness.VerificationSettings(num_resamples=0)
-    Path("again").mkdir()
-    for name in ("scores.txt", "dot.txt"):
-        content = (world / name).read_bytes()
-        Path(name).write_bytes(content)
-        Path("again", f"{name}.gz").write_bytes(gzip.compress(content))
-    for files, names in (
-        (["scores.txt", "again/dot.txt.gz"], ["scores", "dot"]),
-        (["dot.txt", "again/dot.txt.gz"], ["dot.txt", "again/dot.txt.gz"]),
-    ):
-        result = likeness.evaluate(files, settings)
-        with pytest.raises(SystemExit):
-            main(["evaluate", *files, "--resamples", "0", "--json", "results.json"])
-        document = json.loads(Path("results.json").read_text())
-        by_command = [row["system"] for row in document["results"]]
-        assert list(dict.fromkeys(by_command)) == list(result.compared.scores) == names
-    embeddings = likeness.read_embeddings(world / "voices.npz")
-    cosine = likeness.score(world / "trials.txt", embeddings)
-    dot = likeness.score(world / "trials.txt", embeddings, likeness.Scoring(similarity="dot"))
-    both = likeness.evaluate((cosine, Path("dot.txt"), dot), settings)
-    assert list(both.compared.scores) == [cosine.system, "dot", dot.system]
-    with pytest.raises(ValueError, match="mapping"):
-        likeness.evaluate([cosine, cosine], settings)
-
-
 def test_scores_are_saved_as_the_command_writes_them(world: Path, tmp_path: Path) -> None:
     scored = likeness.score(world / "trials.txt", world / "voices.npz")
     assert isinstance(scored, likeness.Scored)
@@ -651,24 +588,6 @@ def test_a_calibration_of_values_is_that_of_the_command(
         assert result.llr == pytest.approx(llr, abs=1e-4)
     with pytest.raises(ValueError, match="already"):
         likeness.calibrate(trials, world / "voices.npz", scoring)
-
-
-@pytest.mark.parametrize(
-    ("name", "reader"),
-    [
-        ("cohort", "read_embeddings"),
-        ("subtract_mean", "read_embeddings"),
-        ("plda", "load_plda"),
-        ("calibration", "load_calibration"),
-        ("cohort_subjects", "read_mapping"),
-        ("durations", "read_durations"),
-    ],
-)
-def test_scoring_takes_values_and_says_how_files_are_read(name: str, reader: str) -> None:
-    for file in ("file.npz", Path("file.npz")):
-        with pytest.raises(ValueError, match=f"{name} is of type .*{reader}"):
-            likeness.Scoring(**{name: file})  # type: ignore[arg-type]
-    assert callable(getattr(likeness, reader))
 
 
 @pytest.mark.parametrize("measure", ["score", "calibrate"])
@@ -786,12 +705,6 @@ def test_a_root_counts_for_paths_in_memory(model: likeness.Model, voices: Path) 
     embeddings = model.embed(names, root=voices)
     assert embeddings.ids == tuple(names)
     same(model.embed({names[0]: names[0], names[1]: files[1].resolve()}, root=voices), embeddings)
-
-
-def test_a_table_without_paths_names_its_columns(model: likeness.Model, tmp_path: Path) -> None:
-    (tmp_path / "list.csv").write_text("ID;clip\na;a.wav\n")
-    with pytest.raises(ValueError, match=r"\(ID, clip\).*--columns path="):
-        model.embed(tmp_path / "list.csv")
 
 
 def test_the_truth_of_a_verification_is_its_decision(model: likeness.Model) -> None:

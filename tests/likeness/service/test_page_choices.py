@@ -15,26 +15,13 @@ from eval.scoring.origin import Origin
 from eval.thresholds import Thresholds, measure
 from eval.types import Scores
 from likeness.models.load import load_to_embed
-from likeness.service.examples import read_examples
+from likeness.service.pages import read_examples
 from likeness.verification import verify
 from modalities import synthetic_faces
-from tests.likeness.service.test_serve_page import (
-    FACE,
-    SPEAKER,
-    TIMEOUT_MS,
-    TOKEN,
-    page_of,
-    serving,
-    untrained,
-)
+from tests.likeness.service.serving import FACE, SPEAKER, TOKEN, httpx, serving, untrained
+from tests.likeness.service.test_page import TIMEOUT_MS, page_of
 from tests.tiny_yunet import network, tiny_yunet
 from toolkit.data.images import encode
-
-httpx = pytest.importorskip("httpx")
-pytest.importorskip("playwright.sync_api")
-pytest.importorskip("uvicorn")
-for needed in ("fastapi", "python_multipart"):
-    pytest.importorskip(needed)
 
 # The contrast of every text that is shown with what is behind it, where it is below 4.5.
 LOW_CONTRAST = """() => {
@@ -305,13 +292,11 @@ def test_the_gallery_shows_each_enrolment_and_what_is_kept_of_it(
     browser: Any, photos: Path, tmp_path: Path
 ) -> None:
     from toolkit.gallery import media
-    from toolkit.gallery.exact import ExactGallery
 
     files = [str(path) for path in sorted(photos.rglob("*.png"))]
     model = untrained(FACE, tmp_path / "m.safetensors")
-    store = ExactGallery(tmp_path / "gallery", model.meta)
     with (
-        serving(model, gallery=store, extras=extras(keeps_media=True)) as url,
+        serving(model, tmp_path / "gallery", extras=extras(keeps_media=True)) as url,
         page_of(browser, url) as page,
     ):
         page.click("[data-tab=gallery]")
@@ -335,16 +320,3 @@ def test_the_gallery_shows_each_enrolment_and_what_is_kept_of_it(
         assert page.evaluate("document.activeElement.id") == "enrolled"
         kept = (tmp_path / "gallery" / media.FOLDER).rglob("*.jpg")
         assert list(kept) == []
-    store.close()
-
-
-def test_a_gallery_without_media_says_why(browser: Any, photos: Path, tmp_path: Path) -> None:
-    model = untrained(FACE, tmp_path / "m.safetensors")
-    with serving(model) as url:
-        page = browser.new_page()
-        page.set_default_timeout(TIMEOUT_MS)
-        page.goto(f"{url}#token={TOKEN}")
-        page.click("[data-tab=gallery]")
-        page.wait_for_selector("#entries:has-text('--keep-media')")
-        assert "until the answer is given." in page.inner_text("footer")
-        page.context.close()

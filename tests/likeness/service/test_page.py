@@ -5,79 +5,21 @@ nothing is asked of the network. Skips without a browser.
 from __future__ import annotations
 
 import re
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from eval.calibration import Calibration
-from likeness.models.run import load_model
 from modalities import synthetic_faces
-from modalities.face import images
-from toolkit.backbones.sfnet import SFNet
-from toolkit.data.pixels import INSIGHTFACE
-from toolkit.gallery.exact import ExactGallery
-from toolkit.models.checkpoint import save_model
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
-from toolkit.training import recipe
+from tests.likeness.service.serving import FACE, SPEAKER, TOKEN, serving, untrained
 
 playwright = pytest.importorskip("playwright.sync_api")
-uvicorn = pytest.importorskip("uvicorn")
-for needed in ("fastapi", "python_multipart"):
-    pytest.importorskip(needed)
-
-TOKEN = "a-token-for-the-tests"
 TIMEOUT_MS = 300_000  # for each click: a busy machine takes its time
-SPEAKER = recipe.load(str(Path(__file__).parents[2] / "tiny.py"))[0]
-FACE = replace(
-    SPEAKER,
-    modality="face",
-    frontend=INSIGHTFACE,
-    backbone=partial(SFNet, dim=8, depth=10, width=4, image_size=48, batch_norm=True),
-    read=partial(images.read, size=(48, 48), fit="resize"),
-)
-
-
-def untrained(made: recipe.Recipe, path: Path) -> Loaded:
-    torch.manual_seed(0)
-    frontend = made.frontend()
-    save_model(
-        path,
-        TorchEmbedder(frontend, made.backbone(frontend.dim)),
-        made,
-        similarity="cosine",
-        step=0,
-        metrics={},
-    )
-    return load_model(path)
-
-
-@contextmanager
-def serving(model: Loaded, gallery: Any = None, **rules: Any) -> Iterator[str]:
-    """The address of a server in a thread of this process; its gallery is in memory by default."""
-    from likeness.service.app import make_app
-    from likeness.service.work import Service
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    store = gallery if gallery is not None else ExactGallery(None, model.meta)
-    app = make_app(Service(model, store, **rules), token=TOKEN)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
 
 
 @contextmanager
@@ -150,18 +92,6 @@ def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
         page.click("[aria-label='Remove Alan']")
         page.wait_for_selector("#entries td:text-is('Alan')", state="detached")
         assert page.inner_text("#entries td:first-child") == "Ada <b>Lovelace</b>"
-
-
-def test_photos_on_the_page(browser: Any, tmp_path: Path) -> None:
-    synthetic_faces.write_faces(tmp_path / "faces", num_subjects=2, num_shots=1, size=64)
-    files = [str(path) for path in sorted((tmp_path / "faces").rglob("*.*"))]
-    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url, page_of(browser, url) as page:
-        page.set_input_files("#file-first", files[0])
-        page.set_input_files("#file-second", files[1])
-        page.wait_for_selector("[data-drop=second] img")
-        page.click("#compare:not([disabled])")
-        assert page.inner_text(".verdict") == "No decision"
-        assert "start it with --far" in page.inner_text("#answer")
 
 
 def test_a_refused_photo_is_explained(browser: Any, tmp_path: Path) -> None:
@@ -274,24 +204,6 @@ def test_a_verdict_goes_with_the_files_that_were_compared(
         assert page.is_disabled("#compare")
 
 
-def test_another_name_or_tab_clears_the_message(
-    browser: Any, photos: list[str], tmp_path: Path
-) -> None:
-    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url, page_of(browser, url) as page:
-        page.click("[data-tab=gallery]")
-        for leave in (
-            lambda: page.fill("#subject", "Bob"),
-            lambda: page.click("[data-tab=verify]"),
-        ):
-            page.set_input_files("#file-enrolment", photos[0])
-            page.fill("#subject", "Ada")
-            page.click("#enrol:not([disabled])")
-            page.wait_for_selector("#answer:has-text('Ada is enrolled')")
-            assert page.is_disabled("#enrol")  # what was enrolled is not sent again
-            leave()
-            assert page.is_hidden("#answer")
-
-
 def test_an_answer_that_comes_late_is_not_shown_for_other_files(
     browser: Any, photos: list[str], tmp_path: Path
 ) -> None:
@@ -324,7 +236,7 @@ def test_an_answer_that_comes_late_is_not_shown_for_other_files(
 def test_a_file_that_is_too_large_is_never_sent(
     browser: Any, photos: list[str], tmp_path: Path
 ) -> None:
-    from likeness.service.limits import Limits
+    from likeness.service.guard import Limits
 
     large, half = tmp_path / "large.png", tmp_path / "half.png"
     # Pillow and browsers read what follows the image past
@@ -375,24 +287,6 @@ def test_what_was_chosen_is_what_is_compared(
         page.click("#compare")
         page.wait_for_selector("#answer:not([aria-busy]) p")
         assert page.inner_text(".verdict") == "The same face"
-
-
-def test_an_enrolment_is_confirmed_though_the_name_was_changed_meanwhile(
-    browser: Any, photos: list[str], tmp_path: Path
-) -> None:
-    model = untrained(FACE, tmp_path / "m.safetensors")
-    gate = Gate(model.read)
-    with serving(replace(model, read=gate)) as url, page_of(browser, url) as page:
-        page.click("[data-tab=gallery]")
-        page.set_input_files("#file-enrolment", photos[0])
-        page.fill("#subject", "Ada")
-        gate.open.clear()
-        page.click("#enrol:not([disabled])")
-        page.fill("#subject", "Alan")
-        assert page.is_hidden("#answer")
-        gate.open.set()
-        page.wait_for_selector("#answer:has-text('Ada is enrolled')")
-        assert page.input_value("#subject") == "Alan"
 
 
 def test_quality_is_what_a_loss_made_of_the_norm(

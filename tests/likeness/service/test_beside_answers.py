@@ -4,11 +4,9 @@ is kept of enrolments.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +14,21 @@ import numpy as np
 import pytest
 import soundfile
 
+from eval.errors import LikenessError
 from eval.scoring.origin import Origin
 from eval.thresholds import measure
 from eval.types import Scores
+from likeness import open_gallery
 from likeness.models.load import load_to_embed
-from likeness.service.examples import MAX_EXAMPLES, read_examples
+from likeness.service.pages import MAX_EXAMPLES, read_examples
+from likeness.service.work import Extras, Service, miniature
 from modalities.face import align
+from tests.likeness.service.serving import asking
 from tests.tiny_yunet import network, tiny_yunet
 from toolkit.data.images import decode_bytes, encode
 from toolkit.data.items import Item
 from toolkit.gallery import media
-from toolkit.gallery.exact import ExactGallery
 
-httpx = pytest.importorskip("httpx")
-for needed in ("fastapi", "uvicorn", "python_multipart"):
-    pytest.importorskip(needed)
-
-from likeness.service.app import make_app  # noqa: E402
-from likeness.service.work import Extras, Service  # noqa: E402
-
-TOKEN = "a-token-for-the-tests"
 STATED = "@size=112x96,mean=127.5,std=128"
 CELLS = ((3, 4), (8, 5), (12, 8))  # of the faces of the photograph, each 8 pixels wide
 
@@ -69,26 +62,6 @@ def photograph(cells: tuple[tuple[int, int], ...] = CELLS) -> bytes:
     return encode(pixels)
 
 
-Ask = Callable[..., Any]
-
-
-def asking(service: Service, *, local: bool = True, token: str = TOKEN) -> Ask:
-    """A function that asks the application around a service."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-
-    def ask(method: str, path: str, **request: Any) -> Any:
-        async def once() -> Any:
-            transport = httpx.ASGITransport(app=make_app(service, token=TOKEN, local=local))
-            async with httpx.AsyncClient(
-                transport=transport, base_url="http://localhost", headers=headers
-            ) as client:
-                return await client.request(method, path, **request)
-
-        return asyncio.run(once())
-
-    return ask
-
-
 def pixels_at(address: str) -> np.ndarray[Any, Any]:
     kind, _, text = address.partition(",")
     assert kind == "data:image/png;base64"
@@ -116,17 +89,10 @@ def test_the_faces_of_a_photograph_and_the_crops_that_the_network_gets(
     assert (none["faces"], none["chosen"]) == ([], None)
 
 
-def test_what_people_have_to_know_of_a_model_is_said(crops: Any) -> None:
-    assert asking(Service(crops, extras=Extras(about="Small.")))("GET", "/health").json()[
-        "about"
-    ] == ("Small.")
-    assert asking(Service(crops))("GET", "/health").json()["about"] == ""
-
-
 def test_the_face_that_somebody_chose_is_compared_searched_and_enrolled(
     photographs: Any, tmp_path: Path
 ) -> None:
-    gallery = ExactGallery(tmp_path, photographs.meta)
+    gallery = open_gallery(str(tmp_path), photographs.meta)
     ask = asking(Service(photographs, gallery, extras=Extras(keeps_media=True)))
     found = ask("POST", "/faces", files={"file": photograph()}).json()
     crop_of = {face["number"]: pixels_at(face["crop"]) for face in found["faces"]}
@@ -175,7 +141,7 @@ def test_a_model_of_crops_refuses_a_photograph_and_says_what_it_takes(crops: Any
     assert ask("POST", "/verify", files={"first": crop, "second": crop}).status_code == 200
     refused = ask("POST", "/verify", files={"first": crop, "second": photograph()})
     assert refused.status_code == 422
-    assert "the second file has 96 x 128 pixels" in refused.json()["error"]
+    assert "the second file: the image has 96 x 128 pixels" in refused.json()["error"]
     assert "--detector" in refused.json()["error"]
     chosen = ask("POST", "/verify", files={"first": crop, "second": crop}, data={"first_face": 0})
     assert chosen.status_code == 422
@@ -217,7 +183,7 @@ def test_examples_are_given_out_by_number_and_nothing_else_is(crops: Any, tmp_pa
     (folder / "large.png").write_bytes(encode(crop) + bytes(200_000))
     examples, left_out = read_examples(folder, "face", 100_000)
     assert [one.name for one in examples] == ["ann/1.png", "ann/2.png", "bob/1.png", "bob/2.pgm"]
-    assert "large.png" in left_out
+    assert left_out.startswith("1 ")
     service = Service(crops, extras=Extras(examples=examples))
     ask = asking(service)
     assert len(ask("GET", "/examples").json()["examples"]) == 4
@@ -232,7 +198,7 @@ def test_examples_are_given_out_by_number_and_nothing_else_is(crops: Any, tmp_pa
     stranger = asking(service, local=False, token="")
     assert stranger("GET", "/examples").status_code == 401
     assert stranger("GET", "/examples/0").status_code == 401
-    with pytest.raises(ValueError, match="no examples"):
+    with pytest.raises(LikenessError):
         read_examples(folder, "speaker", 100_000)
 
 
@@ -255,7 +221,7 @@ def test_of_many_examples_each_folder_gives_two(tmp_path: Path) -> None:
 def test_media_are_kept_only_if_the_server_is_told_so(photographs: Any, tmp_path: Path) -> None:
     for keeps in (False, True):
         folder = tmp_path / str(keeps)
-        gallery = ExactGallery(folder, photographs.meta)
+        gallery = open_gallery(str(folder), photographs.meta)
         service = Service(photographs, gallery, extras=Extras(keeps_media=keeps))
         ask = asking(service)
         sent = [("files", photograph(((7, 5),))), ("files", photograph(((8, 4),)))]
@@ -279,47 +245,38 @@ def test_media_are_kept_only_if_the_server_is_told_so(photographs: Any, tmp_path
         ask("DELETE", "/gallery/Ann %2F O'Neil")
         assert not [path for path in folder.rglob("*") if path.suffix in media.ENDINGS]
         gallery.close()
-    with pytest.raises(ValueError, match="--gallery"):
-        Service(photographs, ExactGallery(None, photographs.meta), extras=Extras(keeps_media=True))
+    with pytest.raises(LikenessError):
+        Service(photographs, extras=Extras(keeps_media=True))
 
 
-def test_who_is_removed_while_enrolling_leaves_no_media(photographs: Any, tmp_path: Path) -> None:
+def test_who_is_removed_while_enrolling_leaves_no_media(
+    photographs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody asks for a removal as soon as a subject is stored."""
     removed: list[Any] = []
-
-    class Busy(ExactGallery):
-        """A gallery in which somebody asks for a removal as soon as a subject is stored."""
-
-        def enrol(self, *embeddings: Any) -> None:
-            super().enrol(*embeddings)
-            remover = threading.Thread(target=lambda: removed.append(service.remove("Ann")))
-            remover.start()
-            remover.join(0.2)  # it may wait until the media are kept
-            removers.append(remover)
-
     removers: list[threading.Thread] = []
-    service = Service(
-        photographs, Busy(tmp_path, photographs.meta), extras=Extras(keeps_media=True)
-    )
-    assert service.enrol("Ann", [photograph()], replaces=False).answer()["kept"] == 1
+    gallery = open_gallery(str(tmp_path), photographs.meta)
+    service = Service(photographs, gallery, extras=Extras(keeps_media=True))
+    store = gallery.enrol
+
+    def enrol(*embeddings: Any) -> None:
+        store(*embeddings)
+        remover = threading.Thread(target=lambda: removed.append(service.remove("Ann")))
+        remover.start()
+        remover.join(0.2)  # it may wait until the media are kept
+        removers.append(remover)
+
+    monkeypatch.setattr(gallery, "enrol", enrol)
+    assert service.enrol("Ann", [photograph()], replaces=False)["kept"] == 1
     for remover in removers:
         remover.join()
     assert removed == [{"subject": "Ann", "subjects": 0}]
     assert not [path for path in (tmp_path / media.FOLDER).rglob("*") if path.is_file()]
 
 
-def test_names_that_no_address_can_have_are_refused(photographs: Any) -> None:
-    service = Service(photographs, ExactGallery(None, photographs.meta))
-    for name in (".", ".."):
-        with pytest.raises(ValueError, match="removed"):
-            service.enrol(name, [photograph()], replaces=False).answer()
-    assert len(service.gallery) == 0
-
-
 def test_of_sound_a_few_seconds_are_kept_and_nothing_else_of_the_file(
     tmp_path: Path,
 ) -> None:
-    from likeness.service.miniatures import MAX_SECONDS, miniature
-
     class Voices:
         modality = "speaker"
 
@@ -331,5 +288,5 @@ def test_of_sound_a_few_seconds_are_kept_and_nothing_else_of_the_file(
         file.write(rng.normal(0, 0.8, (8000 * 12, 2)))
     small, ending = miniature(Voices(), Item("a", tmp_path / "a.wav"))  # type: ignore[arg-type]
     wave, rate_hz = soundfile.read(io.BytesIO(small))
-    assert (ending, rate_hz, wave.shape) == (".flac", 16_000, (int(MAX_SECONDS) * 16_000,))
+    assert (ending, rate_hz, wave.shape) == (".flac", 16_000, (8 * 16_000,))
     assert b"where it was" not in small
