@@ -19,7 +19,7 @@ from toolkit.console import one_line, say, silence, warn
 
 _EXTRAS = {  # packages that no plain installation has, and the extra that brings them
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
-    **dict.fromkeys(("fastapi", "starlette", "uvicorn", "prometheus_client"), "serve"),
+    **dict.fromkeys(("fastapi", "starlette", "granian", "prometheus_client"), "serve"),
     **dict.fromkeys(("transformers", "peft"), "hub"),
     **dict.fromkeys(("pyarrow", "h5py"), "formats"),
     "faiss": "search",

@@ -36,28 +36,11 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 
 from eval.formats.provenance import likeness_version
-<<<<<<< HEAD
-from likeness.diarisation.clusters import Clustering
-from likeness.service import openapi, pages
-from likeness.service.address import Address
-from likeness.service.batches import Gone, Late, Workers
-from likeness.service.guard import LINES, Guard
-from likeness.service.limits import Limits
-from likeness.service.metrics import Metrics
-from likeness.service.processes import Worker
-from likeness.service.slider import slider
-from likeness.service.work import NO_EXTRAS, Extras, Service
-from likeness.verification import NO_DECISION, Comparer
-from toolkit.gallery import media
-from toolkit.gallery.location import masked
-from toolkit.gallery.open import open_gallery
-from toolkit.gallery.rules import Gallery, NotEnrolled
-=======
 from likeness.service import pages
 from likeness.service.guard import Guard, Limits, Metrics
 from likeness.service.pages import responses
 from likeness.service.work import Service, takes
->>>>>>> main
+from toolkit.gallery.rules import NotEnrolled
 
 _PLACE = re.compile(r"\b(postgres(ql)?|faiss):[^\s,;()]*[^\s,;():.]")
 _UPLOAD = (413, 422, 503)  # errors of all routes that take files
@@ -138,13 +121,8 @@ def _in_threads(limits: Limits) -> Work:
                 "enrol or remove again",
                 {"Retry-After": "5"},
             ) from None
-<<<<<<< HEAD
-        except Gone as gone:
-            raise HTTPException(499, str(gone)) from None  # which nobody reads but the metrics
         except (KeyError, NotEnrolled) as error:
             raise HTTPException(404, str(error.args[0])) from None
-=======
->>>>>>> main
         except ValueError as error:
             # A client need not know where the gallery lies.
             raise HTTPException(422, _PLACE.sub("the gallery", str(error))) from None
