@@ -27,6 +27,7 @@ from toolkit.gallery.location import location, masked
 from toolkit.gallery.open import exists, open_gallery, recall
 from toolkit.gallery.postgres import gallery as postgres
 from toolkit.gallery.postgres import server
+from toolkit.gallery.rules import NotEnrolled
 
 META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
 ROOT = Path(__file__).parents[3]
@@ -444,7 +445,7 @@ def test_an_index_file_of_faiss_is_used_completed_and_never_trusted_when_old(
         path.write_bytes(damaged)
         assert "s3" not in {name for line in subjects(changed()) for name in line}
     gallery = open_gallery(where, META)
-    with pytest.raises(KeyError):
+    with pytest.raises(NotEnrolled):
         gallery.remove(["nobody"])
     assert path.exists()  # a wrong name costs no index
     gallery.remove(["s4"])
