@@ -182,14 +182,10 @@ def check_written(path: Path) -> None:
     """Refuse a file that could not be written, before the work.
 
     Raises:
-        LikenessError: It has an ending that is not written. Its folder does not exist. It is a
-            .parquet file, and pyarrow is not installed.
+        LikenessError: It has an ending that is not written.
+        FileNotFoundError: Its folder does not exist.
     """
     row_files.check_written(path, WRITTEN, "pairs")
-    if path.suffix.lower() == ".parquet":
-        from eval.formats.tables import check_installed
-
-        check_installed(path, ".parquet")
 
 
 def read_pairs(source: Any) -> list[Pair]:

@@ -54,6 +54,7 @@ RUN = (
     "docs/how-to/search_gallery.md",
     "docs/how-to/delete_person.md",
     "docs/how-to/group_files.md",
+    "docs/how-to/segments.md",
     "docs/how-to/group_differences.md",
     "docs/how-to/compare_systems.md",
     "docs/how-to/normalise_scores.md",
@@ -80,7 +81,7 @@ QUICK = [
     "schedule.warmup_steps=1",
     "schedule.eval_every=0",
     "sampling.batch_size=16",
-    "threads=1",
+    "compute.threads=1",
 ]
 NAMES = ("ann", "bob", *(f"who{i:02d}" for i in range(18)))  # who is in the photographs
 
@@ -266,7 +267,7 @@ def problem(arguments: list[str], folder: Path) -> str:
     folder for every name; then recipe, variants, settings.
     """
     for argument in arguments[1:]:
-        name = re.sub(r"^lancedb:(.*)$", r"\1.lance", argument)
+        name = argument
         if (
             not argument.startswith("-")
             and argument not in names()  # of a recipe, not of a file
@@ -274,7 +275,7 @@ def problem(arguments: list[str], folder: Path) -> str:
             and not (folder / name).exists()
         ):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            if Path(name).suffix in ("", ".lance") and name != "LIST":
+            if Path(name).suffix == "" and name != "LIST":
                 (folder / name).mkdir()
             else:
                 (folder / name).touch()

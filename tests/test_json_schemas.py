@@ -228,7 +228,7 @@ def answers(
     from likeness.service.app import make_app
     from likeness.service.pages import Example
     from likeness.service.work import Extras, Service
-    from toolkit.gallery.exact import ExactGallery
+    from toolkit.gallery.gallery import open_gallery
 
     rng = np.random.default_rng(0)
     scores = Scores(rng.standard_normal(400), np.arange(400) % 4 == 0)
@@ -236,7 +236,7 @@ def answers(
     file = sorted(voices.rglob("*.flac"))[0].read_bytes()
     loaded = load.load(str(model))
     extras = Extras(stored, "", [Example("a.flac", file)], True, "A tiny model.")
-    gallery = ExactGallery(tmp_path_factory.mktemp("people"), loaded.meta)
+    gallery = open_gallery(tmp_path_factory.mktemp("people"), loaded.meta)
     service = Service(loaded, gallery, threshold=0.5, extras=extras)
     plain = Service(loaded)
     write = {"Authorization": f"Bearer {TOKEN}"}

@@ -27,7 +27,7 @@ from modalities.face import images as faces
 from modalities.image import images
 from modalities.speaker import audio
 from modalities.speaker.features import RawWave
-from toolkit.backbones.external import External, Unfit
+from toolkit.backbones.external import External
 from toolkit.backbones.weights import read_weights
 from toolkit.data.pixels import PixelScale
 from toolkit.data.reading import name_of
@@ -168,17 +168,17 @@ def _embedder(
         lengths=network.lengths,
         output=network.output,
     )
-    with _of_user(network, where):
+    with _of_user(where):
         backbone = part(cast(int, frontend.dim))
     summed = _digest_of(backbone)
     if network.weights:
         file = folder / network.weights
-        with _of_user(network, where):
+        with _of_user(where):
             tensors = read_weights(file, key=network.key)
         fitting = _fitting(tensors, network, backbone.network)
         put(backbone.network, fitting, f"{where}: {file}", _REMEDY)
         summed, where = sha256(file), f"{where} with {file}"
-    with _of_user(network, where):
+    with _of_user(where):
         backbone.try_out(shape)
     return TorchEmbedder(frontend, backbone), part, summed
 
@@ -192,7 +192,7 @@ def _input_shape(network: Network, frontend: nn.Module, where: str) -> tuple[int
     if not speech and (network.frontend is None or network.read is not None):
         return (in_dim, *network.size)
     size = (1, network.rate_hz) if speech else (1, 3, *network.size)
-    with _of_user(network, where):
+    with _of_user(where):
         features, _ = frontend.eval()(torch.zeros(size), None)
     shape = tuple(features.shape)
     is_frames = speech and len(shape) == 3 and shape[2] == in_dim
@@ -206,27 +206,12 @@ def _input_shape(network: Network, frontend: nn.Module, where: str) -> tuple[int
 
 
 @contextmanager
-def _of_user(network: Network, where: str) -> Iterator[None]:
-    """What does not fit in the user's network becomes a LikenessError that names the file and the
-    settings of the Network.
-    """
+def _of_user(where: str) -> Iterator[None]:
+    """What does not fit in the user's network becomes an error that names the file."""
     try:
         yield
-    except Unfit as error:
-        fault = f"{error.fault}; {_remedy(network, error)}"
-        raise LikenessError(f"{where}: {fault}") from error
-
-
-def _remedy(network: Network, error: Unfit) -> str:
-    """Return what to do about an error of `External`, in the settings of a Network."""
-    inputs = ["size"] if network.modality != "speaker" else ["rate_hz", "lengths"]
-    named = " and ".join(inputs if network.frontend is None else [*inputs, "frontend"])
-    remedies = {
-        "input": f"correct the network, or set {named} to what it takes",
-        "shape": "pool what it gives to (B, D), or choose another output",
-        "numbers": f"take other weights, or another {inputs[0]}",
-    }
-    return remedies.get(error.kind, error.remedy)
+    except LikenessError as error:
+        raise LikenessError(f"{where}: {str(error).removeprefix('External: ')}") from error
 
 
 def _fitting(

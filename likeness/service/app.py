@@ -40,7 +40,7 @@ from likeness.service import pages
 from likeness.service.guard import Guard, Limits, Metrics
 from likeness.service.pages import responses
 from likeness.service.work import Service, takes
-from toolkit.gallery.rules import NotEnrolled
+from toolkit.gallery.gallery import NotEnrolled
 
 _PLACE = re.compile(r"\b(postgres(ql)?|faiss):[^\s,;()]*[^\s,;():.]")
 _UPLOAD = (413, 422, 503)  # errors of all routes that take files

@@ -21,17 +21,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from eval.cores import num_cores
 from eval.errors import LikenessError
+from eval.temporary import temporary_folder
 from likeness.included import about, introduction
 from likeness.models.filterbanks import Frontend
 from likeness.thresholds import Rule
 
 if TYPE_CHECKING:
-    from toolkit.gallery.rules import Gallery
+    from toolkit.gallery.gallery import Gallery
 
 MIN_TOKEN = 16  # characters
 _CONNECTIONS = 400  # of one process; further ones wait until one of them ends
@@ -326,9 +326,9 @@ def _metrics_folder(workers: int) -> Iterator[None]:
     """Where several processes count together; a folder of another program's counts is left out."""
     name = "PROMETHEUS_MULTIPROC_DIR"
     before = os.environ.pop(name, None)
-    with TemporaryDirectory(prefix="likeness-") as folder:
+    with temporary_folder() as folder:
         if workers > 1:
-            os.environ[name] = folder
+            os.environ[name] = str(folder)
         yield
     os.environ.pop(name, None)
     if before is not None:

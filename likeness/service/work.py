@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ import soundfile
 from eval.calibration import Calibration
 from eval.errors import LikenessError
 from eval.similarity import pairs
+from eval.temporary import temporary_folder
 from eval.thresholds import Thresholds
 from eval.types import Embeddings
 from likeness.service.faces import choosing, crop_of, find_faces
@@ -44,7 +44,7 @@ from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
 if TYPE_CHECKING:
-    from toolkit.gallery.rules import Gallery
+    from toolkit.gallery.gallery import Gallery
 
 _log = logging.getLogger("likeness.serve")
 _HAS_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()
@@ -437,7 +437,7 @@ def private_items(files: Sequence[bytes]) -> Iterator[list[Item]]:
     if len(files) != 2:
         names = [f"file {i + 1}" for i in range(len(files))] if len(files) > 1 else ["the file"]
     handles: list[int] = []
-    with nullcontext() if _HAS_MEMORY else TemporaryDirectory(prefix="likeness-") as folder:
+    with nullcontext() if _HAS_MEMORY else temporary_folder() as folder:
         try:
             items: list[Item] = []
             for name, content in zip(names, files, strict=True):

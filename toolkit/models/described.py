@@ -24,7 +24,7 @@ _ANY_WHOLE = (-1, 65_536)
 _ANY_NUMBER = (-1e6, 1e6)
 _MAX_TEXT, _MAX_VALUES = 256, 256
 # Longer texts, by argument: the configuration of a network of transformers, which
-# toolkit/backbones/hub/network.py checks.
+# toolkit/backbones/hub.py checks.
 _TEXTS = {"config": 65_536}
 _PIXELS, _LAYERS = (0, 4096), (0, 1000)
 _BOUNDS: dict[str, tuple[float, float]] = {

@@ -172,7 +172,7 @@ def test_agedb(tmp_path: Path) -> None:
         (tmp_path / "other.mat").read_bytes()[:128] + struct.pack("<II", 15, len(packed)) + packed
     )
     for name in ("other.mat", "no.mat", "empty.mat"):
-        with pytest.raises(ValueError, match="no protocol of AgeDB"):
+        with pytest.raises(LikenessError, match=name):
             pairs.read_agedb(tmp_path / name)
 
 
