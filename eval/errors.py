@@ -36,4 +36,16 @@ class Unreachable(RuntimeError):
     """
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, or its type where it says nothing.
+
+    It is cut at 200 characters, as libraries quote whole files and their own code.
+
+    >>> first_line(OSError("disk full\\nat page 7")), first_line(AssertionError())
+    ('disk full', 'AssertionError')
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]
+
+
 LikenessError.__module__ = "likeness"  # where people import it from

@@ -55,18 +55,6 @@ def name_first(offenders: Iterable[str]) -> str:
     return ", ".join(map(quoted, listed[:_SHOWN])) + (", ..." if len(listed) > _SHOWN else "")
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of what an exception says, or its type where it says nothing.
-
-    It is cut at 200 characters, as libraries quote whole files and their own code.
-
-    >>> first_line(OSError("disk full\\nat page 7")), first_line(AssertionError())
-    ('disk full', 'AssertionError')
-    """
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200]
-
-
 def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
     """Refuses a value that is not among the names that a setting may have.
 

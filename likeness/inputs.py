@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.temporary import temporary_folder
-from eval.types import first_line
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
 from toolkit.data.column_names import parse_columns

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats import plain
 from eval.formats.files import text_blocks
 from eval.memory import keep_freed_memory
-from eval.types import Bools, Floats, Ints, Trials, first_line, name_first, nfc
+from eval.types import Bools, Floats, Ints, Trials, name_first, nfc
 
 _BLOCK = 1 << 22  # bytes of a file that are read together, few enough to stay in the cache
 _CELLS = 1 << 17  # numbers that are looked up together

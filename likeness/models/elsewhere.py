@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.provenance import digest, sha256
-from eval.types import first_line
 from likeness.models import arcface_torch, insightface, speechbrain, wespeaker
 from likeness.models.filterbanks import SETTINGS, Frontend
 from modalities.face import images

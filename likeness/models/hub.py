@@ -35,10 +35,9 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.files import bounded
 from eval.formats.provenance import digest, sha256
-from eval.types import first_line
 from modalities.image import hub
 from modalities.speaker import audio
 from modalities.speaker.hub import StackedFbank, UnitWave, WhisperMel

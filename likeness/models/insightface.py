@@ -24,8 +24,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from eval.errors import LikenessError
-from eval.types import first_line, name_first
+from eval.errors import LikenessError, first_line
+from eval.types import name_first
 from likeness.models.pixels import MAX_SIDE, Pixels, Stated, split
 from toolkit.console import say
 

@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.files import as_stored, at_lines, text_lines
 from eval.formats.mat import read_variable
 from eval.protocols import lfw
-from eval.types import Ints, Trials, first_line, name_first
+from eval.types import Ints, Trials, name_first
 from toolkit.data.images import SUFFIXES
 from toolkit.data.items import Item
 

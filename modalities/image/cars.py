@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.mat import read_variable
-from eval.types import first_line
 from modalities.image import packed
 from modalities.image.lists import check_whole, inside
 from modalities.image.splits import Protocol, Split, of_classes

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.types import Floats32, first_line
+from eval.errors import LikenessError, first_line
+from eval.types import Floats32
 from toolkit.gallery.store import Candidates, Entry, Templates, no_gallery, refuse_similarity
 
 INDEXED_FROM = 20_000  # subjects

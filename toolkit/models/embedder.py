@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eval.cores import num_threads
-from eval.errors import LikenessError
-from eval.types import first_line
+from eval.errors import LikenessError, first_line
 from toolkit.data.reading import Array, Floats
 from toolkit.losses.simple import polarlike
 from toolkit.models.loaded import Flip, Loaded

@@ -25,11 +25,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.files import atomic_path
 from eval.formats.provenance import digest, likeness_version
 from eval.progress import step, tracked
-from eval.types import first_line
 from toolkit.data.items import Item
 from toolkit.data.reading import Read, as_input
 from toolkit.models import onnx, precision

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.cores import num_threads
-from eval.errors import LikenessError
-from eval.types import first_line, name_first, quoted
+from eval.errors import LikenessError, first_line
+from eval.types import name_first, quoted
 from toolkit.data.reading import Array, Floats
 from toolkit.models.loaded import Flip
 

@@ -10,10 +10,10 @@ from types import TracebackType
 
 from torch import nn
 
-from eval.errors import LikenessError, Unreachable
+from eval.errors import LikenessError, Unreachable, first_line
 from eval.progress import report
 from eval.similarity import score_trials
-from eval.types import Trials, first_line
+from eval.types import Trials
 from toolkit.console import Interrupted, interruptible, say
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item

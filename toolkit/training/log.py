@@ -14,10 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.files import atomic_path
 from eval.formats.writing import FULL, full_disk
-from eval.types import first_line, name_first
+from eval.types import name_first
 from toolkit.console import one_line, say
 from toolkit.data.batch import Batch
 from toolkit.data.reading import Bad

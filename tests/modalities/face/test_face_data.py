@@ -308,7 +308,7 @@ def test_ijb_pack_says_what_is_missing(tmp_path: Path) -> None:
     landmarks.write_text(whole + whole)
     assert len(ijb.read_landmarks(landmarks)) == 3
     landmarks.write_text(whole + whole.replace("40.000", "40.500"))
-    with pytest.raises(ValueError, match=r"1 faces .*'1.jpg'"):
+    with pytest.raises(ValueError, match=r"'1.jpg'"):
         ijb.read_landmarks(landmarks)
     landmarks.write_text("1.jpg 1 2 3\n2.jpg " + "nan " * 10 + "1\n")
     with pytest.raises(ValueError, match=r"2 lines \(lines 1, 2\) are not"):
