@@ -182,8 +182,7 @@ def check_written(path: Path) -> None:
     """Refuse a file that could not be written, before the work.
 
     Raises:
-        LikenessError: It has an ending that is not written.
-        FileNotFoundError: Its folder does not exist.
+        LikenessError: It has an ending that is not written, or its folder does not exist.
     """
     row_files.check_written(path, WRITTEN, "pairs")
 

@@ -454,7 +454,7 @@ def test_several_systems_stand_side_by_side(world: Path) -> None:
     assert both.compared.paired is not None
     with pytest.raises(ValueError, match="2 systems"):
         _ = both.eer
-    with pytest.raises(ValueError, match="cosine"):
+    with pytest.raises(KeyError, match="cosine"):
         _ = both["nothing"]
 
 
@@ -512,8 +512,8 @@ def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) 
     [
         ({}, ValueError, "no scores"),
         ([], ValueError, "no scores"),
-        (["a.txt"], ValueError, "a.txt"),
-        ("a.txt", ValueError, "a.txt"),
+        (["a.txt"], FileNotFoundError, "a.txt"),
+        ("a.txt", FileNotFoundError, "a.txt"),
         (["a.txt", "a.txt"], ValueError, "twice"),
         ([0.1, 0.2], ValueError, "float"),
         (np.ones(3), ValueError, "ndarray"),
