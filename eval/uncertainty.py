@@ -322,7 +322,7 @@ def sides_with(
         The name, the ids and the (P,) indices of each side.
 
     Raises:
-        KeyError: Only some ids of a side, or none of both sides, have it.
+        LikenessError: Only some ids of a side, or none of both sides, have it.
     """
     sides = []
     for name, of_side, index in (
@@ -331,14 +331,14 @@ def sides_with(
     ):
         missing = [id for id in of_side if id not in ids]
         if missing and len(missing) < len(of_side):
-            raise KeyError(
+            raise LikenessError(
                 f"{len(missing)} of {len(of_side)} {name} ids of the trials have no {what} "
                 f"({name_first(missing)}); give the file that has all of them"
             )
         if not missing:
             sides.append((name, of_side, index))
     if not sides:
-        raise KeyError(
+        raise LikenessError(
             f"none of the ids of the trials has any {what} ({name_first(trials.enrol_ids)}); give "
             "the file that has them"
         )
@@ -384,8 +384,7 @@ def trial_quality(
         (P,) qualities, and in words what they are.
 
     Raises:
-        KeyError: As `sides_with`.
-        LikenessError: As `numbers_of`.
+        LikenessError: As `sides_with`. As `numbers_of`.
 
     Example:
         >>> trials = Trials(("a", "b"), ("b",), [0, 1], [0, 0])

@@ -36,7 +36,7 @@ from toolkit.training.of_data import of_data
 from eval import per_item
 from eval.formats.files import atomic_path
 from likeness.commands.recipes import located
-from likeness.failures import one_sentence
+from likeness.errors import one_sentence
 from toolkit.data.items import Items
 from toolkit.losses.vmf import VMF
 from toolkit.models.embed import embed

@@ -136,7 +136,7 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
         assert list(map(len, rows)) == [8, 2, 8, 2]
         assert [*rows[0], *rows[1]] == by_norm[:10]
         assert [*rows[2], *rows[3]] == by_norm[-10:]
-    with pytest.raises(ValueError, match=r"32 dimensions; train with backbone\.dim=3"):
+    with pytest.raises(ValueError, match=r"dim=3"):
         drawn.sphere({"arcface": out}, "image/demo", data, figure, 100)
     flat = tmp_path / "flat.py"
     flat.write_text(

@@ -367,7 +367,7 @@ def identification_1_n(
         settings: What is measured. Intervals are over the subjects of the probes.
 
     Raises:
-        KeyError: `pooled` lacks templates.
+        LikenessError: `pooled` lacks templates.
     """
     return identify_labelled(
         [Labelled(_chosen(pooled, side), side.subject) for side in galleries],

@@ -143,10 +143,12 @@ class Evaluated:
         """The result of a metric, by its name such as "eer" or "tar_at_far(0.01)".
 
         Raises:
-            KeyError: It was not measured.
+            LikenessError: It was not measured.
         """
         if metric not in self._by_metric:
-            raise KeyError(f"{metric!r} was not measured; there is {', '.join(self._by_metric)}")
+            raise LikenessError(
+                f"{metric!r} was not measured; there is {', '.join(self._by_metric)}"
+            )
         return self._by_metric[metric]
 
     @property

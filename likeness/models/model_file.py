@@ -36,7 +36,6 @@ from toolkit.models.checkpoint import put
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded
 from toolkit.models.parts import Part, describe
-from toolkit.part_checks import check_features, made
 
 DEFAULT = "MODEL"
 _REMEDY = "take the weights of this network, or set prefix or leave_out of the Network"
@@ -70,7 +69,7 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
     network = _network(defined, path, name)
     where = str(path) if name == DEFAULT else f"{path}:{name}"
     frontend, read = _frontend(network), _reading(network)
-    made_frontend = cast(nn.Module, made(frontend, "frontend"))
+    made_frontend = cast(nn.Module, frontend())
     embedder, backbone, weights = _embedder(network, made_frontend, path.parent, where)
     parts = {}
     with suppress(ValueError):  # a part without a name: the model can be used, but not joined
@@ -194,7 +193,7 @@ def _input_shape(network: Network, frontend: nn.Module, where: str) -> tuple[int
         return (in_dim, *network.size)
     size = (1, network.rate_hz) if speech else (1, 3, *network.size)
     with _of_user(where):
-        features, _ = check_features(frontend.eval()(torch.zeros(size), None), frontend)
+        features, _ = frontend.eval()(torch.zeros(size), None)
     shape = tuple(features.shape)
     is_frames = speech and len(shape) == 3 and shape[2] == in_dim
     if not is_frames and not (len(shape) == 4 and shape[1] == in_dim):

@@ -24,8 +24,8 @@ def load(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
 
     Raises:
         LikenessError: As toolkit.models.onnx.read, and for a reading that does not exist or is of a
-            package that is not trusted.
-        ImportError: A package is missing; the message names the extra to install.
+            package that is not trusted. A package is missing; the message names the extra to
+            install.
     """
     contents = read(path)
     if contents is None:

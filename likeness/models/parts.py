@@ -13,8 +13,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any, Literal
 
-from eval.errors import LikenessError
-from eval.types import first_line
+from eval.errors import LikenessError, first_line
 from likeness.models.trust import OURS
 from toolkit.models import foreign
 from toolkit.models.described import check_arguments

@@ -34,19 +34,19 @@ from eval.retrieval import query_metrics
 from eval.similarity import score_trials
 from eval.types import Embeddings, Scores
 from eval.verification import eer
-from likeness.failures import one_sentence
+from likeness.errors import one_sentence
 from likeness.models.run import load_model
 from modalities.face import images, orl
 from modalities.face.augment import geometric_view
 from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.sfnet import SFNet
+from toolkit.console import argument_parser, say
 from toolkit.data.items import Item
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.models.embed import embed
-from toolkit.printing import argument_parser, say
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification, override
 from toolkit.training.train import fit

@@ -80,10 +80,11 @@ from eval import per_item
 from eval.bootstrap import Drawn, bounds
 from eval.per_item import PerItem
 from eval.retrieval import query_metrics
-from likeness.failures import one_sentence
+from likeness.errors import one_sentence
 from modalities.image import cub, images
 from modalities.image.transforms import BENCHMARKER
 from toolkit.backbones.bninception import BNInception
+from toolkit.console import argument_parser, say
 from toolkit.data.pixels import BN_INCEPTION
 from toolkit.data.sampling import Sampling
 from toolkit.losses.contrast import NTXent
@@ -96,7 +97,6 @@ from toolkit.losses.softmax import NormFace
 from toolkit.losses.triplet import MarginLoss, Triplet
 from toolkit.losses.weighted import MultiSimilarity
 from toolkit.models.parts import Part
-from toolkit.printing import argument_parser, say
 from toolkit.training.measure import load_model, measure_items
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule, override

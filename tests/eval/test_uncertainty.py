@@ -202,9 +202,9 @@ def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any() ->
     values, message = trial_quality(models, norms)
     assert values.tolist() == [2, 3]
     assert "probe side" in message
-    with pytest.raises(KeyError, match="1 of 2 enrolment ids"):
+    with pytest.raises(ValueError, match="1 of 2 enrolment ids"):
         trial_quality(Trials(("a", "x"), ("c",), [0, 1], [0, 0]), norms)
-    with pytest.raises(KeyError, match="none of the ids"):
+    with pytest.raises(ValueError, match="none of the ids"):
         trial_quality(Trials(("m",), ("n",), [0], [0]), norms)
 
 

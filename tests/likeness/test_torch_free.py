@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 # Modules that may import torch when they are imported; no other module does.
 OF_TORCH = (
     *("toolkit.backbones", "toolkit.losses", "toolkit.parallel", "toolkit.training", "toolkit.vmf"),
-    *("toolkit.data.batch", "toolkit.data.pixels", "toolkit.data.sampling", "toolkit.part_checks"),
+    *("toolkit.data.batch", "toolkit.data.pixels", "toolkit.data.sampling"),
     *(f"toolkit.models.{name}" for name in ("adapter", "checkpoint", "embedder", "export")),
     *("toolkit.models.joined", "modalities.embedding.rows", "modalities.image.transforms"),
     *(f"modalities.speaker.{name}" for name in ("cmn", "features", "hub", "spec_augment")),

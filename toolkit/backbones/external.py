@@ -9,8 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from eval.types import first_line
+from eval.errors import LikenessError, first_line
 from toolkit.backbones.given import described
 
 Lengths = Literal["none", "relative", "counts"]

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eval.errors import LikenessError
-from eval.types import first_line
+from eval.errors import LikenessError, first_line
 from toolkit.backbones.images import check_images, in_float32
 from toolkit.backbones.layer_pooling import LayerPooling, pool_layers, pool_places
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
@@ -134,7 +133,7 @@ def import_transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise ImportError(
+        raise LikenessError(
             "networks of the Hugging Face hub need transformers; run `pip install 'likeness[hub]'`"
         ) from None
     return transformers

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.types import Floats32, first_line
+from eval.errors import LikenessError, first_line
+from eval.types import Floats32
 from toolkit.gallery import postgres_server
 from toolkit.gallery.store import Candidates, Entry, Templates, no_gallery, refuse_similarity
 
@@ -410,7 +410,7 @@ class _Connection:
         try:
             import psycopg
         except ImportError:
-            raise ImportError(
+            raise LikenessError(
                 "a gallery in PostgreSQL needs psycopg; run `pip install 'likeness[postgres]'`"
             ) from None
         self._psycopg: Any = psycopg

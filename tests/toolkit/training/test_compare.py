@@ -428,7 +428,7 @@ def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
             out=tmp_path / "out",
             terms=compare.Terms(allow_different=["sampling", "schedule"]),
         )
-    with pytest.raises(ValueError, match="1 are no fields of a recipe"):
+    with pytest.raises(ValueError, match="no field of a recipe"):
         compare.compare(
             chosen,
             num_seeds=1,
@@ -493,7 +493,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(
             "optim.lr is tuned and also set",
         ),
         (["{file}"], "differ in sampling"),
-        (["{file}", "--variants", "arcface", "measure=none"], "no measure or no metrics"),
+        (["{file}", "--variants", "arcface", "measure=none"], "metrics"),
     ],
 )
 def test_wrong_input_gets_one_sentence_and_writes_nothing(
