@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
-from eval.types import first_line
 from toolkit.backbones.given import described
 
 Lengths = Literal["none", "relative", "counts"]
@@ -140,7 +139,7 @@ class External(nn.Module):
         except Exception as error:  # a network of others may raise anything
             raise LikenessError(
                 f"External: {self.name} does not take an input of {input_shape} "
-                f"({type(error).__name__}: {first_line(error)}); set the size of the input, and "
+                f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); set the size of the input, and "
                 "lengths, to what it takes"
             ) from error
         finally:

@@ -114,10 +114,8 @@ class Bucket:
         """Return the names of the files in it; none where there are no files yet."""
         with remote.plain_errors(self.url):
             try:
-                paths = remote.ask(self.system, self.url, "ls", self.path, detail=False)
-            except FileNotFoundError as error:
-                if remote.lacks_bucket(error):
-                    raise
+                paths = self.system.ls(self.path, detail=False)
+            except FileNotFoundError:
                 return set()
         return {path.rstrip("/").rpartition("/")[2] for path in paths}
 
@@ -141,11 +139,7 @@ class Bucket:
             self._put(name, content)
 
     def _put(self, name: str, content: bytes, **options: object) -> None:
-        path = f"{self.path}/{name}"
-        size = len(content)
-        remote.ask(
-            self.system, self.url, "pipe_file", path, content, carried=lambda: size, **options
-        )
+        self.system.pipe_file(f"{self.path}/{name}", content, **options)
 
     def read(self, name: str, limit: int) -> bytes:
         """Return the bytes of a file."""
@@ -154,7 +148,7 @@ class Bucket:
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
         with remote.plain_errors(self.url), suppress(FileNotFoundError):
-            remote.ask(self.system, self.url, "rm_file", f"{self.path}/{name}")
+            self.system.rm_file(f"{self.path}/{name}")
 
     def written_at(self, name: str) -> float:
         """Return when a file was last written, in seconds of the store's clock."""
