@@ -18,7 +18,7 @@ from eval.types import first_line
 from likeness.models.trust import OURS
 from toolkit.models import foreign
 from toolkit.models.described import check_arguments
-from toolkit.models.parts import HOMES, Part, renamed
+from toolkit.models.parts import HOMES, Part
 
 
 def restore(
@@ -49,7 +49,6 @@ def restore(
     Raises:
         LikenessError: The description is of another form or names anything else.
     """
-    description = renamed(description)
     if (
         not isinstance(description, dict)
         or set(description) not in ({"call", "args"}, foreign.FIELDS)

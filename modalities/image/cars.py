@@ -14,7 +14,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from eval.errors import LikenessError
-from eval.formats.mat import cars_annotations
+from eval.formats.mat import read_variable
+from eval.types import first_line
 from modalities.image import packed
 from modalities.image.lists import check_whole, inside
 from modalities.image.splits import Protocol, Split, of_classes
@@ -81,16 +82,18 @@ def items(
 
 def _annotations(path: Path, field: str, prefix: str) -> list[tuple[str, int]]:
     """Return (path below the root, class 1 to 196) of every image in a .mat file."""
-    if path.stat().st_size > _MAX_MAT:
-        raise LikenessError(
-            f"{path}: over {_MAX_MAT} bytes; these are no annotations of Cars196: {FETCH}"
-        )
     try:
-        listed = [(f"{prefix}{name}", number) for name, number in cars_annotations(path, field)]
-    except ValueError as error:
+        content = read_variable(path, "annotations", max_bytes=_MAX_MAT, squeeze=True)
+        listed = [
+            (f"{prefix}{annotation[field]}", int(annotation["class"]))
+            for annotation in content.reshape(-1)
+        ]
+    except LikenessError as error:
+        raise LikenessError(f"{error}; {FETCH}") from None
+    except Exception as error:  # scipy's arrays of records raise many kinds
         raise LikenessError(
-            f"{path}: no annotations with the fields {field!r} and 'class' "
-            f"({str(error).removeprefix(f'{path}: ')[:160]}); {FETCH}"
+            f"{path}: no annotations with the fields {field!r} and 'class' ({first_line(error)}); "
+            f"{FETCH}"
         ) from None
     wrong = [id for id, number in listed if not 1 <= number <= NUM_CLASSES or not inside(id)]
     if wrong:

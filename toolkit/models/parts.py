@@ -13,20 +13,6 @@ from toolkit.models import foreign
 # A class or function, usually in functools.partial.
 Part = Callable[..., Any]
 HOMES = ("toolkit", "modalities", "eval")  # the packages whose parts need no version
-# Version 0.1 gave these modules other names. Its checkpoints are read through this table.
-RENAMED = {
-    "eval.lfw": "eval.protocols.lfw",
-    "eval.trials": "eval.formats.trials",
-    "toolkit.batch": "toolkit.data.batch",
-    "toolkit.measure": "toolkit.training.measure",
-    "toolkit.memory": "toolkit.training.memory",
-    "toolkit.pairs": "toolkit.data.pairs",
-    "toolkit.pixels": "toolkit.data.pixels",
-    "toolkit.sampling": "toolkit.data.sampling",
-    "toolkit.schedules": "toolkit.training.schedules",
-    "toolkit.shards": "toolkit.data.shards",
-    "toolkit.tune": "toolkit.training.tune",
-}
 
 
 class Parts(Protocol):
@@ -85,28 +71,6 @@ def describe(value: Any, name: str = "recipe") -> Any:
         return {"call": f"{module}.{qualname}", "args": arguments}
     stated = foreign.origin(func, name, keywords)
     return {"call": f"{module}.{qualname}", "args": arguments, **stated}
-
-
-def renamed(description: Any, names: Mapping[str, str] = RENAMED) -> Any:
-    """Replace the module names of version 0.1 in a description by those of this version.
-
-    Args:
-        description: What `describe` made, read from a file.
-        names: Old module names to new ones.
-
-    Example:
-        >>> renamed({"call": "toolkit.pixels.PixelScale", "args": {}})
-        {'call': 'toolkit.data.pixels.PixelScale', 'args': {}}
-    """
-    if isinstance(description, list):
-        return [renamed(value, names) for value in description]
-    if not isinstance(description, dict):
-        return description
-    values = {key: renamed(value, names) for key, value in description.items()}
-    if isinstance(values.get("call"), str):
-        module, dot, name = values["call"].rpartition(".")
-        values["call"] = f"{names.get(module, module)}{dot}{name}"
-    return values
 
 
 def without_revisions(description: Any) -> Any:

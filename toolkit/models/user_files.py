@@ -13,7 +13,6 @@ import keyword
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
@@ -23,12 +22,12 @@ from types import ModuleType
 from weakref import WeakKeyDictionary
 
 from eval.errors import LikenessError
+from eval.temporary import folder_of_process
 
 RENAME = (
     "rename the file to letters, digits and underscores that are the name of no installed module"
 )
 _offered: dict[str, Path] = {}  # the files that `offer` was given, by the names of their modules
-_links: list[tempfile.TemporaryDirectory[str]] = []  # at most one folder
 _folders: list[str] = []  # the folders that `enter` put on sys.path, the newest first
 # The SHA-256 of a top-level module's files as they were when the module was imported. They may be
 # edited while the process goes on with what it imported.
@@ -140,9 +139,7 @@ def _link(name: str, path: Path | None) -> None:
 
     They get sys.path, and not the finder. The folder holds nothing but such links.
     """
-    if not _links:
-        _links.append(tempfile.TemporaryDirectory(prefix="likeness-offered-"))
-    folder = _links[0].name
+    folder = str(folder_of_process("links"))
     if folder not in sys.path:
         sys.path.append(folder)
     link = Path(folder, f"{name}.py")
