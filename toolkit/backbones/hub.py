@@ -235,9 +235,10 @@ def build(text: str, *, images: bool) -> tuple[Any, Any]:
     except LikenessError:
         raise
     except Exception as error:  # transformers and torch raise errors of any type here
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise LikenessError(
-            f"config: no network can be built from {text[:60]!r} ({type(error).__name__}: "
-            f"{str(error).partition(chr(10))[0]}); give the config.json of a published network"
+            f"config: no network can be built from {text[:60]!r} ({reason}); give the config.json "
+            "of a published network"
         ) from None
     _take_out(network, family)
     return network, config
