@@ -327,9 +327,9 @@ def _pixels(stated: Mapping[str, Any]) -> Part:
     """Return the front-end of images."""
     rescaled = stated.get("do_rescale", True)
     scale = round(1 / stated.get("rescale_factor", 1 / 255), 9) if rescaled else 1.0
-    mean, std = (0.0,) * 3, (1.0,) * 3
-    if stated.get("do_normalize", True):
-        mean, std = (tuple(map(float, stated[name])) for name in ("image_mean", "image_std"))
+    if not stated.get("do_normalize", True):
+        return partial(PixelScale, mean=(0.0,) * 3, std=(1.0,) * 3, scale=scale)
+    mean, std = (tuple(map(float, stated[name])) for name in ("image_mean", "image_std"))
     return partial(PixelScale, mean=mean, std=std, scale=scale)
 
 
