@@ -1,5 +1,5 @@
-"""Confidence intervals of verification metrics by the bootstrap over subjects (percentile
-intervals).
+"""Confidence intervals of verification metrics by the bootstrap over subjects (expanded
+percentile intervals).
 
 Trials share subjects, so they are not independent: an interval over trials is far too narrow. One
 resample draws n of the n subjects with replacement; with c[s] the times that subject s was drawn, a
@@ -7,6 +7,11 @@ target trial weighs c[s] and a nontarget trial c[a] * c[b] (the subsets bootstra
 2004, with the product weights of Owen's pigeonhole bootstrap, 2007). Trials are sorted once; each
 resample is two cumulative sums of integer weights, shared by all metrics. EER, minDCF and strict
 TAR@FAR read them directly; any other metric gets the trials repeated by their weights.
+
+Percentile intervals of few subjects are too narrow, and more so where a few subjects have most of
+the trials. So the percentiles are moved outwards to those of Student's t with as many degrees of
+freedom as there are effective subjects (Hesterberg 2015, "What teachers should know about the
+bootstrap", section 3.3, with the effective number of Kish 1965).
 
 Of fewer than 5 subjects there is no interval, and of fewer than 20 it is marked, see `bounds`: so
 few do not stand for others.
@@ -19,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, stdtrit
 
 from eval.errors import LikenessError
 from eval.resampling import Ranked, ranked, resampled
@@ -53,10 +59,13 @@ class Drawn(NamedTuple):
             how many such trials.
         what: What was counted, in words: "subjects", "subjects with target trials", "nontarget
             trials", "classes".
+        effective: How many of equal sizes would tell as much, see `effective_number`; None where
+            all are of one size.
     """
 
     number: int
     what: str
+    effective: float | None = None
 
 
 class Bounds(NamedTuple):
@@ -151,17 +160,56 @@ def check_draws(level: float, num_resamples: int, seed: int) -> None:
     check_counts("seed", [seed], least=0)
 
 
-def percentile_interval(values: Floats, level: float) -> Ends:
-    """The central `level` share of the resampled values, e.g. the 2.5 and 97.5 % quantiles for
-    0.95; NaN, a resample without a value, is left out.
+def effective_number(sizes: ArrayLike) -> float:
+    """How many subjects of equal sizes would tell as much as these: (sum w)^2 / sum w^2.
 
-    It is an interval of a metric only where enough was drawn, see `bounds`. ValueError unless 0 <
-    level < 1.
+    Args:
+        sizes: (n,) how many trials or items each subject has.
+
+    Example:
+        >>> effective_number([3, 3, 3, 3]), effective_number([9, 1, 1, 1])
+        (4.0, 1.7142857142857142)
+    """
+    weights = np.asarray(sizes, dtype=np.float64)
+    return float(weights.sum() ** 2 / np.square(weights).sum()) if weights.any() else 0.0
+
+
+def drawn_groups(groups: ArrayLike, what: str) -> Drawn:
+    """What an interval of items rests on whose groups, such as classes, are drawn.
+
+    Args:
+        groups: (N,) the group of each item.
+        what: What the groups are, in words.
+    """
+    sizes = np.unique(np.asarray(groups), return_counts=True)[1]
+    return Drawn(sizes.size, what, effective_number(sizes))
+
+
+def percentile_interval(values: Floats, level: float, effective: float = 1e9) -> Ends:
+    """The ends of an interval of resampled values.
+
+    It is an interval of a metric only where enough was drawn, see `bounds`.
+
+    The percentiles are those of the normal distribution at the t quantile of `effective` - 1
+    degrees of freedom, times sqrt(effective / (effective - 1)). For a thousand subjects they are
+    the central `level` share of the values; for twenty and a level of .95 they are the 1.6 and 98.4
+    % quantiles. NaN, a resample without a value, is left out.
+
+    Args:
+        values: (R,) values of the metric on the resamples.
+        level: The share that the interval covers, e.g. 0.95.
+        effective: How many subjects of equal sizes were drawn from, see `effective_number`; by
+            default so many that the percentiles stay where they are.
+
+    Raises:
+        LikenessError: The level is not strictly between 0 and 1.
     """
     check_level(level)
     if np.isnan(values).all():
         return float("nan"), float("nan")
-    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
+    n = max(effective, 2.0)  # of one subject there is no t distribution
+    tail = float(ndtr(np.sqrt(n / (n - 1)) * stdtrit(n - 1, (1 - level) / 2)))
+    low, high = np.nanquantile(values, [tail, 1 - tail])
     return float(low), float(high)
 
 
@@ -192,14 +240,16 @@ def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) 
         >>> bounds(np.array([0.0, 0.1, 0.2]), 0.5, Drawn(2, "subjects"))
         Bounds(ends=None, note='no interval: 2 subjects, fewer than 5')
     """
-    low, high = percentile_interval(values, level)
+    low, high = percentile_interval(
+        values, level, drawn.number if drawn.effective is None else drawn.effective
+    )
     if drawn.number < MIN_DRAWN:
         return Bounds(None, f"no interval: {drawn.number} {drawn.what}, fewer than {MIN_DRAWN}")
     if np.isnan(low):
         return Bounds(None, "no interval: the metric has no value on any resample")
     if high - low <= 1e-12 * max(abs(low), abs(high)):
         constant = np.nanmin(values) == np.nanmax(values)
-        share = "all resamples" if constant else f"the central {100 * level:g} % of the resamples"
+        share = "all resamples" if constant else "nearly all resamples"
         return Bounds(
             None,
             f"no interval: {share} give the same value, which says nothing about other "
@@ -239,9 +289,10 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
             for trials, kind in ((target, "target"), (~target, "nontarget"))
         ]
         return min(each, key=lambda drawn: drawn.number)
-    pairs = np.asarray(subjects)
-    every, with_targets, with_nontargets = _num_in_classes(pairs, target)
-    least = min(with_targets, with_nontargets)
+    of_targets, of_nontargets = _trials_of_each(np.asarray(subjects), target)
+    every = int(np.count_nonzero(of_targets + of_nontargets))
+    with_targets, with_nontargets = np.count_nonzero(of_targets), np.count_nonzero(of_nontargets)
+    least = int(min(with_targets, with_nontargets))
     return Drawn(
         least,
         "subjects"
@@ -249,21 +300,21 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
         else "subjects with target trials"
         if with_targets == least
         else "subjects in nontarget trials",
+        min(effective_number(of_targets), effective_number(of_nontargets)),
     )
 
 
-def _num_in_classes(pairs: NDArray[Any], target: NDArray[np.bool_]) -> tuple[int, int, int]:
-    """How many different integers there are, in all, in target and in nontarget trials."""
+def _trials_of_each(pairs: NDArray[Any], target: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """How often each subject stands in a target trial, and in a nontarget trial."""
     if not _are_small(pairs):
-        numbers = [np.unique(part).size for part in (pairs, pairs[target], pairs[~target])]
-        return numbers[0], numbers[1], numbers[2]
-    seen = np.zeros(2 * (int(pairs.max()) + 1), dtype=np.bool_)
+        pairs = np.unique(pairs, return_inverse=True)[1].reshape(pairs.shape)
+    counts = np.zeros(2 * (int(pairs.max(initial=0)) + 1))
     for start in range(0, len(pairs), _ROWS):
         rows = pairs[start : start + _ROWS].astype(np.int64)
-        seen[2 * rows + target[start : start + _ROWS, None]] = True
-    nontargets, targets = seen.reshape(-1, 2).T
-    every = int(np.count_nonzero(nontargets | targets))
-    return every, int(np.count_nonzero(targets)), int(np.count_nonzero(nontargets))
+        codes = 2 * rows + target[start : start + _ROWS, None]
+        counts += np.bincount(codes.ravel(), minlength=counts.size)
+    of_nontargets, of_targets = counts.reshape(-1, 2).T
+    return of_targets, of_nontargets
 
 
 def num_subjects(pairs: ArrayLike) -> int:

@@ -221,12 +221,11 @@ def measure_items(
     resamples of its groups.
     """
     values = {name: float(metric(measured.columns)) for name, metric in metrics.items()}
-    over = "items" if measured.groups is None else measured.over
     return Outcome(
         values,
         per_item.resample(metrics, measured, num_resamples=num_resamples, seed=seed),
         measured.digest,
-        Drawn(measured.num_groups, over),
+        measured.drawn,
     )
 
 

@@ -66,6 +66,13 @@ class PerItem:
         return len(self.ids) if self.groups is None else int(np.unique(self.groups).size)
 
     @property
+    def drawn(self) -> Drawn:
+        """What an interval rests on: the groups, or the items themselves if they have none."""
+        if self.groups is None:
+            return Drawn(len(self.ids), "items")
+        return drawn_groups(self.groups, self.over)
+
+    @property
     def digest(self) -> str:
         """Of the items and their groups: runs of equal digests were measured on the same things."""
         checksum = hashlib.sha256("\0".join([self.over, *self.ids]).encode())

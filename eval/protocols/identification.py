@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval import results as report
-from eval.bootstrap import Drawn, bounds, check_draws
+from eval.bootstrap import Drawn, bounds, check_draws, drawn_groups
 from eval.errors import LikenessError
 from eval.formats.embeddings import Stored
 from eval.formats.stored import StoredRows
@@ -368,14 +368,14 @@ def _behind(
     settings: IdentificationSettings,
 ) -> dict[str, Drawn]:
     """Metric -> what its interval rests on: the kind of probes with fewer subjects."""
-    with_mate, without = (np.unique(subject[kind]).size for kind in (mated > 0, mated == 0))
-    all_mated = with_mate == int(subject.max()) + 1
-    behind = dict.fromkeys(
-        measures, Drawn(with_mate, "subjects" if all_mated else "subjects with mated probes")
-    )
-    if settings.protocol != "closed" and without < with_mate:
+    with_mate = drawn_groups(subject[mated > 0], "subjects with mated probes")
+    if with_mate.number == int(subject.max()) + 1:
+        with_mate = with_mate._replace(what="subjects")
+    without = drawn_groups(subject[mated == 0], "subjects with non-mated probes")
+    behind = dict.fromkeys(measures, with_mate)
+    if settings.protocol != "closed" and without.number < with_mate.number:
         behind |= {
-            metric: Drawn(without, "subjects with non-mated probes")
+            metric: without
             for metric in measures
             if metric.startswith("tpir")
         }

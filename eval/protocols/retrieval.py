@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from eval.bootstrap import Bounds, Drawn, Ends, bounds, check_draws
+from eval.bootstrap import Bounds, Drawn, Ends, bounds, check_draws, effective_number
 from eval.errors import LikenessError
 from eval.formats.embeddings import Stored
 from eval.parts import ALONE, Parts
@@ -355,6 +355,7 @@ def _class_bounds(
     per_query: dict[str, Floats], codes: Counts, settings: RetrievalSettings
 ) -> dict[str, Bounds]:
     sizes = np.bincount(codes)
+    drawn_from = Drawn(sizes.size, "classes", effective_number(sizes))
     totals = np.stack(
         [sizes, *(np.bincount(codes, weights=values) for values in per_query.values())], axis=1
     ).astype(np.float64)
@@ -373,6 +374,6 @@ def _class_bounds(
     drawn_sums = np.concatenate(sums)
     means = drawn_sums[:, 1:] / drawn_sums[:, :1]
     return {
-        name: bounds(means[:, i], settings.level, Drawn(sizes.size, "classes"))
+        name: bounds(means[:, i], settings.level, drawn_from)
         for i, name in enumerate(per_query)
     }

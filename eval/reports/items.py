@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from eval import per_item
-from eval.bootstrap import Drawn, bounds
+from eval.bootstrap import bounds
 from eval.formats.files import atomic_path
 from eval.per_item import Metric, PerItem
 from eval.progress import step
@@ -84,9 +84,8 @@ def _metrics(measured: PerItem, metrics: Mapping[str, Metric], num_resamples: in
     resampled = per_item.resample(metrics, measured, num_resamples=num_resamples)
     rows = []
     reasons: dict[str, list[str]] = {}
-    over = measured.over if measured.groups is not None else "items"
     for name, metric in metrics.items():
-        interval = bounds(resampled[name], _LEVEL, Drawn(measured.num_groups, over))
+        interval = bounds(resampled[name], _LEVEL, measured.drawn)
         ends = (
             NO_INTERVAL
             if interval.ends is None

@@ -77,7 +77,7 @@ import numpy as np
 from _shared import means
 
 from eval import per_item
-from eval.bootstrap import Drawn, bounds
+from eval.bootstrap import bounds
 from eval.per_item import PerItem
 from eval.retrieval import query_metrics
 from likeness.failures import one_sentence
@@ -252,7 +252,7 @@ def row(name: str, recipe: Recipe, data: Path, out: Path) -> str:
     drawn = per_item.resample(recipe.metrics, measured)
     cells = [name]
     for column, metric in recipe.metrics.items():
-        ends = bounds(drawn[column], 0.95, Drawn(measured.num_groups, measured.over)).ends
+        ends = bounds(drawn[column], 0.95, measured.drawn).ends
         interval = "no interval"
         if ends is not None:
             interval = f"[{100 * ends[0]:.2f}, {100 * ends[1]:.2f}]"
