@@ -1,5 +1,4 @@
-"""Confidence intervals of verification metrics by the bootstrap over subjects (expanded
-percentile intervals).
+"""Confidence intervals of metrics by the bootstrap over subjects.
 
 Trials share subjects, so they are not independent: an interval over trials is far too narrow. One
 resample draws n of the n subjects with replacement; with c[s] the times that subject s was drawn, a
@@ -8,13 +7,10 @@ target trial weighs c[s] and a nontarget trial c[a] * c[b] (the subsets bootstra
 resample is two cumulative sums of integer weights, shared by all metrics. EER, minDCF and strict
 TAR@FAR read them directly; any other metric gets the trials repeated by their weights.
 
-Percentile intervals of few subjects are too narrow, and more so where a few subjects have most of
-the trials. So the percentiles are moved outwards to those of Student's t with as many degrees of
-freedom as there are effective subjects (Hesterberg 2015, "What teachers should know about the
-bootstrap", section 3.3, with the effective number of Kish 1965).
-
-Of fewer than 5 subjects there is no interval, and of fewer than 20 it is marked, see `bounds`: so
-few do not stand for others.
+What the middle 95 % of the resamples span is too narrow for few subjects, and more so where a few
+of them have most of the trials. So an interval is one of Student's t around the metric itself, on
+the logit scale, see `t_interval`. Of fewer than 5 subjects there is no interval, and of fewer than
+20 it is marked, see `bounds`: so few do not stand for others.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, stdtrit
+from scipy.special import expit, stdtrit
 
 from eval.errors import LikenessError
 from eval.resampling import Ranked, ranked, resampled
@@ -185,36 +181,54 @@ def drawn_groups(groups: ArrayLike, what: str) -> Drawn:
     return Drawn(sizes.size, what, effective_number(sizes))
 
 
-def percentile_interval(values: Floats, level: float, effective: float = 1e9) -> Ends:
-    """The ends of an interval of resampled values.
+def t_interval(
+    values: Floats, value: float, level: float, effective: float, *, difference: bool = False
+) -> Ends:
+    """An interval of Student's t around a metric, from its values on resamples.
 
-    It is an interval of a metric only where enough was drawn, see `bounds`.
-
-    The percentiles are those of the normal distribution at the t quantile of `effective` - 1
-    degrees of freedom, times sqrt(effective / (effective - 1)). For a thousand subjects they are
-    the central `level` share of the values; for twenty and a level of .95 they are the 1.6 and 98.4
-    % quantiles. NaN, a resample without a value, is left out.
+    A metric whose values all lie between 0 and 1 is taken to the logit scale, where errors are
+    spread more evenly: log((x + m) / (1 + m - x)). The margin m, half a standard deviation of the
+    resamples, keeps it finite at 0 and 1. The spread is the root mean square distance of the
+    resamples from the metric, which also holds their bias, times sqrt(k / (k - 1)). There are k - 1
+    degrees of freedom, for k effective subjects.
 
     Args:
-        values: (R,) values of the metric on the resamples.
-        level: The share that the interval covers, e.g. 0.95.
-        effective: How many subjects of equal sizes were drawn from, see `effective_number`; by
-            default so many that the percentiles stay where they are.
+        values: (R,) the metric on the resamples, without NaN.
+        value: The metric itself.
+        level: The share of such intervals that shall cover the truth, e.g. 0.95.
+        effective: k, how many subjects of equal sizes were drawn from, see `effective_number`;
+            fewer than 2 count as 2.
+        difference: The metric is a difference of two systems. It is never taken to the logit
+            scale, and its spread is the standard deviation: both systems have the same bias.
 
-    Raises:
-        LikenessError: The level is not strictly between 0 and 1.
+    Example:
+        >>> low, high = t_interval(np.array([0.1, 0.2, 0.3]), 0.2, 0.95, 30)
+        >>> round(low, 3), round(high, 3)
+        (0.069, 0.421)
     """
-    check_level(level)
-    if np.isnan(values).all():
-        return float("nan"), float("nan")
-    n = max(effective, 2.0)  # of one subject there is no t distribution
-    tail = float(ndtr(np.sqrt(n / (n - 1)) * stdtrit(n - 1, (1 - level) / 2)))
-    low, high = np.nanquantile(values, [tail, 1 - tail])
+    k = max(effective, 2.0)
+    factor = -float(stdtrit(k - 1, (1 - level) / 2)) * np.sqrt(k / (k - 1))
+    if difference or min(values.min(), value) < 0 or max(values.max(), value) > 1:
+        spread = values.std() if difference else np.sqrt(np.mean((values - value) ** 2))
+        half = factor * spread
+        return float(value - half), float(value + half)
+    m = values.std() / 2
+    scaled, at = (np.log((x + m) / (1 + m - x)) for x in (values, np.float64(value)))
+    half = factor * np.sqrt(np.mean((scaled - at) ** 2))
+    low, high = np.clip((1 + 2 * m) * expit([at - half, at + half]) - m, 0, 1)
     return float(low), float(high)
 
 
-def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) -> Bounds:
-    """The interval of resampled values, or why there is none, or why it is not to be relied on.
+def bounds(
+    values: Floats,
+    value: float,
+    level: float,
+    drawn: Drawn,
+    *,
+    difference: bool = False,
+    num_redrawn: int = 0,
+) -> Bounds:
+    """The interval of a metric, or why there is none, or why it is not to be relied on.
 
     There is none below 5 of what was drawn, and none where the resamples do not vary: an EER that
     is 0 in each of them says nothing about other subjects, and an interval of no width would say
@@ -223,8 +237,10 @@ def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) 
 
     Args:
         values: (R,) values of the metric on the resamples; NaN where one has none.
-        level: The share that the interval covers, e.g. 0.95.
+        value: The metric itself.
+        level: The share of such intervals that shall cover the truth, e.g. 0.95.
         drawn: What was drawn, see `drawn_from`.
+        difference: The metric is a difference of two systems.
         num_redrawn: How many draws were replaced, because they held no target or no nontarget
             trial.
 
@@ -232,24 +248,24 @@ def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) 
         LikenessError: The level is not between 0 and 1.
 
     Example:
-        >>> found = bounds(np.array([0.0, 0.1, 0.2]), 0.5, Drawn(12, "subjects"))
-        >>> found.ends
-        (0.05, 0.15000000000000002)
+        >>> found = bounds(np.array([0.0, 0.1, 0.2]), 0.1, 0.5, Drawn(12, "subjects"))
+        >>> [round(end, 3) for end in found.ends]
+        [0.05, 0.167]
         >>> found.note
         '12 subjects, fewer than 20: such an interval is often too narrow'
-        >>> bounds(np.array([0.0, 0.1, 0.2]), 0.5, Drawn(2, "subjects"))
+        >>> bounds(np.array([0.0, 0.1, 0.2]), 0.1, 0.5, Drawn(2, "subjects"))
         Bounds(ends=None, note='no interval: 2 subjects, fewer than 5')
     """
-    low, high = percentile_interval(
-        values, level, drawn.number if drawn.effective is None else drawn.effective
-    )
+    check_level(level)
     if drawn.number < MIN_DRAWN:
         return Bounds(None, f"no interval: {drawn.number} {drawn.what}, fewer than {MIN_DRAWN}")
-    if np.isnan(low):
+    values = values[~np.isnan(values)]
+    if not values.size or np.isnan(value):
         return Bounds(None, "no interval: the metric has no value on any resample")
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     if high - low <= 1e-12 * max(abs(low), abs(high)):
-        constant = np.nanmin(values) == np.nanmax(values)
-        share = "all resamples" if constant else "nearly all resamples"
+        constant = values.min() == values.max()
+        share = "all resamples" if constant else f"the central {100 * level:g} % of the resamples"
         return Bounds(
             None,
             f"no interval: {share} give the same value, which says nothing about other "
@@ -269,7 +285,9 @@ def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) 
             f"{100 * share_redrawn:.0f} % of the resamples held no target or no nontarget trial "
             "and were drawn again"
         )
-    return Bounds((low, high), "; ".join(notes))
+    effective = drawn.number if drawn.effective is None else drawn.effective
+    ends = t_interval(values, value, level, effective, difference=difference)
+    return Bounds(ends, "; ".join(notes))
 
 
 def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
@@ -356,13 +374,21 @@ def bounds_of(
     values are NaN.
     """
     trials = _sorted_trials(scores, subjects, num_resamples)
+    check_level(level)
     drawn = drawn_from(scores.target, subjects)
     if drawn.number < MIN_DRAWN:
         made = Resamples({name: np.full(num_resamples, np.nan) for name in metrics}, 0)
     else:
         made = Resamples(*resampled(metrics, trials, num_resamples, np.random.default_rng(seed)))
+    target, nontarget = trials.order.target, trials.order.nontarget
     return {
-        name: bounds(values, level, drawn, num_redrawn=made.num_redrawn)
+        name: bounds(
+            values,
+            float(metrics[name](target, nontarget)),
+            level,
+            drawn,
+            num_redrawn=made.num_redrawn,
+        )
         for name, values in made.values.items()
     }, made
 
@@ -387,7 +413,7 @@ def intervals(
             None resamples TRIALS instead, which is too narrow wherever trials share subjects and
             has to be marked as such.
         num_resamples: Draws. One that loses a whole class is drawn again; `resample` counts them.
-        level: Share of the resamples that an interval spans.
+        level: Share of such intervals that shall cover the truth.
         seed: Of the draws.
 
     Returns:

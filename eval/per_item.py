@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval import classification, retrieval
+from eval.bootstrap import Drawn, drawn_groups
 from eval.errors import LikenessError
 from eval.formats import npz
 from eval.formats.files import atomic_path

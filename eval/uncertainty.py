@@ -262,7 +262,9 @@ def bounds_over_groups(
     """
     drawn = drawn_groups(groups, "classes")
     made = draws_over_groups(ranking, groups, num_resamples=num_resamples, seed=seed)
-    return {name: bounds(values, level, drawn) for name, values in made.items()}
+    return {
+        name: bounds(values, ranking.metric(name), level, drawn) for name, values in made.items()
+    }
 
 
 def bounds_over_subjects(

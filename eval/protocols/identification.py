@@ -275,7 +275,7 @@ def identify_labelled(
         value, threshold = measure(np.ones(mated.size, dtype=np.int64), exact=True)
         ends = None
         if settings.num_resamples:
-            ends = bounds(values[metric], settings.level, behind[metric])
+            ends = bounds(values[metric], value, settings.level, behind[metric])
         result = Result(
             system, metric, value, None, threshold, counts, own[metric] | common, protocol
         )
@@ -374,11 +374,7 @@ def _behind(
     without = drawn_groups(subject[mated == 0], "subjects with non-mated probes")
     behind = dict.fromkeys(measures, with_mate)
     if settings.protocol != "closed" and without.number < with_mate.number:
-        behind |= {
-            metric: without
-            for metric in measures
-            if metric.startswith("tpir")
-        }
+        behind |= {metric: without for metric in measures if metric.startswith("tpir")}
     return behind
 
 
@@ -396,7 +392,7 @@ def _common(
     }
     if settings.num_resamples:
         common |= {
-            "interval": "percentile bootstrap over subjects of the probes",
+            "interval": "bootstrap over subjects of the probes",
             "level": settings.level,
             "num_resamples": settings.num_resamples,
             "seed": settings.seed,

@@ -262,7 +262,7 @@ def retrieve(
 def class_intervals(
     per_query: dict[str, Floats], codes: Counts, settings: RetrievalSettings = RetrievalSettings()
 ) -> dict[str, Ends | None]:
-    """Percentile intervals of the means of per-query values (Q,), all on the same draws.
+    """Intervals of the means of per-query values (Q,), all on the same draws.
 
     A draw takes C of the C classes with replacement, every query of a class as often as its class
     was drawn. The ranks stay those of the whole gallery.
@@ -343,7 +343,7 @@ def _common(
     }
     if settings.num_resamples:
         common |= {
-            "interval": "percentile bootstrap over classes of queries, gallery as it is",
+            "interval": "bootstrap over classes of queries, gallery as it is",
             "level": settings.level,
             "num_resamples": settings.num_resamples,
             "seed": settings.seed,
@@ -374,6 +374,6 @@ def _class_bounds(
     drawn_sums = np.concatenate(sums)
     means = drawn_sums[:, 1:] / drawn_sums[:, :1]
     return {
-        name: bounds(means[:, i], settings.level, drawn_from)
-        for i, name in enumerate(per_query)
+        name: bounds(means[:, i], float(values.mean()), settings.level, drawn_from)
+        for i, (name, values) in enumerate(per_query.items())
     }

@@ -85,18 +85,19 @@ def _metrics(measured: PerItem, metrics: Mapping[str, Metric], num_resamples: in
     rows = []
     reasons: dict[str, list[str]] = {}
     for name, metric in metrics.items():
-        interval = bounds(resampled[name], _LEVEL, measured.drawn)
+        value = metric(measured.columns)
+        interval = bounds(resampled[name], value, _LEVEL, measured.drawn)
         ends = (
             NO_INTERVAL
             if interval.ends is None
             else " to ".join(ends_text("", interval.ends)) + (" *" if interval.note else "")
         )
-        rows.append([name, f"{metric(measured.columns):.4f}", ends])
+        rows.append([name, f"{value:.4f}", ends])
         if interval.note:
             reasons.setdefault(interval.note, []).append(name)
     text = (
-        f"Intervals: {100 * _LEVEL:g} % bootstrap over {measured.num_groups:,} {over}, "
-        f"{num_resamples:,} resamples. The model is fixed."
+        f"Intervals: {100 * _LEVEL:g} % bootstrap over {measured.drawn.number:,} "
+        f"{measured.drawn.what}, {num_resamples:,} resamples. The model is fixed."
     )
     notes = [prose(f"{', '.join(names)}: {note}.", soft=True) for note, names in reasons.items()]
     return table(["", "value", "interval"], rows) + prose(text, soft=True) + joined(notes)
