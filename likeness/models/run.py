@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from eval.errors import LikenessError
-from likeness.models.parts import restore
 from likeness.models.trust import check_trusted
 from toolkit.models.checkpoint import (
     FORMAT,
@@ -23,12 +22,10 @@ from toolkit.models.checkpoint import (
     put,
     read,
     without_loss,
-    without_weights,
 )
 from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.foreign import parts_in
 from toolkit.models.loaded import Loaded
-from toolkit.models.parts import Part
+from toolkit.models.parts import Part, parts_in, restore
 
 _MAX_NAME = 256  # characters
 _MAX_DEPTH = 64  # of parts that hold parts, each of which is two levels of a description
@@ -58,17 +55,14 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
     trusted = check_trusted(described, trust, str(path))
     try:
         parts = [
-            restore(description[name], name, kind="module", untrusted=True, trusted=trusted)
-            for name in names[:2]
+            restore(description[name], name, kind="module", trusted=trusted) for name in names[:2]
         ]
     except ValueError as error:
         raise LikenessError(
             f"{path}: {error}; use the version of Likeness that wrote it "
             f"({description.get('version', 'unknown')}), or train it again"
         ) from None
-    # `weights` is the file that training started from. What became of it is in this checkpoint,
-    # and no checkpoint chooses a file to be opened.
-    frontend_part, network = map(without_weights, parts)
+    frontend_part, network = parts
     try:
         frontend = frontend_part()
         _refuse_larger(network, frontend.dim, tensors, path)
@@ -82,9 +76,7 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
             f"{str(error)[:200]}); {_remedy(described, 'it is damaged: copy it again')}"
         ) from error
     put(embedder, without_loss(tensors), str(path), _remedy(described, _DAMAGED))
-    reading = restore(
-        description["read"], f"{path}: read", kind="read", untrusted=True, trusted=trusted
-    )
+    reading = restore(description["read"], f"{path}: read", kind="read", trusted=trusted)
     step = int(description["step"])
     quality = norm_is_quality(description)
     return Loaded(

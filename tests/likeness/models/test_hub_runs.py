@@ -136,16 +136,6 @@ def test_a_hostile_configuration_in_a_checkpoint_is_refused(
         load(str(tmp_path / "model.safetensors"))
 
 
-def test_a_long_text_is_allowed_for_configurations_alone(tmp_path: Path) -> None:
-    from toolkit.backbones.hub.image import HubImage
-    from toolkit.models.described import check_arguments
-
-    check_arguments(HubImage, {"config": "x" * 65_536}, "backbone")
-    for arguments in ({"config": "x" * 65_537}, {"pooling": "x" * 300}):
-        with pytest.raises(ValueError, match="needed"):
-            check_arguments(HubImage, arguments, "backbone")
-
-
 @pytest.mark.slow  # exports take long; image networks: tests/toolkit/models/test_export.py
 @pytest.mark.parametrize("name", ["wav2vec2 large", "wavlm base"])
 def test_a_network_of_the_hub_is_exported(name: str, tmp_path: Path) -> None:
