@@ -99,10 +99,16 @@ def _check_subjects(
             f"{enrol} and {probe}); a target trial has one subject, a nontarget trial two: correct "
             "the labels or the subjects"
         )
-    seen = _seen(pairs)
-    if seen is None:
+    return _numbered(pairs)
+
+
+def _numbered(pairs: NDArray[Any]) -> tuple[NDArray[np.integer[Any]], int]:
+    """Subjects (P, 2) as numbers 0..n-1 in the order of theirs, and n."""
+    if not (pairs.size and pairs.min() >= 0 and pairs.max() <= 10 * pairs.size):
         names, numbers = np.unique(pairs, return_inverse=True)
         return numbers.reshape(pairs.shape), names.size
+    seen = np.zeros(int(pairs.max()) + 1, dtype=np.bool_)  # a sort of millions takes seconds
+    seen[pairs.ravel()] = True
     number = np.cumsum(seen, dtype=np.int32) - 1
     return pairs if seen.all() else number[pairs], int(number[-1]) + 1
 
@@ -324,11 +330,10 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
 
 def _trials_of_each(pairs: NDArray[Any], target: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """How often each subject stands in a target trial, and in a nontarget trial."""
-    if not _are_small(pairs):
-        pairs = np.unique(pairs, return_inverse=True)[1].reshape(pairs.shape)
-    counts = np.zeros(2 * (int(pairs.max(initial=0)) + 1))
+    numbers, n = _numbered(pairs)
+    counts = np.zeros(2 * n)
     for start in range(0, len(pairs), _ROWS):
-        rows = pairs[start : start + _ROWS].astype(np.int64)
+        rows = numbers[start : start + _ROWS].astype(np.int64)
         codes = 2 * rows + target[start : start + _ROWS, None]
         counts += np.bincount(codes.ravel(), minlength=counts.size)
     of_nontargets, of_targets = counts.reshape(-1, 2).T
@@ -336,27 +341,8 @@ def _trials_of_each(pairs: NDArray[Any], target: NDArray[np.bool_]) -> tuple[Flo
 
 
 def num_subjects(pairs: ArrayLike) -> int:
-    """How many subjects (P, 2) numbers name."""
-    numbers = np.asarray(pairs)
-    seen = _seen(numbers)
-    return int(np.unique(numbers).size) if seen is None else int(np.count_nonzero(seen))
-
-
-def _are_small(numbers: NDArray[Any]) -> bool:
-    """Whether there are integers, and they are as small as subject numbers usually are."""
-    return bool(numbers.size and numbers.min() >= 0 and numbers.max() <= 10 * numbers.size)
-
-
-def _seen(numbers: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """(M + 1,) which of the integers 0 to M occur, without a sort.
-
-    None where they are not as small as subject numbers usually are, or where there are none.
-    """
-    if not _are_small(numbers):
-        return None
-    seen = np.zeros(int(numbers.max()) + 1, dtype=np.bool_)
-    seen[numbers.ravel()] = True
-    return seen
+    """How many subjects (P, 2) integers name."""
+    return _numbered(np.asarray(pairs))[1]
 
 
 def bounds_of(

@@ -93,7 +93,6 @@ ALLOWED = {
     },
     "likeness/held_out.py": {"write_held_out": _ATOMIC},
     "toolkit/gallery/media.py": {"erase_file": "what is erased shall not stay whole"},
-    "toolkit/models/user_files.py": {"_link": "a temporary folder of this process"},
     "likeness/commands/score.py": dict.fromkeys(
         ("score_files", "calibrate_files", "_fuse"), _ATOMIC
     ),

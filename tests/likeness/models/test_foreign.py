@@ -459,7 +459,7 @@ def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path
     assert "petnets 1.3" in texts[1]
     forget()
     (pets.parent / "site" / "petnets").rename(pets.parent / "site" / "gone")
-    with pytest.raises(ValueError, match=r"petnets.*not installed.*1\.2"):
+    with pytest.raises(ValueError, match=r"petnets 1\.2.*not installed"):
         load_model(run, trust=trust)
     (pets / "nearby_net.py").unlink()
     (pets.parent / "site" / "gone").rename(pets.parent / "site" / "petnets")
