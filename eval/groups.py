@@ -263,10 +263,10 @@ def _global_rates(
     intervals: dict[str, Bounds] = {}
     values: _Draws = {}
     if len(part.subjects) and settings.num_resamples:
-        target = part.scores.target
+        is_target = part.scores.target
         behind = {
-            "global_tar": drawn_groups(part.subjects[target], "subjects with target trials"),
-            "global_far": drawn_groups(part.subjects[~target], "subjects in nontarget trials"),
+            "global_tar": drawn_groups(part.subjects[is_target], "subjects with target trials"),
+            "global_far": drawn_groups(part.subjects[~is_target], "subjects in nontarget trials"),
         }
         resampled = _resample_rates(*part, thresholds, settings.num_resamples, seed)
         for metric, draws in resampled.items():

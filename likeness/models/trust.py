@@ -8,6 +8,7 @@ Python file, or a folder of Python files.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -40,12 +41,16 @@ def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozen
     stated = {str(part["package"]): str(part.get("version")) for part in parts_in(descriptions)}
     if others := sorted(stated.keys() - trusted):
         named = ", ".join(f"{name[:80]} {stated[name][:40]}" for name in others[:3])
-        options = " ".join(f"--trust {name[:80]}" for name in others[:3])
-        listed = ", ".join(f'"{name[:80]}"' for name in [*trust, *others[:3]])
+        entries = [
+            f"{name[:80]}.py" if re.fullmatch("[0-9a-f]{12}", stated[name]) else name[:80]
+            for name in others[:3]
+        ]
+        options = " ".join(f"--trust {entry}" for entry in entries)
+        listed = ", ".join(f'"{entry}"' for entry in [*trust, *entries])
         raise LikenessError(
             f"{where}: it has parts of others ({named}), which are imported only if you trust "
             f"them; if you do, add {options}, in Python trust=[{listed}]; of your own files, give "
-            "the path of the file or of its folder instead of the name"
+            "the path, or that of the folder in which they lie"
         )
     for package, version in stated.items():
         now = version_of(package)

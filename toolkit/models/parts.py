@@ -223,7 +223,7 @@ def _target(
         raise LikenessError(f"{name}: {shown} is no name of a class or function")
     if package not in HOMES and package not in trusted:
         raise LikenessError(
-            f"{name}: {shown} is of a package that is not trusted; add --trust {package[:80]}"
+            f"{name}: {shown} is neither of Likeness nor of a package that is trusted"
         )
     try:
         target = vars(importlib.import_module(module_name))[attribute]

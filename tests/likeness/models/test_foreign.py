@@ -231,7 +231,7 @@ def test_loading_imports_nothing_unless_it_is_trusted(pets: Path, voices: Path) 
     with pytest.raises(ValueError, match="--trust") as caught:
         likeness.load(run)
     assert "petnets 1.2" in str(caught.value)
-    assert "--trust nearby_net --trust petnets" in str(caught.value)
+    assert "--trust nearby_net.py --trust petnets" in str(caught.value)
     with pytest.raises(ValueError, match="nearby_net") as caught:
         likeness.load(run, trust="petnets")
     assert not {"petnets", "nearby_net"} & sys.modules.keys()
