@@ -26,7 +26,7 @@ import torch
 from performance import in_turn, parser_of, row, table, warn_of_many_threads
 
 from likeness.models.load import load
-from toolkit.backbones.hub.network import import_transformers
+from toolkit.backbones.hub import import_transformers
 from toolkit.data.items import Item
 from toolkit.models.embed import embed
 

@@ -42,7 +42,6 @@ SCRIPTS = [
     "hub",
     "image",
     "losses",
-    "pieces",
     "precision",
     "report",
     "scale",
@@ -105,13 +104,12 @@ is not in a table was not measured.
 | [hub](#hub) | a network of the Hugging Face hub through `embed` |
 | [image](#image) | training views, decoding, steps on MNIST, a test of retrieval |
 | [losses](#losses) | every loss, forward and backward |
-| [pieces](#pieces) | embedding in pieces that many machines share |
 | [precision](#precision) | float16 and int8: size, speed and the difference of cosines |
 | [report](#report) | the page of `likeness evaluate --report` in a browser |
 | [scale](#scale) | time and memory from ten thousand to ten million; takes half an hour |
 | [speaker](#speaker) | embeddings of recordings, the loader, embeddings to EER |
 | [start_up](#start_up) | what a command costs before it does anything, and bytes installed |
-| [stores](#stores) | galleries in FAISS, LanceDB, PostgreSQL and Qdrant |
+| [stores](#stores) | galleries in SQLite, FAISS and PostgreSQL |
 | [train](#train) | a training step beside the bare network |
 | [use](#use) | torch against ONNX Runtime, and the start of the command line |
 | [use_gallery](#use_gallery) | search in a gallery of a million |

@@ -9,9 +9,8 @@ Measures: files of `likeness export` in every --precision, in ONNX Runtime with 
     in float32 and in this precision. The networks are untrained (the batch norms have seen such
     inputs), which costs the same; what a precision costs in EER is measured on trials, by
     `likeness export --trials`. `likeness:voice` is trained.
-Peer: OpenVINO on the same models, where it is installed and takes them (float32).
 Limit: float32.
-Needs: `pip install likeness[export]`; for the peer `likeness[openvino]`.
+Needs: `pip install likeness[export]`.
 Takes: five minutes.
 Gives: the table of section precision of docs/reference/performance.md.
 """
@@ -20,12 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from performance import in_turn, is_installed, parser_of, row, table, warn_of_many_threads
+from performance import in_turn, parser_of, row, table, warn_of_many_threads
 
 
 def networks() -> dict[str, Any]:
@@ -64,26 +61,6 @@ def session_of(proto: Any) -> Any:
     return onnxruntime.InferenceSession(proto.SerializeToString(), options)
 
 
-def openvino_of(proto: Any) -> Callable[[np.ndarray], np.ndarray] | None:
-    """The model in OpenVINO with one thread; None where OpenVINO does not take it."""
-    import onnx
-    import openvino
-
-    from likeness.exports.openvino import without_dft
-
-    copy = onnx.ModelProto.FromString(proto.SerializeToString())
-    without_dft(copy)
-    with TemporaryDirectory() as folder:
-        file = Path(folder, "m.onnx")
-        file.write_bytes(copy.SerializeToString())
-        settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-        try:
-            compiled = openvino.Core().compile_model(openvino.convert_model(file), "CPU", settings)
-        except RuntimeError:
-            return None
-    return lambda batch: compiled([batch])[0]
-
-
 def cosines(run: Callable[[Any], Any], batches: list[Any]) -> Any:
     """The cosines of all pairs of inputs."""
     rows = np.concatenate([run(batch) for batch in batches]).astype(np.float64)
@@ -96,7 +73,6 @@ def main() -> None:
     warn_of_many_threads()
     from toolkit.models import export, precision
 
-    with_openvino = is_installed("openvino", "openvino")
     table("model", "precision", "MB", "ms, one", "ms, each of 8", "speed", "cosines differ by")
     for name, embedder in networks().items():
         is_face = "faces" in name
@@ -117,8 +93,6 @@ def main() -> None:
             session = session_of(one)
             key = session.get_inputs()[0].name
             runs[label] = lambda x, s=session, k=key: s.run(None, {k: x})[0]
-        if with_openvino and (run := openvino_of(proto)):
-            runs["float32, OpenVINO"] = run
         eight = np.concatenate([arrays[-1]] * 8)[:8]
         single = in_turn([partial(run, eight[:1]) for run in runs.values()], 7)
         many = in_turn([partial(run, eight) for run in runs.values()], 3)

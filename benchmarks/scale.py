@@ -55,9 +55,7 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "evaluate, 1,000 resamples, .npz": ("evaluate with intervals .npz", ("limit sort",)),
     "identify, 2,000 probes x 512": ("identify", ("product",)),
-    "identify --memory 512M": ("identify --memory 512M", ("product",)),
     "retrieve, 2,000 probes x 512": ("retrieve", ("product",)),
-    "retrieve --memory 512M": ("retrieve --memory 512M", ("product",)),
     "IJB-C size, files to the 1:1 table": ("ijbc 1:1", ()),
     "IJB-C size, files to the 1:N table": ("ijbc 1:N", ()),
 }

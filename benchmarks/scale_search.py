@@ -4,8 +4,8 @@
 
 Measures: `likeness identify` and `likeness retrieve` from files to the table, 512 dimensions, 2,000
     probes, without intervals: CPU seconds and peak memory of the whole process, for galleries of
-    10,000, 100,000 and 1,000,000. Then the same at the largest with --memory 512M. Then IJB-C's
-    1:1 and 1:N, from files of the protocol's sizes (face_ijbc.py).
+    10,000, 100,000 and 1,000,000. Then IJB-C's 1:1 and 1:N, from files of the protocol's sizes
+    (face_ijbc.py).
 Limits: the bare product of the same shape, in blocks of 512 x 16,384, in memory.
 Needs: 2.1 GB of disk in DIR for a gallery of a million, and 1.3 GB for IJB-C; without --folder in a
     temporary folder.
@@ -76,7 +76,6 @@ def search_lines(folder: Path, most: float) -> Iterator[Line]:
             shared = [name, side, str(probes), "--gallery", str(gallery), "--resamples", "0"]
             yield name, size, *command(*shared)
             if size == counts[-1]:
-                yield f"{name} --memory 512M", size, *command(*shared, "--memory", "512M")
                 gallery.unlink()
         seconds, _ = least_cpu_seconds(partial(product, size), 1)
         yield "product", size, seconds, 0.0

@@ -1,7 +1,7 @@
 """Measures the stores of galleries on embeddings of a trained model: recall, time, size.
 
     python benchmarks/stores.py [--model runs/omniglot-losses/arcface/seed-0]
-        [--data ../shared/data] [--size 100000] [--stores exact,faiss,lance,postgresql,qdrant]
+        [--data ../shared/data] [--size 100000] [--stores exact,faiss,postgresql]
 
 Measures: each store as it comes, with its defaults. Templates are embeddings of the 19,280 drawings
     of Omniglot's background set, each turned by 0, 90, 180 and 270 degrees and mirrored, by a model
@@ -13,7 +13,7 @@ Measures: each store as it comes, with its defaults. Templates are embeddings of
     one probe for its 5 best, embedding not included.
 Peer: the stores of each other.
 Limit: the product of one probe with all templates, and its largest.
-Needs: Omniglot in DATA/omniglot; the extras search, qdrant, postgres and postgres-server.
+Needs: Omniglot in DATA/omniglot; the extras search and postgres-server.
 Takes: five minutes at 100,000, half an hour at 1,000,000.
 Gives: the table of section stores of docs/reference/performance.md.
 """
@@ -30,16 +30,13 @@ import numpy as np
 from performance import parser_of, row, table
 
 from eval.types import Embeddings
-from toolkit.gallery.exact import ExactGallery
-from toolkit.gallery.open import open_gallery, recall
+from toolkit.gallery.gallery import open_gallery, recall
 
 META = {"model": "benchmark", "similarity": "cosine"}
 PLACES = {
     "exact": "{}/exact",
     "faiss": "faiss:{}/faiss",
-    "lance": "lance:{}/lance",
     "postgresql": "postgresql:{}/postgresql",
-    "qdrant": "qdrant:{}/qdrant",
 }
 NUM_SEARCHES, NUM_PROBES, PROBE_DRAWINGS = 200, 1_000, 2
 
@@ -107,7 +104,7 @@ def median_ms(work: Callable[[int], object]) -> float:
 
 def measure(name: str, folder: Path, templates: np.ndarray, probes: np.ndarray) -> None:
     """Print the row of one store."""
-    exact = ExactGallery(None, META)
+    exact = open_gallery(None, META)
     people = as_embeddings(templates)
     exact.enrol(people, people.ids)
     where = PLACES[name].format(folder)
@@ -116,8 +113,7 @@ def measure(name: str, folder: Path, templates: np.ndarray, probes: np.ndarray) 
     single = [as_embeddings(probe[None]) for probe in probes[:NUM_SEARCHES]]
     first = seconds(lambda: gallery.search(single[0]))
     ms = median_ms(lambda i: gallery.search(single[i]))
-    num = NUM_PROBES if name != "qdrant" else 200
-    found = recall(gallery, exact, as_embeddings(probes[:num]), 1)
+    found = recall(gallery, exact, as_embeddings(probes), 1)
     removed = seconds(lambda: gallery.remove(["0"]))
     gallery.close()
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -3,14 +3,14 @@
     OMP_NUM_THREADS=1 python benchmarks/use_gallery.py [--size 1000000] [--repeats 3]
 
 Measures: random unit templates, cosine, the 10 best. CPU seconds of one thread for one search of
-    all probes, the least of the repeats; each part in a fresh process. FaissGallery is measured as
+    all probes, the least of the repeats; each part in a fresh process. faiss:FOLDER is measured as
     it comes, with the seconds of its first search, which makes the index, and with its recall.
     Probes are noisy copies of templates (cosine .7 with their own), because among random vectors
     there is nothing that a search could find.
 Peer: faiss.IndexFlatIP.
 Limit: the same product in the same blocks into one buffer, and nothing else. A whole (Q, G) array
     would cost three times as much, because its pages are new.
-Needs: `pip install "faiss-cpu>=1.9,<2"`; without it the peer's cells hold "-" and FaissGallery has
+Needs: `pip install "faiss-cpu>=1.9,<2"`; without it the peer's cells hold "-" and faiss:FOLDER has
     no row. No data.
 Takes: three minutes of one core and 4 GB of memory.
 Gives: the table and the remark of section use_gallery of docs/reference/performance.md.
@@ -57,10 +57,10 @@ Search = tuple[Callable[[], object], dict[str, float]]
 
 def limit(templates: np.ndarray, probes: np.ndarray) -> Search:
     """The product of all, in the blocks of the exact search."""
-    from toolkit.gallery.exact import _CELLS, _WIDTH
+    from toolkit.gallery.sqlite import CELLS, WIDTH
 
     size = len(templates)
-    width = max(min(_CELLS // len(probes), _WIDTH[1]), _WIDTH[0])
+    width = max(min(CELLS // len(probes), WIDTH[1]), WIDTH[0])
     buffer = np.empty((len(probes), width), dtype=np.float32)
 
     def search() -> object:
@@ -83,9 +83,9 @@ def flat(templates: np.ndarray, probes: np.ndarray) -> Search:
 
 def ours(templates: np.ndarray, probes: np.ndarray) -> Search:
     """Our exact search."""
-    from toolkit.gallery.exact import ExactGallery
+    from toolkit.gallery.gallery import open_gallery
 
-    gallery, probe = ExactGallery(None, META), as_embeddings(probes)
+    gallery, probe = open_gallery(None, META), as_embeddings(probes)
     enrolled = as_embeddings(templates)
     gallery.enrol(enrolled, enrolled.ids)
     return lambda: gallery.search(probe, K), {}
@@ -93,17 +93,19 @@ def ours(templates: np.ndarray, probes: np.ndarray) -> Search:
 
 def approximate(templates: np.ndarray, probes: np.ndarray) -> Search:
     """Our approximate search, with the seconds of the first one and the recall."""
-    from toolkit.gallery.faiss import FaissGallery
-    from toolkit.gallery.open import recall
+    from toolkit.gallery.faiss import FaissStore
+    from toolkit.gallery.gallery import Gallery, open_gallery, recall
 
-    gallery, probe = FaissGallery(None, META), as_embeddings(probes)
+    store = FaissStore(None, {**META, "pooling": "mean"})
+    gallery, exact, probe = Gallery(store), open_gallery(None, META), as_embeddings(probes)
     enrolled = as_embeddings(templates)
     gallery.enrol(enrolled, enrolled.ids)
+    exact.enrol(enrolled, enrolled.ids)
     first, _ = least_cpu_seconds(lambda: gallery.search(probe, K), 1)
     return lambda: gallery.search(probe, K), {
         "first": first,
-        "recall": recall(gallery, gallery.exact, probe, K),
-        "recall_1": recall(gallery, gallery.exact, probe, 1),
+        "recall": recall(gallery, exact, probe, K),
+        "recall_1": recall(gallery, exact, probe, 1),
     }
 
 
@@ -148,7 +150,7 @@ def gallery_rows(size: int, repeats: int) -> None:
         if probes > 1 and with_faiss:
             near = measure("approximate", size, probes, repeats)
             row(
-                f"the same by FaissGallery (recall@1 {near['recall_1']:.3f}, "
+                f"the same by faiss:FOLDER (recall@1 {near['recall_1']:.3f}, "
                 f"recall@{K} {near['recall']:.3f} against exact; "
                 f"index made in {near['first'] - near['seconds']:.0f} s)",
                 f"{near['seconds']:.3f} s",

@@ -4,12 +4,12 @@
 
 Measures: clients that ask again as soon as they have their answer, for so long. The load generator
     is wrk, in one thread that shares the cores with the server. The server runs as `likeness serve`
-    starts it, with its default limits except the rate, because all clients share one address. Every
-    request uploads two recordings of 3 s (WAV, 96 kB each). Models are untrained, which costs the
-    same: `tiny` is a ResNet of 2 channels and shows what the server itself costs; `resnet34` has 32
-    channels, 6.6 M parameters and 80 bands. Errors are answers other than 2xx, and connections that
-    broke or timed out. "CPU" is processor time for a request, of the server with all its processes:
-    on a busy machine it is steadier than requests per second.
+    starts it, with its default limits. Every request uploads two recordings of 3 s (WAV, 96 kB
+    each). Models are untrained, which costs the same: `tiny` is a ResNet of 2 channels and shows
+    what the server itself costs; `resnet34` has 32 channels, 6.6 M parameters and 80 bands. Errors
+    are answers other than 2xx, and connections that broke or timed out. "CPU" is processor time for
+    a request, of the server with all its processes: on a busy machine it is steadier than requests
+    per second.
 Peer: none.
 Limit: the model alone, on the same two files and as many processes of one thread as there are
     cores, just before and just after the load: Model.verify in a loop, the bare network on inputs
@@ -76,7 +76,7 @@ def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
 @contextmanager
 def server(model: Path, workers: int) -> Iterator[tuple[str, int]]:
     """Start `likeness serve`; gives its address and its process id, and ends it afterwards."""
-    options = ["--model", str(model), "--port", "0", "--rate", "0", "--threshold", "0.5"]
+    options = ["--model", str(model), "--port", "0", "--threshold", "0.5"]
     options += ["--workers", str(workers)] if workers > 1 else []
     process = subprocess.Popen(
         [sys.executable, "-m", "likeness", "serve", *options],

@@ -21,8 +21,7 @@ from toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
 from toolkit.backbones.edgeface import EdgeFace
 from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
 from toolkit.backbones.gradients import GradientHistograms
-from toolkit.backbones.hub.image import HubImage
-from toolkit.backbones.hub.speech import HubSpeech
+from toolkit.backbones.hub import HubImage, HubSpeech
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.kprpe import KPRPEViT

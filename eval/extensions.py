@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.types import Embeddings, name_first, nfc
+from eval.types import Embeddings, name_first
 
 _EXTENSION = re.compile(r"(?<=[^/\\])\.[A-Za-z][A-Za-z0-9]{1,4}\Z")
 
@@ -26,8 +26,8 @@ def without_extension(id: str) -> str:
 
 def found_without(ids: Iterable[str], known: Iterable[str]) -> bool:
     """Returns whether all ids are known once extensions are left out of both."""
-    bare = {without_extension(nfc(id)) for id in known}
-    return all(without_extension(nfc(id)) in bare for id in ids)
+    bare = set(map(without_extension, known))
+    return all(without_extension(id) in bare for id in ids)
 
 
 def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
@@ -51,7 +51,7 @@ def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
         ('ann/1', 'bob/1', 'ann/1.wav')
     """
     known = set(embeddings.ids)
-    others = [id for id in dict.fromkeys(map(nfc, asked)) if id not in known]
+    others = [id for id in dict.fromkeys(asked) if id not in known]
     rows: dict[str, list[int]] = {}
     for row, id in enumerate(embeddings.ids):
         rows.setdefault(without_extension(id), []).append(row)

@@ -29,7 +29,7 @@ from eval.bootstrap import (
 from eval.errors import LikenessError
 from eval.protocols.verification import VerificationSettings
 from eval.results import NO_INTERVAL, aligned, ends_text, metric_label, percent_text
-from eval.types import Bools, Floats, Ints, Scores, Trials, name_first, nfc_mapping
+from eval.types import Bools, Floats, Ints, Scores, Trials, name_first
 from eval.verification import eer, tar_at_far, verification_metrics
 
 MAX_GROUPS = 50  # more are ages, not age bands
@@ -104,11 +104,7 @@ def sides_of(
     An item's group is that of its id, else that of its subject. LikenessError: items without a
     group (all counted), one group only, more than 50.
     """
-    ids, group_of, subject_of = (
-        (trials.enrol_ids, trials.probe_ids),
-        nfc_mapping(group_of),
-        nfc_mapping(subject_of),
-    )
+    ids = trials.enrol_ids, trials.probe_ids
     named = [
         [group_of.get(name) or group_of.get(subject_of.get(name, "")) for name in side]
         for side in ids

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
+from eval.progress import report
 from eval.similarity import matrix
 from eval.types import Floats, Floats32
 
@@ -232,6 +233,7 @@ def rank_blocks(
             )
         else:
             yield numbers[part], _ranks(scores, begin[part], end[part], own, min(depth, num_items))
+        report("searching", part.stop, len(x))
 
 
 def _ranks(scores: Floats32, begin: Counts, end: Counts, own: Counts | None, depth: int) -> Ranks:

@@ -10,21 +10,18 @@ items, in closed form, so that constant embeddings score chance. What tools do i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma
 
+from eval.blocks import rank_tiles
 from eval.errors import LikenessError
-from eval.formats.stored import StoredRows
 from eval.memory import keep_freed_memory
-from eval.parts import ALONE, Arrays, Parts
-from eval.progress import report, step
+from eval.progress import step
 from eval.ranks import Counts, Ranks, check_rows, concatenated, label_codes, rank_blocks
-from eval.tiled_ranks import LargeSearch, large_search
-from eval.tiles import Rows
 from eval.types import Bools, Floats, check_choice, check_counts
 
 Lone = Literal["exclude", "zero", "error"]
@@ -175,7 +172,7 @@ def _padded(ranks: Ranks, num_items: int, of_last_class: Bools) -> Ranks:
 
 def _check_options(
     ks: Sequence[int],
-    gallery: ArrayLike | StoredRows | None,
+    gallery: ArrayLike | None,
     gallery_labels: ArrayLike | None,
     compat: Compat | None,
 ) -> None:
@@ -195,28 +192,25 @@ def _check_options(
 
 
 def query_metrics(
-    embeddings: ArrayLike | StoredRows,
+    embeddings: ArrayLike,
     labels: ArrayLike,
     *,
-    gallery: ArrayLike | StoredRows | None = None,
+    gallery: ArrayLike | None = None,
     gallery_labels: ArrayLike | None = None,
     ks: Sequence[int] = (1, 2, 4, 8),
     similarity: str = "cosine",
     compat: Compat | None = None,
-    parts: Parts = ALONE,
 ) -> dict[str, Floats]:
     """The metrics of `retrieval_metrics` for each query: name -> (Q,), and "relevant", the number R
     of relevant items.
 
     Lone queries (R = 0) are NaN; under compat "oml" and "rdml" they have that tool's value.
-    parts: where finished parts of the search in a large gallery are kept, and who shares the work;
-    the values are the same to the last bit.
     Arguments and errors: those of `retrieval_metrics`.
     """
     _check_options(ks, gallery, gallery_labels, compat)
     keep_freed_memory()
-    rows = _checked("embeddings", embeddings)
-    gallery_rows = None if gallery is None else _checked("gallery", gallery)
+    rows = check_rows("embeddings", embeddings)
+    gallery_rows = None if gallery is None else check_rows("gallery", gallery)
     codes, gallery_codes = label_codes(labels, gallery_labels)
     for name, num_labels, items in (
         ("labels", codes.size, rows),
@@ -233,70 +227,28 @@ def query_metrics(
         )
     depth = max([_MAP_DEPTH, *map(int, ks), int(np.bincount(gallery_codes).max())])
     if compat is None and gallery_codes.size > LARGE:
-        large = large_search(
+        blocks = rank_tiles(
             rows, codes, gallery_rows, gallery_codes, similarity=similarity, depth=depth
         )
-        return _of_parts(large, ks, parts)
+    else:
+        blocks = rank_blocks(
+            rows,
+            codes,
+            gallery_rows,
+            gallery_codes,
+            similarity=similarity,
+            depth=depth,
+            by_position=compat is not None,
+            drop_first=compat == "rdml",
+        )
     by_metric: dict[str, list[tuple[Counts, Floats]]] = {}
-    num_searched = 0
-    report("searching", num_searched, codes.size)
-    for numbers, ranks in rank_blocks(
-        rows[:],
-        codes,
-        None if gallery_rows is None else gallery_rows[:],
-        gallery_codes,
-        similarity=similarity,
-        depth=depth,
-        by_position=compat is not None,
-        drop_first=compat == "rdml",
-    ):
+    for numbers, ranks in blocks:
         if compat == "rdml":
             ranks = _padded(ranks, codes.size, codes[numbers] == codes[-1])
-        _add(by_metric, numbers, ranks, ks, compat)
-        num_searched += numbers.size
-        report("searching", num_searched, codes.size)
-    return {name: concatenated(blocks, codes.size) for name, blocks in by_metric.items()}
-
-
-def _checked(name: str, rows: ArrayLike | StoredRows) -> Rows:
-    """The rows; those that lie in a file were checked there."""
-    return rows if isinstance(rows, StoredRows) else check_rows(name, rows)
-
-
-def _add(
-    by_metric: dict[str, list[tuple[Counts, Floats]]],
-    numbers: Counts,
-    ranks: Ranks,
-    ks: Sequence[int],
-    compat: Compat | None,
-) -> None:
-    """Adds the values of some queries to those of all."""
-    values = _values(ranks, ks, compat) | {"relevant": ranks.relevant.astype(np.float64)}
-    for name, of_queries in values.items():
-        by_metric.setdefault(name, []).append((numbers, of_queries))
-
-
-def _of_parts(large: LargeSearch, ks: Sequence[int], parts: Parts) -> dict[str, Floats]:
-    """The values of all queries of a large gallery, part by part."""
-
-    def compute(part: slice, advance: Callable[[int], object]) -> Arrays:
-        by_metric: dict[str, list[tuple[Counts, Floats]]] = {}
-        for numbers, ranks in large.ranks(part, advance):
-            _add(by_metric, numbers, ranks, ks, None)
-        return {
-            name: np.concatenate([values for _, values in blocks])
-            for name, blocks in by_metric.items()
-        }
-
-    slices, size = large.parts, large.order.size
-    done = parts.run(slices, compute, lambda part: (part.stop - part.start) * size)
-    return {
-        name: concatenated(
-            [(large.numbers[part], made[name]) for part, made in zip(slices, done, strict=True)],
-            large.numbers.size,
-        )
-        for name in done[0]
-    }
+        values = _values(ranks, ks, compat) | {"relevant": ranks.relevant.astype(np.float64)}
+        for name, of_queries in values.items():
+            by_metric.setdefault(name, []).append((numbers, of_queries))
+    return {name: concatenated(found, codes.size) for name, found in by_metric.items()}
 
 
 def retrieval_metrics(

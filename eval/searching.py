@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.blocks import CELLS, TILE, borders, repeated, scorer
 from eval.errors import LikenessError
-from eval.formats.stored import StoredRows
 from eval.memory import keep_freed_memory
-from eval.parts import ALONE, Arrays, Parts
+from eval.progress import report
 from eval.ranks import prepared
 from eval.similarity import matrix, single
-from eval.tiles import CELLS, PART_CELLS, TILE, Rows, as_rows, borders, repeated, scorer
-from eval.types import Floats
+from eval.types import Floats, Floats32
 
 Counts = NDArray[np.int64]
 
@@ -115,25 +114,23 @@ def search(
     column = np.argsort(enrolled) if order is None else np.arange(starts.size)
     whole = _Tile(0, starts.size, lambda: block)
     task = _Task([whole], np.arange(probes), np.where(mate >= 0, column[mate], -1), starts.size)
-    return _search(task, enrolled.size, keep, ALONE)
+    return _search(task, enrolled.size, keep)
 
 
 def search_embeddings(
-    probes: ArrayLike | StoredRows,
-    gallery: ArrayLike | StoredRows,
+    probes: ArrayLike,
+    gallery: ArrayLike,
     gallery_subjects: ArrayLike,
     probe_subjects: ArrayLike,
     *,
     similarity: str = "cosine",
     keep: int = 0,
-    parts: Parts = ALONE,
 ) -> Searched:
     """`search` straight from embeddings, in blocks: about 150 MB beside the inputs, whatever their
     number.
 
     probes: (Q, D) raw rows. gallery: (G, D). similarity: a name of eval.similarity. Equal rows give
-    equal scores to the last bit, so ties stay ties. parts: where finished parts of the work are
-    kept, and who shares it; the result is the same to the last bit.
+    equal scores to the last bit, so ties stay ties.
     LikenessError: as for `search`, rows with NaN or infinity, D that differs, unknown similarity.
     """
     keep_freed_memory()
@@ -142,7 +139,7 @@ def search_embeddings(
     y = _checked("gallery", gallery, enrolled.size)
     small = enrolled.size <= TILE and num_probes <= MANY_PROBES
     make = _one_tile if small else _many_tiles
-    return _search(make(x, y, enrolled, mate, similarity), enrolled.size, keep, parts)
+    return _search(make(x, y, enrolled, mate, similarity), enrolled.size, keep)
 
 
 class _Tile(NamedTuple):
@@ -166,10 +163,10 @@ class _Task(NamedTuple):
 
 
 def _one_tile(
-    probes: Rows, gallery: Rows, enrolled: Counts, mate: Counts, similarity: str
+    probes: Floats32, gallery: Floats32, enrolled: Counts, mate: Counts, similarity: str
 ) -> _Task:
     """The search in a gallery that is scored whole. Equal rows are scored once."""
-    (x, of_probe), (y, of_template) = _distinct(probes[:]), _distinct(gallery[:])
+    (x, of_probe), (y, of_template) = _distinct(probes), _distinct(gallery)
     order, starts = _grouped(enrolled)
     # by subject, or as the templates were given
     columns = of_template if order is None else of_template[order]
@@ -196,7 +193,7 @@ def _one_tile(
 
 
 def _many_tiles(
-    probes: Rows, gallery: Rows, enrolled: Counts, mate: Counts, similarity: str
+    probes: Floats32, gallery: Floats32, enrolled: Counts, mate: Counts, similarity: str
 ) -> _Task:
     """The search in a large gallery, of which no more than a tile is needed at a time.
 
@@ -296,21 +293,20 @@ def _grouped(enrolled: Counts) -> tuple[Counts | None, Counts]:
     ) - each
 
 
-def _checked(name: str, rows: ArrayLike | StoredRows, count: int) -> Rows:
-    """The rows (count, D), all of whose numbers are finite. Those in a file were checked there."""
-    values = as_rows(rows)
-    if len(values.shape) != 2 or values.shape[0] != count or values.shape[1] < 1:
+def _checked(name: str, rows: ArrayLike, count: int) -> Floats32:
+    """The rows (count, D), all of whose numbers are finite."""
+    values = np.ascontiguousarray(rows, dtype=np.float32)
+    if values.ndim != 2 or len(values) != count or values.shape[1] < 1:
         raise LikenessError(
             f"identification: the {name} embeddings have shape {values.shape}, but ({count}, D) "
             "are needed, one row per label"
         )
-    if isinstance(values, np.ndarray):
-        bad = np.flatnonzero(~np.isfinite(values.sum(axis=1, dtype=np.float64)))
-        if bad.size:
-            raise LikenessError(
-                f"identification: {bad.size} of {count} {name} embeddings hold NaN or infinity "
-                f"(first: row {int(bad[0]) + 1}); extract them again"
-            )
+    bad = np.flatnonzero(~np.isfinite(values.sum(axis=1, dtype=np.float64)))
+    if bad.size:
+        raise LikenessError(
+            f"identification: {bad.size} of {count} {name} embeddings hold NaN or infinity "
+            f"(first: row {int(bad[0]) + 1}); extract them again"
+        )
     return values
 
 
@@ -324,54 +320,21 @@ def _distinct(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], Counts]:
     return rows[first], of_row.astype(np.int64)
 
 
-def _search(task: _Task, num_templates: int, keep: int, parts: Parts) -> Searched:
-    """Searches all probes, part by part; the borders of parts follow from the task alone."""
-    num_probes = task.sequence.size
-    step = max(1, CELLS // (num_templates if len(task.tiles) == 1 else TILE))
-    height = step * max(1, PART_CELLS // (step * num_templates))
-    slices = [slice(k, min(k + height, num_probes)) for k in range(0, num_probes, height)]
-    done = parts.run(
-        slices,
-        lambda part, advance: _search_part(task, part, step, keep, advance),
-        lambda part: (part.stop - part.start) * task.num_subjects,
-    )
-    arrays: Arrays = {}
-    for name in ("mate", "rival", "above", "tied"):
-        joined = np.concatenate([part[name] for part in done])
-        arrays[name] = np.empty_like(joined)
-        arrays[name][task.sequence] = joined
-    highest = np.concatenate([part["highest"] for part in done])
-    of_probe = np.concatenate([part["highest_probe"] for part in done])
-    kept = np.argpartition(-highest, keep - 1)[:keep] if highest.size > keep else slice(None)
-    highest, of_probe = highest[kept], of_probe[kept]
-    order = np.argsort(-highest, kind="stable")
-    return Searched(
-        arrays["mate"],
-        arrays["rival"],
-        arrays["above"],
-        arrays["tied"],
-        highest[order],
-        of_probe[order],
-        task.num_subjects,
-    )
-
-
-def _search_part(
-    task: _Task, part: slice, step: int, keep: int, advance: Callable[[int], object]
-) -> Arrays:
-    """What `Searched` keeps of these probes of the sequence, and the highest scores of theirs."""
-    probes = task.sequence[part]
-    column = task.mate_column[probes]
-    mate = np.full(probes.size, -np.inf) if task.mates is None else task.mates(probes)
-    rival = np.full(probes.size, -np.inf)
-    above, tied = np.zeros(probes.size, np.int64), np.zeros(probes.size, np.int64)
+def _search(task: _Task, num_templates: int, keep: int) -> Searched:
+    """Searches all probes in all tiles, block by block."""
+    num_probes, num_tiles = task.sequence.size, len(task.tiles)
+    step = max(1, CELLS // (num_templates if num_tiles == 1 else TILE))
+    column = task.mate_column[task.sequence]
+    mate = np.full(num_probes, -np.inf) if task.mates is None else task.mates(task.sequence)
+    rival = np.full(num_probes, -np.inf)
+    above, tied = np.zeros(num_probes, np.int64), np.zeros(num_probes, np.int64)
     highest = _Highest(keep)
-    for tile in task.tiles:
+    for number, tile in enumerate(task.tiles):
         score = tile.open()
         inside = (column >= tile.begin) & (column < tile.end)
-        for start in range(0, probes.size, step):
-            rows = slice(start, min(start + step, probes.size))
-            scores = score(slice(part.start + rows.start, part.start + rows.stop))
+        for start in range(0, num_probes, step):
+            rows = slice(start, min(start + step, num_probes))
+            scores = score(rows)
             own = np.flatnonzero(inside[rows])
             columns = column[rows][own] - tile.begin
             if task.mates is None:
@@ -385,16 +348,19 @@ def _search_part(
                 above[rows][behind] += np.count_nonzero(scores[behind] > marks, axis=1)
                 tied[rows][behind] += np.count_nonzero(scores[behind] == marks, axis=1)
             if keep:
-                highest.add(scores, best, probes[rows])
-            advance(rows.stop * (tile.end - tile.begin) + probes.size * tile.begin)
-    return {
-        "mate": mate,
-        "rival": rival,
-        "above": above,
-        "tied": tied,
-        "highest": highest.values,
-        "highest_probe": highest.probes,
-    }
+                highest.add(scores, best, task.sequence[rows])
+            report("searching", number * num_probes + rows.stop, num_tiles * num_probes)
+    back = np.argsort(task.sequence)
+    order = np.argsort(-highest.values, kind="stable")
+    return Searched(
+        mate[back],
+        rival[back],
+        above[back],
+        tied[back],
+        highest.values[order],
+        highest.probes[order],
+        task.num_subjects,
+    )
 
 
 class _Highest:

@@ -55,7 +55,7 @@ from eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relat
 from eval.errors import LikenessError
 from eval.extensions import found_without
 from eval.progress import report
-from eval.types import Embeddings, Floats, Floats32, Trials, name_first, nfc
+from eval.types import Embeddings, Floats, Floats32, Trials, name_first
 
 _KERNELS = ("vmf_el", "vmf_b", "vmf_kl")
 ALLOWED = (
@@ -366,9 +366,9 @@ def warn_of_zeros(*sides: tuple[Embeddings, NDArray[Any]]) -> None:
 
 
 def lacking(ids: Iterable[str], embeddings: Embeddings) -> list[str]:
-    """The ids that have no embedding, in their order; spellings in Unicode are equal."""
+    """The ids that have no embedding, in their order."""
     known = set(embeddings.ids)
-    return [name for name in ids if name not in known and nfc(name) not in known]
+    return [name for name in ids if name not in known]
 
 
 def refuse_missing(

@@ -26,15 +26,32 @@ Floats32 = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
 
-_SHOWN = 5  # how many offenders an error names; all are counted
+_SHOWN = 5  # how many offenders an error names
+_LONGEST = 60  # characters of a value that a message quotes
+
+
+def shortened(text: str) -> str:
+    """A text for a message, of which 60 characters are shown: some of its beginning and its end."""
+    return text if len(text) <= _LONGEST else f"{text[:20]}...{text[20 - _LONGEST :]}"
+
+
+def quoted(value: object) -> str:
+    """The repr of a value for a message, `shortened`, however large the value is.
+
+    >>> quoted("ann/1"), len(quoted("x" * 300_000_000))
+    ("'ann/1'", 63)
+    """
+    if isinstance(value, str | bytes) and len(value) > 2 * _LONGEST:
+        # The repr of all of it would take as much memory again.
+        begin, end = value[:_LONGEST], value[-_LONGEST:]
+        value = begin + end  # type: ignore[operator]  # both are of one type
+    return shortened(repr(value))
 
 
 def name_first(offenders: Iterable[str]) -> str:
     """The first few offenders as text, with an ellipsis if there are more."""
     listed = list(offenders)
-    return ", ".join(repr(offender) for offender in listed[:_SHOWN]) + (
-        ", ..." if len(listed) > _SHOWN else ""
-    )
+    return ", ".join(map(quoted, listed[:_SHOWN])) + (", ..." if len(listed) > _SHOWN else "")
 
 
 def first_line(error: BaseException) -> str:
@@ -103,8 +120,8 @@ def nfc(text: str) -> str:
     """The text in Unicode NFC, in which names are compared: ids, subjects, labels, groups.
 
     macOS writes the names of files in NFD, in which an accent is a character of its own; the same
-    name in a list is mostly NFC. Text becomes a key through this function only: in `read_table`,
-    Embeddings, Trials, Item and the galleries. A path keeps the form that the file system has.
+    name in a list is mostly NFC. What reads names from files, or from the names of files, calls
+    this once; nothing asks again. A path keeps the form that the file system has.
 
     Raises:
         LikenessError: the text is the name of a file that is not UTF-8, as archives of other
@@ -123,25 +140,6 @@ def nfc(text: str) -> str:
             "rename it"
         ) from None
     return normalize("NFC", text)
-
-
-def nfc_mapping(mapping: Mapping[str, str]) -> Mapping[str, str]:
-    """A mapping from id to name with both in NFC.
-
-    ValueError if ids become equal whose names differ.
-    """
-    if all(key.isascii() and value.isascii() for key, value in mapping.items()):
-        return mapping
-    made: dict[str, str] = {}
-    torn = [
-        key for key, value in mapping.items() if made.setdefault(nfc(key), nfc(value)) != nfc(value)
-    ]
-    if torn:
-        raise LikenessError(
-            f"{len(torn)} ids are also there in another Unicode form and with another name "
-            f"({name_first(map(ascii, torn))}); keep one of each"
-        )
-    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,12 +165,7 @@ class Embeddings:
                 f"got shape {matrix.shape}"
             )
         object.__setattr__(self, "matrix", matrix)
-        as_written = tuple(self.ids)
-        object.__setattr__(
-            self,
-            "ids",
-            as_written if all(map(str.isascii, as_written)) else tuple(map(nfc, as_written)),
-        )
+        object.__setattr__(self, "ids", tuple(self.ids))
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
         if len(self._row) != len(self.ids):
             seen: set[str] = set()
@@ -181,16 +174,9 @@ class Embeddings:
                 if name in seen:
                     repeated.append(name)
                 seen.add(name)
-            twice = set(repeated)
-            alike = sorted({ascii(name) for name in as_written if nfc(name) in twice})
-            forms = (
-                f"; ids are compared in Unicode NFC, in which these are one: {name_first(alike)}"
-                if len(alike) > len(twice)
-                else ""
-            )
             raise LikenessError(
                 f"embeddings: {len(repeated)} repeated ids ({name_first(repeated)}); every id must "
-                f"be unique{forms}"
+                "be unique"
             )
         # blocks stay in the cache, and need no memory of the matrix's size
         step = max(1, (1 << 20) // matrix.shape[1])
@@ -247,8 +233,6 @@ class Embeddings:
         rows = np.fromiter(
             (self._row.get(name, -1) for name in asked), dtype=np.int64, count=len(asked)
         )
-        for i in np.flatnonzero(rows < 0).tolist():
-            rows[i] = self._row.get(nfc(asked[i]), -1)
         missing = [asked[i] for i in np.flatnonzero(rows < 0)]
         if missing:
             raise KeyError(
@@ -274,8 +258,7 @@ def _labels(name: str, target: Any) -> Bools:
 class Trials:
     """P trials between enrolment and probe ids.
 
-    enrol_ids, probe_ids: the distinct ids of each side, kept in Unicode NFC; ids that are equal in
-    it become one. enrol, probe: (P,) int32 indices into them.
+    enrol_ids, probe_ids: the distinct ids of each side. enrol, probe: (P,) int32 indices into them.
     target: (P,) bool, or None for a blind list.
     """
 
@@ -298,16 +281,6 @@ class Trials:
                     f"{stated.dtype} of shape {stated.shape}"
                 )
             index = np.ascontiguousarray(stated, dtype=np.int32)
-            if not all(map(str.isascii, ids)):
-                number: dict[str, int] = {}
-                places = np.array(
-                    [number.setdefault(nfc(name), len(number)) for name in ids], dtype=np.int32
-                )
-                if len(number) < len(set(ids)):
-                    index = places[index]
-                    object.__setattr__(self, f"{side}_ids", tuple(number))
-                else:
-                    object.__setattr__(self, f"{side}_ids", tuple(map(nfc, ids)))
             object.__setattr__(self, side, index)
         if self.enrol.shape != self.probe.shape:
             raise LikenessError(

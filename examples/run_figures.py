@@ -31,6 +31,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from numpy.typing import NDArray
+from toolkit.training.of_data import of_data
 
 from eval import per_item
 from eval.formats.files import atomic_path
@@ -41,7 +42,6 @@ from toolkit.losses.vmf import VMF
 from toolkit.models.embed import embed
 from toolkit.training import recipe as recipes
 from toolkit.training.measure import load_embedder
-from toolkit.training.of_data import of_data
 from toolkit.training.recipe import Classification, Recipe, Retrieval
 
 mpl.use("Agg")

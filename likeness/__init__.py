@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from eval.types import Scores, Trials
     from likeness import backbones, losses, metrics
     from likeness.clustering import Clusters, cluster
-    from likeness.diarisation.diarise import diarise
-    from likeness.diarisation.segments import Diarisation
     from likeness.embeddings import Embeddings, read_embeddings
     from likeness.evaluation import Evaluation, evaluate
     from likeness.joining import join
@@ -46,14 +44,13 @@ if TYPE_CHECKING:
     from likeness.searching import identify, retrieve
     from likeness.verification import Verification
     from toolkit.data.items import Item
-    from toolkit.gallery.open import open_gallery
+    from toolkit.gallery.gallery import open_gallery
 
     __version__ = likeness_version()
 
 __all__ = [
     "Calibration",
     "Clusters",
-    "Diarisation",
     "Embeddings",
     "Evaluation",
     "IdentificationSettings",
@@ -72,7 +69,6 @@ __all__ = [
     "backbones",
     "calibrate",
     "cluster",
-    "diarise",
     "evaluate",
     "identify",
     "items",
@@ -96,7 +92,6 @@ __all__ = [
 _HOMES = {
     "Calibration": "eval.calibration",
     "Clusters": "likeness.clustering",
-    "Diarisation": "likeness.diarisation.segments",
     "Embeddings": "likeness.embeddings",
     "Evaluation": "likeness.evaluation",
     "IdentificationSettings": "eval.protocols.identification",
@@ -113,7 +108,6 @@ _HOMES = {
     "VerificationSettings": "eval.protocols.verification",
     "calibrate": "likeness.scoring",
     "cluster": "likeness.clustering",
-    "diarise": "likeness.diarisation.diarise",
     "evaluate": "likeness.evaluation",
     "identify": "likeness.searching",
     "items": "likeness.lists",
@@ -121,7 +115,7 @@ _HOMES = {
     "load": "likeness.model",
     "load_calibration": "eval.calibration",
     "load_plda": "eval.scoring.plda",
-    "open_gallery": "toolkit.gallery.open",
+    "open_gallery": "toolkit.gallery.gallery",
     "read_durations": "eval.formats.durations",
     "read_embeddings": "likeness.embeddings",
     "read_mapping": "eval.formats.subjects",

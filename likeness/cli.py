@@ -14,12 +14,12 @@ from typing import Annotated, cast
 
 import typer
 
+from eval.temporary import remove_abandoned_folders
 from likeness.commands import (
     align,
     check,
     compare,
     demo,
-    diarise,
     embed,
     evaluate,
     export,
@@ -27,7 +27,6 @@ from likeness.commands import (
     identify,
     join,
     lists,
-    pieces,
     plda,
     prepare,
     recipes,
@@ -43,7 +42,7 @@ from toolkit.showing import shown
 
 COMMANDS = (  # in the order of --help
     *(demo, check, align, train, compare, lists, prepare, recipes),  # train
-    *(embed, pieces, verify, diarise, gallery, join, export, serve),  # use a trained model
+    *(embed, verify, gallery, join, export, serve),  # use a trained model
     *(score, evaluate, identify, retrieve, plda),  # measure, on files and without torch
 )
 # ClickException: of click, or of the copy of it that newer versions of typer hold
@@ -113,6 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     command, line = _whole_command(), shlex.join(["likeness", *arguments])
     whole = " ".join(["likeness", *arguments[:1]])
+    remove_abandoned_folders()
     with one_sentence("likeness"), shown(whole=whole):
         try:
             with command.make_context(

@@ -32,8 +32,8 @@ class Embeddings(types.Embeddings):
         """Write the embeddings to a file, whole or not at all.
 
         Args:
-            path: where to write. The ending chooses the format: .npz, .ark (with .scp), .parquet,
-                .h5, or .lance for a LanceDB table.
+            path: where to write. The ending chooses the format: .npz, .ark (with .scp), .parquet
+                or .h5.
 
         Raises:
             LikenessError: another ending, or ids that the format cannot hold.
@@ -62,7 +62,7 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
     """Read embeddings from a file.
 
     Args:
-        path: an .npz, .ark, .scp, .parquet or .h5 file, or a LanceDB table.
+        path: an .npz, .ark, .scp, .parquet or .h5 file.
 
     Returns:
         The embeddings. The float32 numbers of a file come back bit for bit.

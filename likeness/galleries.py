@@ -12,15 +12,15 @@ from typing import Any, Literal, NamedTuple
 from eval.errors import LikenessError
 from eval.formats.writing import atomic_path
 from eval.progress import step
-from eval.types import Embeddings, name_first, nfc
+from eval.types import Embeddings, name_first
 from likeness.inputs import items_of
 from likeness.row_files import DELIMITERS, check_written, table_text
 from likeness.verification import NO_DECISION
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad
-from toolkit.gallery.location import masked
-from toolkit.gallery.open import exists, open_gallery
-from toolkit.gallery.rules import Entry, Gallery
+from toolkit.gallery.gallery import Gallery, exists, open_gallery
+from toolkit.gallery.postgres import masked
+from toolkit.gallery.store import Entry
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
@@ -36,7 +36,7 @@ def opened(
 
     Args:
         name: Its folder, or an address such as postgresql://USER@HOST/DATABASE; see
-            `toolkit.gallery.open.open_gallery`.
+            `toolkit.gallery.gallery.open_gallery`.
         meta: Of the model's embeddings; None for whatever the gallery says.
         makes: Whether a gallery is made where there is none.
 
@@ -149,7 +149,7 @@ def enrol(
                 "no folder or label names it; name the subject with --subject, or give "
                 "lines `id subject` with --subjects"
             )
-        before = [who for who in dict.fromkeys(map(nfc, of_item.values())) if who in known]
+        before = [who for who in dict.fromkeys(of_item.values()) if who in known]
         if before and existing == "refuse":
             raise LikenessError(
                 f"{len(before)} subjects are enrolled already ({name_first(before)}), and nobody "
@@ -157,12 +157,12 @@ def enrol(
                 "in their place, skip leaves them as they are"
             )
         left = set(before) if existing == "skip" else set()
-        chosen = [item for item in items if nfc(of_item[item.id]) not in left]
+        chosen = [item for item in items if of_item[item.id] not in left]
         embeddings, bad = _embed(model, chosen, workers)
     skipped = tuple(before) if existing == "skip" else ()
     if embeddings is None:
         return Enrolled(0, 0, skipped, bad, (), len(known))
-    subjects = [nfc(of_item[item_id]) for item_id in embeddings.ids]
+    subjects = [of_item[item_id] for item_id in embeddings.ids]
     kept, repeated = _distinct(embeddings, subjects)
     names = [subjects[i] for i in kept]
     rows = Embeddings(
@@ -242,7 +242,7 @@ def embed(
     """
     with items_of(inputs, modality=model.modality, **listing._asdict()) as items:
         embeddings, bad = _embed(model, items, workers)
-        paths = {nfc(item.id): item.path for item in items}
+        paths = {item.id: item.path for item in items}
     assert embeddings is not None  # items_of gives at least one
     return embeddings, paths, bad
 

@@ -108,8 +108,7 @@ def measure_held_out(
     from toolkit.data.items import Items
     from toolkit.parallel.embed import embed_all
     from toolkit.training.measure import load_embedder
-    from toolkit.training.of_data import of_data
-    from toolkit.training.recipe import Retrieval, Verification
+    from toolkit.training.recipe import Retrieval, Verification, of_data
 
     if isinstance(recipe.measure, Verification):
         listed, trials = recipe.measure.trials(data)

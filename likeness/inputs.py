@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from eval.errors import LikenessError
+from eval.temporary import temporary_folder
 from eval.types import first_line
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
@@ -77,9 +77,9 @@ def items_of(
     if modality == "embedding":
         yield _rows_of(inputs)
         return
-    with TemporaryDirectory(prefix="likeness-") as folder:
+    with temporary_folder() as folder:
         maker = _Maker(modality, Path(folder), rate_hz, root, columns, label)
-        items = maker.several(inputs)
+        items = Items.of(maker.several(inputs))
         if not items:
             raise LikenessError("there is nothing to embed; give at least one file or array")
         check_unique(items, "inputs")

@@ -9,7 +9,7 @@ from pathlib import Path
 from likeness.included import resolved
 from toolkit.data.remote import is_url, refuse_unreachable
 
-SERVICE_PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
+SERVICE_PACKAGES = ("fastapi", "granian", "python_multipart", "prometheus_client")
 EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 

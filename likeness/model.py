@@ -395,7 +395,7 @@ def _reading(
     only_speech: bool = False,
 ) -> Loaded:
     """The model reading as `Reading` says."""
-    from likeness.extract import with_flip
+    from likeness.extraction import with_flip
     from likeness.models.load import in_parts
 
     in_pieces = in_parts(

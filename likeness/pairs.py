@@ -184,13 +184,8 @@ def check_written(path: Path) -> None:
     Raises:
         LikenessError: It has an ending that is not written.
         FileNotFoundError: Its folder does not exist.
-        ImportError: It is a .parquet file, and pyarrow is not installed.
     """
     row_files.check_written(path, WRITTEN, "pairs")
-    if path.suffix.lower() == ".parquet":
-        from eval.formats.tables import check_installed
-
-        check_installed(path, ".parquet")
 
 
 def read_pairs(source: Any) -> list[Pair]:

@@ -16,7 +16,7 @@ from eval.scoring.score import Scored, Scoring
 from eval.scoring.score import calibrate as calibrate_values
 from eval.scoring.score import score as score_values
 from eval.similarity import lacking
-from eval.types import Embeddings, Ints, Trials, name_first, nfc
+from eval.types import Embeddings, Ints, Trials, name_first
 from likeness.files import File, Models, embeddings_of, models_of, settings_of, trials_of
 
 Missing = Literal["refuse", "skip"]
@@ -133,7 +133,7 @@ def with_embeddings(
     else:
         items = dict.fromkeys(item for items in models.values() for item in items)
         no_item = set(lacking(items, embeddings))
-        whole = {nfc(name): its for name, its in models.items() if no_item.isdisjoint(its)}
+        whole = {name: its for name, its in models.items() if no_item.isdisjoint(its)}
         enrolled = [name for name in trials.enrol_ids if name not in whole]
     sides = (trials.enrol_ids, trials.enrol, enrolled), (trials.probe_ids, trials.probe, probed)
     kept = np.ones(len(trials), dtype=np.bool_)

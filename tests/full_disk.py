@@ -13,22 +13,16 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from eval.formats import embeddings, trials
-from eval.protocols.verification import VerificationSettings, evaluate
-from eval.reports import verification
-from eval.types import Embeddings, Scores, Trials
-from modalities.face import recordio, recordio_writer
+from eval.types import Embeddings, Trials
 from toolkit.data import shards
-from toolkit.data.item_lists import write_items
 from toolkit.data.items import Item
-from toolkit.gallery.exact import ExactGallery
+from toolkit.gallery.gallery import open_gallery
 from toolkit.models import checkpoint
 from toolkit.training.log import Log, read_log
 from toolkit.training.run import Plateau, Run, latest, read, save_run
@@ -89,14 +83,6 @@ def write_scores(path: Path, version: int) -> None:
     trials.write_scores(path, listed(20_000), values + version)
 
 
-def write_page(path: Path, version: int) -> None:
-    scores = Scores(np.linspace(version, 2, 40), np.arange(40) % 2 == 0)
-    results = evaluate(
-        scores, VerificationSettings(num_resamples=0), subjects_from="none", system="a"
-    ).results
-    verification.html(path, results, {"a": scores}, command="x" * 50_000, version="1")
-
-
 def write_model(path: Path, version: int) -> None:
     checkpoint.save(path, {"a": torch.full((40_000,), float(version))}, {"version": version}, "t/1")
 
@@ -130,14 +116,8 @@ def write_log(folder: Path, version: int) -> None:
         log.write(version, note="x" * (10 if not version else 50_000))
 
 
-def write_board(folder: Path, version: int) -> None:
-    with Log(folder, step=100, loggers=("tensorboard",)) as log:
-        for step in range(1 + 2_000 * version):
-            log.write(step, value=1.0)
-
-
-def write_gallery(make: Callable[..., Any], folder: Path, version: int) -> None:
-    gallery = make(folder / "gallery", {"similarity": "cosine"})
+def write_gallery(folder: Path, version: int) -> None:
+    gallery = open_gallery(folder / "gallery", {"similarity": "cosine"})
     loaded = embedded(version)
     loaded = Embeddings(loaded.ids, loaded.matrix + 1, {"similarity": "cosine"})
     try:
@@ -146,18 +126,12 @@ def write_gallery(make: Callable[..., Any], folder: Path, version: int) -> None:
         gallery.close()
 
 
-def read_gallery(make: Callable[..., Any], folder: Path) -> object:
-    gallery = make(folder / "gallery", {"similarity": "cosine"})
+def read_gallery(folder: Path) -> object:
+    gallery = open_gallery(folder / "gallery", {"similarity": "cosine"})
     try:
         return sorted(entry.subject for entry in gallery.entries())
     finally:
         gallery.close()
-
-
-def lance(folder: Path, meta: dict[str, str]) -> Any:
-    from toolkit.gallery.lance import LanceGallery
-
-    return LanceGallery(folder, meta)
 
 
 def items(folder: Path, version: int) -> list[Item]:
@@ -176,43 +150,16 @@ def read_shards(folder: Path) -> object:
     return sorted(item.id for item in shards.items(folder / "packed", pattern="v0*.tar"))
 
 
-def write_records(folder: Path, version: int) -> None:
-    """So little that Python's buffer holds all of it, and a full disk is noticed only when that is
-    written.
-    """
-    path = folder.parent / f"{folder.name}.jpg"
-    path.write_bytes(b"\xff\xd8" + bytes(1_000))
-    recordio_writer.write([Item(f"i{k}", path, "a") for k in range(1 + 2 * version)], folder)
-
-
-def read_records(folder: Path) -> object:
-    return [
-        [item.id for item in recordio.items(folder / "train.rec")],
-        (folder / "train.idx").read_text(),
-    ]
-
-
 def kinds(folder: Path) -> dict[str, tuple[Write, Read]]:
     packed = items(folder, 1)
     return {
-        **{suffix: table(f"e{suffix}") for suffix in (".npz", ".ark", ".parquet", ".h5", ".lance")},
+        **{suffix: table(f"e{suffix}") for suffix in (".npz", ".ark", ".parquet", ".h5")},
         "scores": text("s.txt", write_scores),
-        "zipped scores": text("s.txt.gz", write_scores),
-        "trials": text(
-            "t.txt", lambda path, version: trials.write_trials(path, listed(20_000 + 2 * version))
-        ),
-        "items": text(
-            "items.txt", lambda path, version: write_items(path, packed * 2_000, folder.parent)
-        ),
-        "page": text("page.html", write_page),
         "model": text("m.safetensors", write_model),
         "resume": (write_resume, read_resume),
         "log": (write_log, lambda folder: [entry["step"] for entry in read_log(folder)]),
-        "tensorboard": (write_board, lambda folder: bool(read_log(folder))),
-        "gallery": (partial(write_gallery, ExactGallery), partial(read_gallery, ExactGallery)),
-        "LanceDB gallery": (partial(write_gallery, lance), partial(read_gallery, lance)),
+        "gallery": (write_gallery, read_gallery),
         "shards": (lambda folder, version: write_shards(folder, packed, version), read_shards),
-        "records": (write_records, read_records),
     }
 
 

@@ -19,12 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from eval.formats import embeddings, trials
-from eval.scoring import plda
-from eval.types import Embeddings, Trials
-from toolkit.data import shards
-from toolkit.data.items import Item
-from toolkit.gallery.exact import ExactGallery
+from eval.formats import embeddings
+from eval.types import Embeddings
+from toolkit.gallery.gallery import open_gallery
 from toolkit.models import checkpoint
 
 NUM_POINTS = 16
@@ -42,12 +39,6 @@ CALLS = (
 EACH = ("ark",)  # kinds of several files: killed at each of those calls
 Write = Callable[[Path, int], None]
 Read = Callable[[Path], object]
-
-
-def listed(version: int) -> Trials:
-    return Trials(
-        ("a",), tuple(f"p{version}{k}" for k in range(40)), [0] * 40, range(40), [True, False] * 20
-    )  # type: ignore[arg-type]
 
 
 def embedded(version: int, num: int = 40) -> Embeddings:
@@ -95,25 +86,6 @@ def read_ark(folder: Path) -> object:
     return version
 
 
-def write_scores(folder: Path, version: int) -> None:
-    trials.write_scores(folder / "s.txt", listed(version), np.linspace(0, 1, 40))
-
-
-def read_scores(folder: Path) -> object:
-    scored, values = trials.read_scores(folder / "s.txt")
-    return [scored.probe_ids, values.tolist()]
-
-
-def write_plda(folder: Path, version: int) -> None:
-    plda.Plda(np.full(2, version), np.eye(2), np.zeros(2), np.eye(2), np.ones(2)).save(
-        folder / "p.json"
-    )
-
-
-def read_plda(folder: Path) -> object:
-    return plda.load_plda(folder / "p.json").mean.tolist()
-
-
 def write_model(folder: Path, version: int) -> None:
     checkpoint.save(
         folder / "m.safetensors",
@@ -129,30 +101,8 @@ def read_model(folder: Path) -> object:
     return state["version"]
 
 
-def write_shards(folder: Path, version: int) -> None:
-    items = []
-    for k in range(6):
-        (folder / f"{k}.wav").write_bytes(bytes([k + 1]) * 700)
-        items.append(Item(f"i{k}", folder / f"{k}.wav", "a"))
-    shards.write(items, folder / "packed", shard_bytes=5000)
-
-
-def read_shards(folder: Path) -> object:
-    """All items, or none where the packing is not finished, which is said."""
-    try:
-        return (
-            [(item.id, item.open().read()) for item in shards.items(folder / "packed")]
-            if (folder / "packed").is_dir()
-            else []
-        )
-    except (FileNotFoundError, ValueError) as error:
-        if "pack again" not in str(error):
-            raise
-        return []
-
-
 def write_gallery(folder: Path, version: int) -> None:
-    gallery = ExactGallery(folder / "gallery", {"similarity": "cosine"})
+    gallery = open_gallery(folder / "gallery", {"similarity": "cosine"})
     loaded = Embeddings(
         tuple("abcdef"),
         np.arange(24, dtype=np.float32).reshape(6, 4) + version,
@@ -163,19 +113,16 @@ def write_gallery(folder: Path, version: int) -> None:
 
 
 def read_gallery(folder: Path) -> object:
-    gallery = ExactGallery(folder / "gallery", {"similarity": "cosine"})
+    gallery = open_gallery(folder / "gallery", {"similarity": "cosine"})
     result = [(entry.subject, entry.enrolments, entry.norm) for entry in gallery.entries()]
     gallery.close()
     return result
 
 
 MADE: dict[str, tuple[Write, Read]] = {
-    "scores": (write_scores, read_scores),
     "npz": (write_table(".npz"), read_table("e.npz")),
     "ark": (write_table(".ark"), read_ark),
-    "plda": (write_plda, read_plda),
     "model": (write_model, read_model),
-    "shards": (write_shards, read_shards),
     "gallery": (write_gallery, read_gallery),
 }
 
@@ -211,11 +158,10 @@ def main(root: Path, kinds: list[str]) -> None:
     report = {}
     for kind in kinds:
         write, read = MADE[kind]
-        fresh = kind == "shards"  # made once, and not replaced
         folder = root / kind
         folder.mkdir()
         write(folder, 0)
-        first = counted(write, root / kind if not fresh else _folder(root, kind, 0), 1)
+        first = counted(write, folder, 1)
         points = {*np.linspace(1, first.count, NUM_POINTS).astype(int).tolist()}
         marks = (
             first.marks
@@ -225,8 +171,7 @@ def main(root: Path, kinds: list[str]) -> None:
         points |= {mark + k for mark in marks for k in (0, 1)}
         kills, old, new, other = 0, 0, 0, list[str]()
         for number, point in enumerate(sorted(points), 2):
-            folder = _folder(root, kind, number) if fresh else folder
-            before = [] if fresh else read(folder)
+            before = read(folder)
             child = os.fork()
             if not child:
                 counted(write, folder, number, point)
@@ -250,12 +195,6 @@ def main(root: Path, kinds: list[str]) -> None:
                 other.append(f"kill at call {point} of {first.count}: neither the old nor the new")
         report[kind] = [kills, old, new, other]
     print(json.dumps(report))
-
-
-def _folder(root: Path, kind: str, number: int) -> Path:
-    folder = root / f"{kind}{number}"
-    folder.mkdir()
-    return folder
 
 
 if __name__ == "__main__":

@@ -47,15 +47,20 @@ def trials(data: str | Path, *, split: Split = "test") -> tuple[list[Item], Tria
     chosen = items(data, split=split)
     return chosen, draw_pairs(chosen, 100, np.random.default_rng(0))
 '''
-SOURCE = """    Dataset(
-        name="birdsong",
-        about="Birdsong: 4 birds, 12 recordings",
-        licence="none",
-        page="https://birdsong.invalid/",
-        archives=(Archive(makes="birdsong", urls=("https://birdsong.invalid/birdsong.zip",)),),
-        holds=(Holds("birdsong", (".wav",), 12),),
-    ),
-)
+SOURCE = """
+[birdsong]
+about = "Birdsong: 4 birds, 12 recordings"
+licence = "none"
+page = "https://birdsong.invalid/"
+
+[[birdsong.archives]]
+makes = "birdsong"
+urls = ["https://birdsong.invalid/birdsong.zip"]
+
+[[birdsong.counts]]
+folder = "birdsong"
+matching = '\\.wav$'
+number = 12
 """
 RECIPE = '''"""Who sings? Four birds, two of them to test.
 
@@ -245,10 +250,8 @@ def test_a_data_set_is_added_in_five_lines(copy: Path) -> None:
             "tests/modalities/speaker/test_birdsong.py": TESTS,
         },
     )
-    sources = copy / "modalities" / "speaker" / "sources.py"
-    text = sources.read_text(encoding="utf-8")
-    assert text.endswith("    ),\n)\n")
-    sources.write_text(text.removesuffix(")\n") + SOURCE, encoding="utf-8")
+    catalogue = copy / "likeness" / "prepare" / "catalogue.toml"
+    catalogue.write_text(catalogue.read_text(encoding="utf-8") + SOURCE, encoding="utf-8")
     assert changed(copy, before) == paths(listed, NAME="birdsong", MODALITY="speaker")
     command = re.search(r"`(python -m pytest [^`]*)`", listed[4])
     assert command is not None

@@ -55,6 +55,7 @@ RUN = (
     "docs/how-to/search_gallery.md",
     "docs/how-to/delete_person.md",
     "docs/how-to/group_files.md",
+    "docs/how-to/segments.md",
     "docs/how-to/group_differences.md",
     "docs/how-to/compare_systems.md",
     "docs/how-to/normalise_scores.md",
@@ -81,7 +82,7 @@ QUICK = [
     "schedule.warmup_steps=1",
     "schedule.eval_every=0",
     "sampling.batch_size=16",
-    "threads=1",
+    "compute.threads=1",
 ]
 NAMES = ("ann", "bob", *(f"who{i:02d}" for i in range(18)))  # who is in the photographs
 
@@ -268,7 +269,7 @@ def problem(arguments: list[str], folder: Path) -> str:
     folder for every name; then recipe, variants, settings.
     """
     for argument in arguments[1:]:
-        name = re.sub(r"^lancedb:(.*)$", r"\1.lance", argument)
+        name = argument
         if (
             not argument.startswith("-")
             and argument not in names()  # of a recipe, not of a file
@@ -276,7 +277,7 @@ def problem(arguments: list[str], folder: Path) -> str:
             and not (folder / name).exists()
         ):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            if Path(name).suffix in ("", ".lance") and name != "LIST":
+            if Path(name).suffix == "" and name != "LIST":
                 (folder / name).mkdir()
             else:
                 (folder / name).touch()
@@ -335,7 +336,7 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         assert set(re.findall(r"\[([\w,]+)\]", line)[0].split(",")) <= set(extras)
     else:
         routes = re.findall(
-            r'@app\.\w+\("(/\w*)',
+            r'@app\.\w+\(\s*"(/\w*)',
             (ROOT / "likeness" / "service" / "app.py").read_text(encoding="utf-8"),
         )
         assert re.findall(r"http://127\.0\.0\.1:8000(/\w+)", line)[0] in routes
@@ -404,7 +405,7 @@ def test_measuring_again_keeps_what_was_written_by_hand() -> None:
         assert [line for line in lines[8:] if line] == message
         assert performance.section(script, printed, made) == made
     # a remark that begins with "`" would be lost
-    assert sum(line.startswith("FaissGallery") for line in page.splitlines()) == 1
+    assert sum(line.startswith("FAISS searches approximately") for line in page.splitlines()) == 1
 
 
 @pytest.mark.parametrize("page", NARROW, ids=lambda page: page.name)

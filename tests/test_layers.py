@@ -13,9 +13,10 @@ SYNTHETIC = [
 ]
 METRICS = {"numpy", "scipy", "sklearn"}
 EXTERNAL = {
-    "eval": METRICS | {"pandas"},  # which Embeddings.to_frame imports where it is asked for
+    # pandas is imported by Embeddings.to_frame where it is asked for.
+    "eval": METRICS | {"pyarrow", "pandas"},
     # What reads foreign formats is imported inside functions only: see test_eval_is_light.
-    "eval.formats": METRICS | {"kaldiio", "soundfile", "pyarrow", "h5py", "lancedb"},
+    "eval.formats": METRICS | {"kaldiio", "soundfile", "pyarrow", "h5py"},
     "eval.reports": METRICS | {"jinja2", "markupsafe", "bokeh", "umap", "PIL", "soundfile"},
     "toolkit.losses": {"torch"},
     "toolkit.vmf": {"torch", "numpy"},
@@ -110,8 +111,8 @@ def test_no_floor_names_a_higher_one_in_a_string(path: Path) -> None:
 def test_only_checkpoints_import_by_name() -> None:
     """A module is imported by a name that is data where a checkpoint's parts are restored.
 
-    Beside it, classes of an allowed list, optional packages and what a reading process is asked for
-    are imported by names that stand in the code.
+    Beside it, classes of an allowed list and optional packages are imported by names that stand in
+    the code.
     """
     by_name = {
         path.relative_to(ROOT).as_posix()
@@ -122,8 +123,6 @@ def test_only_checkpoints_import_by_name() -> None:
         "likeness/__init__.py",  # its public names, when they are first used
         "likeness/models/speechbrain.py",
         "toolkit/backbones/torchaudio_cpu.py",
-        "eval/formats/tables.py",
-        "eval/formats/boundary.py",
     }
     assert by_name == {"toolkit/models/parts.py", *optional}
 

@@ -45,7 +45,10 @@ def test_every_data_file_is_packaged() -> None:
     ("package", "names"),
     [
         ("eval.reports", sorted(["blocks.html", "page.css", "page.html", *REPORT_SCRIPTS])),
-        ("likeness.service", sorted(["docs.html", "page.css", "page.html", *SCRIPTS])),
+        (
+            "likeness.service",
+            sorted(["answers.json", "docs.html", "page.css", "page.html", *SCRIPTS]),
+        ),
     ],
 )
 def test_templates_are_found_through_the_package(package: str, names: list[str]) -> None:

@@ -172,7 +172,7 @@ def small_vox(folder: Path, recipe: Recipe) -> list[str]:
         if noisy
         else []
     )
-    return ["trials.file=trials.txt", "augment.seconds=0.3,0.4", *noise]
+    return ["measure.trials.file=trials.txt", "augment.seconds=0.3,0.4", *noise]
 
 
 @pytest.mark.parametrize(("path", "variant"), VARIANTS, ids=IDS)
@@ -204,8 +204,8 @@ def test_trains_and_embeds(
         "schedule.warmup_steps=1",
         "schedule.eval_every=0",
         "sampling.batch_size=4",
-        "workers=0",
-        "threads=1",
+        "compute.workers=0",
+        "compute.threads=1",
     ]
     small: Recipe = recipes.override(
         recipe, [*SMALL.get(describe(recipe)["backbone"]["call"].rpartition(".")[2], []), *steps]
@@ -254,8 +254,8 @@ def test_voxceleb_in_two_stages_from_the_command_line(
         "backbone.dim=8",
         "sampling.batch_size=4",
         "schedule.warmup_steps=1",
-        "workers=0",
-        "threads=1",
+        "compute.workers=0",
+        "compute.threads=1",
     ]
     tiny += [
         "schedule.eval_every=0",

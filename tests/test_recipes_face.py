@@ -18,7 +18,7 @@ from torch import nn
 
 from eval.types import Trials
 from modalities import synthetic_faces
-from modalities.face import pickled, recordio_writer
+from modalities.face import bins, recordio_writer
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
 from toolkit.data.images import encode
 from toolkit.data.items import Item
@@ -42,11 +42,11 @@ TINY = [
     "schedule.eval_every=0",
     "schedule.save_every=2",
     "sampling.batch_size=8",
-    "workers=0",
-    "threads=1",
+    "compute.workers=0",
+    "compute.threads=1",
 ]
 TINY += [
-    "accumulate=1",
+    "compute.accumulate=1",
     "backbone.dim=8",
     "backbone.image_size=32",
     "read.size=32,32",
@@ -93,7 +93,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     first, second = (np.array(columns, dtype=np.int32) for columns in ([0, 2, 0, 1], [1, 3, 2, 3]))
     for where in (folders, packed):
         for name in ("lfw", "agedb_30", "calfw", "cplfw", "cfp_fp"):
-            pickled.write(
+            bins.write(
                 tested,
                 Trials(ids, ids, first, second, np.array([True, True, False, False])),
                 where / f"{name}.bin",

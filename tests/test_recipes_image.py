@@ -47,8 +47,8 @@ TINY = [
     "schedule.warmup_steps=0",
     "schedule.eval_every=2",
     "schedule.save_every=2",
-    "workers=0",
-    "threads=1",
+    "compute.workers=0",
+    "compute.threads=1",
     "sampling.batch_size=8",
 ]
 # whose classes there have to be: (classes, of them to train, protocols)

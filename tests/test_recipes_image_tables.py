@@ -487,12 +487,12 @@ SHRUNK = [
     "schedule.eval_every=0",
     "sampling.batch_size=4",
     "sampling.items_per_class=2",
-    "workers=0",
-    "threads=1",
+    "compute.workers=0",
+    "compute.threads=1",
 ]
 SHRUNK += [
     "items.whole=false",
-    "test.items.whole=false",
+    "measure.items.whole=false",
     "augment.size=32",
     "read.short_edge=36",
     "read.crop=32",
@@ -564,13 +564,13 @@ def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
         "schedule.eval_every=0",
         "sampling.batch_size=4",
         "sampling.items_per_class=2",
-        "workers=0",
-        "threads=1",
+        "compute.workers=0",
+        "compute.threads=1",
     ]
     settings += [
         "items.whole=false",
-        "test.items.whole=false",
-        "validation.items.whole=false",
+        "measure.items.whole=false",
+        "measure.validation.items.whole=false",
         "frontend.crop=32",
         "augment.size=32",
     ]

@@ -618,7 +618,7 @@ def test_a_system_trains_on_another_recipe(
     synthetic_glyphs.write_glyphs(
         tmp_path / "images", num_alphabets=6, num_characters=4, num_drawers=6, size=32
     )
-    network = ["backbone.width=8", "backbone.dim=8", "sampling.batch_size=8", "threads=1"]
+    network = ["backbone.width=8", "backbone.dim=8", "sampling.batch_size=8", "compute.threads=1"]
     command = [name, "--recipe", "image/folders:small", "--set", *network, "--steps", "4"]
     folders = ["--data", str(tmp_path / "images"), "--out", str(tmp_path / "out")]
     monkeypatch.setattr(sys, "argv", [*command, *folders])

@@ -121,9 +121,13 @@ class Interrupted(Exception):
     """Ctrl-C: the state was saved at `step`."""
 
 
-def ignore_ctrl_c(_: int) -> None:
-    """A reading process leaves Ctrl-C to the main one."""
+def leave_signals_to_parent(_: int = 0) -> None:
+    """A reading process goes on at Ctrl-C and SIGTERM, which reach all processes of a group.
+
+    The process that started it saves its work, and then ends this one.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 @contextmanager

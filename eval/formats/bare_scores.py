@@ -45,7 +45,7 @@ def read_bare_scores(path: str | Path, order: Order | None = None) -> Scores:
 
     Raises:
         LikenessError: The order cannot be known, because both columns can be labels; or fields are
-            no labels or no finite numbers, which are counted.
+            no labels or no finite numbers.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -78,11 +78,11 @@ def read_bare_scores(path: str | Path, order: Order | None = None) -> Scores:
             "1 0, target nontarget, tgt imp or true false, of one kind throughout"
         )
     values: Floats = as_floats(scores.keys)[scores.codes]
-    bad = np.flatnonzero(~np.isfinite(values))
-    if bad.size:
+    bad = ~np.isfinite(values)
+    if bad.any():
         raise LikenessError(
-            f"{path}: {bad.size} of {values.size} scores are NaN, infinite or not numbers "
-            f"({table.at(bad)}); score these trials again"
+            f"{path}: {bad.sum()} of {values.size} scores are NaN, infinite or not numbers; score "
+            "these trials again"
         )
     is_target = np.array([kinds[0][key.lower()] for key in labels.keys])
     return Scores(values, is_target[labels.codes])

@@ -2,8 +2,7 @@
 
 Text is UTF-8, or UTF-16 with a byte order mark, with commas, semicolons or tabs; blanks will do
 where there are none of these. Fields may have quotation marks as spreadsheets write them; between
-tabs they stand for themselves, but around a whole field. Lines end in LF, CRLF or CR. Parquet is
-parsed in a process of its own.
+tabs they stand for themselves, but around a whole field. Lines end in LF, CRLF or CR.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats import coded
-from eval.formats.boundary import Answer, Process
+from eval.formats import parquet
 from eval.formats.files import refuse_device
-from eval.formats.tables import check_installed
+from eval.types import quoted
 
 MAX_LINE = 2**20  # characters
 _MAX_TABLE = 2**34  # characters of a text
@@ -124,7 +122,7 @@ def text_blocks(path: Path, choose: Choose, *, header: bool = True) -> Iterator[
 
 
 def parquet_blocks(path: Path, choose: Choose) -> Iterator[Block]:
-    """Yields the rows of a Parquet file, which is parsed in a process of its own.
+    """Yields the rows of a Parquet file.
 
     Args:
         path: The file.
@@ -134,66 +132,39 @@ def parquet_blocks(path: Path, choose: Choose) -> Iterator[Block]:
         Blocks of rows, which are counted from 1.
 
     Raises:
-        LikenessError: The file is damaged, or a column that is read holds neither texts nor
-            numbers.
-        ImportError: pyarrow is not installed.
+        LikenessError: The file is damaged, a column that is read holds neither texts nor numbers,
+            or a text is too long.
     """
-    check_installed(path, ".parquet")
-    refuse_device(path)
-    place, limit = str(path.absolute()), coded.size_limit(path)
-    with coded.refused(path), Process(__name__, "pyarrow.parquet") as process:
-        (types, size), _ = process.ask(
-            coded.parquet_columns, place, about=path, limits=coded.limits(path)
-        )
-        names = [name for name, _ in types]
+    with parquet.opened(path) as file:
+        types = parquet.column_types(file)
+        names = list(types)
         places = choose(names)
         read = [names[place] for place in places.values()]
         for role, name in zip(places, read, strict=True):
-            kind = dict(types)[name]
-            if not re.fullmatch(f"{_TEXT}|{_NUMBER}", kind):
+            if not re.fullmatch(f"{_TEXT}|{_NUMBER}", types[name]):
                 raise LikenessError(
-                    f"{path}: the column {name!r}, which is the {role}, holds {kind}; texts or "
-                    "numbers are needed, and files are named by their paths"
+                    f"{path}: the column {quoted(name)}, which is the {role}, holds "
+                    f"{quoted(types[name])}; texts or numbers are needed, and files are named by "
+                    "their paths"
                 )
-        forms, arrays = process.ask(
-            parquet_cells, place, limit, read, about=path, limits=coded.limits(path, size)
-        )
-    rest = iter(arrays)
-    columns: list[tuple[list[str] | None, Any]] = []
-    for form in forms:
-        if form == "texts":
-            texts = [
-                text.decode("utf-8", "surrogatepass").strip()
-                for text in coded.split_texts(next(rest), next(rest))
-            ]
-            columns.append(([*texts, ""], next(rest)))
-        else:
-            columns.append((None, next(rest)))
+        size = file.metadata.num_rows
+        columns = parquet.read_columns(path, file, read, MAX_LINE)
+    rest = [(role, *_texts_of(columns[name])) for role, name in zip(places, read, strict=True)]
     for start in range(0, size, _ROWS):
-        cells = {}
-        part: list[Any] = []
-        for role, (known, values) in zip(places, columns, strict=True):
-            part = values[start : start + _ROWS].tolist()
-            cells[role] = (
-                list(map(cell, part)) if known is None else list(map(known.__getitem__, part))
-            )
-        yield Block(range(start + 1, start + 1 + len(part)), cells)
+        end = min(start + _ROWS, size)
+        cells = {
+            role: list(map(text_of, values[start:end].tolist())) for role, text_of, values in rest
+        }
+        yield Block(range(start + 1, end + 1), cells)
 
 
-def parquet_cells(path: str, limit: int, names: Sequence[str]) -> Answer:
-    """Reads columns of a .parquet file, in a process of its own.
-
-    Args:
-        path: The file.
-        limit: The bytes that the arrays may take.
-        names: The columns, of texts or numbers.
-
-    Returns:
-        "texts" or "numbers" for each column; and the arrays, of texts three: the distinct ones as
-            UTF-8, the bytes of each, and the number of each row's text (P,), -1 where it is
-            missing. Numbers that are missing are NaN.
-    """
-    return coded.nullable_arrays(path, limit, names)
+def _texts_of(column: parquet.Values) -> tuple[Callable[[Any], str], Any]:
+    """The values (P,) of a column, and what gives the text of one of them."""
+    if column.texts is None:
+        absent = column.missing
+        return cell, np.where(absent, np.nan, column.values) if absent.any() else column.values
+    known = [*(cell(text) for text in column.texts), ""]
+    return known.__getitem__, np.where(column.missing, -1, column.values)
 
 
 def cell(value: object) -> str:

@@ -14,13 +14,8 @@ formats:
     the schema's metadata (tables.py)
 .h5
     data sets ids, matrix, norms and meta, as in .npz (tables.py)
-.lance
-    a LanceDB table with the columns and metadata of .parquet; DIR/TABLE.lance, also written
-    lancedb:DIR/TABLE, is the table TABLE of the database DIR (tables.py)
 
-The last three need pyarrow, h5py and lancedb: pip install 'likeness[formats]'. A LanceDB table is a
-folder, like a database of one's own. Do not take one from strangers, because LanceDB reads whatever
-files its manifest names.
+HDF5 needs h5py: pip install 'likeness[formats]'.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +36,8 @@ from numpy.typing import NDArray
 from eval.errors import LikenessError
 from eval.formats import kaldi, npz, tables
 from eval.formats.files import atomic_path, refuse_device
-from eval.formats.stored import StoredRows, state_of
 from eval.progress import step
-from eval.types import Embeddings, name_first
+from eval.types import Embeddings, name_first, nfc, quoted
 
 # A compressed file may expand to EXPANSION times its size, or to 1 GiB if that is more.
 EXPANSION = 100
@@ -52,7 +46,7 @@ FREE_EXPANSION = 1 << 30
 _STRAIGHT_FROM = 1 << 26  # bytes from which on a matrix is read without zipfile
 _BLOCK = 1 << 22  # bytes read at a time
 
-_WRITTEN = (".npz", ".ark", ".parquet", ".h5", ".lance")
+_WRITTEN = (".npz", ".ark", ".parquet", ".h5")
 _READ = (*_WRITTEN[:2], ".scp", *_WRITTEN[2:])
 # For each format a pattern of the ids that it cannot give back, and what is wrong with them.
 _REFUSED_IDS = {
@@ -60,18 +54,17 @@ _REFUSED_IDS = {
     ".ark": (r"^$|[\s\ud800-\udfff]", "are empty or hold blanks, which Kaldi files cannot hold"),
     ".parquet": (r"[\ud800-\udfff]", "are no Unicode text, which Parquet needs"),
     ".h5": (r"[\0\ud800-\udfff]", "hold NUL characters or are no Unicode text, which HDF5 needs"),
-    ".lance": (r"[\ud800-\udfff]", "are no Unicode text, which LanceDB needs"),
 }
 
 
 @step("reading embeddings")
 def read(path: str | Path) -> Embeddings:
-    """Reads the embeddings of a file or table in one of the formats above.
+    """Reads the embeddings of a file in one of the formats above.
 
     Matrices of float16 and float64 become float32.
 
     Args:
-        path: The file or the folder of a table, or lancedb:DIR/TABLE.
+        path: The file.
 
     Returns:
         N ids, the matrix (N, D) float32 and the meta.
@@ -84,83 +77,22 @@ def read(path: str | Path) -> Embeddings:
         FileNotFoundError: There is no such file.
         ImportError: A package is missing; the message names the extra to install.
     """
-    path = located(path)
+    path = Path(path)
     suffix, stated = _suffix(path, _READ), path
     refuse_device(path)
     if suffix == ".npz":
-        ids, matrix, meta = _read_npz(path, _limit(_size(path)))
+        ids, matrix, meta = _read_npz(path, _limit(path.stat().st_size))
     elif suffix in (".ark", ".scp"):
         ids, matrix, meta = kaldi.read(path, _limit)
         stated = kaldi.meta_path(path)
     else:
-        ids, matrix, meta = tables.READERS[suffix](path, _limit(_size(path)))
+        ids, matrix, meta = tables.READERS[suffix](path, _limit(path.stat().st_size))
     try:
-        return Embeddings(ids, matrix, _meta(stated, meta))
+        return Embeddings(tuple(map(nfc, ids)), matrix, _meta(stated, meta))
     except ValueError as error:
         raise LikenessError(
             str(error) if str(stated) in str(error) else f"{path}: {error}"
         ) from None
-
-
-class Stored(NamedTuple):
-    """Embeddings whose matrix stays in its file; what reads rows reads them from there.
-
-    Attributes:
-        ids: N ids, as of `Embeddings`.
-        matrix: The rows (N, D).
-        meta: As of `Embeddings`.
-    """
-
-    ids: tuple[str, ...]
-    matrix: StoredRows
-    meta: Mapping[str, str]
-
-
-@step("reading embeddings")
-def read_within(path: str | Path, memory: int | None) -> Embeddings | Stored:
-    """Reads embeddings, or leaves their matrix in its file where it would take too much memory.
-
-    Args:
-        path: The file, as of `read`.
-        memory: The most bytes that the matrix may take; None reads it whatever it takes.
-
-    Returns:
-        Both have ids, matrix and meta.
-
-    Raises:
-        LikenessError: As of `read`, or the matrix is larger and cannot stay in the file, because
-            this is no .npz or a compressed one.
-        FileNotFoundError: There is no such file.
-    """
-    path = located(path)
-    if memory is None or not path.is_file() or _size(path) <= memory:
-        return read(path)
-    stored = None
-    if _suffix(path, _READ) == ".npz":
-        with npz.opened(path, _limit(_size(path))) as archive:
-            _check_headers(path, archive.headers)
-            rows = _located_rows(
-                path, archive.archive.getinfo("matrix.npy"), *archive.headers["matrix"]
-            )
-            if rows is not None:
-                ids = tuple(archive.read("ids").tolist())
-                meta = str(archive.read("meta")[()]) if "meta" in archive.headers else "{}"
-                stored = Stored(ids, rows, _meta(path, meta))
-    if stored is None:
-        raise LikenessError(
-            f"{path}: it has {_size(path) >> 20} MB, and {memory >> 20} MB of the memory are for "
-            "it; only an .npz that is not compressed is read in pieces: write the "
-            "embeddings as one, or give more memory"
-        )
-    try:
-        # The ids are checked as those of all embeddings are.
-        checked = Embeddings(stored.ids, np.zeros((len(stored.ids), 1), np.float32), stored.meta)
-        if len(checked.ids) != len(stored.matrix):
-            raise LikenessError(f"{len(checked.ids)} ids for {len(stored.matrix)} rows")
-        stored.matrix.check(checked.ids)
-    except ValueError as error:
-        raise LikenessError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-    return Stored(checked.ids, stored.matrix, checked.meta)
 
 
 @step("writing embeddings")
@@ -170,7 +102,7 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
     What was there before stays until everything is written.
 
     Args:
-        path: The file or the folder of a table, or lancedb:DIR/TABLE.
+        path: The file.
         embeddings: N ids, the matrix (N, D) and the meta.
 
     Raises:
@@ -187,7 +119,7 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
         >>> again.ids, again.matrix.tolist(), dict(again.meta)
         (('a', 'b'), [[1.0, 0.0], [0.0, 1.0]], {'similarity': 'cosine'})
     """
-    path = located(path)
+    path = Path(path)
     suffix = _suffix(path, _WRITTEN)
     check_ids(path, embeddings.ids)
     meta = json.dumps(dict(embeddings.meta))
@@ -218,8 +150,9 @@ def check_suffix(path: str | Path) -> None:
         LikenessError: There is no format with this suffix.
         ImportError: A package for the format is missing.
     """
-    path = located(path)
-    tables.check_installed(path, _suffix(path, _WRITTEN))
+    path = Path(path)
+    _suffix(path, _WRITTEN)
+    tables.check_installed(path)
 
 
 def check_ids(path: str | Path, ids: Iterable[str]) -> None:
@@ -234,7 +167,7 @@ def check_ids(path: str | Path, ids: Iterable[str]) -> None:
     Raises:
         LikenessError: Some ids cannot be kept; the message counts them and names the first.
     """
-    path = located(path)
+    path = Path(path)
     pattern, what = _REFUSED_IDS[_suffix(path, _WRITTEN)]
     bad = [id for id in ids if re.search(pattern, id)]
     if bad:
@@ -242,28 +175,6 @@ def check_ids(path: str | Path, ids: Iterable[str]) -> None:
             f"{path}: {len(bad)} ids {what} ({name_first(bad)}); rename them, or write to another "
             "format"
         )
-
-
-def located(place: str | Path) -> Path:
-    """Returns where embeddings lie: `place` itself, or the folder of the table lancedb:DIR/TABLE.
-
-    Args:
-        place: A path, or lancedb:DIR/TABLE.
-
-    Raises:
-        LikenessError: lancedb: is given without a table.
-
-    Example:
-        >>> located("lancedb:voices/test").as_posix(), located("test.npz").as_posix()
-        ('voices/test.lance', 'test.npz')
-    """
-    text = str(place)
-    if not text.startswith("lancedb:"):
-        return Path(place)
-    table = Path(text.removeprefix("lancedb:"))
-    if not table.name:
-        raise LikenessError(f"{text!r} names no table; write lancedb:DIR/TABLE, or DIR/TABLE.lance")
-    return table if table.suffix == ".lance" else table.with_name(f"{table.name}.lance")
 
 
 def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
@@ -280,12 +191,6 @@ def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
 def _limit(size: int) -> int:
     """Bytes that the embeddings of files of `size` bytes may take in memory."""
     return max(FREE_EXPANSION, EXPANSION * size)
-
-
-def _size(path: Path) -> int:
-    """The bytes of a file. The size of a table is that of all its files."""
-    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files)
 
 
 def _read_npz(path: Path, limit: int) -> tuple[tuple[str, ...], NDArray[Any], str]:
@@ -326,15 +231,20 @@ def _straight(
         The matrix, or None where zipfile has to read it, because it is compressed, small, or in the
         order of Fortran.
     """
-    if info.file_size < _STRAIGHT_FROM:
+    if info.file_size < _STRAIGHT_FROM or info.compress_type != zipfile.ZIP_STORED:
         return None
-    rows = _located_rows(path, info, dtype, shape)
-    if rows is None:
-        return None
-    matrix = np.empty(shape, dtype)
-    content, checksum, place = matrix.data.cast("B"), rows.head_crc, 0
     with path.open("rb", buffering=0) as file:
-        file.seek(rows.offset)
+        file.seek(info.header_offset)
+        # The member's own header has 30 bytes, then a name and extra fields of the stated lengths.
+        local = file.read(30)
+        name_bytes = int.from_bytes(local[26:28], "little")
+        extra_bytes = int.from_bytes(local[28:30], "little")
+        file.seek(name_bytes + extra_bytes, io.SEEK_CUR)
+        head = file.read(info.file_size - math.prod(shape) * dtype.itemsize)
+        if _is_in_columns(head):
+            return None
+        matrix = np.empty(shape, dtype)
+        content, checksum, place = matrix.data.cast("B"), zlib.crc32(head), 0
         while place < len(content):
             block = content[place : place + _BLOCK]
             size = file.readinto(block) or 0
@@ -347,27 +257,6 @@ def _straight(
     if checksum != info.CRC:
         raise zipfile.BadZipFile(f"bad CRC-32 for {info.filename!r}")
     return matrix
-
-
-def _located_rows(
-    path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> StoredRows | None:
-    """Where the rows of a matrix lie in the file; None where they are compressed or in columns."""
-    if info.compress_type != zipfile.ZIP_STORED:
-        return None
-    with path.open("rb", buffering=0) as file:
-        file.seek(info.header_offset)
-        # The member's own header has 30 bytes, then a name and extra fields of the stated lengths.
-        local = file.read(30)
-        name_bytes = int.from_bytes(local[26:28], "little")
-        extra_bytes = int.from_bytes(local[28:30], "little")
-        start = info.header_offset + 30 + name_bytes + extra_bytes
-        file.seek(start)
-        head = file.read(info.file_size - math.prod(shape) * dtype.itemsize)
-        state = state_of(file)
-    if _is_in_columns(head):
-        return None
-    return StoredRows(path, start + len(head), dtype, shape, zlib.crc32(head), info.CRC, state)
 
 
 def _is_in_columns(head: bytes) -> bool:
@@ -390,6 +279,6 @@ def _meta(path: Path, text: str) -> dict[str, str]:
     if not isinstance(meta, Mapping) or not all(isinstance(value, str) for value in meta.values()):
         raise LikenessError(
             f'{path}: meta must be a JSON object of texts, such as {{"similarity": "cosine"}}, but '
-            f"is {text[:80]!r}"
+            f"is {quoted(text)}"
         )
     return dict(meta)

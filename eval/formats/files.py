@@ -9,10 +9,11 @@ import gzip
 import io
 import json
 import os
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 from unicodedata import normalize
@@ -24,7 +25,7 @@ from eval.errors import LikenessError
 from eval.formats import plain
 from eval.formats.writing import atomic_path as atomic_path
 from eval.progress import report
-from eval.types import Floats, Ints, first_line, nfc
+from eval.types import Floats, Ints, first_line, nfc, quoted
 
 MAX_LINE = 65_536  # bytes
 # The widest tables have half as many fields in a line. The bound keeps a file of another kind from
@@ -38,6 +39,7 @@ FREE_EXPANSION = 1 << 28
 _BLOCK = 1 << 24  # bytes
 _QUICK_FROM = 1 << 20  # bytes of a block; importing pyarrow pays for no less
 _MAX_JSON = 1 << 26  # bytes
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 
 
@@ -119,7 +121,7 @@ class Column(NamedTuple):
             return tuple(key.decode() for key in self.keys)
         except UnicodeDecodeError as error:
             raise LikenessError(
-                f"{path}: {error.object[:80]!r} is not UTF-8 text; convert the file to UTF-8"
+                f"{path}: {quoted(error.object)} is not UTF-8 text; convert the file to UTF-8"
             ) from None
 
 
@@ -176,49 +178,6 @@ def as_stored(root: Path, name: str) -> Path:
     return place
 
 
-class LineNumbers:
-    """The line numbers of P rows, of which only the beginning of each run is kept.
-
-    Example:
-        >>> lines = LineNumbers()
-        >>> lines.add(np.array([2, 3, 7], dtype=np.int32))
-        >>> len(lines), lines[np.array([1, 2])]
-        (3, array([3, 7]))
-    """
-
-    def __init__(self) -> None:
-        self._size = 0
-        self._rows = [np.zeros(0, np.int64)]  # the rows with which runs begin
-        self._above = [np.zeros(0, np.int64)]  # how many more the line numbers of a run are
-
-    def add(self, numbers: NDArray[np.integer[Any]]) -> None:
-        """Adds the ascending line numbers of further rows."""
-        above = numbers - np.arange(self._size, self._size + numbers.size)
-        starts = np.flatnonzero(np.append(True, above[1:] != above[:-1])[: numbers.size])
-        self._add(self._size + starts, above[starts], numbers.size)
-
-    def add_run(self, first: int, size: int) -> None:
-        """Adds `size` rows whose line numbers are `first` and those that follow."""
-        self._add(np.array([self._size]), np.array([first - self._size]), size)
-
-    def _add(self, rows: NDArray[np.int64], above: NDArray[np.int64], size: int) -> None:
-        self._rows.append(rows)
-        self._above.append(above)
-        self._size += size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, rows: int | slice | NDArray[Any]) -> NDArray[np.int64]:
-        """The line numbers of some rows, by their numbers or by a mask (P,)."""
-        if isinstance(rows, slice):
-            rows = np.arange(self._size)[rows]
-        at = np.flatnonzero(rows) if np.asarray(rows).dtype == np.bool_ else np.asarray(rows)
-        run = np.searchsorted(np.concatenate(self._rows), at, side="right") - 1
-        numbers: NDArray[np.int64] = at + np.concatenate(self._above)[run]
-        return numbers
-
-
 class Table(NamedTuple):
     """A text table of P lines.
 
@@ -227,19 +186,11 @@ class Table(NamedTuple):
         layout: What the header line says, if there is one.
         columns: The columns. One of decimal fractions is an array (P,) of numbers, with NaN for a
             field that is not a number.
-        lines: The line number of each row in the file, from 1.
-        unit: What `lines` counts.
     """
 
     path: Path
     layout: str | None
     columns: list[Column | Floats]
-    lines: LineNumbers
-    unit: str = "line"
-
-    def at(self, rows: NDArray[Any]) -> str:
-        """Returns where some rows (M,) are, or those of a mask (P,), as text for messages."""
-        return at_lines(self.lines[rows]).replace("line", self.unit, 1)
 
 
 def read_table(
@@ -267,80 +218,57 @@ def read_table(
 
     Raises:
         LikenessError: The file is empty or binary; lines are too long, have over MAX_FIELDS fields,
-            or differ in their number of fields, which is counted for all of them.
+            or differ in their number of fields.
     """
     path = Path(path)
-    started = False
-    separator: bytes | None = None
     layout: str | None = None
     columns: _Columns | None = None
-    lines = LineNumbers()
-    tally: dict[int, tuple[int, int]] = {}
-    above = 0  # the number of lines in the blocks before
     for block in text_blocks(path):
-        num_plain = columns.add_plain(block) if columns is not None and len(tally) == 1 else 0
-        if num_plain:
-            ((width, (num_lines, first)),) = tally.items()
-            tally[width] = num_lines + num_plain, first
-            lines.add_run(above + 1, num_plain)
-            above += num_plain
-            continue
-        part = _Lines(block, above, path)
-        above += part.data.size
-        if not started and part.data.any():
-            separator, layout = _separator(part.sample(block), fits, header)
-            started = True
-            if layout is not None:
-                part.data[np.flatnonzero(part.data)[0]] = False
-        numbers, counts = part.numbers(), part.num_fields(separator)
-        if not counts.size:
-            continue
-        _add_counts(tally, numbers, counts)
-        if len(tally) > 1:
-            continue  # the table is refused; the other lines are only counted for the message
-        if counts[0] > MAX_FIELDS:
-            raise LikenessError(
-                f"{path}: {counts[0]} fields in each line, but at most {MAX_FIELDS} are read; is "
-                "this the right file?"
-            )
         if columns is None:
-            columns = _Columns(part, block, separator, int(counts[0]), layout, fractions)
-        columns.add(part, block)
-        lines.add(numbers)
-    if columns is None or len(tally) > 1:
-        raise _no_table(path, tally)
-    return Table(path, layout, columns.joined(), lines)
-
-
-def _no_table(path: Path, tally: dict[int, tuple[int, int]]) -> LikenessError:
-    """The error for a file without lines, or whose lines differ in their number of fields."""
-    if not tally:
-        return LikenessError(
+            sample = list(islice(_data_lines(block, path), _SAMPLE))
+            if not sample:
+                continue
+            separator, layout = _separator(sample, fits, header)
+            columns = _Columns(path, separator, layout, fractions)
+            if layout is not None:
+                block = _after_first_line(block)
+        columns.add(block)
+    if columns is None or not columns.width:
+        raise LikenessError(
             f"{path}: the file is empty or has only comments; expected one line for each trial or "
             "item"
         )
-    commonest = sorted(tally.items(), key=lambda entry: -entry[1][0])[:5]
-    counted = "; ".join(
-        f"{num_lines} with {num_fields} (first: line {first})"
-        for num_fields, (num_lines, first) in commonest
-    )
-    return LikenessError(
-        f"{path}: lines differ in their number of fields: {counted}; correct the rarer ones"
-    )
+    return Table(path, layout, columns.joined())
 
 
-def _add_counts(
-    tally: dict[int, tuple[int, int]], numbers: Ints, counts: NDArray[np.int64]
-) -> None:
-    """Counts the lines of a block by their number of fields.
+def _data_lines(block: bytes, path: Path) -> Iterator[bytes]:
+    """The lines of a block that are neither blank nor comments.
 
-    tally: number of fields -> how many lines have it, and the first of them.
+    Raises LikenessError for lines that are too long, and for control characters.
     """
-    for num_fields, num_lines in enumerate(np.bincount(counts).tolist()):
-        if num_lines:
-            first_here = int(numbers[np.argmax(counts == num_fields)])
-            known, first = tally.get(num_fields, (0, first_here))
-            tally[num_fields] = (known + num_lines, first)
+    if _CONTROL.search(block):
+        raise LikenessError(
+            f"{path}: not a text file, since there are control characters (UTF-16 has them too: "
+            "save as UTF-8)"
+        )
+    for line in block.split(b"\n"):
+        if len(line) > MAX_LINE:
+            raise LikenessError(
+                f"{path}: a line has over {MAX_LINE} bytes ({quoted(line)}); is this a text file?"
+            )
+        bare = line.strip()
+        if bare and not bare.startswith(b"#"):
+            yield line
+
+
+def _after_first_line(block: bytes) -> bytes:
+    """What follows the first line of a block that is neither blank nor a comment."""
+    start = 0
+    while True:
+        end = block.index(b"\n", start) + 1
+        if (bare := block[start:end].strip()) and not bare.startswith(b"#"):
+            return block[end:]
+        start = end
 
 
 class _Columns:
@@ -354,39 +282,55 @@ class _Columns:
     """
 
     def __init__(
-        self,
-        part: _Lines,
-        block: bytes,
-        separator: bytes | None,
-        width: int,
-        layout: str | None,
-        fractions: bool,
+        self, path: Path, separator: bytes | None, layout: str | None, fractions: bool
     ) -> None:
-        self._separator = separator
-        self._numeric = [False] * width
-        if fractions and layout:
-            self._numeric = [layout[c : c + 1] == "s" for c in range(width)]
-        elif fractions:
-            numeric = [all_fractions(keys) for keys in self._fields(part, block)]
-            self._numeric = numeric if layout or sum(numeric) < 2 else [False] * width
-        # The number of each distinct field, where a new field takes the next number. None stands
-        # for a column of numbers.
-        self._indices: list[defaultdict[bytes, int] | None] = [
-            None if is_numeric else defaultdict(count().__next__) for is_numeric in self._numeric
-        ]
+        self._path, self._separator = path, separator
+        self._layout, self._fractions = layout, fractions
+        self.width = 0  # unknown
+        self._numeric: list[bool] = []
+        # The number of each distinct field, where a new field takes the next number.
+        self._indices: list[defaultdict[bytes, int]] = []
         # The same for fields of plain lines, which may have blanks around them.
-        self._spelt: list[dict[bytes, int]] = [{} for _ in range(width)]
-        self._parts: list[list[NDArray[np.generic]]] = [[] for _ in range(width)]
+        self._spelt: list[dict[bytes, int]] = []
+        self._parts: list[list[NDArray[np.generic]]] = []
 
-    def _fields(self, part: _Lines, block: bytes) -> list[list[bytes]]:
-        """The fields of each column of a block, without repetitions where its lines are plain."""
-        columns = self._plain(part.data_lines(block))
-        if columns is not None:
-            keys = [column.keys for column in columns if isinstance(column, plain.Coded)]
-            if not any(plain.odd(fields, first=not c) for c, fields in enumerate(keys)):
-                return [[field.strip() for field in fields] for fields in keys]
-        fields = part.fields(block, self._separator)
-        return [fields[c :: len(self._numeric)] for c in range(len(self._numeric))]
+    def _begin(self, block: bytes) -> bool:
+        """Finds the width and the kinds of the columns; False where a block has no data."""
+        first = next(_data_lines(block, self._path), None)
+        if first is None:
+            return False
+        self.width = len(_fields(first, self._separator))
+        if self.width > MAX_FIELDS:
+            raise LikenessError(
+                f"{self._path}: {self.width} fields in each line, but at most {MAX_FIELDS} are "
+                "read; is this the right file?"
+            )
+        self._numeric = [False] * self.width
+        if self._fractions and self._layout:
+            self._numeric = [role == "s" for role in self._layout.ljust(self.width)[: self.width]]
+        elif self._fractions:
+            numeric = [all_fractions(keys) for keys in self._keys(block)]
+            self._numeric = numeric if sum(numeric) < 2 else self._numeric
+        self._indices = [defaultdict(count().__next__) for _ in range(self.width)]
+        self._spelt = [{} for _ in range(self.width)]
+        self._parts = [[] for _ in range(self.width)]
+        return True
+
+    def _keys(self, block: bytes) -> list[list[bytes]]:
+        """The fields of each column, without repetitions where the lines are plain."""
+        plain_columns = self._plain(block)
+        keys = [column.keys for column in plain_columns or () if isinstance(column, plain.Coded)]
+        if not keys or any(plain.odd(column, first=not c) for c, column in enumerate(keys)):
+            return self._split(block)
+        return [[key.strip() for key in column] for column in keys]
+
+    def add(self, block: bytes) -> None:
+        """Adds the fields of all data lines of a block."""
+        if (self.width or self._begin(block)) and not self._add_plain(block):
+            for c, fields in enumerate(self._split(block)):
+                self._parts[c].append(
+                    as_floats(fields) if self._numeric[c] else _numbers(self._indices[c], fields)
+                )
 
     def _plain(self, block: bytes) -> list[plain.Coded | Floats] | None:
         """The columns of a large block of plain lines, or None for other lines."""
@@ -394,15 +338,11 @@ class _Columns:
             return None
         return plain.read(block, self._separator, self._numeric, MAX_LINE)
 
-    def add_plain(self, block: bytes) -> int:
-        """Adds the fields of a block if all of its lines are plain and hold data.
-
-        Returns:
-            The number of its lines; 0 if nothing was added.
-        """
+    def _add_plain(self, block: bytes) -> bool:
+        """Adds the fields of a block if all of its lines are plain and hold data."""
         columns = self._plain(block)
         if columns is None:
-            return 0
+            return False
         fresh = [
             [key for key in column.keys if key not in spelt]
             if isinstance(column, plain.Coded)
@@ -410,33 +350,36 @@ class _Columns:
             for spelt, column in zip(self._spelt, columns, strict=True)
         ]
         if any(plain.odd(keys, first=not c) for c, keys in enumerate(fresh)):
-            return 0
-        for c, (index, column) in enumerate(zip(self._indices, columns, strict=True)):
+            return False
+        for c, column in enumerate(columns):
             if isinstance(column, plain.Coded):
-                assert index is not None
-                spelt = self._spelt[c]
+                spelt, index = self._spelt[c], self._indices[c]
                 spelt.update((key, index[key.strip()]) for key in fresh[c])
                 self._parts[c].append(_numbers(spelt, column.keys)[column.codes])
             else:
                 self._parts[c].append(column)
-        return self._parts[0][-1].size
+        return True
 
-    def add(self, part: _Lines, block: bytes) -> None:
-        """Adds the fields of all data lines of a block."""
-        if self.add_plain(part.data_lines(block)):
-            return
-        width, fields = len(self._parts), part.fields(block, self._separator)
-        for c, index in enumerate(self._indices):
-            column = fields[c::width]
-            self._parts[c].append(as_floats(column) if index is None else _numbers(index, column))
+    def _split(self, block: bytes) -> list[list[bytes]]:
+        """The fields of each column of any block."""
+        rows = []
+        for line in _data_lines(block, self._path):
+            row = _fields(line, self._separator)
+            if len(row) != self.width:
+                raise LikenessError(
+                    f"{self._path}: lines differ in their number of fields; the first has "
+                    f"{self.width}, and {quoted(line.decode(errors='replace'))} has {len(row)}"
+                )
+            rows.append(row)
+        return [list(column) for column in zip(*rows, strict=True)] or [[]] * self.width
 
     def joined(self) -> list[Column | Floats]:
         """The columns of all blocks. The blocks are given up, to save memory."""
         columns: list[Column | Floats] = []
-        for index, parts in zip(self._indices, self._parts, strict=True):
+        for is_numeric, index, parts in zip(self._numeric, self._indices, self._parts, strict=True):
             joined = np.concatenate(parts)
             parts.clear()
-            if index is None:
+            if is_numeric:
                 columns.append(cast(Floats, joined))
             else:
                 columns.append(in_nfc(Column(list(index), cast(Ints, joined))))
@@ -448,73 +391,11 @@ def _numbers(index: dict[bytes, int], fields: Sequence[bytes]) -> Ints:
     return np.fromiter(map(index.__getitem__, fields), dtype=np.int32, count=len(fields))
 
 
-class _Lines:
-    """Where the lines of a block begin and which of them contain data.
-
-    This takes one pass of numpy over the bytes.
-    """
-
-    def __init__(self, block: bytes, above: int, path: Path) -> None:
-        self._bytes = np.frombuffer(block, dtype=np.uint8)
-        self._ends = np.flatnonzero(self._bytes == ord("\n"))
-        lengths = np.diff(self._ends, prepend=-1)
-        if lengths.max() > MAX_LINE:
-            raise LikenessError(
-                f"{path}: line {above + int(lengths.argmax()) + 1} has {int(lengths.max())} bytes, "
-                f"but at most {MAX_LINE} are allowed; is this a text file?"
-            )
-        if np.count_nonzero(self._bytes < 32) != self._ends.size + block.count(b"\t") + block.count(
-            b"\r"
-        ):
-            raise LikenessError(
-                f"{path}: not a text file, since there are control characters before line "
-                f"{above + self._ends.size + 1} (UTF-16 has them too: save as UTF-8)"
-            )
-        space = self._bytes <= 32
-        words = np.flatnonzero(~space & np.append(True, space[:-1]))
-        self._num_words = np.diff(np.searchsorted(words, self._ends), prepend=0)
-        self.data = self._num_words > 0
-        first = words[(np.cumsum(self._num_words) - self._num_words)[self.data]]
-        self.data[self.data] = self._bytes[first] != ord("#")
-        self._above, self._path = above, path
-
-    def numbers(self) -> Ints:
-        """The line numbers of the data lines."""
-        return (np.flatnonzero(self.data) + (self._above + 1)).astype(np.int32)
-
-    def num_fields(self, separator: bytes | None) -> NDArray[np.int64]:
-        """The number of fields of each data line."""
-        if separator is None:
-            return self._num_words[self.data]
-        separators = np.flatnonzero(self._bytes == ord(separator))
-        return (np.diff(np.searchsorted(separators, self._ends), prepend=0) + 1)[self.data]
-
-    def sample(self, block: bytes) -> list[bytes]:
-        """The first data lines."""
-        return [self._line(block, row) for row in np.flatnonzero(self.data)[:_SAMPLE]]
-
-    def text(self, block: bytes, row: int) -> str:
-        """One line as text. Raises ValueError if it is not UTF-8."""
-        line = Column([self._line(block, row)], np.zeros(1, dtype=np.int32))
-        return line.texts(self._path)[0].strip()
-
-    def _line(self, block: bytes, row: int) -> bytes:
-        """The bytes of one line."""
-        return block[self._ends[row - 1] + 1 if row else 0 : self._ends[row]]
-
-    def data_lines(self, block: bytes) -> bytes:
-        """The block without blank lines and comments."""
-        if self.data.all():
-            return block
-        lines = zip(block.split(b"\n"), self.data, strict=False)
-        return b"\n".join(line for line, is_data in lines if is_data) + b"\n"
-
-    def fields(self, block: bytes, separator: bytes | None) -> list[bytes]:
-        """The fields of all data lines, one after the other."""
-        block = self.data_lines(block)
-        if separator is None:
-            return block.split()
-        return [field.strip() for field in block[:-1].replace(b"\n", separator).split(separator)]
+def _fields(line: bytes, separator: bytes | None) -> list[bytes]:
+    """The fields of a line."""
+    if separator is None:
+        return line.split()
+    return [field.strip() for field in line.split(separator)]
 
 
 def _separator(
@@ -615,26 +496,8 @@ def _all_numbers(fields: Collection[bytes]) -> bool:
 
 def refuse_empty(table: Table) -> None:
     """Raises ValueError if fields are empty, which commas and tabs allow."""
-    for column in table.columns:
-        if isinstance(column, Column) and b"" in column.keys:
-            bad = column.codes == column.keys.index(b"")
-            raise LikenessError(
-                f"{table.path}: {np.count_nonzero(bad)} {table.unit}s have an empty field "
-                f"({table.at(bad)}); fill or remove them"
-            )
-
-
-def at_lines(lines: NDArray[np.integer[Any]]) -> str:
-    """Returns the first line numbers as text, for messages.
-
-    Example:
-        >>> at_lines(np.array([3, 9, 12, 40], dtype=np.int32))
-        'lines 3, 9, 12, ...'
-        >>> at_lines(np.array([3], dtype=np.int32))
-        'line 3'
-    """
-    first = ", ".join(str(line) for line in lines[:3])
-    return f"line{'s' if lines.size > 1 else ''} {first}{', ...' if lines.size > 3 else ''}"
+    if any(isinstance(column, Column) and b"" in column.keys for column in table.columns):
+        raise LikenessError(f"{table.path}: fields are empty; fill or remove these lines")
 
 
 def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
@@ -651,46 +514,30 @@ def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     Raises:
         LikenessError: The file is binary, a line is too long, or it is not UTF-8.
     """
-    for block, part in _line_blocks(Path(path)):
-        for number, row in zip(part.numbers().tolist(), np.flatnonzero(part.data), strict=True):
-            yield number, part.text(block, int(row))
-
-
-def _line_blocks(path: Path) -> Iterator[tuple[bytes, _Lines]]:
-    """The blocks of a file, and where the lines of each begin."""
-    above = 0  # the number of lines in the blocks before
+    path, number = Path(path), 0
     for block in text_blocks(path):
-        part = _Lines(block, above, path)
-        yield block, part
-        above += part.data.size
+        for line in block[:-1].split(b"\n"):
+            number += 1
+            for data in _data_lines(line, path):
+                try:
+                    yield number, data.decode().strip()
+                except UnicodeDecodeError:
+                    raise LikenessError(
+                        f"{path}: {quoted(data)} is not UTF-8 text; convert the file to UTF-8"
+                    ) from None
 
 
-def estimated_lines(path: Path) -> int:
-    """Estimates how many lines a text has, plain or compressed by gzip, from its first block.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The number; 0 for what states no size, such as a pipe.
-
-    Raises:
-        LikenessError: As for `read_table`.
+def at_lines(lines: NDArray[np.integer[Any]]) -> str:
+    """Returns the first line numbers as text, for messages.
 
     Example:
-        >>> estimated_lines(Path(__file__)) > 100
-        True
+        >>> at_lines(np.array([3, 9, 12, 40], dtype=np.int32))
+        'lines 3, 9, 12, ...'
+        >>> at_lines(np.array([3], dtype=np.int32))
+        'line 3'
     """
-    if not path.is_file():
-        return 0
-    block = next(text_blocks(path), b"")
-    with path.open("rb") as raw:
-        zipped = raw.read(2) == b"\x1f\x8b"
-    if not block:
-        return 0
-    sample = block[:_QUICK_FROM]
-    share = len(zlib.compress(sample)) / len(sample) if zipped else 1.0
-    return int(block.count(b"\n") * max(1.0, path.stat().st_size / max(1.0, share * len(block))))
+    first = ", ".join(str(line) for line in lines[:3])
+    return f"line{'s' if lines.size > 1 else ''} {first}{', ...' if lines.size > 3 else ''}"
 
 
 def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ import numpy as np
 from eval.errors import LikenessError
 from eval.formats.files import bounded
 from eval.formats.writing import full_disk, move, remove, staged, sync
-from eval.types import Embeddings, Floats32
+from eval.types import Embeddings, Floats32, quoted
 
 MAX_DIM = 1 << 20
 MAX_ID = 4_096  # bytes
@@ -154,8 +154,8 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
             )
         if rows and row.size != rows[0].size:
             raise LikenessError(
-                f"{path}: {name!r} has {row.size} dims, but {ids[0]!r} has {rows[0].size}; one "
-                "file contains embeddings of one model"
+                f"{path}: {quoted(name)} has {row.size} dims, but {quoted(ids[0])} has "
+                f"{rows[0].size}; one file contains embeddings of one model"
             )
         ids.append(name)
         rows.append(row)
@@ -242,7 +242,7 @@ def _chosen(side: Path, archive: _Archive) -> str:
     except (ValueError, RecursionError):
         return text
     if not isinstance(stated, dict) or _ARCHIVE not in stated:
-        return text  # it was written by version 0.1 or by hand
+        return text  # it was written by hand
     for statement in (stated, stated.get(_BEFORE)):
         if isinstance(statement, dict) and statement.get(_ARCHIVE) == archive.digest:
             meta = {key: statement[key] for key in statement.keys() - {_ARCHIVE, _BEFORE}}
@@ -325,7 +325,7 @@ def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
                 if ark is None or ark_path != open_path:
                     if not os.path.isfile(ark_path):  # Path.is_file raises where a name is too long
                         raise LikenessError(
-                            f"{where}: there is no file {ark_name!r}; run from the "
+                            f"{where}: there is no file {quoted(ark_name)}; run from the "
                             "folder in which it was written, or write it again"
                         )
                     if ark is not None:
@@ -357,7 +357,7 @@ def _scp_fields(path: Path, line: bytes, where: str) -> tuple[str, str, str, int
     target = "".join(rest)
     if target.startswith("|") or target.endswith(("|", "]")) or target == "-":
         raise LikenessError(
-            f"{where}: {target!r} is a command, standard input or a "
+            f"{where}: {quoted(target)} is a command, standard input or a "
             "range, which are refused; list FILE.ark:OFFSET"
         )
     match = re.fullmatch(r"(.+?)(?::(\d{1,18}))?", target)
@@ -383,13 +383,13 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
         except (ValueError, IndexError):
             pass
         raise LikenessError(
-            f"{path}: {name!r} at byte {begin} is neither a binary vector nor a text one of up to "
-            "4,096 numbers"
+            f"{path}: {quoted(name)} at byte {begin} is neither a binary vector nor a text one of "
+            "up to 4,096 numbers"
         )
     kind = head[:5]
     if kind not in (b"\0BFV ", b"\0BDV ", b"\0BFM ", b"\0BDM "):
         raise LikenessError(
-            f"{path}: {name!r} at byte {begin} begins with {head[:5]!r}; expected a float or "
+            f"{path}: {quoted(name)} at byte {begin} begins with {head[:5]!r}; expected a float or "
             "double vector (FV, DV); "
             "pickles, audio and compressed matrices are refused; Kaldi's copy-vector converts them"
         )
@@ -397,12 +397,14 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
     is_matrix = kind[3:4] == b"M"
     size = 15 if is_matrix else 10
     if len(head) < size:
-        raise LikenessError(f"{path}: {name!r} at byte {begin} is truncated; write the file again")
+        raise LikenessError(
+            f"{path}: {quoted(name)} at byte {begin} is truncated; write the file again"
+        )
     rows = struct.unpack("<i", head[6:10])[0] if is_matrix else 1
     dim = struct.unpack("<i", head[size - 4 : size])[0]
     if rows != 1 or not 0 < dim <= MAX_DIM:
         raise LikenessError(
-            f"{path}: {name!r} declares {rows} rows of {dim} dims; expected 1 row of 1 to "
+            f"{path}: {quoted(name)} declares {rows} rows of {dim} dims; expected 1 row of 1 to "
             f"{MAX_DIM}: pool frames into one vector first"
         )
     ark.seek(begin + size)
@@ -410,8 +412,8 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
     data = ark.read(dim * dtype.itemsize)
     if len(data) < dim * dtype.itemsize:
         raise LikenessError(
-            f"{path}: {name!r} at byte {begin} is truncated: {len(data)} of {dim * dtype.itemsize} "
-            "bytes; write the file again"
+            f"{path}: {quoted(name)} at byte {begin} is truncated: {len(data)} of "
+            f"{dim * dtype.itemsize} bytes; write the file again"
         )
     return np.frombuffer(data, dtype=dtype).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""Plain lines of text, read and written by pyarrow where that is installed.
+"""Plain lines of text, read and written by pyarrow.
 
 Its reader of CSV takes a fifth of the time of Python's own `split`, and its writer a seventh of
 that of `repr` and `join`. The reader is asked only for lines that leave no choice: one separator
@@ -18,8 +18,8 @@ from eval.progress import report
 from eval.types import Bools, Floats, Ints
 
 _BOM = b"\xef\xbb\xbf"
-_ROWS = 1 << 17  # written at a time
-_LONGEST = 1 << 12  # bytes of an id that pyarrow writes; a block of them stays below 2 GB
+_BLOCK = 1 << 30  # bytes written at a time, at most
+_ROWS = 1 << 17  # and rows
 _DECIMALS = 1e-4, 1e9  # between these Python and pyarrow write a fraction in the same way
 
 
@@ -49,16 +49,17 @@ def read(
         longest: The most bytes that a line may have.
 
     Returns:
-        The columns, or None where the lines are not plain, a number is none, or pyarrow is missing.
+        The columns, or None where the lines are not plain or a number is none.
 
     Example:
         >>> read(b"a 0.5\nb 1e3\n", None, [False, True], 100)
         [Coded(keys=[b'a', b'b'], codes=array([0, 1], dtype=int32)), array([5.e-01, 1.e+03])]
     """
-    csv, text = _module("pyarrow.csv"), _plain(block, longest)
-    if csv is None or text is None:
+    text = _plain(block, longest)
+    if text is None:
         return None
     import pyarrow
+    from pyarrow import csv
 
     coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.binary())
     names = [str(c) for c in range(len(numeric))]
@@ -94,21 +95,25 @@ def numbers(array: Any) -> NDArray[Any]:
     Its own `to_numpy` imports pandas, which takes longer than reading most lists.
     """
     kind, where = str(array.type), slice(array.offset, array.offset + len(array))
+    if kind == "null":
+        return np.full(len(array), np.nan)
     if kind == "bool":
         return _bits(array.buffers()[1], where)
     dtype = {"halffloat": "float16", "float": "float32", "double": "float64"}.get(kind, kind)
-    return np.frombuffer(array.buffers()[1], dtype)[where]
+    return np.frombuffer(array.buffers()[1] or b"", dtype)[where]
 
 
 def missing(array: Any) -> Bools:
     """Which elements (P,) of an array of pyarrow are null."""
     if not array.null_count:
         return np.zeros(len(array), dtype=np.bool_)
+    if str(array.type) == "null":
+        return np.ones(len(array), dtype=np.bool_)
     return ~_bits(array.buffers()[0], slice(array.offset, array.offset + len(array)))
 
 
 def _bits(buffer: Any, where: slice) -> Bools:
-    bits = np.frombuffer(buffer, np.uint8)[: -(-where.stop // 8)]
+    bits = np.frombuffer(buffer or b"", np.uint8)[: -(-where.stop // 8)]
     return np.unpackbits(bits, count=where.stop, bitorder="little")[where].view(np.bool_)
 
 
@@ -116,16 +121,6 @@ def odd(fields: Iterable[bytes], *, first: bool) -> bool:
     """Whether fields that `read` gave are empty, or, in the first column, begin a comment."""
     stripped = [field.strip() for field in fields]
     return b"" in stripped or (first and any(field[:1] == b"#" for field in stripped))
-
-
-def _module(name: str) -> Any:
-    """A module of pyarrow, None where pyarrow is not installed."""
-    from importlib import import_module
-
-    try:
-        return import_module(name)
-    except ImportError:
-        return None
 
 
 def _plain(block: bytes, longest: int) -> bytes | None:
@@ -152,8 +147,8 @@ def lines(
     values: Floats | None,
     target: Bools | None,
     separator: str,
-) -> Iterator[bytes] | None:
-    r"""Gives the lines of a list as text in blocks, with each number as `repr` writes it.
+) -> Iterator[bytes]:
+    r"""Yields the lines of a list as text in blocks, with each number as `repr` writes it.
 
     Args:
         enrol: The enrolment ids, and the number (P,) of that of each trial.
@@ -162,29 +157,16 @@ def lines(
         target: (P,) labels, or None.
         separator: What stands between two fields.
 
-    Returns:
-        The bytes of the blocks, or None where pyarrow is missing or ids are very long.
+    Yields:
+        The bytes of the blocks. Ids of a block together may have up to 2 GB.
 
     Example:
         >>> blocks = lines((["a"], np.zeros(1, int)), (["b"], np.zeros(1, int)), None, None, " ")
         >>> b"".join(blocks)
         b'a b\n'
     """
-    compute = _module("pyarrow.compute")
-    if compute is None or any(len(name) > _LONGEST // 4 for name in (*enrol[0], *probe[0])):
-        return None
-    return _lines(compute, enrol, probe, values, target, separator)
-
-
-def _lines(
-    compute: Any,
-    enrol: tuple[Sequence[str], Ints],
-    probe: tuple[Sequence[str], Ints],
-    values: Floats | None,
-    target: Bools | None,
-    separator: str,
-) -> Iterator[bytes]:
     import pyarrow
+    from pyarrow import compute
 
     # The last column ends the line.
     last = "\n" if target is None and values is None else ""
@@ -193,9 +175,11 @@ def _lines(
         (pyarrow.array([name + last for name in probe[0]], pyarrow.string()), probe[1]),
     ]
     labels = pyarrow.array(["0\n", "1\n"])
-    for start in range(0, len(enrol[1]), _ROWS):
+    longest = max(len(name) for name in (*enrol[0], *probe[0]))
+    rows = max(1, min(_ROWS, _BLOCK // (8 * longest + 64)))  # UTF-8 has up to 4 bytes a character
+    for start in range(0, len(enrol[1]), rows):
         report("writing", start, len(enrol[1]))
-        part = slice(start, start + _ROWS)
+        part = slice(start, start + rows)
         columns = [ids.take(pyarrow.array(numbers[part])) for ids, numbers in sides]
         if values is not None:
             columns.append(_texts(compute, values[part], "\n" if target is None else ""))

@@ -18,7 +18,7 @@ _MAX_INDEX = 1 << 30  # bytes of a .scp
 def sha256(path: Path) -> str:
     """Computes the hex digest of a file or of what belongs together.
 
-    For a folder (a LanceDB table), it is the digest of the names and digests of all its files. For
+    For a folder, it is the digest of the names and digests of all its files. For
     a Kaldi .scp, it is that of the names and digests of the files behind it.
 
     Args:

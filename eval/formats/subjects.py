@@ -9,9 +9,9 @@ from typing import cast
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats.files import Column, at_lines, read_table, refuse_empty
+from eval.formats.files import Column, read_table, refuse_empty
 from eval.formats.trials import pair_text
-from eval.types import Bools, Ints, Trials, name_first, nfc_mapping
+from eval.types import Bools, Ints, Trials, name_first
 
 CONNECTED = "groups connected by target trials"  # the source of subjects that are only supposed
 
@@ -50,11 +50,8 @@ def read_mapping(path: str | Path, *, column: str = "subject") -> dict[str, str]
     bad = np.flatnonzero(subject_of[ids.codes] != subjects.codes)
     names = ids.texts(table.path)
     if bad.size:
-        first = name_first(names[i] for i in ids.codes[bad])
-        raise LikenessError(
-            f"{path}: {bad.size} lines give an id another {column} than a later line ({first}; "
-            f"{at_lines(table.lines[bad])})"
-        )
+        twice = name_first(dict.fromkeys(names[i] for i in ids.codes[bad]))
+        raise LikenessError(f"{path}: ids have more than one {column} ({twice}); keep one line")
     subject_names = subjects.texts(table.path)
     return {name: subject_names[i] for name, i in zip(names, subject_of, strict=True)}
 
@@ -90,7 +87,7 @@ def subjects_of(
         ((array([0, 1], dtype=int32), array([0], dtype=int32)), 'first path component of the ids')
     """
     if mapping is not None:
-        return _from_mapping(trials, nfc_mapping(mapping)), "given mapping"
+        return _from_mapping(trials, mapping), "given mapping"
     if trials.target is None:
         return None, "unknown: the list has no labels"
     if all("/" in id for id in trials.enrol_ids + trials.probe_ids):

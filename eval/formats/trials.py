@@ -28,13 +28,12 @@ from eval.formats.files import (
     all_fractions,
     as_floats,
     atomic_path,
-    estimated_lines,
     is_number,
     read_table,
     refuse_empty,
 )
 from eval.progress import report
-from eval.types import Bools, Floats, Ints, Trials, name_first
+from eval.types import Bools, Floats, Ints, Trials, name_first, quoted, shortened
 
 # A layout has one letter for each column: label, enrol, probe, score. `write_scores` writes "epsl".
 _TRIAL_LAYOUTS = ("ep", "lep", "epl")
@@ -101,7 +100,7 @@ def read_trials(path: str | Path) -> Trials:
     Raises:
         LikenessError: The file is empty, binary or damaged; its lines differ in their number of
             fields; it has no label column where three columns need one, or several; a pair has both
-            labels. All faults are counted, and the first lines are named.
+            labels.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -133,9 +132,8 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
 
     Raises:
         LikenessError: As for `read_trials`. Also for scores that are not finite numbers, pairs that
-            do not match the list, and labels that contradict it. All faults are counted, and the
-            first is named. Also for a trial list in place of a score file, because its labels would
-            pass for perfect scores.
+            do not match the list, and labels that contradict it. Also for a trial list in
+            place of a score file, because its labels would pass for perfect scores.
     """
     table, fitting = _read(path, _SCORE_LAYOUTS)
     if len(fitting) > 1 and trials is not None:
@@ -155,34 +153,19 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
     all_binary = isinstance(column, Column) and {b"0", b"1"}.issuperset(column.keys)
     if table.layout is None and "l" not in fitting[0] and all_binary:
         raise LikenessError(
-            f"{table.path}: all {len(table.lines)} scores are 0 or 1, as the labels of a trial "
+            f"{table.path}: all scores are 0 or 1, as the labels of a trial "
             "list are; give the score file, "
             f"or put `{_spelt(fitting[0])}` as a header line on top if these are scores"
         )
     values = as_floats(column.keys)[column.codes] if isinstance(column, Column) else column
+    scored = _trials(table, fitting[0])
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise LikenessError(
-            f"{table.path}: {bad.size} of {values.size} scores are NaN, infinite or not numbers "
-            f"({table.at(bad)}); score these trials again"
+            f"{table.path}: scores are NaN, infinite or not numbers (first: "
+            f"{pair_text(scored, int(bad[0]))}); score these trials again"
         )
-    scored = _trials(table, fitting[0])
     return (scored, values) if trials is None else _align(table, scored, values, trials)
-
-
-def estimated_size(path: str | Path) -> int:
-    """Estimates how many trials a file has, from a sample where it does not state it.
-
-    Args:
-        path: The list or score file.
-
-    Returns:
-        The number; 0 for a pipe.
-
-    Raises:
-        LikenessError: As for `read_trials`.
-    """
-    return coded.num_trials(path) if coded.is_coded(path) else estimated_lines(Path(path))
 
 
 def write_trials(path: str | Path, trials: Trials) -> None:
@@ -261,14 +244,10 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
         )
     ]
     if not fitting:
-        misfits = {layout: _misfit_rows(table, layout) for layout in candidates}
-        counts = "; ".join(
-            f"as `{_spelt(layout)}` {np.count_nonzero(bad)} do not fit ({table.at(bad)})"
-            for layout, bad in misfits.items()
-        )
+        ways = "; ".join(_misfit_text(table, layout) for layout in candidates)
         raise LikenessError(
-            f"{path}: of {len(table.lines)} lines, {counts}; labels must be 1 0, "
-            "target nontarget, tgt imp or true false, of one kind throughout"
+            f"{path}: {ways}; labels must be 1 0, target nontarget, tgt imp or true false, of one "
+            "kind throughout"
         )
     return table, fitting
 
@@ -365,23 +344,23 @@ def _misfits(column: Column | Floats, role: str) -> Bools:
         bad = ~np.array(
             [[key.lower() in known for key in column.keys] for known in _LABELS], dtype=np.bool_
         )
-        wrong = bad.sum(axis=1)
-        if wrong.all() and not bad.all():  # each kind has misfits, so the lines are counted
-            wrong = bad @ np.bincount(column.codes, minlength=len(column.keys))
-        misfits: Bools = bad[int(np.argmin(wrong))]
+        misfits: Bools = bad[int(np.argmin(bad.sum(axis=1)))]
         return misfits
     if role == "s":
         return np.array([not is_number(key) for key in column.keys], dtype=np.bool_)
     return np.zeros(len(column.keys), dtype=np.bool_)
 
 
-def _misfit_rows(table: Table, layout: str) -> Bools:
-    """The lines (P,) with a field that cannot play its role in a layout."""
-    rows = np.zeros(len(table.lines), dtype=np.bool_)
+def _misfit_text(table: Table, layout: str) -> str:
+    """The first field that cannot play its role in a layout, for messages."""
     for role, column in zip(layout, table.columns, strict=True):
-        misfits = _misfits(column, role)
-        rows |= misfits[column.codes] if isinstance(column, Column) else misfits
-    return rows
+        misfits = np.flatnonzero(_misfits(column, role))
+        if misfits.size:
+            field = "a number"
+            if isinstance(column, Column):
+                field = quoted(column.keys[misfits[0]].decode(errors="replace"))
+            return f"as `{_spelt(layout)}`, {field} is no {_NAMES[role]}"
+    raise AssertionError(f"{layout} fits")
 
 
 def _trials(table: Table, layout: str) -> Trials:
@@ -413,17 +392,11 @@ def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bool
     del marked
     both = np.unique(np.concatenate(contradictory))
     if both.size:
-        pair = _pairs(enrol.codes, probe.codes, len(probe.keys))
-        rows = np.flatnonzero(np.isin(pair, both))
-        first = int(rows[0])
-        pairs_are = "pair is" if both.size == 1 else "pairs are"
-        named = (
-            f"{enrol.keys[enrol.codes[first]].decode(errors='replace')} "
-            f"{probe.keys[probe.codes[first]].decode(errors='replace')}"
-        )
+        first, second = divmod(int(both[0]), len(probe.keys))
+        named = b" ".join((enrol.keys[first], probe.keys[second])).decode(errors="replace")
         raise LikenessError(
-            f"{table.path}: {both.size} {pairs_are} labelled both target and nontarget "
-            f"(first: {named}; {table.at(rows)}); remove one label of each"
+            f"{table.path}: pairs are labelled both target and nontarget (first: {quoted(named)}); "
+            "remove one label of each"
         )
 
 
@@ -466,16 +439,14 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
         at = order[np.minimum(np.searchsorted(have[order], want), order.size - 1)]
         unscored, unlisted = np.flatnonzero(have[at] != want), np.flatnonzero(~np.isin(have, want))
     if unscored.size or unlisted.size:
-        texts = []
-        if unscored.size:
-            first = pair_text(trials, int(unscored[0]))
-            texts.append(f"{unscored.size} of {len(trials)} trials have no score (first: {first})")
-        if unlisted.size:
-            first = pair_text(scored, int(unlisted[0]))
-            texts.append(
-                f"{unlisted.size} of {len(scored)} scores have no trial (first: {first}; "
-                f"{table.at(unlisted)})"
+        texts = [
+            f"{rows.size} {what} (first: {pair_text(of, int(rows[0]))})"
+            for rows, of, what in (
+                (unscored, trials, "trials have no score"),
+                (unlisted, scored, "scores have no trial"),
             )
+            if rows.size
+        ]
         raise LikenessError(
             f"{table.path}: {' and '.join(texts)}; does the trial list belong to these scores?"
         )
@@ -485,7 +456,7 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
         clash = np.flatnonzero((pairs[1:] == pairs[:-1]) & (in_order[1:] != in_order[:-1]))
     if clash.size:
         raise LikenessError(
-            f"{table.path}: {clash.size} repeated pairs have differing scores (first: "
+            f"{table.path}: repeated pairs have differing scores (first: "
             f"{pair_text(scored, int(order[clash[0]]))}); keep one"
         )
     if scored.target is not None:
@@ -497,8 +468,8 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
         wrong = np.flatnonzero(scored.target[at] != trials.target)
         if wrong.size:
             raise LikenessError(
-                f"{table.path}: {wrong.size} labels contradict the trial list (first: "
-                f"{pair_text(trials, int(wrong[0]))}; {table.at(at[wrong])})"
+                f"{table.path}: labels contradict the trial list (first: "
+                f"{pair_text(trials, int(wrong[0]))})"
             )
     return trials, values[at]
 
@@ -518,7 +489,7 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     bad = [name for side in occurring for name in side if _UNWRITABLE.search(name)]
     if bad:
         raise LikenessError(
-            f"{path}: {len(bad)} ids are empty, begin with # or a blank, end in a blank, or hold "
+            f"{path}: ids are empty, begin with # or a blank, end in a blank, or hold "
             f"control characters ({name_first(bad)}); rename them"
         )
     blank = any(" " in name for side in occurring for name in side)
@@ -537,7 +508,7 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
         )
         if misread or blank or any("," in name for side in occurring for name in side):
             stream.write((separator.join(_NAMES[role] for role in layout) + "\n").encode())
-        blocks = None
+        blocks = _lines(trials, values, separator)
         if len(trials) >= _QUICK_FROM:
             blocks = plain.lines(
                 (trials.enrol_ids, trials.enrol),
@@ -546,7 +517,7 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
                 trials.target,
                 separator,
             )
-        for block in _lines(trials, values, separator) if blocks is None else blocks:
+        for block in blocks:
             stream.write(block)
         report("writing", len(trials), len(trials))
         if stream is not raw:
@@ -580,8 +551,7 @@ def _ambiguous(table: Table, fitting: list[str]) -> LikenessError:
     """The error for a table that fits several layouts."""
     ways = " and as ".join(f"`{_spelt(layout)}`" for layout in fitting)
     return LikenessError(
-        f"{table.path}: all {len(table.lines)} lines (from line {int(table.lines[0])}) can be read "
-        f"as {ways}; put the right one as a header line on top"
+        f"{table.path}: its lines can be read as {ways}; put the right one as a header line on top"
     )
 
 
@@ -599,4 +569,5 @@ def _spelt(layout: str) -> str:
 
 def pair_text(trials: Trials, row: int) -> str:
     """The ids `enrol probe` of the trial in one row, for messages."""
-    return f"{trials.enrol_ids[trials.enrol[row]]} {trials.probe_ids[trials.probe[row]]}"
+    pair = trials.enrol_ids[trials.enrol[row]], trials.probe_ids[trials.probe[row]]
+    return " ".join(map(shortened, pair))

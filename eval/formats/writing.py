@@ -87,11 +87,20 @@ def staged(path: Path) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+    with hidden_folder(path) as folder, full_disk(path):
+        yield folder / path.name
+
+
+@contextmanager
+def hidden_folder(path: Path) -> Iterator[Path]:
+    """Yields a new hidden folder beside `path`, which is removed when the block ends.
+
+    What killed processes left of such folders of `path` is removed before.
+    """
     remove_abandoned(path)
     folder, lock = _reserve(path)
     try:
-        with full_disk(path):
-            yield folder / path.name
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
@@ -99,39 +108,10 @@ def staged(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def added(folder: Path) -> Iterator[None]:
-    """Makes additions to a folder whole or absent.
-
-    It is for a folder whose files are added and never changed, as those of a LanceDB table. What
-    the block adds is on the disk when it ends. If the block raises, what it added is removed.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        OSError: The disk is full, also where the block says so by another exception.
-    """
-    before = {file for file in folder.rglob("*") if file.is_file()}
-    try:
-        with full_disk(folder):
-            yield
-            fresh = [file for file in folder.rglob("*") if file.is_file() and file not in before]
-            for file in fresh:
-                sync(file)
-            for changed_folder in {folder, *(file.parent for file in fresh)}:
-                sync_names(changed_folder)
-    except BaseException:
-        for file in folder.rglob("*"):
-            if file.is_file() and file not in before:
-                file.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
 def full_disk(path: Path) -> Iterator[None]:
     """Turns what a block raises where the disk is full into one sentence that names `path`.
 
-    This includes what libraries in Rust make of the system's error.
+    This includes what libraries in Rust, as safetensors, make of the system's error.
 
     Raises:
         OSError: The disk is full.

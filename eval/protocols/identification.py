@@ -15,8 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from eval import results as report
 from eval.bootstrap import Drawn, bounds, check_draws, drawn_groups
 from eval.errors import LikenessError
-from eval.formats.embeddings import Stored
-from eval.formats.stored import StoredRows
 from eval.identification import (
     RULES,
     Counts,
@@ -27,7 +25,6 @@ from eval.identification import (
     search_embeddings,
     tpir,
 )
-from eval.parts import ALONE, Parts
 from eval.progress import step
 from eval.protocols.labels import labels_of
 from eval.results import Result, as_html, interval_text, percent_text, with_bounds
@@ -103,7 +100,7 @@ class Labelled(NamedTuple):
         subjects: (N,) text or integers. Several items of one subject count by the best score.
     """
 
-    embeddings: Embeddings | Stored
+    embeddings: Embeddings
     subjects: ArrayLike
 
 
@@ -163,14 +160,13 @@ class Identified(NamedTuple):
 
 @step("measuring")
 def identify(
-    galleries: Embeddings | Stored | Sequence[Embeddings | Stored],
-    probes: Embeddings | Stored,
+    galleries: Embeddings | Sequence[Embeddings],
+    probes: Embeddings,
     settings: IdentificationSettings = IdentificationSettings(),
     *,
     gallery_subjects: Mapping[str, str] | None = None,
     probe_subjects: Mapping[str, str] | None = None,
     system: str = "probes",
-    parts: Parts = ALONE,
 ) -> Identified:
     """Searches every probe in a gallery: rank-k and TPIR@FPIR.
 
@@ -182,7 +178,6 @@ def identify(
         gallery_subjects: Id -> subject of the galleries, else the first path component of the ids.
         probe_subjects: The same of the probes.
         system: Its name, as shown in tables.
-        parts: Where finished parts of the search are kept, and who shares the work.
 
     Returns:
         The results. TPIR that needs non-mated probes where there are none, and ranks beyond the
@@ -198,7 +193,7 @@ def identify(
     >>> identify(gallery, probes, settings).results[0].value
     0.5
     """
-    apart = [galleries] if isinstance(galleries, Embeddings | Stored) else list(galleries)
+    apart = [galleries] if isinstance(galleries, Embeddings) else list(galleries)
     similarity = _similarity(settings, [probes, *apart])
     conventions: Conventions = {
         "similarity": similarity,
@@ -215,7 +210,6 @@ def identify(
         replace(settings, similarity=similarity),
         system=system,
         conventions=conventions,
-        parts=parts,
     )
 
 
@@ -227,14 +221,13 @@ def identify_labelled(
     *,
     system: str,
     conventions: Conventions,
-    parts: Parts = ALONE,
 ) -> Identified:
     """`identify` of embeddings whose subjects are known.
 
     Args:
         conventions: Further switches for the record.
     """
-    searched, names = _searched(galleries, probes, settings, parts)
+    searched, names = _searched(galleries, probes, settings)
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
     if not mated.any():
         raise LikenessError(
@@ -283,7 +276,7 @@ def identify_labelled(
     return Identified(results, notes, searched)
 
 
-def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings | Stored]) -> str:
+def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings]) -> str:
     """The similarity that the settings name, else the one that all embeddings name."""
     stated = {rows.meta["similarity"] for rows in sides if rows.meta.get("similarity")}
     if settings.similarity is None and len(stated) > 1:
@@ -295,16 +288,15 @@ def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings | S
 
 
 def _searched(
-    galleries: Sequence[Labelled], probes: Labelled, settings: IdentificationSettings, parts: Parts
+    galleries: Sequence[Labelled], probes: Labelled, settings: IdentificationSettings
 ) -> tuple[list[Searched], list[NDArray[np.generic]]]:
     """The search in each gallery, and the subjects of each; the closed protocol merges them."""
-    rows: list[NDArray[np.float32] | StoredRows]
     rows = [gallery.embeddings.matrix for gallery in galleries]
     names = [np.asarray(gallery.subjects) for gallery in galleries]
     keep = 0
     if settings.protocol == "closed":
         if len(rows) > 1:
-            rows, names = [np.concatenate([of[:] for of in rows])], [np.concatenate(names)]
+            rows, names = [np.concatenate(rows)], [np.concatenate(names)]
         num_probes = len(probes.embeddings.ids)
         # More than are needed, because the draws of the bootstrap weigh the probes anew.
         keep = 4 * int(np.ceil(max(settings.fpirs, default=0) * num_probes)) + 100
@@ -316,9 +308,8 @@ def _searched(
             probes.subjects,
             similarity=settings.similarity or "cosine",
             keep=keep,
-            parts=replace(parts, name=f"gallery{number}"),
         )
-        for number, (matrix, of_rows) in enumerate(zip(rows, names, strict=True))
+        for matrix, of_rows in zip(rows, names, strict=True)
     ]
     return searched, names
 

@@ -1,14 +1,11 @@
 """The meta files of IJB-B and IJB-C as the field passes them around.
 
-This is the layout of the VGG pack. The files are read in blocks and checked,
-and errors are counted.
+This is the layout of the VGG pack. The files are read in blocks by pyarrow.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats.files import MAX_LINE, at_lines, text_blocks, text_lines
-from eval.formats.integers import MAX_DIGITS, careful_table, numbers_at, plain_table
+from eval.formats import plain
+from eval.formats.files import text_blocks
 from eval.memory import keep_freed_memory
-from eval.types import Bools, Floats, Ints, Trials, name_first, nfc
+from eval.types import Bools, Floats, Ints, Trials, first_line, name_first, nfc
 
-_BLOCK = 1 << 20  # bytes of a file that are read together, few enough to stay in the cache
+_BLOCK = 1 << 22  # bytes of a file that are read together, few enough to stay in the cache
 _CELLS = 1 << 17  # numbers that are looked up together
 _FACES = "_face_tid_mid.txt"
 
@@ -123,27 +120,12 @@ def read_faces(path: str | Path) -> Faces:
         The faces, in the order of the file.
 
     Raises:
-        LikenessError: Lines are of another kind (counted), the file is empty, or names are
-            repeated.
+        LikenessError: Lines are of another kind, the file is empty, or names are repeated.
     """
-    columns = _columns(path, 3, (0,), (1, 2))
-    if columns is not None:
-        _refuse_repeated(path, columns.texts[0])
-        return Faces(tuple(columns.texts[0]), *columns.numbers)
-    names: list[str] = []
-    numbers: list[tuple[int, int]] = []
-    bad: list[int] = []
-    for line, text in text_lines(path):
-        fields = text.split()
-        if len(fields) == 3 and _is_number(fields[1]) and _is_number(fields[2]):
-            names.append(fields[0])
-            numbers.append((int(fields[1]), int(fields[2])))
-        else:
-            bad.append(line)
-    _refuse(path, bad, "`name.jpg template medium`", len(names))
+    path = Path(path)
+    names, template, medium = _whole(path, ("name", "template", "medium"))
     _refuse_repeated(path, names)
-    table = np.array(numbers, dtype=np.int64)
-    return Faces(tuple(names), table[:, 0], table[:, 1])
+    return Faces(tuple(map(nfc, names)), template, medium)
 
 
 def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
@@ -158,51 +140,30 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
 
     Raises:
         LikenessError: Lines are of another kind, scores are not finite numbers >= 0, a face has two
-            scores, or faces have no line. All are counted.
+            scores, or faces have no line.
     """
-    names: list[str] = []
-    scores: list[float] = []
-    bad: list[int] = []
-    columns = _columns(path, 12, (0, 11))
-    # A score that is not a number is met again below, line by line.
-    with suppress(ValueError):
-        if columns is not None:
-            names, scores = columns.texts[0], list(map(float, columns.texts[1]))
-    values = np.array(scores)
-    if not scores or not ((values >= 0) & (values < np.inf)).all():
-        names, scores = [], []
-        for line, text in text_lines(path):
-            fields = text.split()
-            try:
-                score = float(fields[-1])
-            except ValueError:
-                score = np.nan
-            if len(fields) != 12 or not 0 <= score < np.inf:
-                bad.append(line)
-            else:
-                names.append(fields[0])
-                scores.append(score)
-    _refuse(
-        path, bad, "`name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`, the score at least 0", len(names)
-    )
+    path = Path(path)
+    scores: Floats
+    names, scores = _whole(path, ("name", *[""] * 10, "score"))
+    if not ((scores >= 0) & (scores < np.inf)).all():
+        raise LikenessError(f"{path}: scores are not finite numbers of at least 0")
     if tuple(names) == faces.names:  # the packs list them in the same order
-        return np.array(scores)
+        return scores
     score_of: dict[str, float] = {}
     refuse_torn(
         path,
         [
             name
-            for name, score in zip(names, scores, strict=True)
+            for name, score in zip(names, scores.tolist(), strict=True)
             if score_of.setdefault(nfc(name), score) != score
         ],
     )
-    missing = [name for name in faces.names if nfc(name) not in score_of]
+    missing = [name for name in faces.names if name not in score_of]
     if missing:
         raise LikenessError(
-            f"{path}: {len(missing)} of {len(faces.names)} faces have no detector score "
-            f"({name_first(missing)}); fetch the file again"
+            f"{path}: faces have no detector score ({name_first(missing)}); fetch the file again"
         )
-    return np.array([score_of[nfc(name)] for name in faces.names])
+    return np.array([score_of[name] for name in faces.names])
 
 
 def read_template_pairs(path: str | Path) -> Trials:
@@ -217,27 +178,18 @@ def read_template_pairs(path: str | Path) -> Trials:
         The trials, with the numbers of the templates as ids.
 
     Raises:
-        LikenessError: Lines are not three integers, or labels are not 0 or 1; these are counted
-            within the first block that has any, and the first is named. Or the file is empty, or
-            pairs are listed with both labels; these are counted, and the first is named.
+        LikenessError: Lines are not three integers, labels are not 0 or 1, the file is empty, or a
+            pair is listed with both labels.
     """
     keep_freed_memory()
+    path = Path(path)
     firsts, seconds, parts = [], [], []
-    for first_line, text, (first, second, label) in _integer_blocks(Path(path), 3):
-        bad = np.flatnonzero(label > 1)
-        if bad.size:
-            lines = careful_table(Path(path), text, 3, first_line)[0]
-            raise LikenessError(
-                f"{path}: {bad.size} labels are neither 0 nor 1 ({at_lines(lines[bad])}); the "
-                "lines must be `template1 template2 label`"
-            )
+    for first, second, label in _blocks(path, ("template", "template", "label")):
+        if label.max(initial=0) > 1:
+            raise LikenessError(f"{path}: labels are neither 0 nor 1; fetch the file again")
         firsts.append(_short(first))
         seconds.append(_short(second))
         parts.append(label.astype(np.bool_))
-    if not sum(label.size for label in parts):
-        raise LikenessError(
-            f"{path}: the file is empty; expected lines `template1 template2 label`"
-        )
     names, rows = [], []
     for side in (firsts, seconds):
         column: NDArray[Any] = np.concatenate(side)
@@ -262,117 +214,135 @@ def read_side(path: str | Path) -> Side:
         The templates and their subjects.
 
     Raises:
-        LikenessError: Lines are of another kind (counted), a template has two subjects, or the file
-            is empty.
+        LikenessError: Lines are of another kind, a template has two subjects, or the file is empty.
     """
-    side = _plain_side(Path(path))
-    return _careful_side(path) if side is None else side
-
-
-def _plain_side(path: Path) -> Side | None:
-    """The side of a file in the plainest form, without faults; None for any other file.
-
-    In that form there is a header line, and then every line begins with two numbers of up to 8
-    digits, each with a comma or the line's end behind it. Everything is printable ASCII.
-    """
-    templates, subjects = [], []
-    for number, text in enumerate(text_blocks(path, _BLOCK)):
-        lines = text
-        if not number:
-            header, _, lines = text.partition(b"\n")
-            if not re.fullmatch(rb"[A-Za-z][ -~]*,[ -~]*", header) or len(header) > MAX_LINE:
-                return None
-        columns = _first_two(lines) if lines else [np.empty(0, dtype=np.int64)] * 2
-        if columns is None:
-            return None
-        templates.append(columns[0])
-        subjects.append(columns[1])
-    if not sum(column.size for column in templates):
-        return None
-    template, subject = np.concatenate(templates), np.concatenate(subjects)
+    path = Path(path)
+    template, subject = _whole(path, ("template", "subject"), separator=",")
     _, first_at, places = np.unique(template, return_index=True, return_inverse=True)
-    if not (subject[first_at][places] == subject).all():
-        return None
+    torn = np.flatnonzero(subject[first_at][places] != subject)
+    if torn.size:
+        raise LikenessError(
+            f"{path}: template {template[torn[0]]} has two subjects; fetch the file again"
+        )
     order = np.sort(first_at)
     return Side(template[order], subject[order])
 
 
-def _first_two(text: bytes) -> list[NDArray[np.int64]] | None:
-    """The first two numbers of every line of `_plain_side`, or None."""
-    data = np.frombuffer(text, dtype=np.uint8)
-    ends = np.flatnonzero((data == 44) | (data == 10))
-    at_newline = data[ends] == 10
-    newlines = ends[at_newline]
-    if np.count_nonzero((data < 32) | (data > 126)) != newlines.size or data[-1] != 10:
-        return None
-    first = np.append(0, np.flatnonzero(at_newline)[:-1] + 1)  # of `ends`, in each line
-    starts = np.append(0, newlines[:-1] + 1)
-    if at_newline[first].any() or (newlines - starts).max() > MAX_LINE:
-        return None
-    columns = []
-    for place in (first, first + 1):
-        lengths = ends[place] - starts
-        column = numbers_at(text, ends[place], lengths) if lengths.all() else None
-        if column is None:
-            return None
-        columns.append(column)
-        starts = ends[place] + 1
-    return columns
+# How a column of each name is read; columns of other names are not read.
+_KINDS = {
+    "name": "string",
+    "score": "float64",
+    **dict.fromkeys(("template", "medium", "subject", "label"), "int64"),
+}
 
 
-def _careful_side(path: str | Path) -> Side:
-    """The side of any file, read line by line; see `read_side`."""
-    subject_of: dict[int, int] = {}
-    bad, torn = [], []
-    for line, text in text_lines(path):
-        fields = text.split(",", 2)
-        if len(fields) >= 2 and _is_number(fields[0].strip()) and _is_number(fields[1].strip()):
-            template, subject = int(fields[0]), int(fields[1])
-            if subject_of.setdefault(template, subject) != subject:
-                torn.append(line)
-        elif line > 1 or len(fields) < 2:
-            bad.append(line)
-    _refuse(path, bad, "`template,subject,...`", len(subject_of))
-    if torn:
-        raise LikenessError(
-            f"{path}: {len(torn)} lines give a template another subject than an earlier line "
-            f"({at_lines(np.array(torn, dtype=np.int32))})"
-        )
-    return Side(
-        np.array(list(subject_of), dtype=np.int64),
-        np.array(list(subject_of.values()), dtype=np.int64),
+def _whole(path: Path, columns: Sequence[str], separator: str = " ") -> list[Any]:
+    """The columns of a whole file, as `_blocks` gives them."""
+    parts = zip(*_blocks(path, columns, separator), strict=True)
+    return [
+        np.concatenate(part) if isinstance(part[0], np.ndarray) else list(chain(*part))
+        for part in parts
+    ]
+
+
+def _blocks(path: Path, columns: Sequence[str], separator: str = " ") -> Iterator[list[Any]]:
+    """The columns of the blocks of a file.
+
+    Args:
+        path: The file. Where commas separate, it has a header, and may have more columns.
+        columns: The names of the columns, as in `_KINDS`.
+        separator: What separates the fields: " ", which stands for any blanks, or ",".
+
+    Yields:
+        For each column that is read its values: a list of texts, or numbers (lines,), of which
+        integers are at least 0.
+
+    Raises:
+        LikenessError: Lines are of another kind, or there is none.
+    """
+    is_first = True
+    for text in text_blocks(path, _BLOCK):
+        if is_first and separator == ",":
+            header, _, text = text.partition(b"\n")
+            columns = [*columns, *[""] * (header.count(b",") + 1 - len(columns))]
+        parsed = _parsed(path, text, columns, separator)
+        if parsed is not None:
+            yield parsed
+            is_first = False
+    if is_first:
+        raise LikenessError(f"{path}: the file is empty; expected lines `{_form(columns)}`")
+
+
+def _form(columns: Sequence[str]) -> str:
+    """What a line should hold, for messages."""
+    return " ".join(name or "." for name in columns)
+
+
+def _parsed(path: Path, text: bytes, columns: Sequence[str], separator: str) -> list[Any] | None:
+    """The columns of a block of lines, which may have more blanks than one between fields.
+
+    None where all lines are blank or comments.
+    """
+    import pyarrow
+
+    try:
+        return _columns(text, columns, separator)
+    except pyarrow.ArrowInvalid:
+        lines = (line.strip() for line in text.split(b"\n"))
+        kept = (line for line in lines if line and not line.startswith(b"#"))
+        if separator == " ":
+            kept = (b" ".join(line.split()) for line in kept)
+        rest = b"\n".join(kept)
+        try:
+            return _columns(rest, columns, separator) if rest else None
+        except pyarrow.ArrowInvalid as error:
+            raise LikenessError(
+                f"{path}: lines are not `{_form(columns)}` ({first_line(error)}); correct them or "
+                "fetch the file again"
+            ) from None
+
+
+def _columns(text: bytes, columns: Sequence[str], separator: str) -> list[Any]:
+    """The columns of plain lines. Raises pyarrow.ArrowInvalid for others."""
+    import pyarrow
+    from pyarrow import csv
+
+    names = [str(number) for number in range(len(columns))]
+    read = [number for number in names if columns[int(number)]]
+    kinds = [_KINDS[columns[int(number)]] for number in read]
+    table = csv.read_csv(
+        pyarrow.BufferReader(text),
+        csv.ReadOptions(column_names=names, block_size=len(text) + 1, use_threads=False),
+        csv.ParseOptions(delimiter=separator, quote_char='"' if separator == "," else False),
+        csv.ConvertOptions(
+            column_types=dict(zip(read, kinds, strict=True)), include_columns=read, null_values=[]
+        ),
     )
-
-
-def _is_number(field: str) -> bool:
-    """Whether a field is a non-negative integer that int64 surely contains."""
-    return field.isascii() and field.isdecimal() and len(field) <= MAX_DIGITS
-
-
-def _refuse(path: str | Path, bad: list[int], form: str, good: int) -> None:
-    """Raises ValueError for lines that do not have the right form, and for a file without lines."""
-    if bad:
-        raise LikenessError(
-            f"{path}: {len(bad)} lines are not {form} "
-            f"({at_lines(np.array(bad, dtype=np.int32))}); correct them or fetch the file again"
-        )
-    if not good:
-        raise LikenessError(f"{path}: the file is empty; expected lines {form}")
+    values = []
+    for number, kind in zip(read, kinds, strict=True):
+        column = table.column(number).combine_chunks()
+        if kind == "string":
+            values.append(column.to_pylist())
+            continue
+        array = plain.numbers(column)
+        if kind == "int64" and array.min(initial=0) < 0:
+            raise pyarrow.ArrowInvalid("numbers below 0")
+        values.append(array)
+    return values
 
 
 def _refuse_repeated(path: str | Path, names: list[str]) -> None:
     """Raises ValueError for names of faces that are listed twice."""
-    keys = names if all(map(str.isascii, names)) else list(map(nfc, names))
-    if len(set(keys)) < len(keys):
+    if len(set(names)) < len(names):
         seen: set[str] = set()
         twice = []
-        for key in keys:
+        for key in names:
             if key in seen:
                 twice.append(key)
             seen.add(key)
         raise LikenessError(
-            f"{path}: {len(twice)} faces are listed twice ({name_first(twice)}); a face belongs to "
-            "one template and medium"
+            f"{path}: faces are listed twice ({name_first(twice)}); a face belongs to one template "
+            "and medium"
         )
 
 
@@ -385,8 +355,8 @@ def refuse_torn(path: str | Path, torn: list[str]) -> None:
     """
     if torn:
         raise LikenessError(
-            f"{path}: {len(torn)} faces are listed twice with different values "
-            f"({name_first(torn)}); correct them or fetch the file again"
+            f"{path}: faces are listed twice with different values ({name_first(torn)}); "
+            "correct them or fetch the file again"
         )
 
 
@@ -408,12 +378,9 @@ def _refuse_contradictions(
     if not torn.size:
         return
     enrol, probe = divmod(int(torn[0]), len(names[1]))
-    lines = np.flatnonzero((rows[0] == enrol) & (rows[1] == probe))
-    other = lines[labels[lines] != labels[lines[0]]][0]
     raise LikenessError(
-        f"{path}: {torn.size} pairs have both labels (first: {names[0][enrol]} {names[1][probe]}, "
-        f"data lines {lines[0] + 1} and {other + 1});"
-        " correct them or fetch the file again"
+        f"{path}: pairs have both labels (first: {names[0][enrol]} {names[1][probe]}); correct "
+        "them or fetch the file again"
     )
 
 
@@ -456,86 +423,3 @@ def _distinct(column: NDArray[Any]) -> tuple[NDArray[np.int64], Ints]:
         place = column[start : start + _CELLS] - np.int64(lowest)
         table.take(place, out=rows[start : start + _CELLS], mode="clip")  # none is outside
     return offsets.astype(np.int64) + lowest, rows
-
-
-class _Fields(NamedTuple):
-    """Columns of a file: those that are kept as text, and those that are numbers."""
-
-    texts: list[list[str]]
-    numbers: list[NDArray[np.int64]]
-
-
-def _columns(
-    path: str | Path, width: int, texts: tuple[int, ...], numbers: tuple[int, ...] = ()
-) -> _Fields | None:
-    """The columns at these places of a file of which every line has `width` fields.
-
-    About a hundred thousand lines are read at a time. The result is None for any other file, also
-    for an empty one, one with comments, and one with numbers of more than 8 digits. The callers
-    read such a file line by line and count what is wrong with it.
-    """
-    blocks = []
-    for text in text_blocks(Path(path), _BLOCK):
-        fields = _fields(text.replace(b"\r\n", b"\n"), width, texts, numbers)
-        if fields is None:
-            return None
-        blocks.append(fields)
-    if not blocks:
-        return None
-    return _Fields(
-        [list(chain(*parts)) for parts in zip(*(block.texts for block in blocks), strict=True)],
-        [np.concatenate(parts) for parts in zip(*(block.numbers for block in blocks), strict=True)],
-    )
-
-
-def _fields(
-    text: bytes, width: int, texts: tuple[int, ...], numbers: tuple[int, ...]
-) -> _Fields | None:
-    """The columns of whole lines of ASCII with blanks or tabs between; None for other lines."""
-    data = np.frombuffer(text, dtype=np.uint8)
-    gaps = np.flatnonzero(data <= 32)
-    lengths = gaps - np.append(-1, gaps[:-1]) - 1
-    ends, lengths = gaps[lengths > 0], lengths[lengths > 0]  # of fields
-    lines = ends.size // width
-    between = data.take(gaps)
-    newlines = between == 10
-    if (
-        lines * width != ends.size
-        or np.count_nonzero(newlines) != lines
-        or (data[ends[width - 1 :: width]] != 10).any()
-        or b"#" in text
-    ):
-        return None
-    # Blanks of other kinds, and letters beyond ASCII, are left to the careful way.
-    if not (newlines | (between == 32) | (between == 9)).all() or data.max() > 126:
-        return None
-    parsed = [numbers_at(text, ends[place::width], lengths[place::width]) for place in numbers]
-    known = [column for column in parsed if column is not None]
-    if len(known) < len(parsed):
-        return None
-    plain = text.decode("ascii")
-    columns = []
-    for place in texts:
-        behind = ends[place::width]
-        bounds = zip((behind - lengths[place::width]).tolist(), behind.tolist(), strict=True)
-        columns.append([plain[start:end] for start, end in bounds])
-    return _Fields(columns, known)
-
-
-def _integer_blocks(
-    path: Path, width: int
-) -> Iterator[tuple[int, bytes, Sequence[NDArray[np.int64]]]]:
-    """The blocks of a file of non-negative integers; blank lines are skipped.
-
-    Yields:
-        The number of the first line, the text and its columns, `width` times (lines,).
-    """
-    line = 1
-    for text in text_blocks(path, _BLOCK):
-        columns = plain_table(text, width)
-        if columns is None:
-            yield line, text, list(careful_table(path, text, width, line)[1].T)
-            line += text.count(b"\n")
-        else:
-            yield line, text, columns
-            line += columns[0].size

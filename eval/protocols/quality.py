@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 
 from eval.bootstrap import Bounds
 from eval.errors import LikenessError
-from eval.formats.embeddings import Stored
 from eval.results import Result, with_bounds
 from eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials, name_first
 from eval.uncertainty import (
@@ -32,7 +31,6 @@ Quality = Literal["norm"] | Mapping[str, float]
 Conventions = dict[str, str | float | int]
 Row = tuple[str, float, Conventions, Bounds | None]  # metric, value, conventions, interval
 
-_ROWS = 1 << 14  # of a stored matrix, in memory at once
 _TIES = "the expected value over their orders"
 _RULES = {
     "auroc": "of the right above the wrong answers, ties half",
@@ -73,7 +71,7 @@ def check_quality(quality: object) -> None:
     )
 
 
-def quality_of_queries(queries: Embeddings | Stored, quality: Quality) -> Floats:
+def quality_of_queries(queries: Embeddings, quality: Quality) -> Floats:
     """(N,) the quality of each query, which is known before the search.
 
     Args:
@@ -96,14 +94,7 @@ def quality_of_queries(queries: Embeddings | Stored, quality: Quality) -> Floats
                 f"({name_first(missing)}); give a number for each"
             )
         return numbers_of([(id, quality[id]) for id in queries.ids])
-    if isinstance(queries, Embeddings):
-        return queries.norms.astype(np.float64)
-    return np.concatenate(
-        [
-            np.linalg.norm(queries.matrix[start : start + _ROWS].astype(np.float64), axis=1)
-            for start in range(0, len(queries.ids), _ROWS)
-        ]
-    )
+    return queries.norms.astype(np.float64)
 
 
 def rate_queries(

@@ -12,8 +12,6 @@ import numpy as np
 
 from eval.bootstrap import Bounds, Drawn, Ends, bounds, check_draws, effective_number
 from eval.errors import LikenessError
-from eval.formats.embeddings import Stored
-from eval.parts import ALONE, Parts
 from eval.progress import step
 from eval.protocols.labels import labels_of
 from eval.protocols.quality import (
@@ -46,6 +44,10 @@ from eval.types import (
 
 Conventions = dict[str, str | float | int]
 Approximate = Callable[..., tuple[dict[str, Floats], Conventions, dict[str, Conventions]]]
+"""Takes the rows and labels of the queries and of the gallery (None for both if there is none), the
+K of recall@K and a similarity. Returns recall@K of each query and "relevant", as
+`eval.retrieval.query_metrics`, then what the record says of all metrics, and what of each.
+"""
 _DRAWS = 1 << 22  # drawn classes in memory at once
 _RULES = {
     "map@r": "(1/R) sum over the first R places of precision(i) rel(i)",
@@ -98,24 +100,6 @@ class RetrievalSettings:
             check_similarity(self.similarity)
         check_draws(self.level, self.num_resamples, self.seed)
         check_quality(self.quality)
-
-
-class Search(NamedTuple):
-    """How the work of a retrieval is done.
-
-    Attributes:
-        parts: Where finished parts are kept, and who shares the work.
-        approximate: None searches exactly. A function that takes the rows and labels of the queries
-            and of the gallery (None for both if there is none), K of recall@K and a similarity. It
-            returns recall@K of each query and "relevant", as `eval.retrieval.query_metrics`, then
-            what the record says of all metrics, and what it says of each.
-    """
-
-    parts: Parts = ALONE
-    approximate: Approximate | None = None
-
-
-EXACT = Search()
 
 
 class Retrieved(NamedTuple):
@@ -180,15 +164,15 @@ class Retrieved(NamedTuple):
 
 @step("measuring")
 def retrieve(
-    queries: Embeddings | Stored,
+    queries: Embeddings,
     labels: Mapping[str, str] | None = None,
     settings: RetrievalSettings = RetrievalSettings(),
     *,
-    gallery: Embeddings | Stored | None = None,
+    gallery: Embeddings | None = None,
     gallery_labels: Mapping[str, str] | None = None,
     system: str = "queries",
     labels_from: str = "given mapping",
-    search: Search = EXACT,
+    approximate: Approximate | None = None,
 ) -> Retrieved:
     """Retrieval metrics with bootstrap intervals over classes.
 
@@ -200,7 +184,7 @@ def retrieve(
         gallery_labels: Id -> class of the gallery, by default `labels`.
         system: Its name, as shown in tables.
         labels_from: A phrase on where `labels` come from.
-        search: How the work is done.
+        approximate: Finds approximate neighbours; None searches exactly.
 
     Raises:
         LikenessError: Ids have no class, the gallery is of another model, no query has a relevant
@@ -216,7 +200,7 @@ def retrieve(
     of_gallery = _gallery_classes(queries, gallery, gallery_labels, labels)
     sides = (queries.matrix, classes, None if gallery is None else gallery.matrix, of_gallery)
     quality = None if settings.quality is None else quality_of_queries(queries, settings.quality)
-    if search.approximate is None:
+    if approximate is None:
         added: Conventions = {}
         of_metric: dict[str, Conventions] = {}
         values = query_metrics(
@@ -226,10 +210,9 @@ def retrieve(
             gallery_labels=sides[3],
             ks=settings.ks,
             similarity=similarity,
-            parts=search.parts,
         )
     else:
-        values, added, of_metric = search.approximate(*sides, settings.ks, similarity)
+        values, added, of_metric = approximate(*sides, settings.ks, similarity)
     alone: Bools = values.pop("relevant") == 0
     used = _used(queries, alone, settings)
     per_query = {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}
@@ -241,7 +224,7 @@ def retrieve(
     source = "first path component of the ids" if labels is None else labels_from
     common = _common(similarity, gallery is not None, source, settings) | added
     protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
-    protocol += ", approximate neighbours" * (search.approximate is not None)
+    protocol += ", approximate neighbours" * (approximate is not None)
     intervals = _class_bounds(per_query, codes, settings) if settings.num_resamples else {}
     results = []
     for name, of_queries in per_query.items():
@@ -294,8 +277,8 @@ def label(metric: str) -> str:
 
 
 def _gallery_classes(
-    queries: Embeddings | Stored,
-    gallery: Embeddings | Stored | None,
+    queries: Embeddings,
+    gallery: Embeddings | None,
     gallery_labels: Mapping[str, str] | None,
     labels: Mapping[str, str] | None,
 ) -> list[str] | None:
@@ -313,7 +296,7 @@ def _gallery_classes(
     return labels_of("gallery", gallery.ids, gallery_labels or labels, "label")
 
 
-def _used(queries: Embeddings | Stored, alone: Bools, settings: RetrievalSettings) -> Bools:
+def _used(queries: Embeddings, alone: Bools, settings: RetrievalSettings) -> Bools:
     """(Q,) the queries that count. alone: those without a relevant item."""
     if settings.lone == "error" and alone.any():
         first = name_first(queries.ids[i] for i in np.flatnonzero(alone)[:6])

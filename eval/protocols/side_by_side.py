@@ -18,7 +18,7 @@ from eval.progress import step
 from eval.protocols.quality import rate_decisions
 from eval.protocols.verification import VerificationSettings, evaluate
 from eval.results import Result, table
-from eval.types import Bools, Floats, Ints, Scores, Trials, nfc_mapping
+from eval.types import Bools, Floats, Ints, Scores, Trials
 
 if TYPE_CHECKING:
     from eval.paired import Paired, Unpaired
@@ -149,7 +149,7 @@ def evaluate_together(
     grouped: list[groups.Grouped] = []
     resamples: dict[str, Resamples] = {}
     drawn: dict[str, Drawn] = {}
-    names_of = dict(nfc_mapping(subject_of or {}))
+    names_of = dict(subject_of or {})
     for name, listed in trials.items():
         numbers, source = subjects_of(listed, subject_of)
         subjects = None if numbers is None else _of_trials(listed, numbers)

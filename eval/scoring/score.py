@@ -40,8 +40,6 @@ from eval.types import (
     check_choice,
     check_counts,
     name_first,
-    nfc,
-    nfc_mapping,
 )
 
 Norm = Literal["as", "s", "z", "t"]
@@ -124,7 +122,7 @@ class Scoring:
         self._check_plda()
         self._check_cohort()
         if self.durations is not None:
-            seconds = {nfc(name): float(value) for name, value in self.durations.items()}
+            seconds = {name: float(value) for name, value in self.durations.items()}
             object.__setattr__(self, "durations", MappingProxyType(seconds))
         if self.calibration is not None:
             measures_of(self.calibration)  # refuses measures that are unknown
@@ -153,7 +151,7 @@ class Scoring:
             return
         rows = set(self.cohort.ids)
         if self.cohort_subjects is not None:
-            subject_of = MappingProxyType(dict(nfc_mapping(self.cohort_subjects)))
+            subject_of = MappingProxyType(dict(self.cohort_subjects))
             missing = [name for name in self.cohort.ids if name not in subject_of]
             if missing:
                 raise KeyError(

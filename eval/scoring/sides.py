@@ -18,7 +18,7 @@ from eval.calibration import Calibration, by_side, log_measure
 from eval.errors import LikenessError
 from eval.scoring import normalization, templates
 from eval.similarity import refuse_missing, warn_of_zeros
-from eval.types import Embeddings, Floats, Floats32, Trials, name_first, nfc
+from eval.types import Embeddings, Floats, Floats32, Trials, name_first
 
 Models = Mapping[str, Sequence[str]]
 QUALITY = ("log_norm", "log_duration", "cohort_mean")
@@ -141,7 +141,7 @@ def _cohort(
 
 def _models_of(trials: Trials, models: Models) -> dict[str, tuple[str, ...]]:
     """The models of the trials, in their order, with their items."""
-    known = {nfc(model): tuple(items) for model, items in models.items()}
+    known = {model: tuple(items) for model, items in models.items()}
     absent = [model for model in trials.enrol_ids if not known.get(model)]
     if absent:
         raise KeyError(
@@ -249,13 +249,13 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
             "the quality measure log_duration needs durations, the seconds of each item; give them"
         )
     items = [(name,) if sides.models is None else sides.models[name] for name in sides.enrol.ids]
-    used = dict.fromkeys(nfc(name) for group in items for name in group)
+    used = dict.fromkeys(name for group in items for name in group)
     missing = [name for name in {**used, **dict.fromkeys(sides.probe.ids)} if name not in durations]
     if missing:
         raise KeyError(
             f"durations: {len(missing)} ids of the trials have no duration "
             f"({name_first(missing)}); add them"
         )
-    enrol = [sum(durations[nfc(name)] for name in group) for group in items]
+    enrol = [sum(durations[name] for name in group) for group in items]
     probe = [durations[name] for name in sides.probe.ids]
     return log_measure("the durations", enrol), log_measure("the durations", probe)

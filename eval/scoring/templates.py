@@ -184,10 +184,7 @@ def _numbered(name: str, labels: ArrayLike, count: int) -> tuple[tuple[str, ...]
         return tuple(map(str, known[by_occurrence].tolist())), numbers_of[places]
     number: dict[Any, int] = {}
     numbers = np.fromiter(
-        (
-            number.setdefault(nfc(label) if isinstance(label, str) else label, len(number))
-            for label in named.tolist()
-        ),
+        (number.setdefault(label, len(number)) for label in named.tolist()),
         dtype=np.int64,
         count=count,
     )

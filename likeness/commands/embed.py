@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,91 +12,40 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
-from likeness.commands.options import EXISTING, PACK, BadItems, Columns, Frontend, Trust, placed
-from likeness.defaults import LEASE_MINUTES, PIECE_ITEMS
+from likeness.commands.options import EXISTING, PACK, BadItems, Columns, Frontend, Trust
 from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
 from toolkit.printing import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from likeness.extraction import Piece, Reading
     from toolkit.data.items import Item
     from toolkit.models.loaded import Loaded
 
 app = typer.Typer()
 
 
-@dataclass(frozen=True)
-class Source:
-    """What is embedded: the items of a list, or the faces of an IJB pack.
-
-    Attributes:
-        items: The list, table or folder.
-        root: Where relative paths of the list start.
-        ijb: The folder of the pack.
-        columns: Which column of a table is which.
-    """
-
-    items: Path | None
-    root: Path | None
-    ijb: Path | None
-    columns: str = ""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How the model is loaded, and reads an item. Attributes are options of the same names."""
-
-    frontend: Literal["wespeaker", "3dspeaker"]
-    detector: Path | None
-    flip: Literal["none", "sum", "mean", "concat"]
-    crops: int
-    crop_seconds: float
-    chunk_seconds: float
-    only_speech: bool
-    trust: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """How the work is shared with other machines.
-
-    Attributes:
-        place: The folder or bucket of the pieces.
-        piece_items: How many items make a piece.
-        lease_minutes: How long a worker may give no sign of life.
-        batch_size: How many inputs pass through the network at once.
-        workers: How many processes of this machine read files.
-    """
-
-    place: str
-    piece_items: int
-    lease_minutes: float
-    batch_size: int
-    workers: int
-
-
 @app.command(
     epilog="Examples: likeness embed --model runs/an4 --items list.txt --root wavs --out "
     "embeddings.npz; "
     "likeness embed --model runs/ms1mv2 --ijb IJBC --flip concat --workers 8 --batch-size 64 --out "
-    "ijbc.npz; likeness embed --model runs/an4 --items list.txt --pieces s3://bucket/an4"
+    "ijbc.npz; likeness embed --join part-*.npz --out embeddings.npz"
 )
 def embed(
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The file to write: .npz, .ark (with .scp), .parquet or .h5, or a LanceDB table "
+            "lancedb:DIR/TABLE.",
+            metavar="FILE",
+        ),
+    ],
     model: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
             "wespeaker:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH, own.py[:NAME] or an .onnx file."
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The file to write: .npz, .ark (with .scp), .parquet or .h5, or a LanceDB table "
-            "lancedb:DIR/TABLE. It may be left out with --pieces.",
-            parser=placed,
-            metavar="FILE",
         ),
     ] = None,
     items: Annotated[
@@ -165,246 +115,215 @@ def embed(
             "--only-speech", help="For speech: leave out pauses, which are found by their energy."
         ),
     ] = False,
-    pieces: Annotated[
+    ray: Annotated[
         str | None,
         typer.Option(
-            metavar="PLACE",
-            help="A folder that all machines see, or s3://BUCKET/NAME or gs://BUCKET/NAME. Any "
-            "number of machines run this command with the same PLACE, model and items, and share "
-            "the work in pieces that lie there. With --out the command waits for the others and "
-            "writes the whole; without it, it ends when no piece is left to begin.",
+            metavar="auto|ADDRESS",
+            help="Embed on all machines of a Ray cluster, which `ray start` made: auto on one of "
+            "its machines, otherwise the address of its head. Paths must be the same on all.",
         ),
     ] = None,
-    piece_items: Annotated[
-        int, typer.Option(min=1, help="With --pieces: how many items make a piece.")
-    ] = PIECE_ITEMS,
-    lease: Annotated[
-        float,
+    part: Annotated[
+        str | None,
         typer.Option(
-            min=0.1,
-            metavar="MINUTES",
-            help="With --pieces: after so long without a sign of life, the piece of a worker goes "
-            "to another.",
+            metavar="I/N",
+            help="Embed only part I of N of the list, 1/N to N/N, for job arrays. --join joins the "
+            "files.",
         ),
-    ] = LEASE_MINUTES,
+    ] = None,
+    join: Annotated[
+        bool, typer.Option("--join", help="Join the files that --part wrote, all N of them.")
+    ] = False,
+    parts: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[PART...]", help="The files to --join.", **EXISTING),
+    ] = None,
     trust: Trust = None,
 ) -> None:
     """Embed every item of a list, and write raw vectors with their norms.
 
-    `likeness score` and other systems read them. A long list is embedded in parts, and the same
-    command goes on where it was stopped. Several processes share the work when the command is
-    started by torchrun: torchrun --nproc-per-node N -m likeness embed ... Many machines without
-    a common network share the work by --pieces.
+    `likeness score` and other systems read them. A long list is embedded in pieces, and the same
+    command goes on where it was stopped. Several processes of one machine share the work when the
+    command is started by torchrun: torchrun --nproc-per-node N -m likeness embed ... Several
+    machines share it by --ray, or as a job array by --part.
     """
-    source = Source(items, root, ijb, ",".join(columns or ()))
-    _refuse_early(source, out, detector, bad_items, pieces)
-    refuse_missing_model(model)
-    parts = (crops, crop_seconds, chunk_seconds, only_speech)
-    reading = Reading(frontend, detector, flip, *parts, trust=trust or ())
-    skips_bad = bad_items == "skip"
-    if pieces is not None:
-        sharing = Sharing(pieces, piece_items, lease, batch_size, workers)
-        share_files(model, source, out, reading, sharing, skips_bad=skips_bad)
-        return
-    assert out is not None
-    embed_files(
-        model,
-        source,
-        out,
-        reading,
-        skips_bad=skips_bad,
-        batch_size=batch_size,
-        workers=workers,
-    )
-
-
-def _refuse_early(
-    source: Source, out: Path | None, detector: Path | None, bad_items: str, pieces: str | None
-) -> None:
-    """Refuse what can be refused without torch, before the work and not after it."""
     from eval.formats import embeddings
 
     check_bad_items(bad_items)
-    if out is not None:
-        embeddings.check_suffix(out)
-        refuse_missing_folder(out)
-    elif pieces is None:
-        raise LikenessError("embed needs --out FILE, or --pieces PLACE where many machines work")
-    if pieces is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise LikenessError(
-            "--pieces needs no torchrun: start the command once for each GPU, with "
-            "CUDA_VISIBLE_DEVICES"
-        )
-    if (source.items is None) == (source.ijb is None):
-        raise LikenessError("embed needs --items LIST or --ijb FOLDER, one of them")
-    if source.ijb is not None and detector is not None:
+    skips_bad = bad_items == "skip"
+    embeddings.check_suffix(out)
+    refuse_missing_folder(out)
+    if join or parts:
+        if not (join and parts) or model is not None or items is not None or ijb is not None:
+            raise LikenessError("--join takes the files of all parts and --out, and nothing else")
+        _join(parts, out, skips_bad=skips_bad)
+        return
+    if model is None or (items is None) == (ijb is None):
+        raise LikenessError("embed needs --model, and --items LIST or --ijb FOLDER, one of them")
+    if ijb is not None and detector is not None:
         raise LikenessError(
             "--detector finds faces in photographs, and --ijb aligns them by its own landmarks; "
             "leave one out"
         )
+    if ray is not None and (part is not None or int(os.environ.get("WORLD_SIZE", "1")) > 1):
+        raise LikenessError("--ray shares the work by itself; leave out --part and torchrun")
+    refuse_missing_model(model)
+
+    # What is slow to import comes after what can be refused without it.
+    from likeness.extraction import Reading
+
+    ways = (crops, crop_seconds, chunk_seconds, only_speech)
+    embed_files(
+        model,
+        None if items is None else Listing(items, root, ",".join(columns or ())),
+        out,
+        Reading(frontend, detector, flip, *ways, ijb=ijb, trust=trust or ()),
+        Sharing(ray, part, batch_size, workers),
+        skips_bad=skips_bad,
+    )
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A list of items: where it is, where its paths start, and which column of it is which."""
+
+    path: Path
+    root: Path | None
+    columns: str = ""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Who embeds what. The attributes are options of `likeness embed`."""
+
+    ray: str | None
+    part: str | None
+    batch_size: int
+    workers: int
 
 
 def embed_files(
     model: str,
-    source: Source,
+    listing: Listing | None,
     out: Path,
-    reading: Reading,
-    *,
-    skips_bad: bool,
-    batch_size: int,
-    workers: int,
-) -> None:
-    """Embed every item of a source and write the embeddings. The first process says what was done.
-
-    Args:
-        model: A MODEL of `likeness.models.load`.
-        source: What is embedded.
-        out: The file of embeddings.
-        reading: How the model reads an item.
-        skips_bad: Whether unreadable items are left out; otherwise they are refused.
-        batch_size: How many inputs pass through the network at once.
-        workers: How many processes read files.
-
-    Raises:
-        LikenessError: Items are refused; and as in reading, loading and `likeness.extract.extract`.
-            No embeddings are written then.
-    """
-    # These are slow to import, so that what can be refused without them was refused before.
-    from eval.formats import embeddings
-    from likeness import extract
-    from toolkit.parallel import processes
-
-    loaded, items = _loaded(model, source, out, reading, skips_bad)
-    loaded.embedder.to_device(processes.start())
-    extracted = extract.extract(loaded, items, out, batch_size=batch_size, workers=workers)
-    if extracted is None:  # another process than the first
-        processes.end()
-        return
-    embedded, bad = extracted
-    print_bad(bad, f"items; `embed` names the first {NUM_NAMED}")
-    if bad and not skips_bad:
-        extract.finish(out)
-        raise LikenessError(
-            f"{len(bad)} of {len(items)} items cannot be read; nothing was written (--bad-items "
-            "skip leaves them out)"
-        )
-    embeddings.write(out, embedded)
-    extract.finish(out)
-    processes.end()
-    say(
-        f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
-        + (f"; {len(bad)} unreadable items left out" if bad else "")
-    )
-
-
-def share_files(
-    model: str,
-    source: Source,
-    out: Path | None,
     reading: Reading,
     sharing: Sharing,
     *,
     skips_bad: bool,
 ) -> None:
-    """Make pieces beside other machines, and write the whole where there is a file for it.
+    """Embed every item and write the embeddings. The first process says what was done.
 
     Args:
         model: A MODEL of `likeness.models.load`.
-        source: What is embedded.
-        out: The file of embeddings; None leaves the joining to another process.
+        listing: The items; None for the faces of `reading.ijb`.
+        out: The file of embeddings.
         reading: How the model reads an item.
-        sharing: How the work is shared.
-        skips_bad: Whether unreadable items are left out; otherwise they are refused at the end.
+        sharing: On which machines the work is done, and which part of it here.
+        skips_bad: Whether unreadable items are left out; otherwise they are refused.
 
     Raises:
-        LikenessError: As in `embed_files` and `likeness.shared_pieces`.
+        LikenessError: Items are refused; and as in reading, loading and
+            `likeness.extraction.extract`. No embeddings are written then.
     """
-    from likeness import shared_pieces
-    from likeness.commands.pieces import write_joined
-    from likeness.commands.stopping import ending_at_sigterm
-    from toolkit.parallel.claims import open_place
+    from likeness import extraction
 
-    place = open_place(sharing.place)
-    loaded, items = _loaded(model, source, out, reading, skips_bad)
-    loaded.embedder.to_device("")
-    with ending_at_sigterm():
-        while True:
-            progress = shared_pieces.embed_pieces(
-                loaded,
-                items,
-                place,
-                batch_size=sharing.batch_size,
-                workers=sharing.workers,
-                piece_items=sharing.piece_items,
-                lease_minutes=sharing.lease_minutes,
-                waits=out is not None,
-            )
-            if out is None:
-                say(f"{place}: {progress}")
-                return
+    # Of what a folder holds, the model says what it can read. Other lists are checked before it is
+    # loaded.
+    waits = listing is not None and (
+        listing.path.is_dir() or listing.path.suffix.lower() == ".rttm"
+    )
+    choose = partial(_chosen, out=out, part=sharing.part, skips_bad=skips_bad)
+    early = None if listing is None or waits else choose(_items(listing, None))
+    loaded, faces = extraction.load(model, reading)
+    items, of_part = early or choose(faces if listing is None else _items(listing, loaded.modality))
+    sizes = {"batch_size": sharing.batch_size, "workers": sharing.workers}
+    if sharing.ray is not None:
+        from likeness import ray_embedding
+
+        load = partial(_load_only, model, reading)
+        found = ray_embedding.embed(load, items, sharing.ray, **sizes)
+        _write(found, out, {**loaded.meta, **of_part}, skips_bad=skips_bad)
+        return
+    with extraction.joined_processes() as device:
+        loaded.embedder.to_device(device)
+        extracted = extraction.extract(loaded, items, out, **sizes)
+        if extracted is not None:  # the first process
             try:
-                write_joined(place, out, skips_bad=skips_bad)
-                return
-            except shared_pieces.Damaged as error:
-                say(str(error), error=True)
+                _write(extracted, out, {**loaded.meta, **of_part}, skips_bad=skips_bad)
+            except LikenessError:  # items were refused, which may be repaired before the next try
+                extraction.finish(out)
+                raise
+            extraction.finish(out)
 
 
-def _loaded(
-    model: str, source: Source, out: Path | None, reading: Reading, skips_bad: bool
-) -> tuple[Loaded, Sequence[Item]]:
-    """The model, reading as it is asked to, and the items. The list is checked first."""
-    from eval.formats import embeddings
-    from likeness import extract
-    from likeness.models import load
+def _load_only(model: str, reading: Reading) -> Loaded:
+    """The model on a machine of a cluster."""
+    from likeness import extraction
 
-    # Of what a folder holds, the model says what it can read.
-    waits = source.items is not None and (
-        source.items.is_dir() or source.items.suffix.lower() == ".rttm"
-    )
-    items: Sequence[Item] = []
-    if source.items is not None and not waits:
-        items = _items(source, out, None, skips_bad)
-    # The faces of IJB are aligned by its landmarks, not by a detector.
-    detector: Path | Literal[False] | None = False if source.ijb is not None else reading.detector
-    loaded = load.in_parts(
-        load.load_to_embed(
-            model, detector=detector, frontend=reading.frontend, trust=reading.trust
-        ),
-        crops=reading.crops,
-        crop_seconds=reading.crop_seconds,
-        chunk_seconds=reading.chunk_seconds,
-        only_speech=reading.only_speech,
-    )
-    if waits:
-        items = _items(source, out, loaded.modality, skips_bad)
-    if source.ijb is not None:
-        loaded, items = extract.ijb_pack(loaded, source.ijb)
-        if out is not None:
-            embeddings.check_ids(out, [item.id for item in items])
-    return extract.with_flip(loaded, reading.flip), items
+    return extraction.load(model, reading)[0]
 
 
-def _items(
-    source: Source, out: Path | None, modality: str | None, skips_bad: bool
-) -> Sequence[Item]:
-    """The items of the source, checked as far as they can be without reading them.
-
-    modality: What the model takes; None where it is not known yet.
-    """
-    from eval.formats import embeddings
+def _items(listing: Listing, modality: str | None) -> Sequence[Item]:
+    """The items of a list. modality: What the model takes; None where it is not known yet."""
     from likeness.inputs import suffixes_of
     from toolkit.data.listing import list_items
 
-    assert source.items is not None
     kinds = ("speaker", "image") if modality is None else (modality,)
-    items = list_items(
-        source.items,
+    return list_items(
+        listing.path,
         suffixes=[suffix for kind in kinds for suffix in suffixes_of(kind)],
-        columns=source.columns,
-        root=source.root,
+        columns=listing.columns,
+        root=listing.root,
         missing="leave",
     )
-    if out is not None:
-        embeddings.check_ids(out, [item.id for item in items])
+
+
+def _chosen(
+    items: Sequence[Item], out: Path, part: str | None, skips_bad: bool
+) -> tuple[Sequence[Item], dict[str, str]]:
+    """The items to embed, checked without reading them, and what metadata say of their part."""
+    from eval.formats import embeddings
+    from likeness import extraction
+
+    of_part: dict[str, str] = {}
+    if part is not None:
+        items, of_part = extraction.take_part(items, part)
+    embeddings.check_ids(out, [item.id for item in items])
     refuse_missing_files([item.path for item in items], allow_some=skips_bad)
-    return items
+    return items, of_part
+
+
+def _join(parts: Sequence[Path], out: Path, *, skips_bad: bool) -> None:
+    """Join the parts of a job array."""
+    from likeness.extraction import join_parts
+
+    _write(join_parts(parts), out, {}, skips_bad=skips_bad)
+
+
+def _write(piece: Piece, out: Path, meta: dict[str, str], *, skips_bad: bool) -> None:
+    """Write embeddings, and name the items that have none."""
+    from eval.formats import embeddings
+    from eval.types import Embeddings
+    from likeness.extraction import with_bad
+
+    embedded, bad = piece
+    num_items = len(bad) + (0 if embedded is None else len(embedded.ids))
+    print_bad(bad, f"items; `embed` names the first {NUM_NAMED}")
+    if bad and not skips_bad:
+        raise LikenessError(
+            f"{len(bad)} of {num_items} items cannot be read; nothing was written (--bad-items "
+            "skip leaves them out)"
+        )
+    if "part" in meta:
+        embedded = with_bad(embedded, bad)
+    elif embedded is None:
+        raise LikenessError(
+            f"none of {num_items} items could be read; the first: {bad[0].id}: {bad[0].reason}"
+            if bad
+            else "there are no items to embed"
+        )
+    embeddings.write(out, Embeddings(embedded.ids, embedded.matrix, {**embedded.meta, **meta}))
+    say(
+        f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
+        + (f"; {len(bad)} unreadable items left out" if bad else "")
+    )

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.memory_of_lists import EVALUATING, RESAMPLING, refuse_beyond
 from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
@@ -20,7 +19,6 @@ from likeness.commands.options import (
     SWITCH,
     JsonFile,
     MediaFiles,
-    Memory,
     QualityMeasured,
     ReportFolder,
     is_default,
@@ -51,7 +49,6 @@ _NOT_WITH_IJB = (
     "save_to",
     "data_name",
     "guarantee",
-    "memory",
 )
 
 
@@ -195,7 +192,6 @@ def evaluate(
             "the fields or a header say).",
         ),
     ] = None,
-    memory: Memory = None,
 ) -> None:
     """Measure EER, minDCF and TAR@FAR of score files, with intervals resampled over subjects.
 
@@ -243,9 +239,6 @@ def evaluate(
         llr=llr,
         num_resamples=resamples,
     )
-    lists = [*scores, *([trials] if trials else [])]
-    per_trial = RESAMPLING if resamples else EVALUATING
-    refuse_beyond(memory, "evaluating", lists, per_trial=per_trial)
     shown = () if report is None and quality == "norm" else embeddings or ()
     page = page_of(report, shown, media, str(context.obj))
     rating = quality_files(quality, embeddings or (), scores)

@@ -41,7 +41,7 @@ def export(
     ],
     out: Annotated[
         Path | None,
-        typer.Argument(help="The file to write: FILE.onnx, or FILE.xml with --for openvino."),
+        typer.Argument(help="The file to write, FILE.onnx."),
     ] = None,
     onnx: Annotated[
         Path | None,
@@ -55,11 +55,11 @@ def export(
         ),
     ] = "",
     runtime: Annotated[
-        Literal["likeness", "sherpa-onnx", "openvino"],
+        Literal["likeness", "sherpa-onnx"],
         typer.Option(
             "--for",
-            help="What loads the file: likeness and every ONNX Runtime, sherpa-onnx's speaker "
-            "identification, or OpenVINO.",
+            help="What loads the file: likeness and every ONNX Runtime, or sherpa-onnx's speaker "
+            "identification.",
         ),
     ] = "likeness",
     precision: Annotated[
@@ -114,7 +114,7 @@ def export(
             f"--precision {precision} makes .onnx files for ONNX Runtime, and not for {runtime}; "
             "leave one of the two out"
         )
-    refuse_idle(context, ("size",), "--for likeness or openvino", runtime != "sherpa-onnx")
+    refuse_idle(context, ("size",), "--for likeness", runtime != "sherpa-onnx")
     refuse_idle(context, ("calibrate",), "--precision int8", precision == "int8")
     refuse_idle(
         context, ("trials",), "--precision float16 or --precision int8", precision != "float32"
@@ -131,20 +131,9 @@ def export(
     # These are slow to import, so that what is wrong was refused before.
     from likeness.models import load
 
-    if runtime == "openvino":
-        from likeness.exports import openvino
-
-        openvino.check(path)
     loaded = load.load(model, frontend=frontend, trust=trust or ())
     if runtime == "sherpa-onnx":
         _for_sherpa(loaded, path)
-    elif runtime == "openvino":
-        difference = openvino.write(loaded, path, size=height_width)
-        say(
-            f"OpenVINO model of {loaded.embedder.dim} dimensions in {path} and "
-            f"{path.with_suffix('.bin')}; a number of an embedding differs from torch by at most "
-            f"{difference:.1e} of the embedding's norm"
-        )
     elif precision == "float32":
         _plain(model, loaded, path, height_width)
     else:

@@ -27,7 +27,7 @@ from likeness.commands.options import (
 )
 from likeness.missing import refuse_missing_model
 from likeness.row_files import DELIMITERS, check_written
-from toolkit.gallery.location import masked
+from toolkit.gallery.postgres import masked
 from toolkit.printing import one_line, say, warn
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ app = typer.Typer(
     "a folder or a database, and belongs to one model.",
     no_args_is_help=True,
 )
-_EMBEDDINGS = (".npz", ".ark", ".scp", ".h5", ".lance")
+_EMBEDDINGS = (".npz", ".ark", ".scp", ".h5")
 
 Data = Annotated[
     str,
@@ -59,8 +59,7 @@ Gallery = Annotated[
     typer.Option(
         metavar="PLACE",
         help="The folder of the gallery, which is a SQLite file in it, or another store: "
-        "faiss:DIR, lance:DIR, qdrant:DIR, qdrant:http://HOST:6333, "
-        "postgresql://USER@HOST/DATABASE or postgresql:DIR.",
+        "faiss:DIR, postgresql://USER@HOST/DATABASE or postgresql:DIR.",
     ),
 ]
 ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify`.")]
@@ -395,7 +394,7 @@ def _embedded(
     if model is None:
         raise LikenessError(
             "--model is needed to embed the files; without one DATA has to be a file of "
-            "embeddings (.npz, .ark, .scp, .parquet, .h5 or .lance)"
+            "embeddings (.npz, .ark, .scp, .parquet or .h5)"
         )
     comparer = _loaded(model, *reading, rule)
     made, paths, bad = galleries.embed(comparer.model, data, listing=listing, workers=workers)

@@ -18,7 +18,6 @@ from likeness.commands.options import (
     SWITCH,
     JsonFile,
     MediaFiles,
-    Memory,
     ReportFolder,
     Resamples,
     SubjectLines,
@@ -38,7 +37,6 @@ _NOT_WITH_IJB = (
     "second_gallery",
     "similarity",
     "protocol",
-    "memory",
     "report",
     "media",
 )
@@ -105,18 +103,13 @@ def identify(
         ),
     ] = "open",
     resamples: Resamples = 1000,
-    memory: Memory = None,
     json_file: JsonFile = None,
     report: ReportFolder = None,
     media: MediaFiles = None,
 ) -> None:
     """Search every probe in a gallery, and measure rank-K and open-set TPIR@FPIR.
 
-    With --json, finished parts of a long search are kept beside the file, and the same command goes
-    on where it was stopped. Several processes share the work when the command is started by
-    torchrun: torchrun --nproc-per-node N -m likeness identify ... --json FILE. The search takes
-    about 150 MB beside the embeddings and their ids; with --memory, large .npz files are read in
-    pieces.
+    The search takes about 150 MB beside the embeddings and their ids, whatever their number.
     """
     refuse_input_as_output(context, "json_file")
     if (gallery is None) == (ijb is None):
@@ -138,19 +131,18 @@ def identify(
         say(pack.identify_files(probes, ijb, presets, settings=settings, json_file=json_file))
         return
     assert gallery is not None
-    table = identify_files(
-        gallery,
-        probes,
-        settings,
-        gallery_subjects=gallery_subjects,
-        probe_subjects=probe_subjects,
-        second_gallery=second_gallery,
-        memory=memory,
-        json_file=json_file,
-        page=search_page(report, media, str(context.obj)),
+    say(
+        identify_files(
+            gallery,
+            probes,
+            settings,
+            gallery_subjects=gallery_subjects,
+            probe_subjects=probe_subjects,
+            second_gallery=second_gallery,
+            json_file=json_file,
+            page=search_page(report, media, str(context.obj)),
+        )
     )
-    if table:
-        say(table)
 
 
 def identify_files(
@@ -161,13 +153,10 @@ def identify_files(
     gallery_subjects: Path | None = None,
     probe_subjects: Path | None = None,
     second_gallery: Path | None = None,
-    memory: str | None = None,
     json_file: Path | None = None,
     page: SearchPage | None = None,
 ) -> str:
     """Search every probe in the gallery.
-
-    A long search is kept in parts beside the JSON file, as `likeness.kept_parts.kept_parts` says.
 
     Args:
         gallery: Embeddings to search in.
@@ -177,44 +166,33 @@ def identify_files(
             the id. Several templates of one subject count by the best score.
         probe_subjects: The same of the probes.
         second_gallery: A gallery apart (G2 of IJB), whose subjects `gallery_subjects` has too.
-        memory: The most memory that the work may take, as text.
         json_file: Results in the schema of docs/reference/json.md.
         page: The page to write, if any.
 
     Returns:
-        Rank-k and TPIR@FPIR as a table; nothing in all processes but the first.
+        Rank-k and TPIR@FPIR as a table.
 
     Raises:
         LikenessError: As in reading and in `eval.protocols.identification.identify`.
     """
+    from eval.formats import embeddings
     from eval.formats.provenance import sha256
     from eval.formats.subjects import read_mapping
     from eval.protocols import identification
     from eval.results import write_json
-    from likeness.kept_parts import is_main, kept_parts, memory_limit, read_side
 
-    settings = settings or identification.IdentificationSettings()
-    limit = memory_limit(memory)
     galleries = [gallery, *([second_gallery] if second_gallery else [])]
-    lists = [path for path in (gallery_subjects, probe_subjects) if path]
-    inputs = [*galleries, probes, *lists]
-    searched = {"similarity": settings.similarity, "protocol": settings.protocol}
-    with kept_parts(
-        json_file, inputs, searched | {"fpirs": settings.fpirs}, what="searching"
-    ) as parts:
-        identified = identification.identify(
-            [read_side(path, limit) for path in galleries],
-            read_side(probes, limit),
-            settings,
-            gallery_subjects=read_mapping(gallery_subjects) if gallery_subjects else None,
-            probe_subjects=read_mapping(probe_subjects) if probe_subjects else None,
-            parts=parts,
-        )
-        if not is_main():
-            return ""
-        if json_file:
-            digests = {str(path): sha256(path) for path in inputs}
-            write_json(json_file, identified.results, digests)
-        if page is not None:
-            page.write(identified, (probes, probe_subjects), (gallery, gallery_subjects))
+    identified = identification.identify(
+        [embeddings.read(path) for path in galleries],
+        embeddings.read(probes),
+        settings or identification.IdentificationSettings(),
+        gallery_subjects=read_mapping(gallery_subjects) if gallery_subjects else None,
+        probe_subjects=read_mapping(probe_subjects) if probe_subjects else None,
+    )
+    if json_file:
+        lists = [path for path in (gallery_subjects, probe_subjects) if path]
+        digests = {str(path): sha256(path) for path in (*galleries, probes, *lists)}
+        write_json(json_file, identified.results, digests)
+    if page is not None:
+        page.write(identified, (probes, probe_subjects), (gallery, gallery_subjects))
     return identified.table()

@@ -137,14 +137,6 @@ MediaFiles = Annotated[
         "table, Kaldi folder or .rttm file of the items. The report then shows them.",
     ),
 ]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="The most memory that the work may take, such as 8G or 512M. What does not fit is "
-        "read from its file in pieces, or refused before the work begins.",
-    ),
-]
 
 
 def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule:
@@ -170,25 +162,7 @@ def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule
     return Rule(threshold, rate, file)
 
 
-def placed(text: str) -> Path:
-    """The place of embeddings, which may not exist yet: a file, or a LanceDB table by either of its
-    names.
-    """
-    from eval.formats.embeddings import located
-
-    return located(text)
-
-
-def stored(text: str) -> Path:
-    """The place of embeddings that exist."""
-    path = placed(text)
-    if not path.exists():
-        # typer would put "Value error" before the text of a ValueError.
-        raise typer.BadParameter(f"{text!r} does not exist")
-    return path
-
-
-EMBEDDINGS: dict[str, Any] = {"parser": stored, "metavar": "FILE"}
+EMBEDDINGS: dict[str, Any] = {**EXISTING, "metavar": "FILE"}
 PRESET = (
     "With --ijb: whose conventions are used, a name of docs/reference/protocols.md such as "
     "insightface, adaface or opensphere. It may be given several times (default: likeness)."

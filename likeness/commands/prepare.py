@@ -29,12 +29,11 @@ def prepare(
 ) -> None:
     """Fetch a data set, or say what to fetch where its licence does not let us.
 
-    What is fetched is checked against checksums, and what is there is counted.
+    What is fetched is compared with its checksum, and what is there is counted.
     """
     from likeness.prepare import prepare as preparing
-    from likeness.prepare import sources
 
     if not dataset:
-        say(sources.table())
+        say(preparing.table())
     else:
-        preparing.prepare(sources.named(dataset), data, keep=keep, say=say)
+        preparing.prepare(preparing.named(dataset), data, keep=keep, say=say)

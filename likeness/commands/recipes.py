@@ -19,16 +19,6 @@ from toolkit.printing import say
 
 app = typer.Typer()
 SHARED = "_shared.py"  # what the recipes of one folder share
-# Recipes of version 0.1 that stand together in one file of their paper now, and what their variants
-# begin with there.
-MOVED = {
-    **{
-        f"image/{data}": ("image/vmf", data)
-        for data in ("mnist", "fashion_mnist", "cifar10", "cifar100", "cars196", "cub200", "sop")
-    },
-    **{f"image/{data}_nivmf": ("image/nivmf", data) for data in ("cars196", "cub200", "sop")},
-    "image/cub200_simple": ("image/simple", "cub200"),
-}
 
 
 @app.command(epilog="Example: likeness recipes --copy speaker/an4 mine.py")
@@ -86,7 +76,7 @@ def located(recipe: str) -> str:
     """RECIPE[:VARIANT] with the file that RECIPE stands for.
 
     A file that exists is taken as it is. Otherwise MODALITY/NAME is a recipe that comes with
-    likeness. Names and paths of version 0.1 stand for what they have become.
+    likeness.
 
     Args:
         recipe: `mine.py`, `mine.py:arcface`, `speaker/an4` or `speaker/an4:arcface`.
@@ -100,30 +90,20 @@ def located(recipe: str) -> str:
 
     >>> located("speaker/an4:simple").endswith("an4.py:simple")
     True
-    >>> located("recipes/image/cub200.py:arcface").endswith("vmf.py:cub200.arcface")
-    True
     """
     file, colon, variant = recipe.partition(":")
     if not file:
         raise LikenessError(
             f"recipe {recipe!r} names no recipe; give RECIPE.py, or a name such as speaker/an4"
         )
-    if Path(file).is_file():
-        return recipe
-    parts = Path(file.removesuffix(".py")).parts
-    before = "/".join(parts[-2:])
-    if before in MOVED and (len(parts) == 2 or parts[-3] == "recipes"):
-        name, group = MOVED[before]
-        return f"{_path(name)}:{group}{'.' if variant else ''}{variant}"
-    if file.endswith(".py"):
+    if Path(file).is_file() or file.endswith(".py"):
         return recipe
     return f"{_path(file)}{colon}{variant}"
 
 
 def _path(name: str) -> Path:
-    """The file of a recipe; a name of version 0.1 stands for what it has become."""
+    """The file of a recipe."""
     known = names()
-    name, _ = MOVED.get(name, (name, ""))
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         raise LikenessError(

@@ -13,7 +13,6 @@ from likeness.commands.options import (
     EXISTING,
     JsonFile,
     MediaFiles,
-    Memory,
     QualityMeasured,
     ReportFolder,
     Resamples,
@@ -78,18 +77,13 @@ def retrieve(
     ] = None,
     quality: QualityMeasured = None,
     resamples: Resamples = 1000,
-    memory: Memory = None,
     json_file: JsonFile = None,
     report: ReportFolder = None,
     media: MediaFiles = None,
 ) -> None:
     """Measure recall@K, R-precision and MAP@R of retrieval, with intervals over classes.
 
-    In a gallery of more than 131,072 items the search has parts. With --json, those that are
-    finished are kept beside the file, and the same command goes on where it was stopped. Several
-    processes share the work when the command is started by torchrun: torchrun --nproc-per-node N
-    -m likeness retrieve ... --json FILE. Such a search takes about 250 MB beside the embeddings and
-    their ids; with --memory, large .npz files are read in pieces.
+    The search takes about 250 MB beside the embeddings and their ids, whatever their number.
     """
     from eval.protocols.retrieval import RetrievalSettings
     from likeness.files import quality_of
@@ -102,19 +96,18 @@ def retrieve(
         num_resamples=resamples,
         quality=None if quality is None else quality_of(quality),
     )
-    table = retrieve_files(
-        embeddings,
-        labels,
-        settings,
-        gallery=gallery,
-        gallery_labels=gallery_labels,
-        approximate=approximate,
-        memory=memory,
-        json_file=json_file,
-        page=search_page(report, media, str(context.obj)),
+    say(
+        retrieve_files(
+            embeddings,
+            labels,
+            settings,
+            gallery=gallery,
+            gallery_labels=gallery_labels,
+            approximate=approximate,
+            json_file=json_file,
+            page=search_page(report, media, str(context.obj)),
+        )
     )
-    if table:
-        say(table)
 
 
 def retrieve_files(
@@ -125,13 +118,10 @@ def retrieve_files(
     gallery: Path | None = None,
     gallery_labels: Path | None = None,
     approximate: str | None = None,
-    memory: str | None = None,
     json_file: Path | None = None,
     page: SearchPage | None = None,
 ) -> str:
     """Measure retrieval in a file of embeddings, with bootstrap intervals over classes.
-
-    A long search is kept in parts beside the JSON file, as `likeness.kept_parts.kept_parts` says.
 
     Args:
         embeddings: Of the queries.
@@ -140,53 +130,44 @@ def retrieve_files(
         gallery: Embeddings that are searched instead of the queries themselves.
         gallery_labels: Lines `id label` of the gallery, by default `labels`.
         approximate: Neighbours come from an index of FAISS, a name of
-            `toolkit.gallery.neighbours.KINDS`.
-        memory: The most memory that the work may take, as text.
+            `toolkit.gallery.faiss.KINDS`.
         json_file: Results in schema "likeness.results/1".
         page: The page to write, if any.
 
     Returns:
-        The table as text; nothing in all processes but the first.
+        The table as text.
 
     Raises:
         LikenessError: As in reading and in `eval.protocols.retrieval.retrieve`.
     """
+    from eval.formats.embeddings import read
     from eval.formats.provenance import sha256
     from eval.formats.subjects import read_mapping
     from eval.protocols import retrieval
     from eval.results import write_json
-    from likeness.kept_parts import is_main, kept_parts, memory_limit, read_side
 
     if gallery is None and gallery_labels is not None:
         raise LikenessError(
             f"gallery labels {gallery_labels} without a gallery; give its embeddings too"
         )
-    settings = settings or retrieval.RetrievalSettings()
-    limit = memory_limit(memory)
-    inputs = [path for path in (embeddings, labels, gallery, gallery_labels) if path]
-    searched = {"similarity": settings.similarity, "ks": settings.ks}
-    with kept_parts(json_file, inputs, searched, what="searching") as parts:
-        search = retrieval.Search(parts)
-        if approximate is not None:
-            from toolkit.gallery.neighbours import approximate_recall
+    neighbours = None
+    if approximate is not None:
+        from toolkit.gallery.faiss import approximate_recall
 
-            search = retrieval.Search(
-                approximate=approximate_recall(approximate, advance=parts.advance)
-            )
-        retrieved = retrieval.retrieve(
-            read_side(embeddings, limit),
-            read_mapping(labels) if labels else None,
-            settings,
-            gallery=read_side(gallery, limit) if gallery else None,
-            gallery_labels=read_mapping(gallery_labels) if gallery_labels else None,
-            system=embeddings.stem,
-            labels_from=labels.name if labels else "",
-            search=search,
-        )
-        if not is_main():
-            return ""
-        if json_file:
-            write_json(json_file, retrieved.results, {str(path): sha256(path) for path in inputs})
-        if page is not None:
-            page.write(retrieved, (embeddings, labels), (gallery, gallery_labels or labels))
+        neighbours = approximate_recall(approximate)
+    retrieved = retrieval.retrieve(
+        read(embeddings),
+        read_mapping(labels) if labels else None,
+        settings or retrieval.RetrievalSettings(),
+        gallery=read(gallery) if gallery else None,
+        gallery_labels=read_mapping(gallery_labels) if gallery_labels else None,
+        system=embeddings.stem,
+        labels_from=labels.name if labels else "",
+        approximate=neighbours,
+    )
+    if json_file:
+        inputs = [path for path in (embeddings, labels, gallery, gallery_labels) if path]
+        write_json(json_file, retrieved.results, {str(path): sha256(path) for path in inputs})
+    if page is not None:
+        page.write(retrieved, (embeddings, labels), (gallery, gallery_labels or labels))
     return retrieved.table()

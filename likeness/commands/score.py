@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.memory_of_lists import SCORING, refuse_beyond, stored_bytes
 from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
-    Memory,
     Similarity,
     is_default,
     refuse_idle,
@@ -169,7 +167,6 @@ def score(
             "leaves them out and counts them."
         ),
     ] = "refuse",
-    memory: Memory = None,
 ) -> None:
     """Score the trials of a list, or fuse the scores of several systems.
 
@@ -193,8 +190,6 @@ def score(
     options = {field.name: context.params[field.name] for field in fields(Scoring)}
     options |= {"probe_embeddings": probe_embeddings, "enrolment": enrolment}
     options |= {"strip_extension": strip_extension, "missing": missing}
-    matrices = sum(map(stored_bytes, filter(None, (embeddings, probe_embeddings))))
-    refuse_beyond(memory, "scoring", [trials], per_trial=SCORING, matrices=matrices)
     if calibrate:
         measures = tuple(quality or ())
         done = calibrate_files(trials, embeddings, out, quality=measures, **options)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from eval.cores import num_cores
+from eval.errors import LikenessError
 from likeness.commands.options import (
     EXISTING,
     Frontend,
@@ -22,7 +18,7 @@ from likeness.commands.options import (
     Trust,
     rule_of,
 )
-from likeness.included import VOICE, about, introduction
+from likeness.included import VOICE
 from likeness.missing import SERVICE_PACKAGES, are_installed, refuse_missing_model
 from toolkit.printing import say, warn
 from toolkit.showing import hidden
@@ -107,12 +103,6 @@ def serve(
             "be given several times."
         ),
     ] = None,
-    rate: Annotated[
-        float,
-        typer.Option(
-            min=0, help="How many requests a second each client may send; 0 sets no limit."
-        ),
-    ] = 200.0,
     max_megabytes: Annotated[
         float, typer.Option(min=0.01, max=1024, help="The largest request in megabytes.")
     ] = 16.0,
@@ -133,6 +123,11 @@ def serve(
             "processes, at most 4 for each.",
         ),
     ] = 0,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(help="A certificate in PEM, for HTTPS; --tls-key names its key.", **EXISTING),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key in PEM.", **EXISTING)] = None,
 ) -> None:
     """Serve a web page and a REST interface that compare two voices or photos.
 
@@ -140,79 +135,36 @@ def serve(
     machine can connect, unless --host says otherwise.
     """
     refuse_missing_model(model)
-    # The slider takes the file too, also where none of its thresholds decides.
-    rule = rule_of(threshold, far, thresholds if far is not None else None)
-    _refuse_absent_packages()
-    from likeness.service.address import Address
-
-    address = Address(host, port, allow_host or ())
-    worker = None
-    tell: Callable[[str], object] = say
-    complain: Callable[[str], object] = warn
-    from likeness.service import processes
-
-    # A folder of another program's counts would be shared with it.
-    os.environ.pop(processes.METRICS_FOLDER, None)
-    if workers > 1:
-        with hidden():
-            worker = processes.start(address, workers, warn)
-        if not worker.speaks:
-            tell = complain = _ignore
-
-    # These are slow to import, so that what is missing has to be reported before.
-    from likeness.service import app as serving
-    from likeness.service.examples import Example, read_examples
-    from likeness.service.limits import Limits
-    from likeness.service.work import Extras
-    from likeness.thresholds import look_up
-    from likeness.verification import load_to_compare
-
-    if text := introduction(model):
-        tell(text)
-    max_bytes = round(max_megabytes * 2**20)
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s")
-    logging.getLogger("likeness.serve").setLevel(logging.INFO)  # not the stores' own packages
-    comparer = load_to_compare(
-        model,
-        detector=detector,
-        frontend=frontend,
-        calibration=calibration,
-        rule=rule,
-        warn=complain,
-        trust=trust or (),
-    )
-    to_try: list[Example] = []
-    left_out = ""
-    if examples is not None:
-        # Two of them, and what surrounds them in a request, have to fit.
-        to_try, left_out = read_examples(examples, comparer.model.modality, max_bytes // 2 - 4096)
-    if left_out:
-        complain(f"{examples}: {left_out}")
-    measured, reason = look_up(model, comparer.model.meta, thresholds, warn=complain)
-    with hidden():  # of the requests
-        serving.serve(
-            comparer,
-            gallery=gallery,
-            address=address,
-            token=token,
-            limits=Limits(
-                max_bytes=max_bytes,
-                rate=rate,
-                threads=threads or max(1, min(4, num_cores() // workers)),
-            ),
-            extras=Extras(measured, reason, to_try, keep_media, about(model)),
-            worker=worker,
-            say=tell,
-        )
-
-
-def _ignore(text: str) -> None:
-    """What the first process has said already."""
-
-
-def _refuse_absent_packages() -> None:
     if not are_installed(SERVICE_PACKAGES):
         raise ImportError(
-            "likeness serve needs FastAPI, uvicorn, python-multipart and prometheus-client; run "
+            "likeness serve needs FastAPI, Granian, python-multipart and prometheus-client; run "
             "`pip install 'likeness[serve]'`"
         )
+    if (tls_certificate is None) != (tls_key is None):
+        raise LikenessError("--tls-certificate and --tls-key go together; give both or none")
+    from likeness.service.server import Setup, start
+
+    setup = Setup(
+        model=model,
+        # The slider takes the file too, also where none of its thresholds decides.
+        rule=rule_of(threshold, far, thresholds if far is not None else None),
+        gallery=gallery,
+        host=host,
+        port=port,
+        names=allow_host or (),
+        token=token,
+        calibration=calibration,
+        thresholds=thresholds,
+        detector=detector,
+        frontend=frontend,
+        trust=trust or (),
+        examples=examples,
+        keeps_media=keep_media,
+        max_bytes=round(max_megabytes * 2**20),
+        workers=workers,
+        threads=threads,
+        certificate=tls_certificate,
+        key=tls_key,
+    )
+    with hidden():  # how far the embedding of an upload is
+        start(setup, say=say, warn=warn)

@@ -5,8 +5,9 @@
     load("facebook/dinov2-small@REVISION")
         the same from the hub; it is asked only for the id that is named
 
-Inputs are read as preprocessor_config.json says, by the readers here and not by those of
-transformers. The families are in toolkit/backbones/hub/families.py.
+Files come by huggingface_hub into its cache: JSON and .safetensors alone, so no code of a
+repository is fetched or run. Inputs are read as preprocessor_config.json says, by the readers here
+and not by those of transformers. The families are in toolkit/backbones/hub.py.
 
 Example of a recipe that fine-tunes a network (docs/how-to/hub.md)::
 
@@ -24,34 +25,167 @@ Example of a recipe that fine-tunes a network (docs/how-to/hub.md)::
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from functools import partial
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from eval.errors import LikenessError
+from eval.formats.files import bounded
 from eval.formats.provenance import digest, sha256
-from likeness.models.hub_files import Files, find_files, read_json, read_tensors
+from eval.types import first_line
 from modalities.image import hub
 from modalities.speaker import audio
 from modalities.speaker.hub import StackedFbank, UnitWave, WhisperMel
-from toolkit.backbones.hub.families import family_of
-from toolkit.backbones.hub.image import HubImage
-from toolkit.backbones.hub.network import configuration, fill
-from toolkit.backbones.hub.speech import HubSpeech
+from toolkit.backbones.hub import HubImage, HubSpeech, configuration, fill, takes
+from toolkit.backbones.weights import read_weights
 from toolkit.data.pixels import PixelScale
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded
 from toolkit.models.parts import Part, describe
 
+# How the inputs are read; newer versions of transformers write the second one.
+_PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
+_SETTINGS = ("config.json", *_PREPROCESSORS)
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_SHARDS = "model-*.safetensors"
+_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@\w[\w./-]*)?")
+_MAX_BYTES = 32 * 2**30  # of all files of a network together
+_MAX_JSON = 2**24
+_SECONDS = 4.0  # how long the hub may take to say which files there are
 _BILINEAR, _BICUBIC = 2, 3  # Pillow's numbers
-_MAX_BUFFERS = 2**26  # tables of positions and the like: 256 MB
-_MAX_EDGE = 4096  # pixels
-_RATES_HZ = (1000, 192_000)
-_MOST_FRAMES = 200  # a second, of which networks over waves make one token each; published: 50
+
+
+class Files(NamedTuple):
+    """The files of one network.
+
+    Attributes:
+        config: config.json.
+        preprocessor: How the inputs are read.
+        weights: The .safetensors files.
+        revision: The commit that was fetched; "" for a folder.
+    """
+
+    config: Path
+    preprocessor: Path
+    weights: tuple[Path, ...]
+    revision: str
+
+
+def find_files(source: str, *, weights: bool = True) -> Files:
+    """Return the files of a network.
+
+    Args:
+        source: A folder, of which the network is never asked; or ORGANISATION/NAME on the Hugging
+            Face hub, perhaps with @REVISION (a branch, a tag or a commit).
+        weights: Whether the weights are needed. Without, only JSON is fetched.
+
+    Raises:
+        LikenessError: The source is neither, or files are missing or too large.
+        OSError: The hub cannot be reached and the files were not fetched before, or it has no such
+            repository.
+    """
+    folder, revision = Path(source).expanduser(), ""
+    if not source or not folder.is_dir():
+        wanted = (*_SETTINGS, _WEIGHTS, _INDEX, _SHARDS) if weights else _SETTINGS
+        folder = fetch(f"hub:{source}", source, wanted)
+        revision = folder.name
+    config = folder / "config.json"
+    preprocessor = next((folder / x for x in _PREPROCESSORS if (folder / x).is_file()), None)
+    if not config.is_file() or preprocessor is None:
+        raise LikenessError(
+            f"hub:{source} holds no config.json, or no preprocessor_config.json that says how its "
+            "inputs are read; save both beside the weights by transformers' save_pretrained"
+        )
+    paths = [folder / _WEIGHTS]
+    if weights and (folder / _INDEX).is_file() and not paths[0].is_file():
+        shards = {*read_json(folder / _INDEX)["weight_map"].values()}
+        paths = [folder / shard for shard in sorted(shards)]
+    if weights and not all(path.is_file() and path.parent == folder for path in paths):
+        raise LikenessError(
+            f"hub:{source} holds no {_WEIGHTS}, or not all files of its {_INDEX}; weights in other "
+            "files may hold code and are not read: save them by transformers' save_pretrained"
+        )
+    return Files(config, preprocessor, tuple(paths) if weights else (), revision)
+
+
+def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
+    """Return the folder of the cache with files of a repository, which are fetched if need be.
+
+    Where the hub cannot be asked, the folder is what was fetched before.
+
+    Args:
+        model: The MODEL that the user wrote, for errors: KIND:SOURCE.
+        source: ORGANISATION/NAME, perhaps with @REVISION.
+        patterns: Names of files, perhaps with `*`. No other file is fetched.
+
+    Returns:
+        The folder, whose name is the commit.
+
+    Raises:
+        LikenessError: The source is no id, or the hub states files that are too large.
+        OSError: The hub cannot be reached and the files were not fetched before, or it has no such
+            repository.
+    """
+    if not _ID.fullmatch(source):
+        raise LikenessError(
+            f"{model} is neither a folder nor an id on the hub such as facebook/dinov2-small or "
+            "facebook/dinov2-small@REVISION; correct it"
+        )
+    from huggingface_hub import HfApi, snapshot_download
+
+    name, _, tag = source.partition("@")
+    download = partial(snapshot_download, name, revision=tag or None, allow_patterns=list(patterns))
+    try:
+        stated = HfApi().model_info(
+            name, revision=tag or None, timeout=_SECONDS, files_metadata=True
+        )
+        size = sum(
+            file.size or 0
+            for file in stated.siblings or ()
+            if any(fnmatch(file.rfilename, pattern) for pattern in patterns)
+        )
+        if size > _MAX_BYTES:
+            raise LikenessError(
+                f"{model}: its files have {size} bytes; at most {_MAX_BYTES} are fetched: fetch "
+                "them elsewhere and give the folder"
+            )
+        return Path(download())
+    except LikenessError:
+        raise
+    except Exception as error:
+        # The hub's library and the HTTP library under it have exceptions that share no base.
+        reason = first_line(error).rstrip(". ")
+    try:
+        folder = Path(download(local_files_only=True))
+    except Exception:  # nothing was fetched before: the first error says why
+        folder = Path()
+    # The JSON alone may have been fetched, for a recipe.
+    if folder.name and (_WEIGHTS not in patterns or any(folder.glob("*.safetensors"))):
+        return folder
+    raise OSError(
+        f"{model} could not be fetched from the Hugging Face hub ({reason}), and it is not in the "
+        "cache; connect, or fetch its files elsewhere and give the folder"
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file.
+
+    Raises:
+        LikenessError: It is too large, or holds none.
+    """
+    try:
+        return {**json.loads(bounded(path, _MAX_JSON))}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise LikenessError(
+            f"{path} holds no JSON object that can be read ({first_line(error)}); copy it again"
+        ) from None
 
 
 def load(source: str) -> Loaded:
@@ -71,30 +205,27 @@ def load(source: str) -> Loaded:
         ImportError: transformers is missing.
     """
     files = find_files(source)
-    config = configuration(read_json(files.config), str(files.config))
-    takes = _takes(config)
-    stated = _preprocessing(files, source)
-    front, reading = _reading(stated, config, source)
+    part, front, reading = _parts(files)
     frontend = front()
-    network = _without_weights(config, frontend.dim, source)
-    _check_inputs(network, reading, source)
-    _fill(network, config, read_tensors(files), source)
+    with torch.device("meta"):  # what the configuration asks for may be more than the file holds
+        network: HubImage | HubSpeech = part(frontend.dim)
+    tensors: dict[str, Tensor] = {}
+    for path in files.weights:
+        tensors |= read_weights(path, largest=_MAX_BYTES)
+    fill(network, tensors, f"hub:{source}")
     settings = {"pooling": getattr(network, "pooling", "mean"), **_revision(files)}
-    parts = {
-        "frontend": front,
-        "backbone": partial(cast(Part, type(network)), config=config, **settings),
-        "read": reading,
-    }
-    paths = (files.config, *([files.preprocessor] if files.preprocessor else []), *files.weights)
+    backbone = partial(part, **settings)
+    parts = {"frontend": front, "backbone": backbone, "read": reading}
+    is_image = isinstance(network, HubImage)
     return Loaded(
         TorchEmbedder(frontend, network).eval(),
         reading,
-        "image" if takes == "images" else "speaker",
+        "image" if is_image else "speaker",
         "cosine",
-        digest([sha256(path) for path in paths]),
+        digest([sha256(path) for path in (files.config, files.preprocessor, *files.weights)]),
         0,
         settings,
-        parts={name: describe(part, name) for name, part in parts.items()},
+        parts={name: describe(value, name) for name, value in parts.items()},
     )
 
 
@@ -116,9 +247,7 @@ def backbone(source: str, **arguments: Any) -> Part:
         ValueError, OSError, ImportError: As `load`.
     """
     files = find_files(source, weights=False)
-    config = configuration(read_json(files.config), str(files.config))
-    part = HubImage if _takes(config) == "images" else HubSpeech
-    return partial(part, config=config, **_revision(files), **arguments)
+    return partial(_parts(files)[0], **_revision(files), **arguments)
 
 
 def frontend(source: str) -> Part:
@@ -126,7 +255,7 @@ def frontend(source: str) -> Part:
 
     Args and Raises are those of `backbone`.
     """
-    return _parts(source)[0]
+    return _parts(find_files(source, weights=False))[1]
 
 
 def read(source: str) -> Part:
@@ -134,14 +263,7 @@ def read(source: str) -> Part:
 
     Args and Raises are those of `backbone`.
     """
-    return _parts(source)[1]
-
-
-def _parts(source: str) -> tuple[Part, Part]:
-    """Return front-end and reading of a network of the hub."""
-    files = find_files(source, weights=False)
-    config = configuration(read_json(files.config), str(files.config))
-    return _reading(_preprocessing(files, source), config, source)
+    return _parts(find_files(source, weights=False))[2]
 
 
 def _revision(files: Files) -> dict[str, Any]:
@@ -149,246 +271,103 @@ def _revision(files: Files) -> dict[str, Any]:
     return {"revision": files.revision} if files.revision else {}
 
 
-def _takes(config: str) -> str:
-    return family_of(json.loads(config)["model_type"]).takes
-
-
-def _without_weights(config: str, in_dim: int, source: str) -> HubImage | HubSpeech:
-    """Build the network of a configuration, whose weights take no memory yet.
+def _parts(files: Files) -> tuple[Part, Part, Part]:
+    """Return backbone, front-end and reading of a network, by its JSON files.
 
     Raises:
-        LikenessError: The configuration asks for more than is made.
+        LikenessError: They state nothing that can be read.
     """
-    part = partial(HubImage if _takes(config) == "images" else HubSpeech, config=config)
-    with torch.device("meta"):  # what the configuration asks for may be more than the file holds
-        backbone: HubImage | HubSpeech = part(in_dim)
-    buffers = sum(buffer.numel() for buffer in backbone.buffers())
-    if buffers > _MAX_BUFFERS:
-        raise LikenessError(
-            f"hub:{source}: its configuration asks for {buffers} values beside the weights; at "
-            f"most {_MAX_BUFFERS} are made: give the config.json of a published network"
-        )
-    return backbone
-
-
-def _fill(
-    backbone: HubImage | HubSpeech, config: str, tensors: Mapping[str, Tensor], source: str
-) -> None:
-    """Fill a network with the tensors of a checkpoint.
-
-    Raises:
-        LikenessError: The tensors do not fit.
-    """
-    needed = sum(parameter.numel() for parameter in backbone.parameters())
-    stored = sum(tensor.numel() for tensor in tensors.values())
-    if needed > stored:
-        raise LikenessError(
-            f"hub:{source}: weights do not fit: its configuration is of a network with {needed} "
-            f"weights, and its files have {stored}; copy them again"
-        )
-    # Its pooling has no parameters, so the network is all that a file has to give.
-    backbone.network = fill(config, tensors, f"hub:{source}")
-
-
-def _check_inputs(network: HubImage | HubSpeech, reading: Part, source: str) -> None:
-    """Refuse inputs of which a network makes many more tokens than published ones do.
-
-    Raises:
-        LikenessError: There would be too many; it says how many.
-    """
-    stated = reading.keywords if isinstance(reading, partial) else {}
-    if isinstance(network, HubImage):
-        edge = stated.get("crop") or stated.get("short_edge", 0)
-        height, width = (edge, edge) if edge else stated.get("size", (0, 0))
-        if patch := stated.get("patch"):  # images of any proportions, whose patches are counted
-            height, width = patch * stated["max_patches"], patch
-        network.check_size(height, width)
-    elif network.takes_waves and stated["rate_hz"] > _MOST_FRAMES * network.samples:
-        raise LikenessError(
-            f"hub:{source}: sampling_rate is {stated['rate_hz']}, and its network makes a frame of "
-            f"every {network.samples} samples; at most {_MOST_FRAMES} frames a second are made: "
-            "give a published network"
-        )
-
-
-def _preprocessing(files: Files, source: str) -> dict[str, Any]:
-    """Return what a repository states about its inputs.
-
-    Raises:
-        LikenessError: It states nothing.
-    """
-    if files.preprocessor is None:
-        raise LikenessError(
-            f"hub:{source} holds no preprocessor_config.json, so the size and scale of its inputs "
-            "are not known; save it beside the network by transformers' save_pretrained"
-        )
+    config = configuration(read_json(files.config), str(files.config))
     stated = read_json(files.preprocessor)
     for inner in ("image_processor", "feature_extractor"):  # of processor_config.json
-        if isinstance(stated.get(inner), dict):
-            return dict(stated[inner])
-    return stated
-
-
-def _reading(stated: Mapping[str, Any], config: str, source: str) -> tuple[Part, Part]:
-    """Return front-end and reading of a network, from its preprocessing and configuration."""
-    values = json.loads(config)
-    if _takes(config) == "images":
-        return _pixels(stated, source), _image_reading(stated, values, source)
-    rate_hz = _whole(stated, "sampling_rate", 16_000, _RATES_HZ, source)
-    reading = partial(audio.read, rate_hz=rate_hz)
-    if _takes(config) == "waves":
-        return partial(UnitWave, normalise=_flag(stated, "do_normalize", True, source)), reading
-    bands = _whole(stated, "feature_size", 80, (4, 1024), source)
-    if values["model_type"] == "whisper":
-        positions = _whole(values, "max_source_positions", 1500, (1, 1 << 20), source)
-        return _whisper(stated, bands, rate_hz, positions, source), reading
-    stride = _whole(stated, "stride", 2, (1, 16), source)
-    return partial(StackedFbank, num_mels=bands, rate_hz=rate_hz, stride=stride), reading
-
-
-def _whisper(
-    stated: Mapping[str, Any], bands: int, rate_hz: int, positions: int, source: str
-) -> Part:
-    """Return Whisper's front-end, whose windows are those of a network with so many positions."""
-    if _flag(stated, "do_normalize", False, source) or stated.get("dither", 0.0):
+        stated = stated.get(inner, stated)
+    # null is the default, but that crop_pct is there says which processor it is.
+    stated = {name: x for name, x in stated.items() if x is not None or name == "crop_pct"}
+    try:
+        if takes(config) == "images":
+            network, front = cast(Part, HubImage), _pixels(stated)
+            reading = _image_reading(stated, json.loads(config))
+        else:
+            network, front = cast(Part, HubSpeech), _features(stated, json.loads(config))
+            reading = partial(audio.read, rate_hz=int(stated.get("sampling_rate", 16_000)))
+    except (TypeError, KeyError, AttributeError, ArithmeticError, ValueError) as error:
         raise LikenessError(
-            f"hub:{source}: its preprocessing normalises waves or dithers, which WhisperMel does "
-            "not; give a published Whisper"
-        )
-    hop_samples = _whole(stated, "hop_length", 160, (1, 65_536), source)
-    seconds = _whole(stated, "chunk_length", 30, (1, 60), source)
-    if seconds * rate_hz != 2 * positions * hop_samples:
+            f"{files.preprocessor}: it states no inputs that are read ({first_line(error)}); give "
+            "the file of a published network"
+        ) from None
+    return partial(network, config=config), front, reading
+
+
+def _features(stated: Mapping[str, Any], config: Mapping[str, Any]) -> Part:
+    """Return the front-end of a speech network."""
+    kind, rate_hz = config["model_type"], int(stated.get("sampling_rate", 16_000))
+    if takes(json.dumps(config)) == "waves":
+        return partial(UnitWave, normalise=bool(stated.get("do_normalize", True)))
+    bands = int(stated.get("feature_size", 80))
+    if kind != "whisper":
+        stride = int(stated.get("stride", 2))
+        return partial(StackedFbank, num_mels=bands, rate_hz=rate_hz, stride=stride)
+    hop_samples, seconds = int(stated.get("hop_length", 160)), int(stated.get("chunk_length", 30))
+    if stated.get("do_normalize") or stated.get("dither"):
+        raise LikenessError("it normalises waves or dithers, as no published Whisper does")
+    if seconds * rate_hz != 2 * config.get("max_source_positions", 1500) * hop_samples:
         raise LikenessError(
-            f"hub:{source}: windows of {seconds} s at {rate_hz} Hz have "
-            f"{seconds * rate_hz / hop_samples:g} frames of {hop_samples} samples, but the "
-            f"network takes {2 * positions}; give preprocessor_config.json and config.json of one "
-            "network"
+            f"windows of {seconds} s at {rate_hz} Hz with a frame every {hop_samples} samples are "
+            "not those of config.json"
         )
     return partial(
         WhisperMel,
         num_mels=bands,
         rate_hz=rate_hz,
-        fft_size=_whole(stated, "n_fft", 400, (16, 65_536), source),
+        fft_size=int(stated.get("n_fft", 400)),
         hop_samples=hop_samples,
         window_seconds=seconds,
     )
 
 
-def _pixels(stated: Mapping[str, Any], source: str) -> Part:
+def _pixels(stated: Mapping[str, Any]) -> Part:
     """Return the front-end of images."""
-    scale = 1.0
-    if _flag(stated, "do_rescale", True, source):
-        factor = stated.get("rescale_factor", 1 / 255)
-        if not isinstance(factor, float) or not 1e-6 <= factor <= 1.0:
-            raise LikenessError(
-                f"hub:{source}: rescale_factor is {str(factor)[:40]}; a number from 1e-6 to 1 is "
-                "needed"
-            )
-        scale = round(1 / factor, 9)
-    if not _flag(stated, "do_normalize", True, source):
-        return partial(PixelScale, mean=(0.0,) * 3, std=(1.0,) * 3, scale=scale)
-    mean, std = (_channels(stated, name, source) for name in ("image_mean", "image_std"))
+    rescaled = stated.get("do_rescale", True)
+    scale = round(1 / stated.get("rescale_factor", 1 / 255), 9) if rescaled else 1.0
+    mean, std = (0.0,) * 3, (1.0,) * 3
+    if stated.get("do_normalize", True):
+        mean, std = (tuple(map(float, stated[name])) for name in ("image_mean", "image_std"))
     return partial(PixelScale, mean=mean, std=std, scale=scale)
 
 
-def _channels(stated: Mapping[str, Any], name: str, source: str) -> tuple[float, ...]:
-    """Return one number for each of the three channels."""
-    values = stated.get(name)
-    if (
-        not isinstance(values, list)
-        or len(values) != 3
-        or not all(type(x) in (int, float) and math.isfinite(x) and abs(x) <= 1e3 for x in values)
-        or (name == "image_std" and min(values) <= 0)
-    ):
-        raise LikenessError(
-            f"hub:{source}: {name} is {str(values)[:60]}; three numbers are needed, one for each "
-            "of R, G and B"
-        )
-    return tuple(float(value) for value in values)
-
-
-def _image_reading(stated: Mapping[str, Any], config: Mapping[str, Any], source: str) -> Part:
+def _image_reading(stated: Mapping[str, Any], config: Mapping[str, Any]) -> Part:
     """Return how images are resized and cropped, as the processor of the network does it."""
-    method = stated.get("resample", _BILINEAR)
+    kind, method = config["model_type"], stated.get("resample", _BILINEAR)
     if method not in (_BILINEAR, _BICUBIC):
-        raise LikenessError(
-            f"hub:{source}: resample is {str(method)[:40]}; {_BILINEAR} (bilinear) and {_BICUBIC} "
-            "(bicubic) are read"
-        )
-    reading = partial(hub.read, bicubic=True) if method == _BICUBIC else hub.read
-    if config["model_type"] == "siglip2_vision_model":
-        patches = _whole(stated, "max_num_patches", 256, (1, 65_536), source)
-        patch = _whole(stated, "patch_size", 16, (1, 256), source)
-        return partial(reading, patch=patch, max_patches=patches)
-    square = config["model_type"].startswith(("vit", "siglip"))
-    short_edge, size = _size(stated.get("size"), source, square=square)
-    crop: tuple[int, int] | None = None
-    if _flag(stated, "do_center_crop", False, source):
-        _, crop = _size(stated.get("crop_size"), source, square=True)
-    if not _flag(stated, "do_resize", True, source):
-        short_edge, size = 0, None
-    if config["model_type"] in ("convnext", "resnet") and short_edge and "crop_pct" in stated:
+        raise LikenessError(f"resample is {method}; only 2 (bilinear) and 3 (bicubic) are read")
+    reading = partial(hub.read, bicubic=True) if method == _BICUBIC else cast(Part, hub.read)
+    if kind == "siglip2_vision_model":
+        patch, most = int(stated.get("patch_size", 16)), int(stated.get("max_num_patches", 256))
+        return partial(reading, patch=patch, max_patches=most)
+    short_edge, size, crop = 0, None, 0
+    if stated.get("do_resize", True):
+        short_edge, size = _size(stated["size"], square=kind.startswith(("vit", "siglip")))
+    if stated.get("do_center_crop"):
+        cut = _size(stated["crop_size"], square=True)[1]
+        if cut is None or cut[0] != cut[1]:
+            raise LikenessError(f"crop_size is {stated['crop_size']}; square crops are read")
+        crop = cut[0]
+    if kind in ("convnext", "resnet") and short_edge and "crop_pct" in stated:
         # ConvNextImageProcessor: large images are squeezed, small ones are resized and cropped.
-        share = 224 / 256 if stated["crop_pct"] is None else stated["crop_pct"]
-        if not isinstance(share, int | float) or not 0.1 <= share <= 1:
-            raise LikenessError(f"hub:{source}: crop_pct is {str(share)[:40]}; 0.1 to 1 is needed")
         if short_edge >= 384:
             short_edge, size = 0, (short_edge, short_edge)
         else:
-            crop, short_edge = (short_edge, short_edge), int(short_edge / share)
-    if crop is None:
-        return partial(reading, size=size) if size else partial(reading, short_edge=short_edge)
-    if crop[0] != crop[1] or (short_edge and short_edge < crop[0]):
-        raise LikenessError(
-            f"hub:{source}: crops of {crop[0]} x {crop[1]} pixels from images whose short edge is "
-            f"{short_edge}; square crops within the image are read"
-        )
-    resized = {"size": size} if size else {"short_edge": short_edge}
-    return partial(reading, crop=crop[0], **resized)
+            crop, short_edge = short_edge, int(short_edge / (stated["crop_pct"] or 224 / 256))
+    resized: dict[str, Any] = {"size": size} if size else {"short_edge": short_edge}
+    return partial(reading, crop=crop, **resized) if crop else partial(reading, **resized)
 
 
-def _size(value: Any, source: str, *, square: bool = False) -> tuple[int, tuple[int, int] | None]:
+def _size(value: Any, *, square: bool) -> tuple[int, tuple[int, int] | None]:
     """Return a stated size as (short edge, None) or (0, (height, width)).
 
     Old files state one number: the short edge, or with `square` both edges.
     """
-    if isinstance(value, dict):
-        value = {name: edge for name, edge in value.items() if edge is not None}
-    edges = list(value.values()) if isinstance(value, dict) else [value]
-    if edges and all(type(edge) is int and 1 <= edge <= _MAX_EDGE for edge in edges):
-        if not isinstance(value, dict):
-            return (0, (value, value)) if square else (value, None)
-        if set(value) == {"height", "width"}:
-            return 0, (value["height"], value["width"])
-        if set(value) == {"shortest_edge"}:
-            edge = value["shortest_edge"]
-            return (0, (edge, edge)) if square else (edge, None)
-    raise LikenessError(
-        f"hub:{source}: a size is {str(value)[:60]}; height and width, or shortest_edge, from 1 to "
-        f"{_MAX_EDGE} pixels, are read"
-    )
-
-
-def _flag(stated: Mapping[str, Any], name: str, default: bool, source: str) -> bool:
-    """Return true or false as it is stated; null is the default."""
-    value = stated.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise LikenessError(f"hub:{source}: {name} is {str(value)[:40]}; true or false is needed")
-    return value
-
-
-def _whole(
-    stated: Mapping[str, Any], name: str, default: int, bounds: tuple[int, int], source: str
-) -> int:
-    """Return a whole number within its bounds as it is stated; null is the default."""
-    value = stated.get(name)
-    value = default if value is None else value
-    low, high = bounds
-    if type(value) is not int or not low <= value <= high:
-        raise LikenessError(
-            f"hub:{source}: {name} is {str(value)[:40]}; a whole number from {low} to {high} is "
-            "needed"
-        )
-    return value
+    if isinstance(value, dict) and value.get("height"):
+        return 0, (int(value["height"]), int(value["width"]))
+    edge = int(value["shortest_edge"] if isinstance(value, dict) else value)
+    return (0, (edge, edge)) if square else (edge, None)

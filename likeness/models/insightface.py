@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from eval.errors import LikenessError
-from eval.formats.boundary import Answer, Limits, ask_once
 from eval.types import first_line, name_first
 from likeness.models.pixels import MAX_SIDE, Pixels, Stated, split
 from toolkit.console import console
@@ -41,7 +40,6 @@ LICENCE = "the weights that InsightFace publishes are for non-commercial researc
 _OF_TORCH = (".pt", ".pth")
 _MAX_MANIFEST = 2**20
 _HEAD_NODES = 8  # the number of nodes that ArcFaceONNX looks at
-_MAX_NAMES = 1000  # of outputs that are looked at
 _TRUST_SIZE = "; if it is one all the same, state its size after it, @size=HEIGHTxWIDTH"
 _LANDMARK_OUTPUTS = (9, 15)  # of an SCRFD detector with the five landmarks
 
@@ -129,7 +127,7 @@ def check_detector(path: Path) -> None:
     Raises:
         LikenessError: It has other outputs, or is no ONNX model.
     """
-    # yunet.py imports torch, which the process that looks into files does not need.
+    # yunet.py imports torch, which looking into files does not need.
     from modalities.face.yunet import is_yunet
 
     seen = _look(path)
@@ -259,7 +257,7 @@ class _Look(NamedTuple):
 
 
 def _look(path: Path) -> _Look:
-    """Look into an .onnx file, in a process of its own, as a few bytes may unfold to any size.
+    """Look into an .onnx file.
 
     Raises:
         LikenessError: There is no file, it is too large or no ONNX model, or its tensors are in
@@ -273,27 +271,9 @@ def _look(path: Path) -> _Look:
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise LikenessError(f"{path}: {size} bytes; an .onnx file holds at most {MAX_BYTES}")
-    limits = Limits(seconds=8.0 + size / 2e7, memory=(1 << 29) + 4 * size, answer=0)
-    seen, _ = ask_once(
-        look_here, str(path.absolute()), preload=(__name__, "onnx"), about=path, limits=limits
-    )
-    sizes = [tuple(size) for size in seen["sizes"]]
-    return _Look(seen["kind"], sizes, seen["num_outputs"], seen["outputs"], tuple(seen["scale"]))
-
-
-def look_here(path: str) -> Answer:
-    """Return the fields of _Look, read by onnx in this very process."""
-    graph = _graph(Path(path))
-    sizes = _sizes(graph)
-    if len(sizes) > 100 or any(len(size) > 16 for size in sizes):
-        raise LikenessError(f"{path}: no network over images ({len(sizes)} inputs)")
-    return {
-        "kind": kind(graph),
-        "sizes": sizes,
-        "num_outputs": len(graph.output),
-        "outputs": [value.name[:100] for value in graph.output[:_MAX_NAMES]],
-        "scale": _guess_scale(graph),
-    }, []
+    graph = _graph(path)
+    outputs = [value.name for value in graph.output]
+    return _Look(kind(graph), _sizes(graph), len(outputs), outputs, _guess_scale(graph))
 
 
 def _graph(path: Path) -> onnx.GraphProto:

@@ -29,7 +29,7 @@ The weights that InsightFace publishes are for non-commercial research only. Loa
 that. Nothing in these files is executed but own.py, which is the user's. Parts of other packages in
 a checkpoint are imported where `trust` names the package (likeness/models/trust.py). SpeechBrain
 runs its YAML as code (HyperPyYAML's !new: and !apply:); here it is read as plain data, and state
-dicts are read by toolkit.backbones.pickled. Front-ends come from the modality by name, as with a
+dicts are read by toolkit.backbones.weights. Front-ends come from the modality by name, as with a
 checkpoint. Models of other projects are scored by the cosine.
 """
 

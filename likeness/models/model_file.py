@@ -21,14 +21,13 @@ from torch import Tensor, nn
 
 from eval.errors import LikenessError
 from eval.formats.provenance import digest, sha256
-from likeness.failures import explain_in_file, place_of
 from likeness.models.trust import OURS
 from likeness.network import Network
 from modalities.face import images as faces
 from modalities.image import images
 from modalities.speaker import audio
 from modalities.speaker.features import RawWave
-from toolkit.backbones.external import External, Unfit
+from toolkit.backbones.external import External
 from toolkit.backbones.weights import read_weights
 from toolkit.data.pixels import PixelScale
 from toolkit.data.reading import name_of
@@ -68,12 +67,11 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
             f"{path}: the file ended the program (sys.exit({ended.code!r})) as it was run; a model "
             "file defines a likeness.Network, and does nothing else"
         ) from None
-    except Exception as error:  # the file is code of the user, and may raise anything
-        raise LikenessError(explain_in_file(error)) from error
     network = _network(defined, path, name)
     where = str(path) if name == DEFAULT else f"{path}:{name}"
     frontend, read = _frontend(network), _reading(network)
-    embedder, backbone, weights = _embedder(network, _made(frontend, where), path.parent, where)
+    made_frontend = cast(nn.Module, made(frontend, "frontend"))
+    embedder, backbone, weights = _embedder(network, made_frontend, path.parent, where)
     parts = {}
     with suppress(ValueError):  # a part without a name: the model can be used, but not joined
         named = {"frontend": frontend, "backbone": backbone, "read": read}
@@ -167,29 +165,19 @@ def _embedder(
         lengths=network.lengths,
         output=network.output,
     )
-    with _of_user(network, where):
+    with _of_user(where):
         backbone = part(cast(int, frontend.dim))
     summed = _digest_of(backbone)
     if network.weights:
         file = folder / network.weights
-        with _of_user(network, where):
+        with _of_user(where):
             tensors = read_weights(file, key=network.key)
         fitting = _fitting(tensors, network, backbone.network)
         put(backbone.network, fitting, f"{where}: {file}", _REMEDY)
         summed, where = sha256(file), f"{where} with {file}"
-    with _of_user(network, where):
+    with _of_user(where):
         backbone.try_out(shape)
     return TorchEmbedder(frontend, backbone), part, summed
-
-
-def _made(part: Part, where: str) -> nn.Module:
-    """Return the front-end that a part makes."""
-    try:
-        return cast(nn.Module, made(part, "frontend"))
-    except Exception as error:  # a class of the user may raise anything
-        place = place_of(error)
-        sentence = explain_in_file(error)
-        raise LikenessError(sentence if place else f"{where}: {sentence}") from error
 
 
 @torch.no_grad()
@@ -201,7 +189,7 @@ def _input_shape(network: Network, frontend: nn.Module, where: str) -> tuple[int
     if not speech and (network.frontend is None or network.read is not None):
         return (in_dim, *network.size)
     size = (1, network.rate_hz) if speech else (1, 3, *network.size)
-    with _of_user(network, where):
+    with _of_user(where):
         features, _ = check_features(frontend.eval()(torch.zeros(size), None), frontend)
     shape = tuple(features.shape)
     is_frames = speech and len(shape) == 3 and shape[2] == in_dim
@@ -215,30 +203,12 @@ def _input_shape(network: Network, frontend: nn.Module, where: str) -> tuple[int
 
 
 @contextmanager
-def _of_user(network: Network, where: str) -> Iterator[None]:
-    """Whatever goes wrong in the user's network or front-end becomes a ValueError that names the
-    file, its line where there is one, and the settings of the Network.
-    """
+def _of_user(where: str) -> Iterator[None]:
+    """What does not fit in the user's network becomes an error that names the file."""
     try:
         yield
-    except Unfit as error:
-        fault = f"{error.fault}; {_remedy(network, error)}"
-        raise LikenessError(f"{place_of(error) or where}: {fault}") from error
-    except Exception as error:
-        sentence = explain_in_file(error)
-        raise LikenessError(sentence if place_of(error) else f"{where}: {sentence}") from error
-
-
-def _remedy(network: Network, error: Unfit) -> str:
-    """Return what to do about an error of `External`, in the settings of a Network."""
-    inputs = ["size"] if network.modality != "speaker" else ["rate_hz", "lengths"]
-    named = " and ".join(inputs if network.frontend is None else [*inputs, "frontend"])
-    remedies = {
-        "input": f"correct the network, or set {named} to what it takes",
-        "shape": "pool what it gives to (B, D), or choose another output",
-        "numbers": f"take other weights, or another {inputs[0]}",
-    }
-    return remedies.get(error.kind, error.remedy)
+    except LikenessError as error:
+        raise LikenessError(f"{where}: {str(error).removeprefix('External: ')}") from error
 
 
 def _fitting(

@@ -1,41 +1,145 @@
-"""`likeness prepare` fetches, verifies, unpacks and counts data sets.
+"""`likeness prepare` fetches, verifies, unpacks and counts the data sets of catalogue.toml.
 
-Data sets with an open download are fetched, verified, unpacked where the modalities look for them,
-and counted. What needs an agreement is not fetched: the command prints what to get from where.
-Archives that somebody puts into DATA/downloads are verified and unpacked, and what is there is
-counted. Files that are there already are summed where they are the published files and not what was
-unpacked from them.
-
-Nothing half-written lies under a final name at any time, and what was interrupted goes on. The data
-sets are listed in likeness/prepare/sources.py.
+What may be downloaded is fetched, compared with its published checksum, unpacked where the
+modalities look for it, and counted. What needs an agreement is not fetched: the command prints what
+to get from where. Archives that somebody puts into DATA/downloads are verified and unpacked.
+Nothing half-written lies under a final name at any time, and what was interrupted goes on.
 """
 
 from __future__ import annotations
 
+import difflib
+import gzip
 import os
+import re
 import shutil
+import tarfile
+import tomllib
+import zipfile
+import zlib
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pooch
+import requests
 
 from eval.errors import LikenessError
-from eval.formats.writing import move, sync_names
+from eval.formats.writing import full_disk, move, staged, sync_names
 from eval.progress import report, step
 from eval.types import name_first
-from likeness.prepare.archives import is_archive, unpack
-from likeness.prepare.fetch import differs, download
-from toolkit.data.source import Archive, Count, Dataset
 from toolkit.training.lock import only_writer
 
 Say = Callable[[str], None]
-# Archives of more bytes are not summed again: they were summed when they were unpacked, and summing
-# them takes minutes.
-_SUMMED_AGAIN = 2**32
+_BLOCK = 1 << 16
+_TIMEOUT_SECONDS = (2, 60)  # for a connection, which the system tries twice in this time; for bytes
+# An archive may expand to 100 times its size, and to 256 MB in any case.
+_EXPANSION, _FREE_EXPANSION = 100, 1 << 28
+_DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile),
+    *(ValueError, NotImplementedError, RuntimeError),
+)
 
 
-def prepare(
-    dataset: Dataset, data: Path, *, keep: bool = False, say: Say = print, wait_seconds: float = 1.0
-) -> list[Count]:
+@dataclass(frozen=True)
+class Archive:
+    """One archive, or a single file, and where it goes.
+
+    Attributes:
+        makes: The folder or file below DATA that it becomes. Where that exists, nothing is done.
+        urls: Its address, or those of its parts in order; () means that it cannot be fetched.
+        file: Its name in DATA/downloads; by default the end of its address.
+        parts: The files in DATA/downloads that make it up when they are joined.
+        takes: Patterns inside an archive whose matches make up that folder; () takes everything.
+        sha256: Its digest; "" if unknown.
+        md5: Its digest; "" if unknown.
+    """
+
+    makes: str
+    urls: tuple[str, ...] = ()
+    file: str = ""
+    parts: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    sha256: str = ""
+    md5: str = ""
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number of files that should lie in a folder of DATA, or anywhere in DATA.
+
+    Attributes:
+        matching: A regular expression that the path of a file, below the folder, has to match.
+        number: How many files there should be.
+        folder: The folder below DATA; "" is DATA.
+        what: What the report calls them; "" for "files in FOLDER".
+    """
+
+    matching: str
+    number: int
+    folder: str = ""
+    what: str = ""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One data set of the catalogue; `by_hand` says what to do about what cannot be fetched."""
+
+    name: str
+    about: str
+    licence: str
+    page: str
+    archives: tuple[Archive, ...] = ()
+    counts: tuple[Count, ...] = ()
+    by_hand: str = ""
+    note: str = ""
+
+
+def catalogue() -> list[Dataset]:
+    """Return all data sets, in the order of catalogue.toml."""
+    text = files("likeness.prepare").joinpath("catalogue.toml").read_text(encoding="utf-8")
+    return [_dataset(name, entry) for name, entry in tomllib.loads(text).items()]
+
+
+def _dataset(name: str, entry: dict[str, Any]) -> Dataset:
+    archives = [
+        Archive(**{k: tuple(v) if isinstance(v, list) else v for k, v in archive.items()})
+        for archive in entry.pop("archives")
+    ]
+    counts = [Count(**count) for count in entry.pop("counts")]
+    return Dataset(name, archives=tuple(archives), counts=tuple(counts), **entry)
+
+
+def table() -> str:
+    """Return a table of the data sets, one line each."""
+    datasets = catalogue()
+    width = max(len(dataset.name) for dataset in datasets)
+    return "\n".join(
+        f"{dataset.name:{width}}  {'by hand ' if dataset.by_hand else 'download'}  {dataset.about}"
+        for dataset in datasets
+    )
+
+
+def named(name: str) -> Dataset:
+    """Return the data set of this name.
+
+    Raises:
+        LikenessError: There is none. The message names the nearest and lists all.
+    """
+    datasets = {dataset.name: dataset for dataset in catalogue()}
+    if name.lower() in datasets:
+        return datasets[name.lower()]
+    near = difflib.get_close_matches(name.lower(), datasets, n=1)
+    meant = f"; did you mean {near[0]!r}" if near else ""
+    raise LikenessError(
+        f"there is no data set {name!r} to prepare{meant}; there are {', '.join(datasets)}"
+    )
+
+
+def prepare(dataset: Dataset, data: Path, *, keep: bool = False, say: Say = print) -> None:
     """Fetch, verify and unpack what is missing of a data set, then count what is there.
 
     If it is interrupted, the next call goes on where this one was.
@@ -46,15 +150,11 @@ def prepare(
         keep: Whether the fetched archives stay in DATA/downloads. Otherwise they are removed once
             they are unpacked. Files that you put there yourself always stay.
         say: Called with each line of the report.
-        wait_seconds: The first pause after a broken connection.
-
-    Returns:
-        What was counted, all of it as expected.
 
     Raises:
         OSError: The network or the disk failed.
         LikenessError: A checksum differs or an archive is damaged; or, after everything that could
-            be done was done, something is still missing or incomplete.
+            be done was done, files are missing.
     """
     say(
         f"{dataset.name}: {dataset.about}\nLicence: {dataset.licence}. {dataset.page}"
@@ -62,228 +162,239 @@ def prepare(
     )
     downloads = data / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
+    connected = True
     with only_writer(downloads):
         for archive in dataset.archives:
             try:
-                _bring(archive, data, keep=keep, say=say, wait_seconds=wait_seconds)
-            except OSError as error:
-                if not dataset.by_hand or not archive.urls:
+                _bring(archive, data, fetch=connected, keep=keep, say=say)
+            except (ConnectionError, requests.HTTPError) as error:
+                if not dataset.by_hand:
                     raise
-                # The lists may be there in another place; counting will show it.
+                # The files may be there in another place; counting will show it.
+                connected = connected and not isinstance(error, ConnectionError)
                 say(f"not fetched: {error}")
-    counts = _count(dataset, data)
-    for count in counts:
-        state = "MISSING" if count.found == 0 else "DIFFERS"
-        if count.found == count.expected:
-            state = "ok     "
-        say(f"{state}  {count.what}: {count.found:,} of {count.expected:,}")
-    wrong = [count.what for count in counts if count.found != count.expected]
+    wrong = _count(dataset, data, say)
     if wrong:
         todo = (
             dataset.by_hand
             or f"remove the folders from {data} and run the command again, or see {dataset.page}"
         )
         raise LikenessError(
-            f"{dataset.name}: {len(wrong)} of {len(counts)} counts are not what they should be "
-            f"({name_first(wrong)}); {todo}".replace("DATA", str(data))
+            f"{dataset.name}: {len(wrong)} of {len(dataset.counts)} counts are not what they "
+            f"should be ({name_first(wrong)}); {todo}".replace("DATA", str(data))
         )
-    return counts
 
 
 @step("counting the files")
-def _count(dataset: Dataset, data: Path) -> list[Count]:
-    """Count the files of a data set, and what its own check counts."""
-    counts = [
-        Count(
-            f"files in {folder.folder}", _files(data / folder.folder, folder.suffixes), folder.files
+def _count(dataset: Dataset, data: Path, say: Say) -> list[str]:
+    """Count the files of a data set, and return what differs."""
+    wrong = []
+    for count in dataset.counts:
+        folder, matching = data / count.folder, re.compile(count.matching)
+        found = sum(
+            not name.startswith(".")
+            and matching.search(Path(parent, name).relative_to(folder).as_posix()) is not None
+            for parent, _, names in os.walk(folder)
+            for name in names
         )
-        for folder in dataset.holds
-    ]
-    if dataset.check:
-        try:
-            counts += dataset.check(data)
-        except (FileNotFoundError, ValueError) as error:
-            # A list is missing or damaged, so that nothing can be counted.
-            made = name_first(archive.makes for archive in dataset.archives)
-            todo = (
-                dataset.by_hand
-                or f"to have it all anew, remove {made} from DATA and run the command again"
-            )
-            raise LikenessError(
-                f"{dataset.name}: {error}; {todo}".replace("DATA", str(data))
-            ) from error
-    return counts
+        what = count.what or f"files in {count.folder}"
+        state = "ok     " if found == count.number else "DIFFERS" if found else "MISSING"
+        say(f"{state}  {what}: {found:,} of {count.number:,}")
+        if found != count.number:
+            wrong.append(what)
+    return wrong
 
 
-def _bring(archive: Archive, data: Path, *, keep: bool, say: Say, wait_seconds: float) -> None:
-    """Bring one archive to its place.
-
-    An archive that has to be fetched by hand and is not there is passed over: counting will miss
-    it.
-    """
+def _bring(archive: Archive, data: Path, *, fetch: bool, keep: bool, say: Say) -> None:
+    """Bring one archive to its place, unless it is there or cannot be had; counting shows that."""
     final, downloads = data / archive.makes, data / "downloads"
-    if final.is_file() or (final.is_dir() and any(final.iterdir())):
-        say(f"{archive.makes} is there already{_summed(archive, data, final)}")
+    if final.is_dir() and any(final.iterdir()):
+        say(f"{archive.makes} is there already; its files are counted")
         return
-    fetched: list[Path] = []
-    if archive.urls:
-        paths = [downloads / name for name in archive.names]
-        for url, path in zip(archive.urls, paths, strict=True):
-            if not path.is_file():
-                say(f"fetching {url}")
-                download(
-                    url,
-                    path,
-                    size=archive.size if len(paths) == 1 else 0,
-                    verified=bool(archive.sha256 or archive.md5),
-                    wait_seconds=wait_seconds,
-                    advance=partial(_report, path.name),
-                )
-                fetched.append(path)
-    else:
-        paths = _parts(archive, data)
-        if not paths:
-            return
-    label = _label(paths)
-    with step(f"checking the sum of {label}"):
-        _verify(archive, paths, fetched, downloads, say)
-    with step(f"unpacking {label}"):
-        _place(archive, label, paths, final, downloads)
-    for path in fetched if not keep else []:
-        path.unlink(missing_ok=True)
+    if final.is_file():
+        if wrong := _wrong_sum(archive, final):
+            raise LikenessError(f"{final}: {wrong}; remove it and run the command again")
+        say(f"{archive.makes} is there already")
+        return
+    file = downloads / (archive.file or archive.urls[0].rpartition("/")[2])
+    own = not file.is_file()
+    if own and fetch and archive.urls:
+        _fetch(archive, file, say)
+    elif own and archive.parts and all((downloads / part).is_file() for part in archive.parts):
+        _join([downloads / part for part in archive.parts], file)
+    elif own:
+        return
+    with step(f"checking the sum of {file.name}"):
+        wrong = _wrong_sum(archive, file)
+    if wrong:
+        if own:
+            file.unlink()
+        raise LikenessError(
+            f"{file}: {wrong}; {'it was removed' if own else 'remove it'}: run the command again, "
+            "or fetch it by hand if this happens twice"
+        )
+    known = "SHA-256 is right" if archive.sha256 else "MD5 is right" if archive.md5 else ""
+    say(f"{file.name}: {known or 'UNVERIFIED, no checksum of it is known'}")
+    with step(f"unpacking {file.name}"):
+        _place(archive, file, final)
+    if own and not keep:
+        file.unlink()
     say(f"{archive.makes} is ready")
 
 
-def _verify(
-    archive: Archive, paths: list[Path], fetched: list[Path], downloads: Path, say: Say
-) -> None:
-    """Compare checksum and size with the published ones; remove what was fetched if they differ."""
-    label = _label(paths)
-    wrong = differs(paths, sha256=archive.sha256, md5=archive.md5)
-    size = sum(path.stat().st_size for path in paths)
-    if not wrong and archive.size and size != archive.size:
-        wrong = f"it has {size} bytes, but {archive.size} are expected"
-    if wrong:
-        others = [path.name for path in paths if path not in fetched]
-        for path in fetched:
-            path.unlink()
-        removed = "it was removed" if not others else "remove it"
-        if fetched and others:
-            removed = (
-                f"{name_first(path.name for path in fetched)} of it, fetched now, was removed; "
-                f"remove {name_first(others)} from {downloads} too"
-            )
-        raise LikenessError(
-            f"{label}: {wrong}; {removed}: run the command again, or fetch it by hand if this "
-            "happens twice"
-        )
-    if archive.sha256 or archive.md5:
-        say(f"{label}: {'SHA-256' if archive.sha256 else 'MD5'} is right")
-    else:
-        say(
-            f"{label}: UNVERIFIED, no checksum of it is known"
-            + (f"; its size, {size} bytes, is right" if archive.size else f"; {size} bytes")
-        )
+def _wrong_sum(archive: Archive, file: Path) -> str:
+    """Return which sum of a file differs from the published one; "" if none does."""
+    for name, expected in (("sha256", archive.sha256), ("md5", archive.md5)):
+        if expected and (found := pooch.file_hash(str(file), alg=name)) != expected:
+            return f"its {name} is {found}, but {expected} is expected"
+    return ""
 
 
-@step("checking the files that are there")
-def _summed(archive: Archive, data: Path, final: Path) -> str:
-    """Return what the report says of the sum of an archive that is there already.
+def _fetch(archive: Archive, file: Path, say: Say) -> None:
+    """Fetch a file, or its parts, which are then joined."""
+    parts = [file]
+    if len(archive.urls) > 1:
+        parts = [file.with_name(url.rpartition("/")[2]) for url in archive.urls]
+    for url, part in zip(archive.urls, parts, strict=True):
+        if not part.is_file():
+            say(f"fetching {url}")
+            _download(url, part, resume=bool(archive.sha256 or archive.md5))
+    if len(parts) > 1:
+        _join(parts, file)
+        for part in parts:
+            part.unlink()
+
+
+def _join(parts: list[Path], file: Path) -> None:
+    with staged(file) as temporary:
+        with temporary.open("wb") as joined:
+            for part in parts:
+                with part.open("rb") as content:
+                    shutil.copyfileobj(content, joined, _BLOCK)
+        move(temporary, file)
+
+
+class _Progress:
+    """Reports the bytes of a download, in the form that pooch asks of a progress bar."""
+
+    def __init__(self, name: str, before: int):
+        self.total, self._name, self._before, self._done = 0, name, before, 0
+
+    def update(self, size: int) -> None:
+        self._done = min(self._done + size, self.total or self._done + size)
+        total = self._before + self.total if self.total else None
+        report(f"fetching {self._name}", self._before + self._done, total, unit="bytes")
+
+    def reset(self) -> None:
+        self._done = 0
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
+def _download(url: str, path: Path, *, resume: bool) -> None:
+    """Fetch a file to `path`, over `path`.part.
+
+    A connection that breaks after it brought some bytes is made again. With `resume`, which needs a
+    checksum to compare with, what arrived is kept, and the download goes on from there.
 
     Raises:
-        LikenessError: It is a file, or lies beside what was unpacked from it, and is another one.
+        ConnectionError: There is no connection, or it broke again.
+        requests.HTTPError: The server refuses.
     """
-    known = "SHA-256" if archive.sha256 else "MD5" if archive.md5 else ""
-    unpacked = "; unpacked files are counted, not summed" if final.is_dir() else ""
-    paths = _parts(archive, data) if unpacked else [final]
-    # A .gz file may be compressed in several ways, so what reads it sums what it contains.
-    compressed = final.is_file() and final.suffix == ".gz"
-    if not known or not paths or compressed:
-        return unpacked
-    if sum(path.stat().st_size for path in paths) > _SUMMED_AGAIN:
-        return unpacked
-    if wrong := differs(paths, sha256=archive.sha256, md5=archive.md5):
-        both = f"it and {archive.makes}" if unpacked else "it"
-        raise LikenessError(
-            f"{_label(paths)}: {wrong}; remove {both} from {data} and run the command again"
+    part = path.with_name(path.name + ".part")
+    while True:
+        have = part.stat().st_size if resume and part.is_file() else 0
+        try:
+            _request(url, part, have)
+            break
+        except requests.HTTPError as error:
+            if have and error.response.status_code == 416:  # there is nothing after these bytes
+                break
+            reason = f"{error.response.status_code} {error.response.reason}"
+            raise requests.HTTPError(
+                f"{url}: the server answers {reason}; the file may have moved: fetch it by hand"
+            ) from None
+        except requests.RequestException:
+            if not resume or not part.is_file() or part.stat().st_size <= have:
+                raise ConnectionError(
+                    f"{url}: there is no connection to {urlsplit(url).hostname}, or it broke; "
+                    "check the network and run the command again"
+                ) from None
+    move(part, path)
+
+
+def _request(url: str, part: Path, have: int) -> None:
+    """Fetch what follows the first `have` bytes of a file to the end of `part`."""
+    with full_disk(part), part.open("ab" if have else "wb") as file:
+
+        def start_again(response: requests.Response, **_: object) -> None:
+            if response.status_code == 200:  # the server sends the whole file, not the rest
+                file.truncate(0)
+
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+        fetch = pooch.HTTPDownloader(
+            progressbar=_Progress(part.stem, have),
+            chunk_size=_BLOCK,
+            timeout=_TIMEOUT_SECONDS,
+            headers=headers,
+            hooks={"response": start_again},
         )
-    return f"; {known} of {_label(paths)} is right{unpacked}" if unpacked else f"; {known} is right"
+        fetch(url, file, None)
 
 
-def _parts(archive: Archive, data: Path) -> list[Path]:
-    """Return the archive's parts, or the one file that they make up.
-
-    All of them have to lie in DATA/downloads or all in DATA; otherwise the list is empty.
-    """
-    sets = [names for names in (archive.names, (archive.joined,)) if names != ("",)]
-    for names in sets:
-        for folder in (data / "downloads", data):
-            if all((folder / name).is_file() for name in names):
-                return [folder / name for name in names]
-    return []
-
-
-def _label(paths: list[Path]) -> str:
-    """Return what the report calls these files."""
-    return paths[0].name if len(paths) == 1 else f"{paths[0].name} ... {paths[-1].name[-2:]}"
-
-
-def _place(archive: Archive, label: str, paths: list[Path], final: Path, downloads: Path) -> None:
-    """Unpack beside the final name, then move the wanted part there in one step."""
-    work = downloads / f".unpacking-{paths[0].name}"
-    shutil.rmtree(work, ignore_errors=True)  # it is there if an earlier run was killed
+def _place(archive: Archive, file: Path, final: Path) -> None:
+    """Copy a file, or unpack an archive and take the wanted part, to its final name in one step."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    work.mkdir()
-    try:
-        kind = paths[0].name if len(paths) == 1 else ".zip" if _is_zip(paths[0]) else ".tar"
-        if not is_archive(kind):
-            shutil.copyfile(paths[0], work / "file")
-            move(work / "file", final)
+    with staged(final) as made:
+        if not file.name.endswith((".zip", ".tar.gz", ".tgz")):
+            shutil.copyfile(file, made)
+            move(made, final)
             return
-        unpack(label if is_archive(label) else label + kind, paths, work / "all")
-        if not archive.takes:
-            made = work / "all"
-        else:
-            made = work / "made"
+        unpacked = made if not archive.takes else made.with_name(f"{made.name}.all")
+        _unpack(file, unpacked)
+        if archive.takes:
             made.mkdir()
-            matches = [
-                path for pattern in archive.takes for path in sorted((work / "all").glob(pattern))
-            ]
+            matches = [path for pattern in archive.takes for path in unpacked.glob(pattern)]
             if not matches:
-                inside = name_first(path.name for path in sorted((work / "all").iterdir()))
                 raise LikenessError(
-                    f"{label}: holds nothing like {archive.takes[0]!r}, only {inside}; it is not "
-                    "the archive that was published"
+                    f"{file}: holds nothing like {archive.takes[0]!r}; it is not the archive that "
+                    "was published"
                 )
             for path in matches:
-                if (made / path.name).exists():
-                    raise LikenessError(
-                        f"{label}: {path.name!r} occurs twice in {', '.join(archive.takes)}; "
-                        "unpack it by hand"
-                    )
                 os.replace(path, made / path.name)
         if hasattr(os, "sync"):
             os.sync()  # all files must be on the disk before the archive may be removed
         os.replace(made, final)
         sync_names(final.parent)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
-def _is_zip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
+def _unpack(file: Path, into: Path) -> None:
+    """Unpack a .zip or .tar.gz within bounds.
 
+    Raises:
+        LikenessError: It is damaged, expands too far, or would write outside of the folder.
+    """
+    left = max(_FREE_EXPANSION, _EXPANSION * file.stat().st_size)
 
-def _files(folder: Path, suffixes: tuple[str, ...]) -> int:
-    """Count the files with these endings at any depth of a folder, without hidden ones."""
-    return sum(
-        name.lower().endswith(suffixes) and not name.startswith(".")
-        for _, _, names in os.walk(folder)
-        for name in names
-    )
+    def within(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+        nonlocal left
+        left -= member.size
+        if left < 0 or not (member.isreg() or member.isdir()):
+            raise ValueError(f"{member.name[:100]!r} is too large, a link or a device")
+        return tarfile.data_filter(member, folder)
 
-
-def _report(name: str, have: int, total: int) -> None:
-    """Report how much of a file is there; a server may not say how long it is."""
-    report(f"fetching {name}", have, total or None, unit="bytes")
+    try:
+        if file.name.endswith(".zip"):
+            with zipfile.ZipFile(file) as archive:
+                if sum(member.file_size for member in archive.infolist()) > left:
+                    raise ValueError(f"it expands to over {left} bytes")
+                archive.extractall(into)  # which strips what leads outside of a name
+        else:
+            with tarfile.open(file, "r:gz") as tar:
+                tar.extractall(into, filter=within)
+    except _DAMAGED as error:
+        raise LikenessError(
+            f"{file}: cannot be unpacked ({error}); nothing of it was kept; remove it and fetch it "
+            "again"
+        ) from None

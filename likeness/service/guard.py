@@ -1,32 +1,19 @@
-"""What stands before every request of `likeness serve`: who may ask, how much, how often, how long;
-what the answer's headers, the log and the metrics say.
+"""What stands before every request of `likeness serve`: who may ask, and how much; what the headers
+of its answer, the log and the metrics say.
 
     Host
-        Only the addresses that are served are answered, else 421. A page elsewhere so cannot reach
-        the server by pointing its own name at it (DNS rebinding). Starlette's
-        TrustedHostMiddleware decides.
+        Only the addresses that are served are answered, else 421. So a page elsewhere cannot reach
+        the server by pointing its own name at it (DNS rebinding).
     Origin
         Requests that change or upload must come from the page itself or from no page, else 403
         (CSRF).
     token
         Enrolling, replacing and removing need it, else 401. Where other machines can connect, so
         does everything but the page, /health, /thresholds, /docs and /openapi.json.
-    rate
-        Each client address has a token bucket, else 429. Wrong tokens have a smaller one; where
-        that is empty, the right token waits too.
-    charset
-        Forms must be in UTF-8, else 415: the form's reader would decode others by whatever Python
-        has.
-    size, time
-        Bodies over the limit are answered with 413, those that arrive too slowly with 408.
-    memory
-        The bodies of all requests have a limit together. Beyond it the one that has been arriving
-        longest is answered with 503.
-    queue
-        So many uploads that have arrived may be worked on or wait, else 503.
-
-A refused request is answered at once. What its sender still sends is read and thrown away for a
-while, since closing the connection at once would lose the answer.
+    size
+        A body over the limit is answered with 413, one that takes too long with 408.
+    work
+        So many uploads may arrive, wait or be worked on, with so many bytes together, else 503.
 
 The log names method, route, status and time: no addresses, file names, subjects or scores.
 """
@@ -34,66 +21,125 @@ The log names method, route, status and time: no addresses, file names, subjects
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import ipaddress
-import json
 import logging
-import re
+import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-
-from eval.errors import LikenessError
-from likeness.service.batches import is_gone
-from likeness.service.bodies import (
-    BUSY,
-    Bodies,
-    Body,
-    Gone,
-    Receive,
-    Scope,
-    replay,
-    sends_body,
-    too_large,
+from fastapi import HTTPException
+from fastapi.responses import JSONResponse
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
 )
-from likeness.service.connections import GONE
-from likeness.service.limits import Limits, Rates
-from likeness.service.metrics import Metrics
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
-# These say nothing of anybody.
-OPEN = ("/", "/health", "/thresholds", "/docs", "/openapi.json")
-LINES = "application/x-ndjson"  # the type of an answer that is sent line by line
-_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
-_WRONG_TOKENS = (0.1, 10.0)  # per second, and at once
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-_PASSED = "likeness.passed"  # the message by which the host check says that it let a request pass
-_DRAIN = 2**26, 5.0  # bytes and seconds that a refused upload is still read for
-_PIECE = 2**16  # bytes of an answer that are sent together
-_UTF_8 = re.compile(r';\s*charset="?utf-8"?\s*(?=;|$)')
+OPEN = ("/", "/health", "/thresholds", "/docs", "/openapi.json")  # these say nothing of anybody
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # where several processes count together
+_READING = ("GET", "HEAD")
+_METHODS = (*_READING, "POST", "PUT", "DELETE")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_BUSY = "the server is busy; try again in a moment"
+_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # the buckets of times
 _log = logging.getLogger("likeness.serve")
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What requests can cost.
+
+    Attributes:
+        max_bytes: Of one request.
+        max_held: Bytes of the bodies of all requests.
+        body_seconds: For a body to arrive.
+        work_seconds: For an upload to wait, be embedded and be compared.
+        threads: Uploads that a process works on at once.
+        waiting: Uploads that may arrive or wait beside them.
+        max_seconds: Of one recording.
+        max_values: Samples x channels of one recording: a minute of 23 channels at 48 kHz.
+        max_pixels: Of one image: 33 megapixels.
+    """
+
+    max_bytes: int = 16 * 2**20
+    max_held: int = 256 * 2**20
+    body_seconds: float = 60.0
+    work_seconds: float = 120.0
+    threads: int = 2
+    waiting: int = 100
+    max_seconds: float = 60.0
+    max_values: int = 2**26
+    max_pixels: int = 2**25
+
+
+class Metrics:
+    """What one application counts; of several processes at one address, the sums of all."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "likeness_requests",
+            "Requests that were answered.",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "likeness_request_seconds",
+            "Time from a request's arrival to the end of its answer.",
+            ["route"],
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self.uploads = Gauge(
+            "likeness_uploads_in_progress",
+            "Uploads that arrive, wait or are worked on.",
+            registry=self._registry,
+            multiprocess_mode="livesum",
+        )
+        for path in Path(os.environ.get(METRICS_FOLDER, "/dev/null")).glob("gauge_live*.db"):
+            process = int(path.stem.rpartition("_")[2])
+            if not Path(f"/proc/{process}").exists():  # it works on nothing any more
+                mark_process_dead(process)  # type: ignore[no-untyped-call]
+
+    def count(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        self._requests.labels(method, route, status).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def text(self) -> str:
+        """What was counted, in Prometheus' text format."""
+        registry = self._registry
+        if METRICS_FOLDER in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry).decode()
 
 
 class Guard:
     """ASGI middleware around an application.
 
     Args:
-        app: the application.
-        token: what enrolling and the like need.
-        hosts: names by which the server may be addressed, beside loopback's.
-        local: whether only this machine can connect.
-        limits: what one client can cost the others.
-        metrics: counts what is answered.
-        policy: the Content-Security-Policy of pages.
-
-    Raises:
-        LikenessError: a host has a *.
+        app: The application.
+        token: What enrolling and the like need.
+        hosts: Names by which the server may be addressed, beside loopback's.
+        local: Whether only this machine can connect.
+        limits: What requests can cost.
+        metrics: Counts what is answered.
+        policy: The Content-Security-Policy of pages.
     """
 
     def __init__(
@@ -107,206 +153,141 @@ class Guard:
         metrics: Metrics,
         policy: str,
     ):
-        self.app, self.token, self.local = app, token, local
-        self.limits, self.metrics = limits, metrics
-        allowed = [*_LOOPBACK, *(_in_header(host) for host in hosts)]
-        if patterns := [host for host in allowed if "*" in host]:
-            raise LikenessError(
-                f"the host {patterns[0]} is a pattern; name each host by which the server is "
-                "addressed"
-            )
-        self._trusted = TrustedHostMiddleware(_pass, allowed_hosts=allowed, www_redirect=False)
-        self.headers = security_headers(policy)
-        self._asked = Rates(limits.rate, 2 * limits.rate)
-        self._failed = Rates(*_WRONG_TOKENS)
-        self._bodies = Bodies(limits)
+        self.app, self.local = app, local
+        self._token, self._limits, self._metrics = token.encode(), limits, metrics
+        self._hosts = {host.strip("[]").lower() for host in (*_LOOPBACK, *hosts)}
+        self._headers = _security_headers(policy)
+        self._uploads = self._held = 0  # requests, and bytes of their bodies
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return  # no websockets are served
+            await self.app(scope, receive, send)
+            return
         started, status = time.perf_counter(), 500
-        uploads = scope["method"] not in ("GET", "HEAD")
 
-        body, working = Body(), False
-
-        def finish() -> None:
-            """Give back what the request takes of what is bounded."""
-            nonlocal working
-            self.metrics.busy -= working
-            working = False
-            self._bodies.forget(body)
-
-        async def answer(message: MutableMapping[str, Any]) -> None:
+        async def answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                # Who reads the answer slowly keeps nobody else waiting. An answer in lines begins
-                # before the work is done.
-                if not _is_in_lines(message):
-                    finish()
                 status = message["status"]
-                message["headers"] = [*message.get("headers", []), *self.headers]
-            # The server would hold the whole of a long answer in memory until it is read.
-            content = message.get("body", b"")
-            for begin in range(0, len(content) - _PIECE, _PIECE):
-                piece = content[begin : begin + _PIECE]
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            if len(content) > _PIECE:
-                message["body"] = content[(len(content) - 1) // _PIECE * _PIECE :]
+                message["headers"] = [*message.get("headers", []), *self._headers]
             await send(message)
 
         try:
-            arrived = not uploads
-            try:
-                await self._check_host(scope, receive)
-                self._admit(scope)
-                if uploads:
-                    await self._bodies.receive(receive, body)
-                    arrived = True
-                    self._refuse_when_busy()
-            except HTTPException as refused:
-                await _refuse(
-                    answer, refused, None if arrived or not sends_body(scope) else receive
-                )
-                return
-            except Gone:
-                return
-            self.metrics.busy += uploads
-            working = uploads
-            is_gone.set(lambda: GONE in scope)
-            await self.app(scope, replay(body, receive) if uploads else receive, answer)
+            self._admit(scope)
+            if scope["method"] in _READING:
+                await self.app(scope, receive, answer)
+            else:
+                await self._upload(scope, receive, answer)
+        except HTTPException as refused:
+            body = JSONResponse({"error": refused.detail}, refused.status_code, refused.headers)
+            await body(scope, receive, answer)
         finally:
-            finish()
             route = getattr(scope.get("route"), "path", "-")
             taken = time.perf_counter() - started
             # Whoever asks chooses the method, of any length.
             method = scope["method"] if scope["method"] in _METHODS else "-"
-            self.metrics.count(method, route, status, taken)
+            self._metrics.count(method, route, status, taken)
             _log.info("%s %s %d %.1f ms", method, route, status, 1000 * taken)
 
-    async def _check_host(self, scope: Scope, receive: Receive) -> None:
-        """HTTPException for a request to another host.
-
-        The middleware would answer in plain text, so that it is asked only whether it lets the
-        request pass.
-        """
-        passed = False
-
-        async def listen(message: MutableMapping[str, Any]) -> None:
-            nonlocal passed
-            passed = passed or message["type"] == _PASSED
-
-        hosts = [value.decode("latin-1") for key, value in scope["headers"] if key == b"host"]
-        if len(hosts) == 1:
-            await self._trusted(scope, receive, listen)
-            # Where other machines can connect, any address will do: a page elsewhere cannot point
-            # an address at this server.
-            passed = passed or (not self.local and _is_address(hosts[0]))
-        if not passed:
+    def _admit(self, scope: Message) -> None:
+        """Refuse by an HTTPException who may not ask, before anything is read."""
+        headers = {key: value.decode("latin-1") for key, value in scope["headers"]}
+        method, path, host = scope["method"], scope["path"], headers.get(b"host", "")
+        if not self._serves(host):
             raise HTTPException(
                 421,
                 "this server does not serve that host name; use the address that it printed at its "
                 "start, or start it with --allow-host NAME",
             )
-
-    def _admit(self, scope: Scope) -> None:
-        """HTTPException for a request that is not to be read any further."""
-        method, path, client = scope["method"], scope["path"], (scope.get("client") or ("-",))[0]
-        headers = [(key, value.decode("latin-1")) for key, value in scope["headers"]]
-        sent = dict(headers)
-        if not self._asked.take(client):
+        if method not in _READING and _is_of_another_page(headers, host):
             raise HTTPException(
-                429,
-                f"more than {self.limits.rate:g} requests per second; wait a moment",
-                {"Retry-After": "1"},
+                403,
+                "requests from other pages are refused; use the page of this server, or send no "
+                "Origin header",
             )
-        if method not in ("GET", "HEAD"):
-            _refuse_other_pages(sent)
         if method in ("PUT", "DELETE") or path == "/enrol" or not (self.local or path in OPEN):
-            self._check_token(client, sent.get(b"authorization", ""))
-        if method not in ("GET", "HEAD"):
-            self._refuse_encoding([value for key, value in headers if key == b"content-type"])
-            stated = sent.get(b"content-length", "0")
-            if not stated.isdecimal() or len(stated) > 18 or int(stated) > self.limits.max_bytes:
-                raise HTTPException(413, too_large(self.limits))
-            self._refuse_when_busy()  # again when it has arrived: only then does it take a place
+            kind, _, token = headers.get(b"authorization", "").partition(" ")
+            is_right = hmac.compare_digest(token.strip().encode(), self._token)
+            if not is_right or kind.lower() != "bearer":
+                raise HTTPException(
+                    401,
+                    "this needs the token that the server printed at its start: send "
+                    "Authorization: Bearer TOKEN",
+                    {"WWW-Authenticate": "Bearer"},
+                )
+        if int(headers.get(b"content-length", 0)) > self._limits.max_bytes:
+            raise self._too_large()
 
-    def _check_token(self, client: str, authorization: str) -> None:
-        """HTTPException for a request without the token, and for who sent too many wrong ones."""
-        # Before the token is compared: who guessed too often is not told that a guess is right.
-        if not self._failed.has(client):
-            raise HTTPException(
-                429, "too many wrong tokens; wait ten seconds", {"Retry-After": "10"}
-            )
-        kind, _, token = authorization.partition(" ")
-        if (
-            not hmac.compare_digest(token.strip().encode(), self.token.encode())
-            or kind.lower() != "bearer"
-        ):
-            self._failed.take(client)
-            raise HTTPException(
-                401,
-                "this needs the token that the server printed at its start: send "
-                "Authorization: Bearer TOKEN",
-                {"WWW-Authenticate": "Bearer"},
-            )
+    def _serves(self, host: str) -> bool:
+        """Whether a Host header names this server."""
+        try:
+            parts = urlsplit(f"//{host}")
+            name = parts.hostname or ""
+        except ValueError:
+            return False
+        if "@" in host:
+            return False
+        if name in self._hosts:
+            return True
+        try:
+            # A page elsewhere cannot point an address at this server, only a name.
+            return not self.local and bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False
 
-    def _refuse_encoding(self, types: list[str]) -> None:
-        """HTTPException where the client chooses an encoding of Python's for the form's texts:
-        punycode takes minutes for a megabyte, and all others wait.
-        """
-        if len(types) > 1 or any("charset" in _UTF_8.sub("", kind.lower()) for kind in types):
-            raise HTTPException(
-                415,
-                "texts of a form are read as UTF-8; send one Content-Type without another charset",
-            )
+    async def _upload(self, scope: Message, receive: Receive, answer: Send) -> None:
+        """Pass a request on that has a body, within the bounds of one and of all of them."""
+        limits, size = self._limits, 0
+        if self._uploads >= limits.threads + limits.waiting:
+            raise HTTPException(503, _BUSY, {"Retry-After": "1"})
+        latest = asyncio.get_running_loop().time() + limits.body_seconds
+        has_ended = False
 
-    def _refuse_when_busy(self) -> None:
-        if self.metrics.busy >= self.limits.threads + self.limits.waiting:
-            raise HTTPException(503, BUSY, {"Retry-After": "1"})
+        async def counted() -> Message:
+            nonlocal size, has_ended
+            if has_ended:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(latest):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(
+                    408, f"the upload took longer than {limits.body_seconds:g} s"
+                ) from None
+            has_ended = not message.get("more_body")
+            size += (arrived := len(message.get("body", b"")))
+            self._held += arrived
+            if size > limits.max_bytes:
+                raise self._too_large()
+            if self._held > max(limits.max_held, limits.max_bytes):
+                raise HTTPException(503, _BUSY, {"Retry-After": "1"})
+            return message
 
+        self._uploads += 1
+        self._metrics.uploads.set(self._uploads)
+        try:
+            await self.app(scope, counted, answer)
+        finally:
+            self._uploads -= 1
+            self._held -= size
+            self._metrics.uploads.set(self._uploads)
 
-def _is_in_lines(message: MutableMapping[str, Any]) -> bool:
-    """Whether an answer is sent while it is worked on."""
-    return (b"content-type", LINES.encode()) in message.get("headers", ())
-
-
-def _refuse_other_pages(sent: Mapping[bytes, str]) -> None:
-    """HTTPException for a request that a page of another server has sent.
-
-    Args:
-        sent: the request's headers.
-    """
-    origin, site = sent.get(b"origin"), sent.get(b"sec-fetch-site", "none")
-    if (
-        origin is not None and origin.lower().partition("://")[2] != sent[b"host"].lower()
-    ) or site not in ("none", "same-origin"):
-        raise HTTPException(
-            403,
-            "requests from other pages are refused; use the page of this server, or send no "
-            "Origin header",
+    def _too_large(self) -> HTTPException:
+        return HTTPException(
+            413,
+            f"at most {self._limits.max_bytes / 2**20:g} MB are read in one request; send a "
+            "shorter recording or a smaller photo",
         )
 
 
-async def _pass(scope: Scope, receive: Receive, send: Send) -> None:
-    """What the host check stands before: it only says that the request came through."""
-    await send({"type": _PASSED})
+def _is_of_another_page(headers: MutableMapping[bytes, str], host: str) -> bool:
+    """Whether a browser says that a page of another server sent the request."""
+    origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", "none")
+    is_foreign = origin is not None and origin.lower().partition("://")[2] != host.lower()
+    return is_foreign or site not in ("none", "same-origin")
 
 
-def _in_header(host: str) -> str:
-    """A host as a Host header has it, without its port: an IPv6 address stands in brackets."""
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
-def _is_address(host: str) -> bool:
-    """Whether a Host header has an IP address, with or without a port."""
-    try:
-        ipaddress.ip_address(urlsplit(f"//{host}").hostname or "")
-    except ValueError:
-        return False
-    return True
-
-
-def security_headers(policy: str) -> list[tuple[bytes, bytes]]:
+def _security_headers(policy: str) -> list[tuple[bytes, bytes]]:
     """The headers of every answer; policy: the Content-Security-Policy of pages."""
     headers = {
         "content-security-policy": policy,
@@ -319,33 +300,3 @@ def security_headers(policy: str) -> list[tuple[bytes, bytes]]:
         "cache-control": "no-store",
     }
     return [(key.encode(), value.encode()) for key, value in headers.items()]
-
-
-async def _refuse(send: Send, refused: HTTPException, unread: Receive | None) -> None:
-    """Answer and close the connection.
-
-    unread: what is left of the request's body; it is thrown away after the answer, within bounds.
-    """
-    body = json.dumps({"error": refused.detail}).encode()
-    extra = [
-        (key.lower().encode(), value.encode()) for key, value in dict(refused.headers or {}).items()
-    ]
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-        *extra,
-    ]
-    await send({"type": "http.response.start", "status": refused.status_code, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": unread is not None})
-    if unread is None:
-        return
-    left, seconds = _DRAIN
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while left > 0:
-                message = await unread()
-                left -= len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body", False):
-                    break
-    await send({"type": "http.response.body", "body": b""})

@@ -1,16 +1,26 @@
-"""The pages of `likeness serve`, made from templates/*.html, and the policy under which a browser
-shows them: nothing comes from elsewhere, and no script runs but the page's own.
+"""The pages of `likeness serve`, made from templates/, what they show beside answers, and the
+policy under which a browser shows them: nothing comes from elsewhere, and no script runs but the
+page's own.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import os
+from collections import Counter
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+
+from eval.errors import LikenessError
+from eval.thresholds import LEAST_ERRORS, Thresholds
+from likeness.signatures import suffix_of
+from toolkit.data.images import BadImage, decode_bytes, encode
 
 # The script of the page, in files by subject, in the order in which they run. They share their
 # names: each may use those of the files before it, and within functions those of all.
@@ -25,6 +35,25 @@ SCRIPTS = (
     "gallery.js",
     "start.js",
 )
+MAX_EXAMPLES = 24
+MAX_TOTAL = 32 << 20  # bytes of all examples
+_SOUNDS = {
+    ".wav": "audio/wav",
+    ".flac": "audio/flac",
+    ".ogg": "audio/ogg",
+    ".opus": "audio/ogg",
+    ".mp3": "audio/mpeg",
+    ".m4a": "audio/mp4",
+}
+_IMAGES = {
+    ".jpg": "image/jpeg",
+    ".png": "image/png",
+    ".webp": "image/webp",
+    ".bmp": "image/bmp",
+    ".gif": "image/gif",
+}
+_AS_PNG = (".ppm", ".tif")  # which browsers do not show; a PNG has the same pixels
+_ERROR = {"error": "with this speaker model, 1 of 2 files cannot be read: the second file: ..."}
 
 
 @cache
@@ -113,3 +142,158 @@ def content_policy() -> str:
         "connect-src 'self'; img-src 'self' blob: data:; media-src blob:; "
         "form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
     )
+
+
+def responses(name: str, *errors: int, status: int = 200) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: an example of its answer, and of errors that it may give.
+
+    Args:
+        name: Of the answer in templates/answers.json. One that is a list is sent as lines of JSON.
+        errors: Their statuses.
+        status: Of the answer.
+    """
+    example = _answers()[name]
+    kind = "application/json"
+    if isinstance(example, list):
+        kind = "application/x-ndjson"
+        example = "".join(json.dumps(line) + "\n" for line in example)
+    found: dict[int | str, dict[str, Any]] = {
+        status: {"description": "The answer.", "content": {kind: {"example": example}}}
+    }
+    for error in errors:
+        content = {"application/json": {"example": _ERROR}}
+        found[error] = {"description": "One sentence.", "content": content}
+    return found
+
+
+@cache
+def _answers() -> dict[str, Any]:
+    examples: dict[str, Any] = json.loads(_source(environment(), "answers.json"))
+    return examples
+
+
+def slider(thresholds: Thresholds | None, reason: str) -> dict[str, Any]:
+    """What a browser needs to say of any threshold how many errors it makes.
+
+    Args:
+        thresholds: Those that hold for the model; None where there are none.
+        reason: Why there are none.
+
+    Returns:
+        A JSON object: `reason`, which is "" where there are thresholds; `data`, `subjects`,
+        `targets`, `nontargets` and `date` of the measurement; `marks`, the thresholds that were
+        asked for, with their names; `places`, all thresholds by rising value as [threshold, FAR,
+        FRR], no rate below ten trials' share; and these shares, `least_far` and `least_frr`.
+
+    Example:
+        >>> slider(None, "no threshold is stored")["places"]
+        []
+    """
+    if thresholds is None:
+        return {"reason": reason, "marks": [], "places": []}
+    least_far, least_frr = (
+        min(1.0, LEAST_ERRORS / count) for count in (thresholds.nontargets, thresholds.targets)
+    )
+    rows = {place.value: (place.far, place.frr) for place in thresholds.curve}
+    for point in thresholds.points:
+        # A guaranteed rate is a bound; beside the curve stands what was measured.
+        far = point.far if point.guarantee is None else point.guarantee.measured_far
+        rows.setdefault(point.value, (max(far, least_far), max(point.frr, least_frr)))
+    return {
+        "reason": "",
+        "data": thresholds.data,
+        "subjects": thresholds.subjects,
+        "targets": thresholds.targets,
+        "nontargets": thresholds.nontargets,
+        "date": thresholds.date,
+        "marks": [{"name": point.name, "threshold": point.value} for point in thresholds.points],
+        "places": [[value, *rows[value]] for value in sorted(rows)],
+        "least_far": least_far,
+        "least_frr": least_frr,
+    }
+
+
+class Example(NamedTuple):
+    """One file of the user's own that the page offers to try.
+
+    Attributes:
+        name: Its path below the folder, with `/`.
+        content: The file.
+    """
+
+    name: str
+    content: bytes
+
+    @property
+    def media_type(self) -> str:
+        """By the first bytes of the file, not by its name."""
+        return {**_SOUNDS, **_IMAGES}[suffix_of(self.content[:64])]
+
+
+def read_examples(folder: Path, modality: str, max_bytes: int) -> tuple[list[Example], str]:
+    """Read the examples in a folder and the folders below it, which happens at the start alone.
+
+    Links are passed over, and so are hidden files and files of another kind than the model takes.
+    Of each folder, which may be that of a subject, two files are taken in turn.
+
+    Args:
+        folder: The folder.
+        modality: Of the model.
+        max_bytes: Of one file; larger ones are passed over.
+
+    Returns:
+        At most 24 examples of at most 32 MiB together, by their names; and a sentence on what was
+        left out, or "".
+
+    Raises:
+        LikenessError: There is nothing to take in it.
+    """
+    known = (*_SOUNDS,) if modality == "speaker" else (*_IMAGES, *_AS_PNG)
+    examples: list[Example] = []
+    total = left_out = 0
+    for path in _in_turn(folder):
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+        kind = suffix_of(content)
+        if kind not in known:
+            continue
+        if kind in _AS_PNG and len(content) <= max_bytes:
+            content = _as_png(content)
+        size = len(content)
+        if len(examples) == MAX_EXAMPLES or not 0 < size <= min(max_bytes, MAX_TOTAL - total):
+            left_out += 1
+            continue
+        total += size
+        examples.append(Example(path.relative_to(folder).as_posix(), content))
+    if not examples:
+        raise LikenessError(
+            f"{folder}: there are no examples for a {modality} model in it; name a folder with "
+            "recordings or images"
+        )
+    text = (
+        f"{left_out} files are left out: the page offers at most {MAX_EXAMPLES}, of "
+        f"{max_bytes / 1e6:.3g} MB each and {MAX_TOTAL >> 20} MiB together"
+    )
+    return sorted(examples), text if left_out else ""
+
+
+def _in_turn(folder: Path) -> list[Path]:
+    """Two files of each folder, which are two of one subject, then the next two, and so on."""
+    order: list[tuple[int, Path]] = []
+    seen = Counter[str]()
+    for place, folders, names in os.walk(folder):  # which follows no links to folders
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in sorted(names):
+            path = Path(place, name)
+            if not name.startswith(".") and path.is_file() and not path.is_symlink():
+                order.append((seen[place] // 2, path))
+                seen[place] += 1
+    return [path for _, path in sorted(order)]
+
+
+def _as_png(content: bytes) -> bytes:
+    """An image as PNG; nothing for one that cannot be read."""
+    try:
+        return encode(decode_bytes(content, "an example"))
+    except BadImage:
+        return b""

@@ -5,49 +5,54 @@ compared, searched for and enrolled.
 from __future__ import annotations
 
 import inspect
+import io
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import cv2
 import numpy as np
+import soundfile
 
 from eval.calibration import Calibration
 from eval.errors import LikenessError
 from eval.similarity import pairs
+from eval.temporary import temporary_folder
 from eval.thresholds import Thresholds
-from eval.types import Embeddings, Floats32
-from likeness.diarisation.clusters import Clustering
-from likeness.diarisation.diarise import Names, diarise_windows
-from likeness.diarisation.windows import windows_of
-from likeness.service.batches import Question
-from likeness.service.examples import Example
-from likeness.service.faces import choosing, find_faces
-from likeness.service.limits import Limits
-from likeness.service.miniatures import miniature
-from likeness.service.takes import Takes, takes
+from eval.types import Embeddings
+from likeness.service.faces import choosing, crop_of, find_faces
+from likeness.service.guard import Limits
+from likeness.service.pages import Example
 from likeness.signatures import suffix_of
 from likeness.verification import Comparer, judged, misfit, remedy_for
+from modalities.face import align
+from modalities.face import images as face_images
+from modalities.speaker import audio
 from toolkit.data.forms import reading_for
-from toolkit.data.images import SUFFIXES, BadImage, check_size, open_encoded
+from toolkit.data.images import SUFFIXES, check_size, encode
 from toolkit.data.items import Item
-from toolkit.data.reading import Array, Bad
 from toolkit.gallery import media
-from toolkit.gallery.media import Medium
-from toolkit.gallery.rules import Gallery
-from toolkit.models.embed import inputs_of
+from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
+
+if TYPE_CHECKING:
+    from toolkit.gallery.gallery import Gallery
 
 _log = logging.getLogger("likeness.serve")
 _HAS_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()
+_SOUNDS = ("WAV", "FLAC", "OGG (Vorbis, Opus)", "MP3", "AIFF", "SPHERE")
+_IMAGES = ("JPEG", "PNG", "WebP", "BMP", "GIF", "TIFF", "PPM")
+_KEPT_PIXELS = 192  # the longest edge of a picture that is kept
+_KEPT_SECONDS = 8.0
+_KEPT_HZ = 16_000
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,11 @@ class Extras:
     """What a server offers beside the answers, for people who look at its page.
 
     Attributes:
-        thresholds: stored thresholds of the model, among which a slider moves; None for no slider.
-        no_thresholds: why there are none, as a sentence.
-        examples: files to try.
-        keeps_media: whether a small picture or sound of each enrolment is kept beside the gallery.
-        about: what people should know of the model; "" for nothing.
+        thresholds: Stored thresholds of the model, among which a slider moves; None for no slider.
+        no_thresholds: Why there are none, as a sentence.
+        examples: Files to try.
+        keeps_media: Whether a small picture or sound of each enrolment is kept beside the gallery.
+        about: What people should know of the model; "" for nothing.
     """
 
     thresholds: Thresholds | None = None
@@ -69,23 +74,20 @@ class Extras:
     about: str = ""
 
 
-NO_EXTRAS = Extras()
-
-
 class Service:
-    """What requests ask for, without HTTP. The methods run in worker threads.
+    """What requests ask for. The methods run in worker threads.
 
     Args:
-        model: embeds the uploads.
-        gallery: of `toolkit.gallery`; None for no gallery.
-        threshold: accept if score >= threshold; None where a calibration or nobody decides.
-        calibration: turns scores into probabilities.
-        source: where a stored threshold comes from; "" for a number of the caller's own.
-        limits: of recordings and images.
-        extras: what the page offers beside.
+        model: Embeds the uploads.
+        gallery: Who is enrolled; None for no gallery.
+        threshold: Accept if score >= threshold; None where a calibration or nobody decides.
+        calibration: Turns scores into probabilities.
+        source: Where a stored threshold comes from; "" for a number of the caller's own.
+        limits: Of recordings and images.
+        extras: What the page offers beside.
 
     Raises:
-        LikenessError: the threshold is no finite number, or media are to be kept beside a gallery
+        LikenessError: The threshold is no finite number, or media are to be kept beside a gallery
             without a folder.
     """
 
@@ -98,69 +100,49 @@ class Service:
         calibration: Calibration | None = None,
         source: str = "",
         limits: Limits | None = None,
-        extras: Extras = NO_EXTRAS,
+        extras: Extras | None = None,
     ):
         if threshold is not None and not math.isfinite(threshold):
             raise LikenessError(f"threshold {threshold}: must be a finite number")
-        self.limits = limits or Limits()
+        self.limits, self.extras = limits or Limits(), extras or Extras()
         self.model = _bounded(model, self.limits)
         self.gallery = gallery
         self.threshold, self.calibration, self.source = threshold, calibration, source
-        self.extras, self.takes = extras, takes(self.model, self.limits)
         folder = None if gallery is None else gallery.folder
-        if extras.keeps_media and folder is None:
+        if self.extras.keeps_media and folder is None:
             raise LikenessError(
-                "media are kept beside a gallery, in its folder; name one with --gallery DIR"
+                "--keep-media keeps pictures and sounds in the folder of a gallery; name one with "
+                "--gallery DIR"
             )
-        self.media: Path | None = folder if extras.keeps_media else None
+        self.media: Path | None = folder if self.extras.keeps_media else None
         # An enrolment and its media belong together: who removes the subject meanwhile would leave
         # media of somebody who is not enrolled.
         self._changing = Lock()
 
-    @property
-    def people(self) -> Gallery:
-        """The gallery, for what needs one.
-
-        Raises:
-            LikenessError: There is none.
-        """
-        if self.gallery is None:
-            raise LikenessError("this server has no gallery")
-        return self.gallery
-
     def verify(
-        self, first: bytes, second: bytes, chosen: Mapping[str, int] = MappingProxyType({})
-    ) -> Question:
-        """Compare two files.
-
-        Args:
-            first: a recording or an image.
-            second: the other one.
-            chosen: "first" or "second" -> the number of its face, as /faces counts.
-        """
+        self,
+        first: bytes,
+        second: bytes,
+        first_face: int | None = None,
+        second_face: int | None = None,
+    ) -> dict[str, Any]:
+        """Compare two recordings or images, or faces of theirs by their numbers."""
         if self.calibration is not None and (reason := misfit(self.model, self.calibration)):
             raise LikenessError(reason)
+        matrix = self._embed([first, second], [first_face, second_face]).matrix
+        score = float(pairs(matrix[:1], matrix[1:], [0], [0], self.model.similarity)[0])
+        first_norm, second_norm = np.linalg.norm(matrix.astype(np.float64), axis=1).tolist()
         comparer = Comparer(self.model, self.calibration, self.threshold, self.source)
+        return {
+            **judged(comparer, score, (first_norm, second_norm))._asdict(),
+            "modality": self.model.modality,
+            "model": self.model.digest,
+        }
 
-        def finish(matrix: Floats32) -> dict[str, Any]:
-            score = float(pairs(matrix[:1], matrix[1:], [0], [0], self.model.similarity)[0])
-            first_norm, second_norm = self._embeddings(matrix).norms.tolist()
-            return {
-                **judged(comparer, score, (first_norm, second_norm))._asdict(),
-                "modality": self.model.modality,
-                "model": self.model.digest,
-            }
-
-        return self._asks([first, second], chosen, finish, ids=("first", "second"))
-
-    def embed(self, file: bytes) -> Question:
-        """Embed one of many files, each a recording or an image."""
-
-        def finish(matrix: Floats32) -> dict[str, Any]:
-            norm = float(self._embeddings(matrix).norms[0])
-            return {"embedding": matrix[0].tolist(), "norm": norm}
-
-        return self._asks([file], {}, finish)
+    def embed(self, file: bytes) -> dict[str, Any]:
+        """Embed a recording or an image."""
+        embeddings = self._embed([file])
+        return {"embedding": embeddings.matrix[0].tolist(), "norm": float(embeddings.norms[0])}
 
     def find_faces(self, file: bytes) -> dict[str, Any]:
         """The faces of a photograph, and the crop of each that the network would get."""
@@ -168,80 +150,46 @@ class Service:
             raise KeyError(
                 f"faces are found for models of faces; this is a {self.model.modality} one"
             )
-        with private_items([file], ["file"]) as items, _anonymous([items[0].path]):
-            self._refuse_images([file], items)
+        with private_items([file]) as items, _without_paths(items):
+            check_size(file, items[0].id, self.limits.max_pixels)
             return find_faces(self.model, items[0])
 
     def identify(
-        self, file: bytes, k: int, threshold: float | None, face: int | None = None
-    ) -> Question:
+        self, file: bytes, k: int, threshold: float | None = None, face: int | None = None
+    ) -> dict[str, Any]:
         """Search the gallery for the k subjects who are most similar to a file, or to one of its
         faces.
         """
+        assert self.gallery is not None
         least = self.threshold if threshold is None else threshold
-
-        def finish(matrix: Floats32) -> dict[str, Any]:
-            probe = self._embeddings(matrix)
-            matches = self.people.search(probe, k)[0]
-            accepted = [least is not None and match.score >= least for match in matches]
-            return {
-                "identified": matches[0].subject if any(accepted) else None,
-                "decided": least is not None,
-                "threshold": least,
-                "source": self.source if threshold is None else "",
-                "similarity": self.people.similarity,
-                "norm": float(probe.norms[0]),
-                "matches": [
-                    {**match._asdict(), "accepted": ok if least is not None else None}
-                    for match, ok in zip(matches, accepted, strict=True)
-                ],
-            }
-
-        return self._asks([file], {} if face is None else {"0": face}, finish)
-
-    def diarise(
-        self, file: bytes, how: Clustering, threshold: float | None = None
-    ) -> dict[str, Any]:
-        """Say who speaks when in a long recording; with names where there is a gallery.
-
-        Args:
-            file: a recording.
-            how: the bounds of the number of speakers.
-            threshold: from which on a name is given; the server's by default.
-        """
-        least = self.threshold if threshold is None else threshold
-        names = None if self.gallery is None else Names(self.gallery, least)
-        with private_items([file], ["0"]) as items, _anonymous([items[0].path]):
-            windows = windows_of(
-                self.model,
-                items[0],
-                how,
-                max_seconds=self.limits.long_seconds,
-                max_values=self.limits.max_values,
-            )
-        # Whatever the gallery raises is not the upload's fault.
-        result = diarise_windows(self.model, windows, how, names)
+        probe = self._embed([file], [face])
+        matches = self.gallery.search(probe, k)[0]
+        accepted = [least is not None and match.score >= least for match in matches]
         return {
-            "seconds": result.seconds,
-            "speakers": list(result.speakers),
-            "segments": [asdict(segment) for segment in result],
-            "named": names is not None and least is not None,
-            "threshold": None if names is None else least,
-            "similarity": self.model.similarity,
-            "model": self.model.digest,
+            "identified": matches[0].subject if any(accepted) else None,
+            "decided": least is not None,
+            "threshold": least,
+            "source": self.source if threshold is None else "",
+            "similarity": self.gallery.similarity,
+            "norm": float(probe.norms[0]),
+            "matches": [
+                {**match._asdict(), "accepted": ok if least is not None else None}
+                for match, ok in zip(matches, accepted, strict=True)
+            ],
         }
 
     def enrol(
         self, subject: str, files: Sequence[bytes], *, replaces: bool, faces: Sequence[int] = ()
-    ) -> Question:
-        """Add a subject's files to its enrolments, or put them in their place.
+    ) -> dict[str, Any]:
+        """Add a subject's files to its enrolments, or put them in their place; all or none.
 
         Args:
-            subject: who it is.
-            files: recordings or images.
-            replaces: whether they replace what the subject has.
-            faces: the number of the face of each file, as /faces counts; or nothing.
+            subject: Who it is.
+            files: Recordings or images.
+            replaces: Whether they replace what the subject has.
+            faces: The number of the face of each file, as /faces counts; or nothing.
         """
+        assert self.gallery is not None
         if faces and len(faces) != len(files):
             raise LikenessError(
                 f"{len(faces)} numbers of faces for {len(files)} files; give one for each or none"
@@ -251,31 +199,38 @@ class Service:
                 f"the subject {subject!r} could never be removed here, because addresses have no "
                 "such part; choose another name"
             )
-        chosen = {str(i): face for i, face in enumerate(faces)}
+        embeddings = self._embed(files, faces)
+        small = [] if self.media is None else self._miniatures(files, faces)
+        kept = 0
+        with self._changing:
+            store = self.gallery.update if replaces else self.gallery.enrol
+            store(embeddings, [subject] * len(files))
+            for row, made in zip(embeddings.matrix, small, strict=False):
+                assert self.media is not None
+                try:
+                    kept += made is not None and media.keep(self.media, subject, row, *made)
+                except OSError as error:  # what was enrolled stays enrolled
+                    _log_not_kept(error)
+        return {
+            "subject": subject,
+            "added": len(files),
+            "norms": embeddings.norms.tolist(),
+            "subjects": len(self.gallery),
+            "kept": kept,
+        }
 
-        def finish(matrix: Floats32) -> dict[str, Any]:
-            embeddings = self._embeddings(matrix)
-            small = [] if self.media is None else self._miniatures(files, chosen)
-            kept = 0
-            with self._changing:
-                store = self.people.update if replaces else self.people.enrol
-                store(embeddings, [subject] * len(files))
-                if self.media is not None:
-                    kept = self._keep(self.media, subject, embeddings, small)
-            return {
-                "subject": subject,
-                "added": len(files),
-                "norms": embeddings.norms.tolist(),
-                "subjects": len(self.people),
-                "kept": kept,
-            }
-
-        return self._asks(files, chosen, finish)
+    def entries(self, offset: int, limit: int) -> dict[str, Any]:
+        """Who is enrolled, from one place of the list on."""
+        assert self.gallery is not None
+        entries = self.gallery.entries()
+        part = entries[max(0, offset) : max(0, offset) + min(max(0, limit), 1000)]
+        return {"subjects": len(entries), "entries": [entry._asdict() for entry in part]}
 
     def enrolments(self, subject: str) -> dict[str, Any]:
         """The enrolments of a subject: number, norm, and where media are kept the day and what."""
-        rows = self.people.enrolments(subject)
-        known: list[Medium | None] = [None] * len(rows)
+        assert self.gallery is not None
+        rows = self.gallery.enrolments(subject)
+        known: list[media.Medium | None] = [None] * len(rows)
         if self.media is not None:
             known = media.kept(self.media, subject, rows)
         return {
@@ -294,228 +249,223 @@ class Service:
         }
 
     def medium(self, subject: str, number: int) -> tuple[bytes, str]:
-        """What is kept of an enrolment, and its media type.
+        """What is kept of an enrolment, and its media type; KeyError for nothing."""
+        assert self.gallery is not None
+        rows = self.gallery.enrolments(subject)
+        if self.media is not None and number < len(rows):
+            (medium,) = media.kept(self.media, subject, rows[number : number + 1])
+            if medium is not None:
+                kind = "audio/flac" if medium.path.suffix == ".flac" else "image/jpeg"
+                return medium.path.read_bytes(), kind
+        raise KeyError("nothing is kept of this enrolment")
+
+    def remove(self, subject: str) -> dict[str, Any]:
+        """Erase a subject."""
+        assert self.gallery is not None
+        with self._changing:
+            self.gallery.remove([subject])
+        return {"subject": subject, "subjects": len(self.gallery)}
+
+    def _embed(self, files: Sequence[bytes], faces: Sequence[int | None] = ()) -> Embeddings:
+        """Embed uploads.
+
+        Args:
+            files: Recordings or images.
+            faces: The number of the face of each, None for the one that is taken by itself; or
+                nothing.
 
         Raises:
-            KeyError: Nothing is.
+            LikenessError: One of them cannot be read; all are counted.
         """
-        rows = self.people.enrolments(subject)
-        known = []
-        if self.media is not None and number < len(rows):
-            known = media.kept(self.media, subject, rows[number : number + 1])
-        if not known or known[0] is None:
-            raise KeyError("nothing is kept of this enrolment")
-        kind = "audio/flac" if known[0].path.suffix == ".flac" else "image/jpeg"
-        try:
-            return media.content(known[0]), kind
-        except FileNotFoundError:
-            raise KeyError("nothing is kept of this enrolment any more") from None
+        with private_items(files) as items, _without_paths(items):
+            numbers = zip(items, faces, strict=False)
+            chosen = {item.id: face for item, face in numbers if face is not None}
+            whole = reading_for(choosing(self.model, chosen).read)
+
+            def read(item: Item) -> Any:
+                if item.suffix in SUFFIXES:
+                    check_size(item.path.read_bytes(), item.id, self.limits.max_pixels)
+                return whole(item)
+
+            try:
+                embeddings, bad = embed_where_readable(self.model.embedder, items, read, part=True)
+            except RuntimeError as error:  # of a network that cannot take this input
+                _log.warning("an upload ended in %s", type(error).__name__)
+                raise LikenessError(
+                    f"the model cannot embed this ({type(error).__name__})"
+                ) from None
+            if embeddings is None or bad:
+                (path,) = (str(item.path) for item in items if item.id == bad[0].id)
+                reason = bad[0].reason  # which names the file, unless the network refuses it
+                raise LikenessError(
+                    f"with this {self.model.modality} model, {len(bad)} of {len(files)} files "
+                    f"cannot be read: {'' if path in reason else f'{bad[0].id}: '}{reason}"
+                    f"{remedy_for(self.model)}"
+                )
+            return Embeddings(embeddings.ids, embeddings.matrix, self.model.meta)
 
     def _miniatures(
-        self, files: Sequence[bytes], chosen: Mapping[str, int]
+        self, files: Sequence[bytes], faces: Sequence[int]
     ) -> list[tuple[bytes, str] | None]:
         """A small picture or sound of each file, and its ending; None where none can be made."""
         small: list[tuple[bytes, str] | None] = []
-        with private_items(files, [str(i) for i in range(len(files))]) as items:
-            for item in items:
+        numbers: Sequence[int | None] = faces or [None] * len(files)
+        with private_items(files) as items:
+            for item, face in zip(items, numbers, strict=True):
                 try:
-                    small.append(miniature(self.model, item, chosen.get(item.id)))
+                    small.append(miniature(self.model, item, face))
                 except (ValueError, OSError) as error:
                     _log_not_kept(error)
                     small.append(None)
         return small
 
-    def _keep(
-        self,
-        folder: Path,
-        subject: str,
-        embeddings: Embeddings,
-        small: Sequence[tuple[bytes, str] | None],
-    ) -> int:
-        """Keep the small picture or sound of each embedding; how many were kept.
 
-        What was enrolled stays enrolled, whatever the disk says to its picture.
-        """
-        kept = 0
-        for row, made in zip(embeddings.matrix, small, strict=True):
-            try:
-                kept += made is not None and media.keep(folder, subject, row, *made)
-            except OSError as error:
-                _log_not_kept(error)
-        return kept
+def miniature(model: Loaded, item: Item, face: int | None = None) -> tuple[bytes, str]:
+    """Make a small JPEG or FLAC file, without what else a file says, such as where it was taken.
 
-    def remove(self, subject: str) -> dict[str, Any]:
-        """Erase a subject."""
-        with self._changing:
-            self.people.remove([subject])
-        return {"subject": subject, "subjects": len(self.people)}
+    Args:
+        model: What embeds the file. Of a photograph in which a detector finds faces the crop that
+            the network saw is taken, and nothing of its surroundings.
+        item: A recording or an image that the model can read.
+        face: The number of the face that somebody chose, or None.
 
-    def _embeddings(self, matrix: Floats32) -> Embeddings:
-        """Embeddings of this model, with numbers as ids."""
-        return Embeddings(tuple(map(str, range(len(matrix)))), matrix, self.model.meta)
-
-    def _asks(
-        self,
-        files: Sequence[bytes],
-        chosen: Mapping[str, int],
-        finish: Callable[[Floats32], Any],
-        ids: Sequence[str] = (),
-    ) -> Question:
-        """Decode files, and ask for their embeddings.
-
-        Args:
-            files: Recordings or images.
-            chosen: Id -> number of its face.
-            finish: What follows from the embeddings.
-            ids: Of the files; by default their numbers.
-
-        Raises:
-            LikenessError: One of them cannot be read; all are counted.
-        """
-        read = reading_for(choosing(self.model, chosen).read)
-        names = names_of(len(files))
-        inputs: list[Any] = []
-        reasons: list[str] = []
-        with private_items(files, ids or [str(i) for i in range(len(files))]) as items:
-            for content, item, name in zip(files, items, names, strict=True):
-                try:
-                    with _anonymous([item.path], [name]):
-                        self._refuse_images([content], [item])
-                        inputs.append(_read(item, read))
-                except ValueError as error:
-                    reasons.append(str(error))
-        if reasons:
-            raise self._refusal(len(files), len(reasons), reasons[0])
-        refusal = partial(self._refusal, len(files))
-        return Question(self.model.embedder, names, inputs, refusal, finish)
-
-    def _refusal(self, num_files: int, num_bad: int, reason: str) -> LikenessError:
-        return LikenessError(
-            f"with this {self.model.modality} model, {num_bad} of {num_files} files cannot be "
-            f"read: {reason}{remedy_for(self.model)}"
-        )
-
-    def _refuse_images(self, files: Sequence[bytes], items: Sequence[Item]) -> None:
-        """ValueError for an image of more pixels than are decoded here, and for a photograph where
-        the model takes crops, by their headers.
-        """
-        for content, item in zip(files, items, strict=True):
-            if item.suffix not in SUFFIXES:
-                continue
-            check_size(content, item.name, self.limits.max_pixels)
-            if self.takes.kind == "crops":
-                _refuse_photograph(content, item.name, self.takes)
-
-
-def _read(item: Item, read: Any) -> list[Array]:
-    """What the network gets of a file: one input, or several.
+    Returns:
+        The file, and its ending: an image of at most 192 pixels, or the first 8 s of sound.
 
     Raises:
         LikenessError: The file cannot be read.
     """
-    parts: list[Array] = []
-    for _, part in inputs_of([item], read):
-        if isinstance(part, Bad):
-            raise LikenessError(part.reason)
-        if part is not None:
-            parts.append(part)
-    return parts
+    if model.modality == "speaker":
+        wave = np.asarray(audio.read(item, rate_hz=_KEPT_HZ))[: round(_KEPT_SECONDS * _KEPT_HZ)]
+        sound = io.BytesIO()
+        peak = max(1.0, float(np.abs(wave).max()))  # floats may be louder than full scale
+        soundfile.write(sound, wave / peak, _KEPT_HZ, format="FLAC", subtype="PCM_16")
+        return sound.getvalue(), ".flac"
+    pixels = crop_of(model, item, face)
+    if pixels is None:
+        pixels = face_images.decode(item)
+    height, width = pixels.shape[:2]
+    factor = min(1.0, _KEPT_PIXELS / max(height, width))
+    size = max(1, round(width * factor)), max(1, round(height * factor))
+    small = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+    return encode(small, ".jpg", quality=85), ".jpg"
 
 
-def _refuse_photograph(content: bytes, name: str, known: Takes) -> None:
-    """ValueError for an image of another size than the crops; what has no header is left to the
-    decoder.
+def takes(model: Loaded, limits: Limits) -> dict[str, Any]:
+    """What a model takes, said before anything is uploaded.
+
+    Returns:
+        A JSON object: `kind` is "recordings"; "photographs", in which a detector finds faces;
+        "crops", which are aligned faces of one size; "faces", which are cut out and resized; or
+        "images". `height` and `width` of the crops in pixels, else None; `formats`, the formats of
+        files that are read; and `text`, all of it in plain English.
+
+    Example:
+        >>> from likeness.models.load import load_to_embed
+        >>> print(takes(load_to_embed("runs/voices"), Limits())["text"])
+        Recordings of 0.1 to 60 s, at any sampling rate and with any number of channels.
     """
-    try:
-        height, width = open_encoded(content, name).size
-    except BadImage:
-        return
-    if (height, width) != (known.height, known.width):
-        raise LikenessError(
-            f"{name} has {height} x {width} pixels (height x width), but this model takes aligned "
-            f"crops of {known.height} x {known.width}; if it is a photograph, start the server "
-            "with --detector FILE.onnx, which finds the face in it and aligns it"
+    read, settings = _reading(model)
+    kind, size, formats = "images", (None, None), list(_IMAGES)
+    most = f"up to {limits.max_pixels / 1e6:.0f} megapixels"
+    text = f"Images of {most}."
+    if model.modality == "speaker":
+        kind, formats = "recordings", [*_SOUNDS, *(["M4A"] if find_spec("av") else [])]
+        text = (
+            f"Recordings of {settings.get('min_seconds', 0.1):g} to {limits.max_seconds:g} s, at "
+            "any sampling rate and with any number of channels."
         )
+        if needed := settings.get("needs_hz"):
+            text += (
+                f" Those with nothing above {needed / 1000:g} kHz, such as telephone calls, "
+                "are refused."
+            )
+    elif read is align.read:
+        height = settings.get("size", 112)
+        kind, size = "photographs", (height, settings.get("width") or height)
+        text = (
+            f"Photographs of {most}. A detector finds the faces; the chosen one is aligned "
+            f"to {size[0]} x {size[1]} pixels."
+        )
+    elif read is face_images.read:
+        size = settings.get("size", (112, 112))
+        kind = "crops" if settings.get("fit", "exact") == "exact" else "faces"
+        shape = f"{size[0]} x {size[1]} pixels (height x width)"
+        text = (
+            f"Aligned crops of faces of {shape}, and no photographs: this server has no detector. "
+            "Start it with --detector FILE.onnx to send photographs."
+            if kind == "crops"
+            else f"Pictures of {most} that show one face and little else. The whole picture is "
+            f"resized to {shape}; no face is looked for in it."
+        )
+    return {
+        "kind": kind,
+        "height": size[0],
+        "width": size[1],
+        "formats": formats,
+        "text": text,
+    }
 
 
-def _log_not_kept(error: Exception) -> None:
-    _log.warning("nothing was kept of an enrolment: %s", type(error).__name__)
-
-
-@contextmanager
-def private_items(files: Sequence[bytes], ids: Sequence[str]) -> Iterator[list[Item]]:
-    """Items by which uploads can be read.
-
-    They lie in anonymous memory where the system has it, so that not even a kill leaves them
-    behind, else in a private folder.
-    """
-    # What its sender calls a file is never looked at: its first bytes say what it is.
-    named = list(zip(ids, files, map(suffix_of, files), strict=True))
-    if not _HAS_MEMORY:
-        with TemporaryDirectory(prefix="likeness-") as folder:
-            items = []
-            for i, (name, content, ending) in enumerate(named):
-                items.append(Item(name, Path(folder) / f"{i}{ending}"))
-                items[-1].path.write_bytes(content)
-            yield items
-        return
-    handles: list[int] = []
-    try:
-        items = []
-        for name, content, ending in named:
-            handles.append(_in_memory(content))
-            path = Path(f"/proc/{os.getpid()}/fd/{handles[-1]}")
-            items.append(Item(name, path, ending=ending))
-        yield items
-    finally:
-        for handle in handles:
-            os.close(handle)
-
-
-def _in_memory(content: bytes) -> int:
-    """The handle of a file in anonymous memory."""
-    handle = os.memfd_create("upload", os.MFD_CLOEXEC)
-    with os.fdopen(os.dup(handle), "wb") as file:
-        file.write(content)
-    return handle
-
-
-def names_of(num_files: int) -> list[str]:
-    """What errors call the files of a request."""
-    if num_files == 1:
-        return ["the file"]
-    if num_files == 2:
-        return ["the first file", "the second file"]
-    return [f"file {i + 1}" for i in range(num_files)]
-
-
-@contextmanager
-def _anonymous(paths: Sequence[Path], names: Sequence[str] = ()) -> Iterator[None]:
-    """Errors name the uploads by their number, not by where they lie.
-
-    Whatever a network or a decoder cannot take is the upload's fault.
-    """
-    try:
-        yield
-    except (ValueError, OSError, RuntimeError) as error:
-        reason = str(error)
-        if not isinstance(error, ValueError):
-            _log.warning("an upload ended in %s", type(error).__name__)
-            reason = f"the model cannot embed this ({type(error).__name__})"
-        for path, name in zip(paths, names or names_of(len(paths)), strict=True):
-            reason = reason.replace(str(path), name)
-        raise LikenessError(reason) from None
+def _reading(model: Loaded) -> tuple[Any, Mapping[str, Any]]:
+    """The function by which a model reads, and the arguments that it always gets."""
+    read: Any = model.read
+    settings: dict[str, Any] = {}
+    while isinstance(read, partial):
+        settings = {**read.keywords, **settings}
+        read = read.func
+    return read, settings
 
 
 def _bounded(model: Loaded, limits: Limits) -> Loaded:
     """The model refusing longer and larger recordings, where its reading has such bounds."""
     known = inspect.signature(model.read).parameters
-    bounds = {
-        name: value
-        for name, value in (("max_seconds", limits.max_seconds), ("max_values", limits.max_values))
-        if name in known
-    }
-    if not bounds:
-        return model
-    bound: Any = partial  # which of the two kinds of reading has such bounds is not in their types
-    return replace(model, read=bound(model.read, **bounds))
+    wanted = {"max_seconds": limits.max_seconds, "max_values": limits.max_values}
+    bounds: Any = {name: value for name, value in wanted.items() if name in known}
+    return replace(model, read=partial(model.read, **bounds)) if bounds else model
+
+
+@contextmanager
+def private_items(files: Sequence[bytes]) -> Iterator[list[Item]]:
+    """Items by which uploads can be read, whose ids are what errors call them.
+
+    They lie in anonymous memory where the system has it, so that not even a kill leaves them
+    behind, else in a private folder. What its sender calls a file is never looked at: its first
+    bytes say what it is.
+    """
+    names = ["the first file", "the second file"]
+    if len(files) != 2:
+        names = [f"file {i + 1}" for i in range(len(files))] if len(files) > 1 else ["the file"]
+    handles: list[int] = []
+    with nullcontext() if _HAS_MEMORY else temporary_folder() as folder:
+        try:
+            items: list[Item] = []
+            for name, content in zip(names, files, strict=True):
+                ending = suffix_of(content)
+                if folder is None:
+                    handles.append(os.memfd_create("upload", os.MFD_CLOEXEC))
+                    path = Path(f"/proc/{os.getpid()}/fd/{handles[-1]}")
+                else:
+                    path = Path(folder) / f"{len(items)}{ending}"
+                path.write_bytes(content)
+                items.append(Item(name, path, ending=ending))
+            yield items
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+
+@contextmanager
+def _without_paths(items: Sequence[Item]) -> Iterator[None]:
+    """Errors name the uploads by their ids, not by where they lie."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        reason = str(error)
+        for item in items:
+            reason = reason.replace(str(item.path), item.id)
+        raise LikenessError(reason) from None
+
+
+def _log_not_kept(error: Exception) -> None:
+    _log.warning("nothing was kept of an enrolment: %s", type(error).__name__)

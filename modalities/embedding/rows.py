@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from eval.errors import LikenessError
 from eval.formats import embeddings
 from eval.formats.subjects import read_mapping
-from eval.types import Embeddings, Trials, name_first, nfc_mapping
+from eval.types import Embeddings, Trials, name_first
 from toolkit.data.item_checks import label_numbers
 from toolkit.data.items import Item, Items
 from toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]
 SUBJECTS = ("subjects.txt", "utt2spk")  # a list of this name beside the embeddings is taken
-_SUFFIXES = (".npz", ".ark", ".parquet", ".h5", ".lance")
+_SUFFIXES = (".npz", ".ark", ".parquet", ".h5")
 # Embeddings that were joined or averaged are not what the network gives for one input, so that a
 # head of theirs does not fit behind the network.
 _JOINED = ("flip", "crops", "chunks")
@@ -245,13 +245,13 @@ def _opened(data: str | Path) -> tuple[Path, Embeddings]:
 
 def _file(data: str | Path) -> Path:
     """Return the embeddings file that a path means: itself, or the only one in a folder."""
-    path = embeddings.located(data)
+    path = Path(data)
     if not path.exists():
         raise FileNotFoundError(
             f"{path}: there is no such file; --data is an embeddings file of `likeness embed`, or "
             "the folder of one"
         )
-    if not path.is_dir() or path.suffix.lower() == ".lance":
+    if not path.is_dir():
         return path
     inside = sorted(inner for inner in path.iterdir() if inner.suffix.lower() in _SUFFIXES)
     if len(inside) != 1:
@@ -288,7 +288,7 @@ def _from_list(ids: tuple[str, ...], path: Path) -> Mapping[str, str]:
     Raises:
         LikenessError: The list has not all ids.
     """
-    mapping = nfc_mapping(read_mapping(path))
+    mapping = read_mapping(path)
     missing = [id for id in ids if id not in mapping]
     if missing:
         raise LikenessError(

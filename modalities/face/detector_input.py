@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from eval.errors import LikenessError
-from toolkit.models.onnx import Value
 
 MAX_SIDE = 4096  # pixels
 DIVISOR = 32  # the sizes of the input are multiples of it
 
 
-def input_size(inputs: Sequence[Value], path: Path, kind: str) -> tuple[int, int]:
+def input_size(inputs: Sequence[Any], path: Path, kind: str) -> tuple[int, int]:
     """Check the input of a detector's network.
 
     Args:

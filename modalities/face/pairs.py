@@ -10,19 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from eval.errors import LikenessError
 from eval.formats.files import as_stored, at_lines, text_lines
-from eval.formats.mat import agedb_folds
+from eval.formats.mat import read_variable
 from eval.protocols import lfw
-from eval.types import Ints, Trials, name_first
+from eval.types import Ints, Trials, first_line, name_first
 from toolkit.data.images import SUFFIXES
 from toolkit.data.items import Item
 
-_MAX_MAT = 2**28
+_MAX_MAT = 2**24
 
 
 class Pairs(NamedTuple):
@@ -252,16 +252,12 @@ def read_agedb(path: str | Path) -> Pairs:
         LikenessError: The file is nested otherwise, is too large, or has too few or empty folds.
     """
     path = Path(path)
-    if path.stat().st_size > _MAX_MAT:
-        raise LikenessError(f"{path}: the file has over {_MAX_MAT} bytes; this is no list of pairs")
+    content = read_variable(path, "splits", max_bytes=_MAX_MAT)
     try:
-        folds = [
-            [(first, second, same) for first, second, same in fold] for fold in agedb_folds(path)
-        ]
-    except ValueError as error:
+        folds = [_agedb_fold(fold[0][0][0]) for fold in content]
+    except Exception as error:  # arrays of other nesting raise many kinds
         raise LikenessError(
-            f"{path}: this is no protocol of AgeDB "
-            f"({str(error).removeprefix(f'{path}: ')[:160]}); fetch the file again"
+            f"{path}: this is no protocol of AgeDB ({first_line(error)}); fetch the file again"
         ) from None
     if len(folds) < 2 or not all(folds):
         raise LikenessError(
@@ -269,6 +265,20 @@ def read_agedb(path: str | Path) -> Pairs:
             "empty; at least 2 are needed, none empty; fetch the file again"
         )
     return _pairs(folds)
+
+
+def _agedb_fold(record: Any) -> list[tuple[str, str, bool]]:
+    """Return the pairs of one fold.
+
+    record[0] has (2, P) cells of structs whose first field is the image's name, and record[1] has
+    (1, P) labels.
+    """
+    names, labels = record[0], record[1][0].tolist()
+    first, second = ([f"{cell[0][0][0][0]}.jpg" for cell in names[side]] for side in (0, 1))
+    if not set(labels) <= {-1, 0, 1}:
+        raise LikenessError("labels are neither 1 nor -1")
+    same = [label == 1 for label in labels]
+    return list(zip(first, second, same, strict=True))
 
 
 def find_images(trials: Trials, root: str | Path) -> list[Item]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from eval.errors import LikenessError
 from modalities.face.detector_input import input_size
-from toolkit.models.onnx import Session, Value
+from toolkit.models.onnx import Session
 
 Array = NDArray[Any]
 
@@ -87,11 +87,11 @@ class CheckedSession:
         self.layout = _LAYOUTS[len(outputs)]
         input_size(inputs, path, "SCRFD")
 
-    def get_inputs(self) -> list[Value]:
+    def get_inputs(self) -> list[Any]:
         """Return the inputs of the graph."""
         return self.session.get_inputs()
 
-    def get_outputs(self) -> list[Value]:
+    def get_outputs(self) -> list[Any]:
         """Return the outputs of the graph."""
         return self.session.get_outputs()
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from eval.errors import LikenessError
 from eval.types import Trials, name_first
-from modalities.face import pairs, pickled
+from modalities.face import bins, pairs
 from toolkit.data.items import Item
 
 Set = tuple[list[Item], Trials]
@@ -22,7 +22,7 @@ def trials(
 ) -> Set:
     """List the images and trials of several sets, one after the other.
 
-    The set NAME is DATA/NAME.bin (pickled.items), or the folder DATA/NAME with a list and the
+    The set NAME is DATA/NAME.bin (bins.items), or the folder DATA/NAME with a list and the
     images. The lists are taken as the data sets come, and pairs.read_folder tells them apart: LFW's
     pairs.txt, CALFW's and CPLFW's pairs_NAME.txt of two lines a pair, CFP's folder Protocol
     (frontal-frontal where NAME ends in ff, otherwise frontal-profile), AgeDB's .mat. Images lie
@@ -90,7 +90,7 @@ def joined(sets: list[Set]) -> Set:
 def _read(data: Path, name: str) -> Set:
     """List the images and trials of one set."""
     if (data / f"{name}.bin").is_file():
-        return pickled.items(data / f"{name}.bin")
+        return bins.items(data / f"{name}.bin")
     listed = pairs.read_folder(data / name).trials
     items = [
         item._replace(id=f"{name}/{item.id}", label=None)

@@ -14,29 +14,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from eval.errors import LikenessError
-from eval.formats.mat import cars_annotations
+from eval.formats.mat import read_variable
+from eval.types import first_line
 from modalities.image import packed
 from modalities.image.lists import check_whole, inside
 from modalities.image.splits import Protocol, Split, of_classes
 from toolkit.data.items import Item, Items
-from toolkit.data.source import Count
 
 FETCH = (
     "fetch car_ims.tgz and cars_annos.mat (non-commercial research; its site is gone, mirrors "
     "carry it) and unpack them in DATA"
 )
-# pytorch-metric-learning, datasets/cars196.py; torchvision, datasets/stanford_cars.py
-MD5 = {
-    "cars_annos.mat": "b407c6086d669747186bd1d764ff9dbc",
-    "car_ims.tgz": "d5c8f0aa497503f355e17dc7886c3f14",
-}
 NUM_CLASSES, NUM_TRAIN_CLASSES, NUM_IMAGES = 196, 98, 16_185
 # The published files have 0.4 MB. What a file inflates to is at most a thousand times as much.
 _MAX_MAT = 2**20
-_COUNTS: tuple[tuple[Split, str, int], ...] = (
-    ("train", "train on", 8_054),
-    ("test", "test on", 8_131),
-)
 
 
 def items(
@@ -89,35 +80,20 @@ def items(
     )
 
 
-def check(data: Path) -> list[Count]:
-    """Return what `likeness prepare cars196` counts. It raises what `items` raises."""
-    return [
-        Count(f"images of Cars196 to {use}", len(items(data, split=split)), number)
-        for split, use, number in _COUNTS
-    ]
-
-
-def verify(data: str | Path) -> None:
-    """Check that DATA/cars_annos.mat and DATA/car_ims.tgz are the published files.
-
-    Raises:
-        LikenessError: One is missing or has another MD5 sum.
-    """
-    packed.verify(Path(data), MD5)
-
-
 def _annotations(path: Path, field: str, prefix: str) -> list[tuple[str, int]]:
     """Return (path below the root, class 1 to 196) of every image in a .mat file."""
-    if path.stat().st_size > _MAX_MAT:
-        raise LikenessError(
-            f"{path}: over {_MAX_MAT} bytes; these are no annotations of Cars196: {FETCH}"
-        )
     try:
-        listed = [(f"{prefix}{name}", number) for name, number in cars_annotations(path, field)]
-    except ValueError as error:
+        content = read_variable(path, "annotations", max_bytes=_MAX_MAT, squeeze=True)
+        listed = [
+            (f"{prefix}{annotation[field]}", int(annotation["class"]))
+            for annotation in content.reshape(-1)
+        ]
+    except LikenessError as error:
+        raise LikenessError(f"{error}; {FETCH}") from None
+    except Exception as error:  # scipy's arrays of records raise many kinds
         raise LikenessError(
-            f"{path}: no annotations with the fields {field!r} and 'class' "
-            f"({str(error).removeprefix(f'{path}: ')[:160]}); {FETCH}"
+            f"{path}: no annotations with the fields {field!r} and 'class' ({first_line(error)}); "
+            f"{FETCH}"
         ) from None
     wrong = [id for id, number in listed if not 1 <= number <= NUM_CLASSES or not inside(id)]
     if wrong:

@@ -26,10 +26,8 @@ from modalities.image import packed
 from modalities.image.images import raw_ending
 from modalities.image.splits import Split, check_split, stratified
 from toolkit.data.items import Item
-from toolkit.data.source import Count
 
 _PIXELS, _ENDING = 3072, raw_ending(3, 32, 32)
-_COUNTS: tuple[tuple[Split, int], ...] = (("train", 50_000), ("test", 10_000))
 _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
@@ -64,11 +62,6 @@ _LAYOUTS = {
         "fine_label_names.txt",
         ("cifar-100-python", "cifar-100-python.tar.gz"),
     ),
-}
-# From the data set's page, see _PAGE.
-MD5 = {
-    "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
-    "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
 }
 
 
@@ -132,36 +125,6 @@ def items(
     labels = [str(item.label) for item in listed]
     train, validation = stratified(labels, validation_share, seed=seed)
     return [listed[i] for i in (train if split == "train" else validation)]
-
-
-def check10(data: Path, *, num_classes: int = 10) -> list[Count]:
-    """What `likeness prepare cifar10` counts. Raises as items()."""
-    return [
-        Count(
-            f"CIFAR-{num_classes}: {split}ing images",
-            len(items(data, split=split, num_classes=num_classes)),
-            number,
-        )
-        for split, number in _COUNTS
-    ]
-
-
-def check100(data: Path) -> list[Count]:
-    """The same for `likeness prepare cifar100`."""
-    return check10(data, num_classes=100)
-
-
-def verify(data: str | Path, *, num_classes: int = 10) -> None:
-    """Compare the archive in `data` with the published one.
-
-    Raises:
-        LikenessError: it is another file.
-        FileNotFoundError: there is none.
-    """
-    archive = _LAYOUTS[num_classes].archive
-    if not (Path(data) / archive).is_file():
-        raise FileNotFoundError(f"{data}: {archive} is not there; fetch it from {_PAGE}")
-    packed.verify(Path(data), {archive: MD5[archive]})
 
 
 def _files(data: Path, layout: _Layout) -> dict[str, Item]:

@@ -13,19 +13,12 @@ from modalities.image import packed
 from modalities.image.lists import check_whole, rows
 from modalities.image.splits import Protocol, Split, of_classes
 from toolkit.data.items import Item, Items
-from toolkit.data.source import Count
 
 FETCH = (
     "fetch CUB_200_2011.tgz (non-commercial research) from "
     "https://data.caltech.edu/records/65de6-vp158 and unpack it in DATA"
 )
-# Loaders in the style of torchvision and Caltech's record agree on this sum.
-MD5 = {"CUB_200_2011.tgz": "97eceeb196236b17998738112f37df78"}
 NUM_CLASSES, NUM_TRAIN_CLASSES, NUM_IMAGES = 200, 100, 11_788
-_COUNTS: tuple[tuple[Split, str, int], ...] = (
-    ("train", "train on", 5_864),
-    ("test", "test on", 5_924),
-)
 
 
 def items(
@@ -73,20 +66,3 @@ def items(
     return of_classes(
         every, names, NUM_TRAIN_CLASSES, split=split, protocol=protocol, fold=fold, name="cub"
     )
-
-
-def check(data: Path) -> list[Count]:
-    """Return what `likeness prepare cub200` counts. It raises what `items` raises."""
-    return [
-        Count(f"images of CUB-200-2011 to {use}", len(items(data, split=split)), number)
-        for split, use, number in _COUNTS
-    ]
-
-
-def verify(data: str | Path) -> None:
-    """Check that DATA/CUB_200_2011.tgz is the published archive.
-
-    Raises:
-        LikenessError: It is missing or has another MD5 sum.
-    """
-    packed.verify(Path(data), MD5)

@@ -11,7 +11,6 @@ import math
 import numpy as np
 from PIL import Image
 
-from eval.errors import LikenessError
 from modalities.image import images
 from toolkit.data.images import BadImage, Pixels, as_input, to_pixels
 from toolkit.data.items import Item
@@ -47,7 +46,6 @@ def read(
 
     Raises:
         BadImage: The image cannot be read, is smaller than `crop`, or would become too large.
-        LikenessError: More than one of short_edge, size and patch is set.
 
     Example:
         >>> import tempfile
@@ -58,11 +56,7 @@ def read(
         >>> read(Item("grey", path, None), short_edge=16, crop=16).shape
         (3, 16, 16)
     """
-    if sum(map(bool, (short_edge, size, patch))) > 1:
-        raise LikenessError(
-            f"read: short_edge {short_edge}, size {size} and patch {patch} are set; give one of "
-            "them"
-        )
+    assert sum(map(bool, (short_edge, size, patch))) <= 1
     pixels = to_pixels(images.read(item, dtype="uint8"))
     height, width = pixels.shape[:2]
     if short_edge:

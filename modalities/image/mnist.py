@@ -19,7 +19,6 @@ from modalities.image import packed
 from modalities.image.images import raw_ending
 from modalities.image.splits import Split, check_split, stratified
 from toolkit.data.items import Item
-from toolkit.data.source import Count
 
 Name = Literal["mnist", "fashion_mnist"]
 _FOLDERS = {
@@ -48,21 +47,6 @@ CLASSES = {
         "Ankle boot",
     ),
 }
-# MD5 sums of the decompressed content, because MNIST is published in several compressions.
-MD5 = {
-    "train-images-idx3-ubyte.gz": "6bbc9ace898e44ae57da46a324031adb",
-    "train-labels-idx1-ubyte.gz": "a25bea736e30d166cdddb491f175f624",
-    "t10k-images-idx3-ubyte.gz": "2646ac647ad5339dbf082846283269ea",
-    "t10k-labels-idx1-ubyte.gz": "27ae3e4e09519cfbb04c329615203637",
-}
-# MD5 sums of the files as published (torchvision, datasets/mnist.py).
-FASHION_MD5 = {
-    "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-    "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-    "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-    "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-}
-_COUNTS: tuple[tuple[Split, int], ...] = (("train", 60_000), ("test", 10_000))
 
 
 def items(
@@ -109,46 +93,6 @@ def items(
     labels = np.array([number[str(item.label)] for item in every])
     train, validation = stratified(labels, validation_share, seed=seed)
     return [every[i] for i in (train if split == "train" else validation)]
-
-
-def check(data: Path, *, name: Name = "mnist") -> list[Count]:
-    """Return what `likeness prepare mnist` counts.
-
-    It raises what `items` raises. It raises what `verify` raises only where the counts are right,
-    because a wrong count says more than a wrong sum.
-    """
-    counts = [
-        Count(f"{name}: {split}ing images", len(items(data, split=split, name=name)), number)
-        for split, number in _COUNTS
-    ]
-    if all(count.found == count.expected for count in counts):
-        verify(data, name=name)
-    return counts
-
-
-def check_fashion(data: Path) -> list[Count]:
-    """Return what `likeness prepare fashion_mnist` counts; see `check`."""
-    return check(data, name="fashion_mnist")
-
-
-def verify(data: str | Path, *, name: Name = "mnist") -> None:
-    """Check that the four files are the published ones, by their MD5 sums.
-
-    The sums of FashionMNIST are those of its .gz files; unpacked files are passed over.
-
-    Raises:
-        LikenessError: Files are missing or have other sums.
-    """
-    folder = _folder(Path(data), name)
-    paths = {gz: _there(folder, gz.removesuffix(".gz")) for gz in MD5}
-    names = {gz: path.name if path else gz for gz, path in paths.items()}
-    if name == "mnist":
-        sums = {names[gz]: MD5[gz] for gz in MD5}
-        packed.verify(folder, sums, decompressed=True)
-    else:
-        packed.verify(
-            folder, {names[gz]: FASHION_MD5[gz] for gz in MD5 if names[gz].endswith(".gz")}
-        )
 
 
 def _folder(data: Path, name: str) -> Path:

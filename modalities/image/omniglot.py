@@ -27,7 +27,6 @@ from modalities.image.splits import Split, check_split
 from toolkit.data.images import BadImage, to_floats
 from toolkit.data.items import Item
 from toolkit.data.reading import Floats
-from toolkit.data.source import Count
 
 FETCH = (
     "fetch images_background.zip and images_evaluation.zip (MIT) from "
@@ -38,7 +37,6 @@ TURNS = (90, 180, 270)
 _ENDING, _ROW_BYTES, _MARK = ".bits_105x105" + packed.COMPRESSED, 1379, "#turn="
 _MAX_BYTES = 2**28  # of the .npz; the true one has 27 MB
 # Images of the background set and of the evaluation set.
-_COUNTS: tuple[tuple[Split, int], ...] = (("train", 964 * 20), ("test", 659 * 20))
 
 
 def items(
@@ -131,16 +129,6 @@ def _divide(root: Path, protocol: str) -> tuple[list[Item], list[str], list[str]
             f"needed; {FETCH}"
         )
     return every, alphabets[:NUM_TRAIN_ALPHABETS], alphabets[NUM_TRAIN_ALPHABETS:]
-
-
-def check(data: Path) -> list[Count]:
-    """Return what `likeness prepare omniglot` counts. It raises what `items` raises."""
-    return [
-        Count(
-            f"Omniglot: {split} images", len(items(data, split=split, protocol="official")), number
-        )
-        for split, number in _COUNTS
-    ]
 
 
 def turned(items: Iterable[Item], turns: Iterable[int] = TURNS) -> list[Item]:

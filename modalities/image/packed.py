@@ -1,4 +1,4 @@
-"""Data sets in a few large files: the bytes of one item, checksums, and archives of items.
+"""Data sets in a few large files: the bytes of one item, and archives of items.
 
 A span in a .gz file counts the decompressed bytes. Such a file is decompressed once in each process
 and kept (at most two of them): 60,000 MNIST images take 0.3 s and 47 MB, and then each is a slice.
@@ -10,18 +10,14 @@ instead of taking bytes that mean something else.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import tarfile
 import zlib
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from eval.errors import LikenessError
 from eval.formats.files import refuse_device
-from eval.types import name_first
 from toolkit.data.items import MAX_SPAN, Item
 
 COMPRESSED = "@gz"
@@ -112,47 +108,6 @@ def members(archive: Path) -> dict[str, Item]:
     except (tarfile.TarError, EOFError, OverflowError, RecursionError) as error:
         raise LikenessError(f"{archive}: damaged or cut short ({error}); fetch it again") from error
     return items
-
-
-def verify(folder: Path, expected: Mapping[str, str], *, decompressed: bool = False) -> None:
-    """Compare the MD5 sums of files with the published ones.
-
-    Args:
-        folder: Where the files are.
-        expected: Name below the folder -> MD5 sum.
-        decompressed: Whether the sum of a .gz file is that of its content.
-
-    Raises:
-        LikenessError: Files are missing or have other sums. They are counted, and the first is
-            named.
-    """
-    missing, wrong = [], []
-    for name, published in expected.items():
-        path = folder / name
-        if not path.is_file():
-            missing.append(name)
-            continue
-        with (gzip.open if decompressed and path.suffix == ".gz" else open)(path, "rb") as file:
-            try:
-                computed = hashlib.file_digest(file, _new_md5).hexdigest()
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                computed = f"damaged: {error}"
-        if computed != published:
-            wrong.append(f"{name} has {computed} instead of {published}")
-    if missing:
-        raise LikenessError(
-            f"{folder}: {len(missing)} of {len(expected)} files are missing "
-            f"({name_first(missing)}); fetch them"
-        )
-    if wrong:
-        raise LikenessError(
-            f"{folder}: {len(wrong)} of {len(expected)} files have a wrong MD5 sum "
-            f"({name_first(wrong)}); fetch them again"
-        )
-
-
-def _new_md5() -> Any:
-    return hashlib.md5(usedforsecurity=False)
 
 
 def locate(data: Path, names: tuple[str, ...], fetch: str) -> Path:

@@ -13,20 +13,13 @@ from modalities.image import packed
 from modalities.image.lists import check_whole, rows
 from modalities.image.splits import Protocol, Split, of_classes
 from toolkit.data.items import Item, Items
-from toolkit.data.source import Count
 
 FETCH = (
     "fetch Stanford_Online_Products.zip from https://cvgl.stanford.edu/projects/lifted_struct and "
     "unpack it in DATA"
 )
-# pytorch-metric-learning, datasets/sop.py
-MD5 = {"Stanford_Online_Products.zip": "7f73d41a2f44250d4779881525aea32e"}
 NUM_CLASSES, NUM_TRAIN_CLASSES, NUM_IMAGES = 22_634, 11_318, 120_053
 _HEADER = ["image_id", "class_id", "super_class_id", "path"]
-_COUNTS: tuple[tuple[Split, str, int], ...] = (
-    ("train", "train on", 59_551),
-    ("test", "test on", 60_502),
-)
 
 
 def items(
@@ -80,14 +73,6 @@ def items(
     )
 
 
-def check(data: Path) -> list[Count]:
-    """Return what `likeness prepare sop` counts. It raises what `items` raises."""
-    return [
-        Count(f"images of Stanford Online Products to {use}", len(items(data, split=split)), number)
-        for split, use, number in _COUNTS
-    ]
-
-
 def category(item: Item) -> str:
     """Return the super-class of an item, which is its folder; there are 12.
 
@@ -96,12 +81,3 @@ def category(item: Item) -> str:
         'bicycle_final'
     """
     return item.id.partition("/")[0]
-
-
-def verify(data: str | Path) -> None:
-    """Check that DATA/Stanford_Online_Products.zip is the published archive.
-
-    Raises:
-        LikenessError: It is missing or has another MD5 sum.
-    """
-    packed.verify(Path(data), MD5)

@@ -80,7 +80,7 @@ def crop_view(
         )
     jitter_colours, cut = _albumentations(size, scale, ratio, jitter, bicubic)
     py_random = random.Random(int(rng.integers(2**62)))
-    # Version 0.1 ran these steps in albumentations' Compose, which begins with this draw.
+    # albumentations' Compose begins with this draw.
     py_random.random()
     changes = None
     if jitter_colours is not None:

@@ -29,10 +29,9 @@ from eval.formats.trials import read_trials, write_trials
 from eval.scoring.templates import read_enrolment
 from eval.types import Trials, name_first
 from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
-from modalities.speaker.lists import find, matched, stem
+from modalities.speaker.lists import find, matched
 from toolkit.data.item_lists import write_items
 from toolkit.data.items import Item, Items
-from toolkit.data.source import Count
 
 FETCH = "`likeness prepare cnceleb --data DATA` fetches it"
 _ROOTS = ("CN-Celeb_flac", "CN-Celeb", "CN-Celeb_wav", ".")
@@ -205,40 +204,6 @@ def write_lists(data: str | Path, out: str | Path) -> str:
         f"likeness score --trials {out / 'trials.txt'} --enrolment {out / 'enrolment.txt'} "
         "--embeddings eval.npz --out scores.txt"
     )
-
-
-def check(data: Path) -> list[Count]:
-    """Count what of CN-Celeb is there, by its own lists.
-
-    The counts are the speakers with audio, and the enrolment and test recordings that the trials
-    name.
-    """
-    counts = []
-    root = next((data / name for name in _ROOTS if (data / name / "eval").is_dir()), None)
-    for name, folder, listing in (
-        ("CN-Celeb", root, "dev/dev.lst"),
-        ("CN-Celeb2", _second_root(data), "spk.lst"),
-    ):
-        speakers: list[str] = []
-        if folder is not None and (folder / listing).is_file():
-            speakers = _names(folder / listing)
-        present = sum(
-            folder is not None and os.path.isdir(folder / "data" / speaker) for speaker in speakers
-        )
-        what = f"training speakers of {name} ({listing})"
-        counts.append(Count(what, present, len(speakers) or 1))
-    path = find(root, ["trials.lst"], ["eval/lists"]) if root is not None else None
-    listed = read_trials(path) if path else None
-    for part, ids in (
-        ("enroll", [f"enroll/{id}" for id in listed.enrol_ids] if listed else []),
-        ("test", list(listed.probe_ids) if listed else []),
-    ):
-        stems: set[str] = set()
-        if root is not None and (root / "eval" / part).is_dir():
-            stems = {stem(item.id) for item in _files(root / "eval" / part, f"{part}/")}
-        present = sum(stem(id) in stems for id in ids)
-        counts.append(Count(f"recordings in eval/{part} (trials.lst)", present, len(ids) or 1))
-    return counts
 
 
 def _root(data: Path) -> Path:

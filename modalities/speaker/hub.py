@@ -15,7 +15,7 @@ becomes features (B, T, F) with relative lengths, and what lies in the padding c
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from torch.nn import functional
 from eval.errors import LikenessError
 from modalities.speaker.cmn import past_the_end, valid_samples
 from modalities.speaker.features import KaldiFbank
+from toolkit.backbones.hub import import_transformers
 
 _FLOOR = 1e-7  # under both variances
 _WHISPER_FLOOR = 1e-10  # under the mel energies
@@ -99,9 +100,6 @@ class StackedFbank(nn.Module):
         rate_hz: The rate of the waves in Hz.
         stride: How many frames make one.
 
-    Raises:
-        LikenessError: An argument is out of range.
-
     Example:
         >>> features, lengths = StackedFbank()(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
         >>> features.shape, (lengths * features.shape[1]).round().int().tolist()
@@ -110,12 +108,15 @@ class StackedFbank(nn.Module):
 
     def __init__(self, num_mels: int = 80, rate_hz: int = 16_000, stride: int = 2) -> None:
         super().__init__()
-        if not 1 <= stride <= 16:
-            raise LikenessError(f"StackedFbank: stride is {stride}; 1 to 16 are allowed")
         # In float64, as transformers computes it: where a band has next to no energy, float32 would
         # be off by 3e-4 after the logarithm and the division.
         self.fbank = KaldiFbank(num_mels, rate_hz, window="povey", cmn=False).double()
-        self.fbank.mel.copy_(_kaldi_mel_bank(num_mels, self.fbank.fft_size, rate_hz))
+        bank = _mel_bank(
+            *(num_mels, self.fbank.fft_size, rate_hz, 20.0),
+            mel_scale="kaldi",
+            triangularize_in_mel_space=True,
+        )
+        self.fbank.mel.copy_(bank)
         self.fbank.taper.copy_(torch.hann_window(400, False, dtype=torch.float64).pow(0.85))
         self.stride = stride
         self.dim = num_mels * stride
@@ -180,7 +181,7 @@ class WhisperMel(nn.Module):
 
     Whisper's encoder takes 30 s. A longer recording is cut into windows of 30 s, each with its own
     loudest value. A shorter one is not padded to 30 s here: the backbone
-    (toolkit/backbones/hub/speech.py) adds what is lacking, which is all of one value.
+    (toolkit/backbones/hub.py) adds what is lacking, which is all of one value.
 
     The encoder makes one frame of two. A recording of n samples fills n / (2 * hop_samples) of
     them, rounded up, as WhisperFeatureExtractor's attention_mask says with every second value. So T
@@ -193,9 +194,6 @@ class WhisperMel(nn.Module):
         fft_size: The samples of a frame.
         hop_samples: The samples between the beginnings of two frames.
         window_seconds: The length of a window.
-
-    Raises:
-        LikenessError: An argument is out of range.
 
     Example:
         >>> features, lengths = WhisperMel()(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
@@ -218,24 +216,11 @@ class WhisperMel(nn.Module):
     ) -> None:
         super().__init__()
         self.window_samples = window_seconds * rate_hz
-        if (
-            num_mels < 4
-            or window_seconds < 1
-            or not 1 <= hop_samples <= fft_size <= 4 * hop_samples
-            or fft_size % 2
-            or fft_size > self.window_samples
-            or self.window_samples % (2 * hop_samples)
-        ):
-            raise LikenessError(
-                f"WhisperMel: num_mels {num_mels}, frames of {fft_size} samples every "
-                f"{hop_samples} and windows of {window_seconds} s at {rate_hz} Hz; at least 4 "
-                "bands, an even frame of one to four hops within the window, and windows of an "
-                "even number of hops are needed"
-            )
         self.fft_size, self.hop_samples, self.rate_hz = fft_size, hop_samples, rate_hz
         self.dim = num_mels
         self.register_buffer("taper", torch.hann_window(fft_size), persistent=False)
-        self.register_buffer("mel", slaney_mel_bank(num_mels, fft_size, rate_hz), persistent=False)
+        bank = _mel_bank(num_mels, fft_size, rate_hz, 0.0, norm="slaney", mel_scale="slaney")
+        self.register_buffer("mel", bank.float(), persistent=False)
 
     def trim(self, num_samples: int) -> int:
         """Return `num_samples`, because every sample counts."""
@@ -263,11 +248,6 @@ class WhisperMel(nn.Module):
                 "which an .onnx graph cannot follow; use the model in torch"
             )
         batch, samples = wave.shape
-        if self.mel.dtype not in (torch.float32, torch.float64):
-            raise LikenessError(
-                f"WhisperMel: it was converted to {self.mel.dtype}, which ruins the mel bank; keep "
-                "it in float32"
-            )
         with torch.autocast(wave.device.type, enabled=False):
             wave = wave.to(self.mel.dtype)
             counts = torch.full((batch,), samples, device=wave.device)
@@ -311,49 +291,13 @@ class WhisperMel(nn.Module):
         return (level + 4.0) / 4.0
 
 
-def _kaldi_mel_bank(num_mels: int, fft_size: int, rate_hz: int) -> Tensor:
-    """Compute the mel bank of modalities/speaker/features.py from 20 Hz to Nyquist in float64."""
+def _mel_bank(num_mels: int, fft_size: int, rate_hz: int, low_hz: float, **kind: Any) -> Tensor:
+    """Return the mel bank of transformers, (fft_size // 2 + 1, num_mels) in float64."""
+    import_transformers()
+    from transformers.audio_utils import mel_filter_bank
 
-    def mel(hz: Tensor) -> Tensor:
-        return 1127.0 * torch.log1p(hz / 700.0)
-
-    low, high = mel(torch.tensor([20.0, 0.5 * rate_hz], dtype=torch.float64)).tolist()
-    edges = torch.linspace(low, high, num_mels + 2, dtype=torch.float64)
-    place = torch.arange(fft_size // 2 + 1, dtype=torch.float64)
-    bins = mel(place * (rate_hz / fft_size)).unsqueeze(1)
-    width = edges[1:] - edges[:-1]
-    rising = (bins - edges[:-2]) / width[:-1]
-    falling = (edges[2:] - bins) / width[1:]
-    triangles = torch.minimum(rising, falling).clamp(min=0.0)
-    triangles[-1] = 0.0  # the bin at the Nyquist frequency has no weight in Kaldi
-    return triangles
-
-
-def slaney_mel_bank(num_mels: int, fft_size: int, rate_hz: int) -> Tensor:
-    """Compute Slaney's triangular mel filters from 0 Hz to Nyquist, each of unit area.
-
-    The scale is linear below 1000 Hz, and logarithmic above (Auditory Toolbox, 1998; librosa's
-    filters.mel with its defaults).
-
-    Args:
-        num_mels: The number of triangles.
-        fft_size: The samples of the transform.
-        rate_hz: The rate of the waves in Hz.
-
-    Returns:
-        The weights, (fft_size // 2 + 1, num_mels) float32.
-    """
-    step, knee_hz, knee, ratio = 200.0 / 3, 1000.0, 15.0, math.log(6.4) / 27.0
-    top_hz = 0.5 * rate_hz
-    top = top_hz / step if top_hz < knee_hz else knee + math.log(top_hz / knee_hz) / ratio
-    mels = torch.linspace(0.0, top, num_mels + 2, dtype=torch.float64)
-    edges = torch.where(mels < knee, mels * step, knee_hz * torch.exp(ratio * (mels - knee)))
-    bins = torch.linspace(0.0, top_hz, fft_size // 2 + 1, dtype=torch.float64).unsqueeze(1)
-    width = edges[1:] - edges[:-1]
-    rising = (bins - edges[:-2]) / width[:-1]
-    falling = (edges[2:] - bins) / width[1:]
-    triangles = torch.minimum(rising, falling).clamp(min=0.0)
-    return (triangles * (2.0 / (edges[2:] - edges[:-2]))).float()
+    bins = fft_size // 2 + 1
+    return torch.from_numpy(mel_filter_bank(bins, num_mels, low_hz, rate_hz / 2, rate_hz, **kind))
 
 
 def _check_shape(wave: Tensor, name: str) -> None:

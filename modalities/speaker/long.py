@@ -185,62 +185,6 @@ def _chunks(wave: Wave, size: float) -> Iterator[Wave]:
         yield wave[start:end]
 
 
-def blocks(
-    item: Item,
-    *,
-    rate_hz: int = 16_000,
-    max_seconds: float = MAX_SECONDS,
-    max_values: int = MAX_VALUES,
-) -> Iterator[Wave]:
-    """Yield a recording as waves that follow each other, about 10 s each, with nothing left out.
-
-    The memory is a few blocks, whatever the length, unless the item lies in a tar shard.
-
-    Args:
-        item: The file, or the stretch or the span, to read.
-        rate_hz: The rate of the waves in Hz.
-        max_seconds: The longest duration that is accepted.
-        max_values: The most samples x channels.
-
-    Yields:
-        Waves (samples,) float32 at rate_hz.
-
-    Raises:
-        BadAudio: The file cannot be decoded, is cut short or out of bounds, or holds NaN or
-            infinity. It may be raised after the first waves.
-    """
-    if not _is_streamed(item, 1.0):
-        decode = decoding.decode_av if item.suffix in AV_SUFFIXES else decoding.decode_soundfile
-        yield from _resampled(item, decode(item, max_seconds, max_values), rate_hz)
-        return
-    with _opened(item, max_seconds, max_values) as (file, frames, speed):
-        for block, _ in _blocks(item, file, frames, speed, rate_hz):
-            yield block
-
-
-def _resampled(item: Item, decoded: Iterator[tuple[Wave, int]], rate_hz: int) -> Iterator[Wave]:
-    """Yield decoded blocks as mono waves at rate_hz."""
-    speed = decoding.speed_of(item.id)
-    to_rate: soxr.ResampleStream | None = None
-    for raw, file_hz in decoded:
-        bad = int(np.count_nonzero(~np.isfinite(raw)))
-        if bad:
-            raise BadAudio(
-                f"{item.name}: {bad} samples are NaN or infinite; all must be finite; write the "
-                "file again"
-            )
-        wave = decoding.mix(raw)
-        decoding.refuse_level(item.name, float(np.abs(wave).max(initial=0.0)))
-        if file_hz * speed != rate_hz:
-            to_rate = to_rate or soxr.ResampleStream(
-                file_hz * speed, rate_hz, 1, dtype="float32", quality="HQ"
-            )
-            wave = to_rate.resample_chunk(wave)
-        yield wave
-    if to_rate is not None:
-        yield to_rate.resample_chunk(np.empty(0, np.float32), last=True)
-
-
 @contextmanager
 def _opened(
     item: Item, max_seconds: float, max_values: int

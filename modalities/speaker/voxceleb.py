@@ -41,9 +41,7 @@ from modalities.speaker.audio import speed_copies
 from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from modalities.speaker.lists import find, matched
 from toolkit.data.columns import Growing
-from toolkit.data.item_checks import distinct_labels
 from toolkit.data.items import Items, ItemsBuilder
-from toolkit.data.source import Count
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]
 Split = Literal["dev", "test", "all"]
@@ -91,13 +89,6 @@ PROTOCOLS: dict[Protocol, tuple[tuple[str, ...], int, int]] = {
         275_488,
     ),
 }
-# (corpus, split) -> (files, speakers)
-_SETS = {
-    ("voxceleb1", "dev"): (148_642, 1_211),
-    ("voxceleb1", "test"): (4_874, 40),
-    ("voxceleb2", "dev"): (1_092_009, 5_994),
-    ("voxceleb2", "test"): (36_237, 118),
-}
 _TOPS = (
     "",
     "vox1",
@@ -120,10 +111,6 @@ _AUDIO = (
     *(suffix for suffix in SUFFIXES + AV_SUFFIXES if suffix not in (".wav", ".flac", ".mp4")),
 )
 _VOX1_TEST = range(10_270, 10_310)
-
-
-class _Nothing(ValueError):
-    """There is no audio at all, as opposed to audio whose split nothing states."""
 
 
 class Speaker(NamedTuple):
@@ -275,48 +262,6 @@ def metadata(data: str | Path) -> dict[str, Speaker]:
     return {speaker.id: speaker for path in paths for speaker in _read_meta(path)}
 
 
-def check1(data: Path) -> list[Count]:
-    """Count what of VoxCeleb1 is there.
-
-    The counts are the files and speakers of both splits, the speakers with metadata, and the trials
-    of the six lists.
-    """
-    counts = _count(data, "voxceleb1")
-    people = metadata(data) if find(data, ["vox1_meta.csv"], (*_PLACES, "voxceleb1_meta")) else {}
-    described = sum(_corpus(speaker) == "voxceleb1" for speaker in people)
-    counts.append(Count("speakers in vox1_meta.csv", described, 1_251))
-    for protocol, (names, expected, _) in PROTOCOLS.items():
-        path = find(data, names, _PLACES)
-        num_trials = len(read_trials(path)) if path else 0
-        what = f"trials of VoxCeleb1-{protocol} ({names[0]})"
-        counts.append(Count(what, num_trials, expected))
-    return counts
-
-
-def check2(data: Path) -> list[Count]:
-    """Count what of VoxCeleb2 is there: the files and speakers of both splits.
-
-    Raises ValueError if nothing states the split of some speakers.
-    """
-    return _count(data, "voxceleb2")
-
-
-def _count(data: Path, corpus: Literal["voxceleb1", "voxceleb2"]) -> list[Count]:
-    """Count the files and speakers of both splits of a corpus."""
-    counts = []
-    for split in ("dev", "test"):
-        # Errors of other types are not caught: they say why nothing can be counted.
-        try:
-            there = _scan(data, corpus, "dev" if split == "dev" else "test")
-        except (_Nothing, FileNotFoundError):
-            there = Items.of([])
-        files, speakers = _SETS[corpus, split]
-        counts.append(Count(f"audio files of {corpus} {split}", len(there), files))
-        present = len(distinct_labels(there))
-        counts.append(Count(f"speakers of {corpus} {split}", present, speakers))
-    return counts
-
-
 def _corpus(speaker: str) -> str:
     """Return the corpus that a speaker's id, such as id10001, belongs to."""
     return "voxceleb1" if int(speaker[2:]) > 10_000 else "voxceleb2"
@@ -355,7 +300,7 @@ def _scan(data: Path, corpus: Corpus, split: Split) -> Items:
             "voxceleb2": "VoxCeleb2",
             "both": "VoxCeleb1 or VoxCeleb2",
         }
-        raise _Nothing(
+        raise LikenessError(
             f"{data}: no audio of {titles[corpus]}, split {split!r}, in folders such as "
             f".../id10001/VIDEO/00001.wav; {FETCH}"
         )

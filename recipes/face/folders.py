@@ -25,15 +25,11 @@ docs/reference/results.md. simple: SimPLE paper Eq 8 with the settings of its SF
 bank as in OpenSphere's release, 4 images of 128 subjects a step.
 """
 
-import sys
 from dataclasses import replace
 from functools import partial
 
 from _shared import FEW_TRIALS, simple
 
-from eval.errors import LikenessError
-from likeness.cli import main
-from likeness.failures import one_sentence
 from modalities.face import folders, images
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
 from toolkit.backbones.iresnet import IResNet
@@ -92,15 +88,3 @@ RECIPES = {
         optim=replace(SFNET20.optim, grad_clip=100.0),
     ),
 }
-
-
-if __name__ == "__main__":
-    # Version 0.1 aligned by this script, with the arguments DETECTOR DATA OUT [HEIGHTxWIDTH].
-    with one_sentence("folders.py"):
-        if len(sys.argv) not in (5, 6) or sys.argv[1] != "--align":
-            raise LikenessError(
-                "crops are written by `likeness align DATA OUT --detector FILE.onnx`, and lists by "
-                "`likeness lists DATA OUT`"
-            )
-        detector, data, out, *size = sys.argv[2:]
-        main(["align", data, out, "--detector", detector, *(["--size", *size] if size else [])])

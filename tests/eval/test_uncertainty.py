@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from eval import bootstrap, classification
 from eval.bootstrap import t_interval
-from eval.protocols.retrieval import RetrievalSettings, Search, class_intervals, retrieve
+from eval.protocols.retrieval import RetrievalSettings, class_intervals, retrieve
 from eval.protocols.side_by_side import evaluate_together
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Scores, Trials
@@ -297,9 +297,7 @@ def test_a_quality_that_is_none_is_refused_before_the_search(quality: Any, word:
         raise AssertionError("the search had begun")
 
     with pytest.raises(ValueError, match=word):
-        retrieve(
-            items, settings=RetrievalSettings(quality=quality), search=Search(approximate=searched)
-        )
+        retrieve(items, settings=RetrievalSettings(quality=quality), approximate=searched)
 
 
 def test_a_retrieval_is_rated_by_norm_or_by_any_number() -> None:

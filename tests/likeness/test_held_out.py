@@ -20,7 +20,12 @@ from modalities import synthetic, synthetic_glyphs
 from toolkit.data.item_lists import read_items
 from toolkit.training.recipe import load, override
 
-QUICK = ("schedule.steps=2", "schedule.warmup_steps=0", "sampling.batch_size=8", "threads=1")
+QUICK = (
+    "schedule.steps=2",
+    "schedule.warmup_steps=0",
+    "sampling.batch_size=8",
+    "compute.threads=1",
+)
 
 
 def run(*arguments: object) -> int:

@@ -26,7 +26,7 @@ from eval.formats import embeddings as files
 from eval.protocols.ijb import PRESETS, Switches, preset, switches_of, templates
 from eval.protocols.ijb_files import meta_files, read_faces
 from eval.types import Embeddings
-from likeness import extract
+from likeness import extraction
 from likeness.cli import main
 from likeness.models.run import load_model
 from modalities import synthetic_faces
@@ -55,13 +55,13 @@ RECIPE = Recipe(
 # killed before it writes the third.
 KILLED = """
 import os, signal, sys
-from likeness import cli, extract
-extract.extract.__kwdefaults__["piece_items"] = 10
-write, calls = extract.write_piece, []
+from likeness import cli, extraction
+extraction.extract.__kwdefaults__["piece_items"] = 10
+write, calls = extraction.files.write, []
 def write_twice(*arguments):
     calls.append(0)
     os.kill(os.getpid(), signal.SIGKILL) if len(calls) == 3 else write(*arguments)
-extract.write_piece = write_twice
+extraction.files.write = write_twice
 cli.main(sys.argv[1:])
 """
 
@@ -184,13 +184,13 @@ def test_faces_are_aligned_and_both_views_embedded(
     )
     assert contents.meta["flip"] == "concat"
     assert contents.meta["faces"] == "aligned to 112 x 112 by the pack's 5 landmarks"
-    loaded, listed = extract.ijb_pack(load_model(model), small.root)
+    loaded, listed = extraction.ijb_pack(load_model(model), small.root)
     for flip, expected in (
         ("none", contents.matrix[:, :12]),
         ("sum", contents.matrix[:, :12] + contents.matrix[:, 12:]),
     ):
-        read_back = extract.extract(
-            extract.with_flip(loaded, flip), listed[:4], tmp_path / "few.npz"
+        read_back = extraction.extract(
+            extraction.with_flip(loaded, flip), listed[:4], tmp_path / "few.npz"
         )  # type: ignore[arg-type]
         assert read_back is not None
         np.testing.assert_allclose(
@@ -199,7 +199,7 @@ def test_faces_are_aligned_and_both_views_embedded(
         assert read_back[0].meta.get("flip", "none") == flip
 
 
-@pytest.mark.slow  # a process that extracts; test_extract.py stops one without
+@pytest.mark.slow  # a process that extracts; test_extraction.py stops one without
 def test_a_killed_extraction_goes_on(
     small: Small,
     model: Path,
@@ -229,11 +229,11 @@ def test_a_killed_extraction_goes_on(
     assert killed.returncode == -signal.SIGKILL
     assert not out.exists()
     before = {
-        path.name: path.stat().st_mtime_ns for path in tmp_path.glob("ijbc.npz.shards/0*.npz")
+        path.name: path.stat().st_mtime_ns for path in tmp_path.glob("ijbc.npz.pieces/0*.npz")
     }
     assert len(before) == 2
-    assert extract.extract.__kwdefaults__ is not None
-    monkeypatch.setitem(extract.extract.__kwdefaults__, "piece_items", 10)
+    assert extraction.extract.__kwdefaults__ is not None
+    monkeypatch.setitem(extraction.extract.__kwdefaults__, "piece_items", 10)
     with pytest.raises(SystemExit):  # other features than those of the pieces
         main([*command[:-4], "--flip", "sum", *command[-2:]])
     assert "settings differ" in capfd.readouterr().err
@@ -245,7 +245,7 @@ def test_a_killed_extraction_goes_on(
     np.testing.assert_allclose(
         again.matrix, whole.matrix, rtol=1e-5, atol=1e-5 * np.abs(whole.matrix).max()
     )
-    assert not list(tmp_path.glob("*.shards"))
+    assert not list(tmp_path.glob("*.pieces"))
 
 
 def pooled_as(tool: str, small: Small, held: Embeddings) -> dict[int, np.ndarray[Any, Any]]:
@@ -425,7 +425,7 @@ def test_intervals_switches_and_wrong_options(
         ),
         (
             ["embed", "--model", "x", "--out", str(tmp_path / "y.npz")],
-            "embed needs --items LIST or --ijb FOLDER",
+            "--items LIST or --ijb FOLDER",
         ),
     ):
         with pytest.raises(SystemExit) as stopped:
@@ -471,20 +471,20 @@ def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: P
     shutil.copytree(small.root, copied)
     (copied / "loose_crop" / "2.png").unlink()
     with pytest.raises(ValueError, match=r"1 of \d+ images .*'2.png'"):
-        extract.ijb_pack(loaded, copied)
+        extraction.ijb_pack(loaded, copied)
     (copied / "meta" / "ijbb_face_tid_mid.txt").write_text("1.png 1 1\n")
     with pytest.raises(ValueError, match="the meta files of 2 packs"):
-        extract.ijb_pack(loaded, copied)
+        extraction.ijb_pack(loaded, copied)
     speech = Loaded(loaded.embedder, loaded.read, "speaker", "cosine", "", 0)
     with pytest.raises(ValueError, match="modality 'speaker'"):
-        extract.ijb_pack(speech, small.root)
+        extraction.ijb_pack(speech, small.root)
     with pytest.raises(ValueError, match="flip 'sum'"):
-        extract.with_flip(speech, "sum")
+        extraction.with_flip(speech, "sum")
     with pytest.raises(
         ValueError,
         match="64 x 64",
     ):
-        extract.ijb_pack(
+        extraction.ijb_pack(
             Loaded(
                 loaded.embedder,
                 partial(images.read, size=(64, 64), fit="resize"),
@@ -496,7 +496,7 @@ def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: P
             small.root,
         )
     narrow = Loaded(loaded.embedder, partial(images.read, size=(112, 96)), "face", "cosine", "", 0)
-    made, listed = extract.ijb_pack(narrow, small.root)
+    made, listed = extraction.ijb_pack(narrow, small.root)
     value = made.read(listed[0])
     assert isinstance(value, np.ndarray)
     assert value.shape == (3, 112, 96)

@@ -19,7 +19,12 @@ from modalities.speaker import folders
 from toolkit.data.item_lists import read_items
 from toolkit.data.listing import list_items
 
-QUICK = ["schedule.steps=2", "schedule.warmup_steps=0", "sampling.batch_size=8", "threads=1"]
+QUICK = [
+    "schedule.steps=2",
+    "schedule.warmup_steps=0",
+    "sampling.batch_size=8",
+    "compute.threads=1",
+]
 
 
 @pytest.fixture(scope="module")

@@ -63,16 +63,6 @@ def test_a_model_without_all_of_its_items_is_left_out(tmp_path: Path) -> None:
     np.testing.assert_allclose(scored.values, whole.values, rtol=1e-6)
 
 
-def test_spellings_in_unicode_are_no_reason_to_leave_out() -> None:
-    """A folder of macOS writes the two points of an e apart, and a list does not."""
-    embeddings = Embeddings(("zo\u00eb/1", "bob/1"), MATRIX[:2], {})
-    trials = likeness.Trials(("zo\u00eb", "ann"), ("bob/1",), [0, 1], [0, 0])
-    models = {"zoe\u0308": ["zoe\u0308/1"], "ann": ["ann/1"]}
-    with pytest.warns(UserWarning, match="1 of 2 trials are left out"):
-        scored = likeness.score(trials, embeddings, models=models, missing="skip")
-    assert scored.trials.enrol_ids == ("zo\u00eb",)
-
-
 def test_nothing_is_left_out_without_need_and_not_everything(tmp_path: Path) -> None:
     trials, embeddings = written(tmp_path, set())
     assert len(likeness.score(trials, embeddings, missing="skip")) == 10

@@ -105,7 +105,7 @@ def served(model: likeness.Model, files: dict[str, bytes]) -> dict[str, Any]:
     for needed in ("fastapi", "python_multipart", "prometheus_client"):
         pytest.importorskip(needed)
     from likeness.service.app import make_app
-    from likeness.service.limits import Limits
+    from likeness.service.guard import Limits
     from likeness.service.work import Service
 
     service = Service(model.loaded, limits=Limits(threads=2))

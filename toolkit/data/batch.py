@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import multiprocessing.process
 from collections.abc import Callable, Sequence
-from multiprocessing.util import get_temp_dir
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eval.temporary import folder_of_process
 from toolkit.backbones.given import is_tensor
 from toolkit.data.columns import Shared
 from toolkit.data.items import Item
@@ -166,22 +165,12 @@ def collate_views(views: Sequence[View | Bad]) -> tuple[Batch | None, list[Bad]]
     return batch._replace(places=torch.tensor([view.place for view in good])), bad
 
 
-_SOCKET_PATH = 100  # bytes; systems allow 103 or 107
-_SOCKET_NAME = "/pymp-12345678/listener-12345678"  # as multiprocessing names them
-
-
 def make_room_for_sockets() -> None:
-    """Lets reading processes hand over their data where the temporary folder has a long path.
+    """Let reading processes hand over their data where the temporary folder has a long path.
 
-    Call it before these processes start. They use sockets in the temporary folder. Where the path
-    of a socket is longer than the system allows, both sides would wait for ever. In that case
-    multiprocessing, which makes its folder once and removes it at the end, is made to have it in
-    /tmp.
+    Call it before these processes start. They use sockets in a folder of multiprocessing, and where
+    the path of a socket is longer than the system allows, both sides would wait for ever.
     """
-    longest = len(os.fsencode(tempfile.gettempdir())) + len(_SOCKET_NAME)
-    if os.name == "posix" and longest > _SOCKET_PATH:
-        before, tempfile.tempdir = tempfile.tempdir, "/tmp"
-        try:
-            get_temp_dir()
-        finally:
-            tempfile.tempdir = before
+    # What multiprocessing.util.get_temp_dir looks for, and would fill with a folder of its own.
+    settings = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
+    settings.setdefault("tempdir", str(folder_of_process("sockets")))

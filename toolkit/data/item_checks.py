@@ -109,16 +109,7 @@ def check_unique(items: Sequence[Item], where: str) -> None:
             repeated.append(item.id)
         seen.add(item.id)
     if repeated:
-        doubtful = {id for id in repeated if not id.isascii()}
-        alike = sorted({ascii(item.path.name) for item in items if item.id in doubtful})
-        forms = ""
-        if len(alike) > 1:
-            # They are in quotes already.
-            forms = (
-                "; ids are compared in Unicode NFC, in which the ids of these files are equal: "
-                + ", ".join(alike[:3] + ["..."] * (len(alike) > 3))
-            )
         raise LikenessError(
             f"{where}: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be "
-            f"unique: remove the repeated ones, or give each a name of its own{forms}"
+            f"unique: remove the repeated ones, or give each a name of its own"
         )

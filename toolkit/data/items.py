@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self, overload
+from typing import Any, BinaryIO, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,22 +35,8 @@ _NO_STRETCH = (np.nan, np.nan)
 _FEW = 4096  # rows that are made together while items are gone through
 
 
-class _Fields(NamedTuple):
-    """The fields of an Item, which adds what NamedTuple cannot: NFC names and methods."""
-
-    id: str
-    path: Path
-    label: str | None = None
-    span: tuple[int, int] | None = None
-    ending: str = ""
-    stretch: tuple[float, float] | None = None
-
-
-class Item(_Fields):
+class Item(NamedTuple):
     """One file of a data set: a unique id, where it lies, and its class.
-
-    Ids and labels are names that are compared, so they are kept in Unicode NFC. The path stays as
-    the file system has it.
 
     Attributes:
         id: Its name, which is unique in its data set.
@@ -67,27 +53,12 @@ class Item(_Fields):
         '.flac'
     """
 
-    __slots__ = ()
-
-    def __new__(
-        cls,
-        id: str,
-        path: Path,
-        label: str | None = None,
-        span: tuple[int, int] | None = None,
-        ending: str = "",
-        stretch: tuple[float, float] | None = None,
-    ) -> Self:
-        # Lists have millions of items. Calling nfc or the __new__ of the base class for each of
-        # them would take half of the time.
-        id = id if id.isascii() else nfc(id)
-        label = label if label is None or label.isascii() else nfc(label)
-        return tuple.__new__(cls, (id, path, label, span, ending, stretch))
-
-    @classmethod
-    def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
-        """An item of the fields in this order."""
-        return cls(*iterable)  # so that `_replace` keeps ids in NFC too
+    id: str
+    path: Path
+    label: str | None = None
+    span: tuple[int, int] | None = None
+    ending: str = ""
+    stretch: tuple[float, float] | None = None
 
     @property
     def suffix(self) -> str:
@@ -144,6 +115,9 @@ class Item(_Fields):
 @dataclass(frozen=True, eq=False)
 class Items(Sequence[Item]):
     """The items of a data set in flat arrays: some 20 bytes an item, and its text.
+
+    Ids and labels are names that are compared: here they are in Unicode NFC, whoever wrote them.
+    Paths stay as the file system has them.
 
     It is a sequence of Item. `items[7]` makes the Item when it is asked for; a slice and an array
     of indices give Items again. Forked workers share the arrays as they are, and spawned ones
@@ -230,8 +204,7 @@ class Items(Sequence[Item]):
         stretch = None
         if self.stretches is not None:
             stretch = _stretch(self.stretches.view[index, 0], self.stretches.view[index, 1])
-        # The texts are in NFC already, so that Item need not look.
-        return tuple.__new__(Item, (id, Path(path), self.labels[index], span, ending, stretch))
+        return Item(id, Path(path), self.labels[index], span, ending or "", stretch)
 
     def __iter__(self) -> Iterator[Item]:
         for start in range(0, len(self), _FEW):
@@ -261,7 +234,7 @@ class Items(Sequence[Item]):
                 place = f"{first}{id if joins else name}"
                 if place != text:
                     text, path = place, Path(place)
-                yield tuple.__new__(Item, (id, path, *others))
+                yield Item(id, path, *others)
 
     def __add__(self, other: Iterable[Item]) -> Items:
         return Items.of(chain(self, other))

@@ -5,18 +5,24 @@ not.
 from __future__ import annotations
 
 import multiprocessing
-import signal
+import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from toolkit.console import ignore_ctrl_c
+from eval.errors import LikenessError
+from toolkit.console import leave_signals_to_parent
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 T = TypeVar("T")
+KILLED = (
+    "a process that reads items was killed, probably because memory ran out; take fewer {}, or "
+    "smaller batches"
+)
 
 
 def read_beside(share: Callable[[int, int], Iterator[T]], workers: int) -> Generator[T]:
@@ -33,7 +39,7 @@ def read_beside(share: Callable[[int, int], Iterator[T]], workers: int) -> Gener
     Raises:
         Exception: What `share` raised in a process, of the same type where its text alone makes
             one. The text has the traceback.
-        ChildProcessError: A process was ended from outside.
+        LikenessError: A process was killed.
 
     Example:
         >>> list(read_beside(lambda number, workers: iter(range(number, 5, workers)), 0))
@@ -62,9 +68,17 @@ def read_beside(share: Callable[[int, int], Iterator[T]], workers: int) -> Gener
                     active.remove((process, receiver))
     finally:
         for process, receiver in running:
-            process.terminate()
+            process.kill()  # it leaves SIGTERM to this process
             process.join()
             receiver.close()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone: it may wait for ever to send."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _next(process: Any, receiver: Connection[Any, Any]) -> tuple[Any, ...]:
@@ -73,10 +87,7 @@ def _next(process: Any, receiver: Connection[Any, Any]) -> tuple[Any, ...]:
         message = receiver.recv()
     except EOFError:
         process.join()
-        raise ChildProcessError(
-            f"a process that reads items was ended from outside (exit code {process.exitcode}), "
-            "perhaps because memory ran out; read with fewer --workers"
-        ) from None
+        raise LikenessError(KILLED.format("--workers")) from None
     if isinstance(message, tuple):
         return message
     kind, text = message
@@ -94,8 +105,8 @@ def _work(
     sender: Connection[Any, Any],
 ) -> None:
     """Send (value,) for every value, then (); or [type, text] of an exception."""
-    ignore_ctrl_c(number)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a run that trains would only make a note of it
+    leave_signals_to_parent()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if "torch" in sys.modules:  # the threads of a forked torch hang, and others want the cores
         sys.modules["torch"].set_num_threads(1)
     try:

@@ -3,30 +3,35 @@
 The path of an item is a `Path`, which makes one slash of two: the item s3://bucket/a.wav has the
 path s3:/bucket/a.wav. The functions here take both. fsspec is imported when such a path is met, and
 nothing else here uses the network.
+
+A list of somebody else may name any bucket, and the packages under fsspec look for credentials in
+many places, such as the metadata service of a cloud. So a list may name URLs only of a store that
+the user has named: by the root of the list, by the environment or by fsspec's configuration.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from eval.errors import LikenessError
+from eval.types import first_line
 
 SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "sftp")
 _BEGINNINGS = tuple(f"{scheme}:/" for scheme in SCHEMES)
 # The extra that brings the package of a scheme; the other packages are named by fsspec.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-_SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
-_SHORTEST_SECRET = 8  # characters; shorter ones would be found within other words
-PATIENCE_SECONDS = 60.0  # for an answer of a store
-SLOWEST = 2**16  # bytes a second that a store has to carry, beyond that
+# The variables of the environment that name a store, or say where its credentials are.
+_NAMING = re.compile(
+    r"(s3a?:AWS_(ACCESS_KEY_ID|PROFILE|ROLE_ARN|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS_.*"
+    r"|CONFIG_FILE|SHARED_CREDENTIALS_FILE)|gc?s:GOOGLE_APPLICATION_CREDENTIALS"
+    r"|(az|abfss?):AZURE_STORAGE_.*)"
+)
+_named: set[str] = set()  # schemes that are known to be named: a list may have millions of URLs
 _LOOKED_AT = 8  # buckets of a list that are asked before the work begins
 
 
@@ -76,11 +81,54 @@ def place_below(root: Path, text: str) -> str:
         root: Where relative paths start from; it may be a URL.
         text: The entry.
 
+    Raises:
+        LikenessError: The entry is a URL of a store that the user has not named.
+
     Example:
-        >>> place_below(Path("voices"), "a.wav"), place_below(Path("voices"), "s3://bucket/a.wav")
-        ('voices/a.wav', 's3:/bucket/a.wav')
+        >>> place_below(Path("voices"), "a.wav")
+        'voices/a.wav'
+        >>> place_below(Path("s3://bucket/ann"), "s3://bucket/bob/a.wav")
+        's3:/bucket/bob/a.wav'
     """
-    return (Path(url_of(text)) if is_url(text) else root / text).as_posix()
+    if not is_url(text):
+        return (root / text).as_posix()
+    url = url_of(text)
+    if _store_of(url) != (is_url(root) and _store_of(url_of(root))) and not _is_named(url):
+        scheme, bucket = _store_of(url)
+        raise LikenessError(
+            f"{url}: no store was named that a list may lead to; say --root {scheme}://{bucket}, "
+            "or name its credentials by the environment, such as AWS_PROFILE, AWS_ACCESS_KEY_ID, "
+            f"or FSSPEC_{scheme.upper()}_ANON=true for a public bucket"
+        )
+    return Path(url).as_posix()
+
+
+def _store_of(url: str) -> tuple[str, str]:
+    """Return the scheme and the bucket of a URL."""
+    scheme, _, bucket = url.split("/")[:3]
+    return scheme.rstrip(":"), bucket
+
+
+def _is_named(url: str) -> bool:
+    """Return whether the environment or fsspec's configuration names a store of this kind."""
+    scheme, _ = _store_of(url)
+    if scheme not in _named and (
+        any(
+            name.startswith(f"FSSPEC_{scheme.upper()}_") or _NAMING.fullmatch(f"{scheme}:{name}")
+            for name in os.environ
+        )
+        or _is_configured(scheme)
+    ):
+        _named.add(scheme)
+    return scheme in _named
+
+
+def _is_configured(scheme: str) -> bool:
+    with suppress(ImportError):
+        from fsspec.config import conf
+
+        return bool(conf.get(scheme))
+    return False
 
 
 def file_system(url: str) -> tuple[Any, str]:
@@ -107,7 +155,7 @@ def read(url: str, limit: int) -> bytes:
 
     Args:
         url: Where it lies.
-        limit: The most bytes that are read.
+        limit: The most bytes that it may have.
 
     Raises:
         LikenessError: It has more bytes.
@@ -115,71 +163,10 @@ def read(url: str, limit: int) -> bytes:
         Unreachable: The store cannot be reached, or refuses the credentials.
     """
     system, path = file_system(url)
-    from fsspec.callbacks import Callback
-
-    def refuse_more(size: int | None, value: int, **_: object) -> None:
-        if max(size or 0, value) > limit:
+    with plain_errors(url):
+        if system.info(path)["size"] > limit:
             raise LikenessError(f"{url}: it has over {limit} bytes, but at most so many are read")
-
-    arrived = Callback(hooks={"limit": refuse_more})
-    with plain_errors(url), TemporaryDirectory(prefix="likeness-file-") as folder:
-        refuse_more(ask(system, url, "info", path).get("size"), 0)
-        copy = Path(folder) / "copy"
-        # In parts at once, each would be read whole, however much the store sends.
-        is_s3 = url.startswith(("s3:", "s3a:"))
-        one_by_one: dict[str, Any] = {"max_concurrency": 1} if is_s3 else {}
-        ask(
-            system,
-            url,
-            *("get_file", path, str(copy)),
-            carried=lambda: arrived.value,
-            callback=arrived,
-            **one_by_one,
-        )
-        return copy.read_bytes()
-
-
-def ask(
-    system: Any,
-    url: str,
-    method: str,
-    *args: object,
-    carried: Callable[[], int] = lambda: 0,
-    **options: object,
-) -> Any:
-    """Call a method of a file system, but do not wait for ever where the store is one of a network.
-
-    Args:
-        system: As of `file_system`.
-        url: What errors name.
-        method: Its name.
-        args: What it is given.
-        carried: Says how many bytes have been carried so far. For each there is more time.
-        options: What it is given, by name.
-
-    Raises:
-        Unreachable: The store is too slow. What else fails is raised as it is, see `plain_errors`.
-    """
-    from fsspec.asyn import AsyncFileSystem, sync
-
-    async def in_time() -> Any:
-        began = time.monotonic()
-        work = asyncio.ensure_future(getattr(system, f"_{method}")(*args, **options))
-        while True:
-            left = began + PATIENCE_SECONDS + carried() / SLOWEST - time.monotonic()
-            if left <= 0:
-                work.cancel()
-                raise Unreachable(
-                    f"{url}: the store did not answer in {time.monotonic() - began:.0f} s, or "
-                    f"carried under {SLOWEST // 1024} KiB a second; look whether it can be "
-                    "reached from here"
-                )
-            if (await asyncio.wait({work}, timeout=left))[0]:
-                return work.result()
-
-    if isinstance(system, AsyncFileSystem):
-        return sync(system.loop, in_time)
-    return getattr(system, method)(*args, **options)
+        return bytes(system.cat_file(path))
 
 
 def refuse_unreachable(paths: Iterable[str | Path]) -> None:
@@ -194,77 +181,35 @@ def refuse_unreachable(paths: Iterable[str | Path]) -> None:
         ImportError: A package is missing.
         Unreachable: A store cannot be reached, or refuses these credentials.
     """
-    asked: dict[tuple[str, ...], None] = {}
-    for path in paths:
-        if not is_url(path):
-            continue
-        url = url_of(path)
-        place = tuple(url.split("/", 3)[:3])
-        if place in asked or len(asked) == _LOOKED_AT:
-            continue
-        asked[place] = None
-        system, inside = file_system(url)
-        try:
-            with plain_errors(url):
-                ask(system, url, "info", inside)
-        except FileNotFoundError:
-            pass
+    asked: set[tuple[str, str]] = set()
+    for url in (url_of(path) for path in paths if is_url(path)):
+        if _store_of(url) not in asked and len(asked) < _LOOKED_AT:
+            asked.add(_store_of(url))
+            system, path = file_system(url)
+            with suppress(FileNotFoundError), plain_errors(url):
+                system.info(path)
 
 
 @contextmanager
 def plain_errors(url: str) -> Iterator[None]:
-    """Within the block, what fails about a URL becomes one sentence that shows no credentials.
+    """Within the block, what fails about a URL becomes one sentence.
 
     Raises:
         FileNotFoundError: There is no such file or bucket.
-        FileExistsError: As it was raised.
         Unreachable: Anything else that a store answers.
     """
     try:
         yield
-    except (FileExistsError, Unreachable):
+    except LikenessError:
         raise
-    except FileNotFoundError as error:
-        what = "bucket" if lacks_bucket(error) else "file, or no such bucket"
-        raise FileNotFoundError(f"{url}: there is no such {what}; correct the URL") from None
-    except PermissionError as error:
-        raise Unreachable(
-            f"{url}: the store refuses these credentials ({_reason(error)}); correct those of the "
-            "environment, or what they may do"
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{url}: there is no such file, or no such bucket; correct the URL"
         ) from None
-    except Exception as error:
-        if "Credentials" in type(error).__name__:
-            raise Unreachable(
-                f"{url}: there are no credentials for it; give them by the environment, such as "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (FSSPEC_S3_ANON=true "
-                "for a public bucket)"
-            ) from None
-        if not _is_of_a_store(error):
-            raise
+    except Exception as error:  # packages of stores have exceptions of any type
+        reason = re.sub(r"//[^/@\s]*@", "//", first_line(error))  # without passwords of addresses
         raise Unreachable(
-            f"{url}: the store does not answer as it should ({_reason(error)}); look whether it "
-            "can be reached from here"
+            f"{url}: the store cannot be reached or refuses the credentials ({reason}); give those "
+            "of the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, "
+            "or FSSPEC_S3_ANON=true for a public bucket"
         ) from None
-
-
-def lacks_bucket(error: Exception) -> bool:
-    """Return whether an exception says that there is no such bucket, and not only no such file."""
-    answer = getattr(error.__cause__, "response", None) or {}
-    return bool(answer.get("Error", {}).get("Code") == "NoSuchBucket")
-
-
-def _is_of_a_store(error: Exception) -> bool:
-    """Return whether an exception is of the system or of a package that speaks to stores."""
-    package = type(error).__module__.partition(".")[0]
-    return isinstance(error, OSError) or package in (
-        *("botocore", "aiobotocore", "s3fs", "gcsfs", "google", "aiohttp", "fsspec", "adlfs"),
-    )
-
-
-def _reason(error: Exception) -> str:
-    """Return the first line of an exception, without credentials and addresses with passwords."""
-    text = (str(error).splitlines() or [""])[0] or type(error).__name__
-    for name in _SECRETS:
-        if len(secret := os.environ.get(name, "")) >= _SHORTEST_SECRET:
-            text = text.replace(secret, f"${name}")
-    return re.sub(r"//[^/@\s]*@", "//", text)[:300]

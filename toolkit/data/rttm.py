@@ -1,4 +1,9 @@
-"""RTTM files, who speaks when, as items: a stretch of a recording for each turn."""
+"""RTTM files, NIST's format of who speaks when, as items: a stretch of a recording for each turn.
+
+    SPEAKER FILE CHANNEL START DURATION <NA> <NA> SPEAKER <NA> <NA>
+
+Times are in seconds. pyannote.audio, NeMo and others write such files.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,24 @@ from collections.abc import Collection
 from pathlib import Path
 
 from eval.errors import LikenessError
-from eval.formats.rttm import Turn, as_field, read_turns
-from eval.types import name_first
+from eval.formats.files import text_lines
+from eval.types import nfc
 from toolkit.data import tree
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Items, ItemsBuilder
 
+_MAX_SECONDS = 1e10  # three hundred years; beyond, nanoseconds are lost
+_OTHER_KINDS = (
+    *("LEXEME", "NON-LEX", "NON-SPEECH", "SPKR-INFO", "SEGMENT", "NOSCORE", "NO_RT_METADATA"),
+    *("SU", "FILLER", "IP", "CB", "EDIT", "A/P"),
+)
+
 
 def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None) -> Items:
-    """Reads the SPEAKER lines of an RTTM file.
+    """Reads the SPEAKER lines of an RTTM file; those of the format's other kinds are skipped.
 
     Args:
-        path: The file, with lines `SPEAKER file channel start duration <NA> <NA> speaker ...`.
+        path: The file, which may be compressed by gzip.
         suffixes: The suffixes of recordings, in small letters.
         root: The folder that holds the recordings at any depth, as FILE.wav or such, with
             underscores or with blanks; by default that of the file.
@@ -26,66 +37,60 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
         An item for each turn. Its id is `speaker/file@start-end`, and its label the speaker.
 
     Raises:
-        LikenessError: Lines are malformed, recordings are missing or there twice, a recording has
-            turns of several channels, or a turn is there twice. They are counted, and the first is
-            named.
+        LikenessError: A line is malformed, a recording is missing or there twice, has turns of
+            several channels, or a turn is there twice.
+        FileNotFoundError: There is no such folder of recordings.
     """
-    turns = _turns(path)
     folder = path.parent if root is None else root
-    place_of = _places(path, {turn.file for turn in turns}, folder, suffixes)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: there is no such folder of recordings; correct it")
+    recordings: dict[str, list[str]] = {}
+    for item in tree.anywhere(folder, suffixes):
+        # RTTM has underscores where a name has blanks, which would be several fields.
+        name = nfc("_".join(item.path.stem.split()))
+        recordings.setdefault(name, []).append(item.path.as_posix())
+    channels: dict[str, str] = {}
+    ids, paths, speakers, starts, ends = [], [], [], [], []
+    for number, line in text_lines(path):
+        fields = nfc(line).split()
+        if line.startswith(";;") or fields[0] in _OTHER_KINDS:
+            continue
+        file, channel, start, end, speaker = _turn(f"{path}, line {number}", fields)
+        found = recordings.get(file, [])
+        if len(found) != 1:
+            raise LikenessError(
+                f"{path}, line {number}: {len(found)} recordings in {folder} are called {file!r} "
+                "(as .wav or such); name a folder that has each once, with --root"
+            )
+        if channels.setdefault(file, channel) != channel:
+            raise LikenessError(
+                f"{path}, line {number}: {file!r} has turns of several channels, which are "
+                "averaged here; write each channel as a recording of its own"
+            )
+        ids.append(f"{speaker}/{file}@{start:.10g}-{end:.10g}")
+        paths.append(found[0])
+        speakers.append(speaker)
+        starts.append(repr(start))
+        ends.append(repr(end))
+    if not ids:
+        raise LikenessError(f"{path}: there are no turns of speakers; give another file")
     made = ItemsBuilder()
-    made.add(
-        [f"{turn.speaker}/{turn.file}@{turn.start:.10g}-{turn.end:.10g}" for turn in turns],
-        [place_of[turn.file] for turn in turns],
-        [turn.speaker for turn in turns],
-        further={
-            "start": [repr(turn.start) for turn in turns],
-            "end": [repr(turn.end) for turn in turns],
-        },
-    )
-    try:
-        items = made.build()
-    except ValueError as error:
-        raise LikenessError(f"{path}: {error}") from None
+    made.add(ids, paths, speakers, further={"start": starts, "end": ends})
+    items = made.build()
     check_unique(items, str(path))
     return items
 
 
-def _turns(path: Path) -> list[Turn]:
-    """The turns of a file whose recordings have one channel each."""
-    turns = read_turns(path)
-    channels: dict[str, set[str]] = {}
-    for turn in turns:
-        channels.setdefault(turn.file, set()).add(turn.channel)
-    several = sorted(file for file, names in channels.items() if len(names) > 1)
-    if several:
+def _turn(where: str, fields: list[str]) -> tuple[str, str, float, float, str]:
+    """The file, channel, start, end and speaker of a SPEAKER line."""
+    try:
+        kind, file, channel, start, duration, _, _, speaker = fields[:8]
+        begin, end = float(start), round(float(start) + float(duration), 9)
+    except ValueError:
+        kind, begin, end = "", 0.0, 0.0
+    if kind != "SPEAKER" or speaker == "<NA>" or not 0 <= begin < end < _MAX_SECONDS:
         raise LikenessError(
-            f"{path}: {len(several)} recordings have turns of several channels "
-            f"({name_first(several)}), and the channels of a file are averaged; write each channel "
-            "as a recording of its own"
+            f"{where}: {' '.join(fields)[:100]!r} is no `SPEAKER file channel start duration <NA> "
+            "<NA> speaker` with a start of 0 or more and a duration above 0 seconds; correct it"
         )
-    return turns
-
-
-def _places(path: Path, names: set[str], folder: Path, suffixes: Collection[str]) -> dict[str, str]:
-    """File of the RTTM -> path."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: there is no such folder of recordings; correct it")
-    places: dict[str, list[str]] = {}
-    for item in tree.anywhere(folder, suffixes):
-        name = as_field(item.path.stem)  # as it was written: a blank would end the field
-        if name in names:
-            places.setdefault(name, []).append(item.path.as_posix())
-    missing = sorted(names - places.keys())
-    if missing:
-        raise LikenessError(
-            f"{path}: {len(missing)} of {len(names)} recordings are not in {folder} "
-            f"({name_first(missing)}, as .wav or such); say where they lie with --root"
-        )
-    twice = sorted(name for name, found in places.items() if len(found) > 1)
-    if twice:
-        raise LikenessError(
-            f"{path}: {len(twice)} recordings are in {folder} several times ({name_first(twice)}: "
-            f"{', '.join(places[twice[0]][:2])}); name a folder that has each once, with --root"
-        )
-    return {name: found[0] for name, found in places.items()}
+    return file, channel, begin, end, speaker

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 from eval.errors import LikenessError
-from eval.types import name_first, nfc
+from eval.types import name_first
 from toolkit.data.items import MAX_SPAN
 
 LABEL_SUFFIXES = (".cls", ".spk", ".json", ".txt")  # in order of precedence
@@ -201,4 +201,4 @@ def _member(
     ]
     label = next((text for text in stated if text is not None), None)
     id = mine.get(".json", (None, None))[1] or key
-    return nfc(id), None if label is None else nfc(label), ending, offset, size
+    return id, label, ending, offset, size

@@ -24,10 +24,9 @@ import re
 import shutil
 import tarfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -177,7 +176,6 @@ def write(
     shard_bytes: int = 2**28,
     seed: int = 0,
     progress: bool = False,
-    cut: Callable[[Item], tuple[bytes, str]] | None = None,
 ) -> list[Path]:
     """Packs items in seeded random order into tar shards folder/NAME-000000.tar and so on.
 
@@ -194,44 +192,26 @@ def write(
             shard of its own.
         seed: The seed of the order.
         progress: Whether to show how far the work is.
-        cut: Gives the bytes of an item that is a stretch of a recording as a file of its own, and
-            the suffix of this file, as modalities.speaker.cuts.cut does.
 
     Returns:
         The shards.
 
     Raises:
         LikenessError: Items are missing, empty, over 1 GiB, or without a usable suffix, and are
-            counted; or they are stretches, and there is no `cut`; or the folder contains other
-            shards of that name.
+            counted; or they are stretches; or the folder contains other shards of that name.
     """
     items, folder = list(items), Path(folder)
     _check_arguments(name, shard_bytes)
     check_unique(items, "items")
     stretches = [item.id for item in items if item.stretch is not None]
-    if stretches and cut is None:
+    if stretches:
         raise LikenessError(
             f"{len(stretches)} of {len(items)} items are stretches of recordings "
-            f"({name_first(stretches)}), which a shard holds as files of their own; give "
-            "cut=modalities.speaker.cuts.cut"
+            f"({name_first(stretches)}), and a shard holds whole files; write each stretch as a "
+            "file first"
         )
-    with TemporaryDirectory(prefix="likeness-cuts-") as cuts:
-        if cut is not None:
-            items = [_cut_out(item, number, Path(cuts), cut) for number, item in enumerate(items)]
-        with shown(progress):
-            return _write(items, folder, name, shard_bytes, seed)
-
-
-def _cut_out(
-    item: Item, number: int, folder: Path, cut: Callable[[Item], tuple[bytes, str]]
-) -> Item:
-    """The item, as a file in the folder if it is a stretch of a recording."""
-    if item.stretch is None:
-        return item
-    content, suffix = cut(item)
-    path = folder / f"{number:09d}{suffix}"
-    path.write_bytes(content)
-    return Item(item.id, path, item.label)
+    with shown(progress):
+        return _write(items, folder, name, shard_bytes, seed)
 
 
 def _write(

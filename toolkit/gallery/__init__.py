@@ -1,1 +1,1 @@
-"""Galleries: enrolled subjects and the search among them, in memory, by FAISS or in LanceDB."""
+"""Galleries: enrolled subjects and the search among them, in SQLite, by FAISS or in PostgreSQL."""

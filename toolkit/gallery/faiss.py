@@ -1,324 +1,336 @@
-"""A gallery of millions: an ExactGallery that is searched by way of a FAISS index.
+"""Searches by FAISS: a gallery of millions in one process, and neighbours for retrieval.
 
-It has the same methods but is approximate, so measure toolkit.gallery.open.recall before relying on
-it.
-
-The index proposes candidates, which are scored exactly. It is made at the first search, in seconds
-to minutes, and made anew when a fifth of it is out of date. FAISS (Johnson, Douze, Jegou:
-Billion-scale similarity search with GPUs, 2017; the extra "search") keeps a copy of the templates,
-which takes twice the memory.
-
-The index is kept in one file beside the SQLite file: a line of JSON, and what FAISS writes. The
-line names the templates in the index by their number and a digest. So a file that is out of date,
-for example after a kill, is known: the index is then made anew, or completed where subjects were
-only added. When a subject is removed or replaced, the file is erased before the subject is.
+FAISS (Johnson, Douze, Jegou: Billion-scale similarity search with GPUs, 2017; the extra "search")
+proposes candidates, which are scored exactly. Somebody may be missed, so measure
+toolkit.gallery.gallery.recall before relying on it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
+import os
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from eval.blocks import TILE, scorer
 from eval.errors import LikenessError
 from eval.formats.writing import atomic_path
-from eval.types import Embeddings, Floats32, first_line, nfc
+from eval.progress import report, step, tracked
+from eval.protocols.retrieval import Conventions
+from eval.ranks import label_codes, prepared
+from eval.types import Floats, Floats32, first_line
 from toolkit.gallery import media
-from toolkit.gallery.exact import ExactGallery
-from toolkit.gallery.rules import Entry, Match, refuse_other, refuse_unknown
-from toolkit.gallery.search import PRODUCTS, as_asked
+from toolkit.gallery.sqlite import SqliteStore
+from toolkit.gallery.store import Candidates, Templates, refuse_similarity
 
-_SMALL = 20_000  # templates up to which the index is flat, which is exact and fast enough
-_STALE = 0.2  # the share of the index that may be out of date
 FILE = "gallery.faiss"
-_MAX_HEAD = 4096  # bytes of the line of JSON
+KINDS = ("ivf", "hnsw")
+EFFORT = 64  # the inverted lists that a search visits, or the candidates of HNSW
+SMALL = 20_000  # subjects up to which all are compared, which is exact and fast enough
+_ADDED = 1 << 14  # rows that the index takes at a time
+_SEARCHED = 1 << 12  # queries at a time
+# These two are a quarter of FAISS's own settings. For a million templates that saves minutes and
+# loses no recall.
+_ROUNDS, _TRAINED = 8, 64  # rounds of k-means, and vectors for each inverted list
+
+Numbers = NDArray[np.int64]
 
 
-class FaissGallery:
-    """An ExactGallery that FAISS searches; `exact` is that gallery.
+class FaissStore(SqliteStore):
+    """A SqliteStore that FAISS searches, once it has more than 20,000 subjects.
+
+    The index is made at the first search, in seconds to minutes, and takes the memory of the
+    templates a second time. It is made anew when the gallery has doubled since.
+
+    When the gallery is closed, the index is kept in a file beside the SQLite file: a digest of the
+    templates, their numbers in the index, and what FAISS writes. A file that is out of date, for
+    example after a kill, has another digest and is not used. When a subject is removed or replaced,
+    the file is erased before the subject is, and the index is not kept again before it is made
+    anew: the centre of an inverted list may be the embedding of one person.
 
     Args:
-        folder: As of ExactGallery, and the same folder. An index of more than 20,000 templates is
-            kept in it, in the file gallery.faiss. FAISS reads that file without checking it, so
-            take no gallery from strangers.
-        meta: As of ExactGallery.
-        similarity: cosine, dot or simple; by default what the meta says, else cosine.
-        pooling: As of ExactGallery.
-        index: A description of faiss.index_factory, such as "HNSW32", "IVF4096,SQ8" or "Flat". By
-            default there are 4 sqrt(G) inverted lists once there are more than 20,000 templates.
-        effort: The lists that a search visits (nprobe), or HNSW's efSearch. More is slower and
-            finds more.
+        folder: As of SqliteStore, and the same folder; None for a gallery in memory.
+        new: The meta of a new gallery; None if there has to be one.
 
     Raises:
-        LikenessError: As for ExactGallery; also for another similarity and an index that FAISS does
-            not know.
+        LikenessError: As for SqliteStore, or the similarity is not cosine, dot or simple.
         ImportError: FAISS is missing; the message names the extra to install.
     """
 
-    shared = False
-
-    def __init__(
-        self,
-        folder: str | Path | None = None,
-        meta: Mapping[str, str] | None = None,
-        *,
-        similarity: str | None = None,
-        pooling: str = "mean",
-        index: str = "",
-        effort: int = 64,
-    ):
+    def __init__(self, folder: Path | None, new: Mapping[str, str] | None):
+        self._faiss = _package()
+        if new is not None:
+            refuse_similarity(new["similarity"], "FAISS")
+        super().__init__(folder, new)
         try:
-            import faiss
-        except ImportError:
-            raise ImportError(
-                "a FAISS gallery needs FAISS; run `pip install 'likeness[search]'`"
-            ) from None
-        self._faiss: Any = faiss
-        if index:
-            try:
-                faiss.index_factory(8, index, faiss.METRIC_INNER_PRODUCT)
-            except RuntimeError as error:
-                if "could not parse" in str(error).lower():
-                    raise LikenessError(
-                        f"index {index!r}: FAISS does not know it; write for example IVF4096,Flat "
-                        "or HNSW32"
-                    ) from None
-        self.exact = ExactGallery(folder, meta, similarity=similarity, pooling=pooling)
-        if self.exact.similarity.partition(":")[0] not in PRODUCTS:
-            self.exact.close()
-            raise LikenessError(
-                f"similarity {self.exact.similarity!r}: FAISS searches by {', '.join(PRODUCTS)}; "
-                "use ExactGallery for the others"
-            )
-        self.folder = self.exact.folder
-        self.meta, self.similarity = self.exact.meta, self.exact.similarity
-        self.effort, self._description = effort, index
+            refuse_similarity(self.meta.get("similarity", "cosine"), "FAISS")
+        except LikenessError:
+            super().close()
+            raise
+        self._file = folder / FILE if folder else None
         self._index: Any = None
-        self._loads = True  # whether the file of the index is still to be looked at
-        self._saved = 0  # the number of templates in the file of the index
-        self._trained = 0  # the number of templates when the index was made
-        self._subjects: list[str | None] = []  # by number in the index; None where out of date
-        self._numbers: dict[str, int] = {}
+        self._is_saved = False  # whether the file has this index
+        self._has_removed = False  # whether somebody who was removed has formed this index
+        self._largest = 0  # the number of templates up to which the index suits
+        self._numbers: dict[str, int] = {}  # of the subjects in the index
+        self._names: list[str] = []  # of these numbers
 
-    def __len__(self) -> int:
-        return len(self.exact)
-
-    def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
-        """Adds enrolments, as ExactGallery.enrol."""
-        names = list(map(nfc, subjects))
-        with self.exact.lock:
-            if any(name in self.exact.row for name in names):
-                self._erase()  # their templates will be others
-            self.exact.enrol(embeddings, subjects)
-            self._changed(names)
-
-    def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
-        """Replaces enrolments, as ExactGallery.update."""
-        names = list(map(nfc, subjects))
-        with self.exact.lock:
-            refuse_other(self.meta, self.exact.dim, embeddings)
-            refuse_unknown(dict.fromkeys(names), self.exact.row)
-            self._erase()
-            self.exact.update(embeddings, subjects)
-            self._changed(names)
+    def write(
+        self, subjects: Sequence[str], rows: Floats32, templates: Templates, *, replace: bool
+    ) -> None:
+        """Adds an enrolment for each row, on the disk, in memory and in the index."""
+        known = list(self.known(templates.subjects))
+        if known:
+            self._erase_file(forever=replace)  # their templates will be others
+        super().write(subjects, rows, templates, replace=replace)
+        if self._index is not None:
+            self._take_out(known)
+            self._add(templates.subjects, templates.vectors)
 
     def remove(self, subjects: Sequence[str]) -> None:
-        """Erases subjects, as ExactGallery.remove."""
-        names = list(map(nfc, subjects))
-        with self.exact.lock:
-            refuse_unknown(dict.fromkeys(names), self.exact.row)
-            self._erase()
-            self.exact.remove(subjects)
-            self._forget(names)
+        """Erases subjects, on the disk, in memory and in the index."""
+        self._erase_file(forever=True)
+        super().remove(subjects)
+        if self._index is not None:
+            self._take_out(subjects)
 
-    def search(
-        self, probes: Embeddings, k: int = 5, threshold: float | None = None
-    ) -> list[tuple[Match, ...]]:
-        """Finds the k most similar subjects of every probe, as ExactGallery.search does.
-
-        Whoever is found has the exact score, but somebody may be missed.
-        """
-        with self.exact.lock:
-            dim = self.exact.dim if len(self) else probes.matrix.shape[1]
-            refuse_other(self.meta, dim, probes, k)
-            if not len(self):
-                return [()] * len(probes.ids)
-            self._make()
-            asked = np.ascontiguousarray(
-                as_asked(probes.matrix, self.exact.b_theta, self.similarity)
-            )
-            num_stale = len(self._subjects) - len(self._numbers)
-            num_candidates = min(2 * k + 8 + num_stale, len(self._subjects))
-            numbers = self._index.search(asked, num_candidates)[1]
-            row = self.exact.row
-            places = [
-                [
-                    -1 if number < 0 or (name := self._subjects[number]) is None else row[name]
-                    for number in line
-                ]
+    def nearest(self, asked: Floats32, count: int) -> Candidates:
+        """Whom the index proposes; all subjects are compared where they are few."""
+        with self.changing():
+            if len(self) <= SMALL:
+                return super().nearest(asked, count)
+            if self._index is None or len(self) > self._largest:
+                self._make()
+            numbers = self._index.search(np.ascontiguousarray(asked), min(2 * count, len(self)))[1]
+            # FAISS says -1 where it found no more.
+            rows = [
+                [-1 if number < 0 else self.row[self._names[number]] for number in line]
                 for line in numbers.tolist()
             ]
-            candidates = np.array(places, dtype=np.int64).reshape(len(asked), num_candidates)
-            return self.exact.judged(probes.matrix, candidates, k, threshold)
-
-    def entries(self) -> list[Entry]:
-        """Lists who is enrolled, in the order of enrolment."""
-        return self.exact.entries()
-
-    def enrolments(self, subject: str) -> Floats32:
-        """Gives the raw enrolments (R, D) of a subject, as ExactGallery.enrolments."""
-        return self.exact.enrolments(subject)
+            return self.candidates(np.array(rows, dtype=np.int64).reshape(numbers.shape))
 
     def close(self) -> None:
-        """Frees the folder for another process, and keeps what was added to the index."""
+        """Frees the folder for another process, and keeps the index."""
         try:
-            with self.exact.lock:
-                stale = len(self._subjects) - len(self._numbers)
-                if self._index is not None and not stale and len(self._subjects) > self._saved:
-                    self._save()
+            worth_it = self._index is not None and not self._is_saved and not self._has_removed
+            if worth_it and self._file is not None:
+                self._save(self._file)
         finally:
-            self.exact.close()
-
-    def _changed(self, subjects: Sequence[str]) -> None:
-        """Adds the new templates of subjects to the index; what it had of them is out of date."""
-        self._forget(subjects)
-        if self._index is not None:
-            names = list(dict.fromkeys(subjects))
-            rows = self.exact.rows[[self.exact.row[name] for name in names]]
-            self._index.add(np.ascontiguousarray(rows))
-            self._number(names)
-
-    def _forget(self, subjects: Sequence[str]) -> None:
-        """Marks what the index has of these subjects as out of date."""
-        for name in dict.fromkeys(subjects):
-            number = self._numbers.pop(name, None)
-            if number is not None:
-                self._subjects[number] = None
-
-    def _number(self, names: Sequence[str]) -> None:
-        """Numbers the names in the order in which their templates were added to the index."""
-        self._numbers |= {name: len(self._subjects) + i for i, name in enumerate(names)}
-        self._subjects += names
+            super().close()
 
     def _make(self) -> None:
-        """Makes the index anew where there is none or it does not suit the gallery any more.
-
-        That is when too much of it is out of date, or when the gallery has doubled since the
-        inverted lists were trained.
-        """
-        num_vectors = len(self._subjects)
-        num_stale = num_vectors - len(self._numbers)
-        suits = num_stale <= _STALE * num_vectors and len(self) <= 2 * self._trained
-        if self._index is not None and suits:
+        """Takes the index from its file, or makes it."""
+        self._numbers, self._names, self._has_removed = {}, [], False
+        if self._file is not None and self._load(self._file):
             return
-        if not self._load():
-            self._make_new()
+        lists = round(4 * math.sqrt(len(self)))
+        self._index = _empty_index(f"IVF{lists},Flat", self.vectors.shape[1])
+        self._index.nprobe = EFFORT
+        self._index.train(self.vectors)
+        self._largest = 2 * len(self)
+        self._add(self.subjects, self.vectors)
 
-    def _make_new(self) -> None:
-        """Makes the index of all templates, and keeps it."""
-        rows, faiss = self.exact.rows, self._faiss
-        lists = round(4 * math.sqrt(len(rows)))
-        description = self._description or ("Flat" if len(rows) <= _SMALL else f"IVF{lists},Flat")
-        self._index = None
+    def _add(self, subjects: Sequence[str], vectors: Floats32) -> None:
+        """Adds templates to the index."""
+        numbers = np.arange(len(self._names), len(self._names) + len(subjects))
+        self._index.add_with_ids(np.ascontiguousarray(vectors), numbers)
+        self._numbers |= zip(subjects, numbers.tolist(), strict=True)
+        self._names += subjects
+        self._is_saved = False
+
+    def _take_out(self, subjects: Sequence[str]) -> None:
+        """Removes the templates of subjects from the index."""
+        numbers = [self._numbers.pop(name) for name in subjects]
+        self._index.remove_ids(np.array(numbers, dtype=np.int64))
+
+    def _save(self, path: Path) -> None:
+        """Writes the file of the index, which only saves time."""
+        numbers = np.array([self._numbers[name] for name in self.subjects])
         try:
-            index = faiss.index_factory(rows.shape[1], description, faiss.METRIC_INNER_PRODUCT)
-            with suppress(RuntimeError):  # raised for an index without inverted lists
-                clustering = faiss.extract_index_ivf(index).cp
-                # These are a quarter of FAISS's own settings. For a million templates that saves
-                # minutes and loses no recall.
-                clustering.niter, clustering.max_points_per_centroid = 8, 64
-            index.train(rows)
-            index.add(rows)
-        except RuntimeError as error:
-            # FAISS knows the description, but cannot use it for so many templates or dimensions.
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0][-120:]
-            size = f"{len(rows)} templates of {rows.shape[1]} dimensions"
-            raise LikenessError(
-                f"index {description!r}: FAISS cannot make it of {size} ({reason}); choose another "
-                "index, such as Flat or HNSW32"
-            ) from None
-        self._use(index, self.exact.names, len(rows))
-        self._save()
-
-    def _use(self, index: Any, names: Sequence[str], trained: int) -> None:
-        """Searches by this index from now on, which has the templates of these names."""
-        # An index has one of these settings or none, also behind a transform (PCA, OPQ) or under a
-        # refinement (RFlat).
-        for setting in ("nprobe", "efSearch"):
-            with suppress(RuntimeError):
-                self._faiss.ParameterSpace().set_index_parameter(index, setting, self.effort)
-        self._index, self._subjects, self._numbers, self._trained = index, [], {}, trained
-        self._number(list(names))
-
-    def _save(self) -> None:
-        """Keeps the index in its file, where it is worth it; nothing in it is out of date."""
-        self._saved = len(self._subjects)
-        if self.folder is None or self._saved <= _SMALL:
-            return
-        head = {
-            "format": 1,
-            "description": self._description,
-            "templates": self._saved,
-            "trained": self._trained,
-            "digest": self._digest(self._saved),
-        }
-        try:
-            with atomic_path(self.folder / FILE) as temporary, temporary.open("wb") as file:
-                file.write(json.dumps(head).encode() + b"\n")
+            with atomic_path(path) as temporary, temporary.open("wb") as file:
+                os.chmod(temporary, 0o600)
+                file.write(self._digest())
+                np.save(file, np.append(numbers, self._largest))
                 self._faiss.write_index(self._index, self._faiss.PyCallbackIOWriter(file.write))
-        except (OSError, RuntimeError) as error:  # the file only saves time
+        except (OSError, RuntimeError) as error:
             warnings.warn(
-                f"{self.folder / FILE}: the index cannot be kept ({first_line(error)}), and the "
-                "next process makes it anew; make room on the disk",
-                stacklevel=2,
+                f"{path}: the index cannot be kept ({first_line(error)}), and the next process "
+                "makes it anew; make room on the disk",
+                stacklevel=3,
             )
 
-    def _load(self) -> bool:
-        """Takes the index from its file and completes it; False where the file is of no use."""
-        if self.folder is None or not self._loads:
-            return False
-        self._loads = False
-        path = self.folder / FILE
-        if path.is_symlink() or not path.is_file():
+    def _load(self, path: Path) -> bool:
+        """Takes the index from its file; False where the file is of no use."""
+        if not path.is_file():
             return False
         with path.open("rb") as file:
-            try:
-                head = json.loads(file.readline(_MAX_HEAD))
-                templates, trained = int(head["templates"]), int(head["trained"])
-                if (
-                    head["description"] != self._description
-                    or not 0 < templates <= len(self)
-                    or not templates <= len(self) <= 2 * trained
-                    or head["digest"] != self._digest(templates)
-                ):
-                    return False
-                index = self._faiss.read_index(self._faiss.PyCallbackIOReader(file.read))
-            except (ValueError, KeyError, TypeError, RuntimeError):
+            if file.read(hashlib.sha256().digest_size) != self._digest():
                 return False
-        if index.ntotal != templates or index.d != self.exact.rows.shape[1]:
-            return False
-        self._saved = templates
-        self._use(index, self.exact.names[:templates], trained)
-        if more := self.exact.names[templates:]:
-            self._index.add(np.ascontiguousarray(self.exact.rows[templates:]))
-            self._number(more)
+            *numbers, self._largest = np.load(file, allow_pickle=False).tolist()
+            self._index = self._faiss.read_index(self._faiss.PyCallbackIOReader(file.read))
+        self._numbers = dict(zip(self.subjects, numbers, strict=True))
+        self._names = [""] * (max(numbers) + 1)
+        for name, number in self._numbers.items():
+            self._names[number] = name
+        self._is_saved = True
         return True
 
-    def _digest(self, templates: int) -> str:
-        """A digest of the first templates and their names."""
-        digest = hashlib.sha256("\n".join(self.exact.names[:templates]).encode())
-        digest.update(np.ascontiguousarray(self.exact.rows[:templates]).data)
-        return digest.hexdigest()
+    def _digest(self) -> bytes:
+        """A digest of the templates and their names."""
+        digest = hashlib.sha256("\n".join(self.subjects).encode())
+        digest.update(np.ascontiguousarray(self.vectors).data)
+        return digest.digest()
 
-    def _erase(self) -> None:
-        """Overwrites and removes the file of the index, which has templates that go."""
-        self._loads, self._saved = False, 0
-        if self.folder is not None:
-            media.erase_file(self.folder / FILE)
+    def _erase_file(self, *, forever: bool) -> None:
+        """Overwrites and removes the file; `forever` is until the index is made anew."""
+        self._is_saved = False
+        self._has_removed |= forever
+        if self._file is not None:
+            media.erase_file(self._file)
+
+
+def approximate_recall(
+    kind: str, *, sample: int = 1000, seed: int = 0
+) -> Callable[..., tuple[dict[str, Floats], Conventions, dict[str, Conventions]]]:
+    """Returns what `eval.protocols.retrieval.retrieve` takes as `approximate`.
+
+    Args:
+        kind: "ivf" for inverted lists, "hnsw" for a graph of neighbours.
+        sample: So many queries, drawn at random, are searched exactly too.
+        seed: Of the draw.
+
+    Raises:
+        LikenessError: The kind is unknown.
+        ImportError: FAISS is missing; the message names the extra to install.
+    """
+    if kind not in KINDS:
+        raise LikenessError(f"approximate search {kind!r}: choose one of {', '.join(KINDS)}")
+    _package()
+
+    def recall(
+        queries: ArrayLike,
+        labels: ArrayLike,
+        gallery: ArrayLike | None,
+        gallery_labels: ArrayLike | None,
+        ks: Sequence[int],
+        similarity: str,
+    ) -> tuple[dict[str, Floats], Conventions, dict[str, Conventions]]:
+        if similarity not in ("cosine", "dot"):
+            raise LikenessError(
+                f"similarity {similarity!r}: an approximate search compares by cosine or dot; "
+                "search exactly by the others"
+            )
+        x = np.ascontiguousarray(queries, dtype=np.float32)
+        y = x if gallery is None else np.ascontiguousarray(gallery, dtype=np.float32)
+        if x.shape[1] != y.shape[1]:
+            raise LikenessError(
+                f"similarity: embeddings of {x.shape[1]} and gallery of {y.shape[1]} dims; "
+                "embeddings of two models do not compare"
+            )
+        codes, of_gallery = label_codes(labels, gallery_labels)
+        alone = gallery is None
+        most = min(max(ks) + alone, y.shape[0])
+        index, text = _index_of(kind, y, similarity)
+        neighbours = np.empty((codes.size, most), dtype=np.int64)
+        for start in range(0, codes.size, _SEARCHED):
+            part = slice(start, start + _SEARCHED)
+            neighbours[part] = index.search(prepared(x[part], slice(None), similarity), most)[1]
+            report("searching", min(start + _SEARCHED, codes.size), codes.size)
+        drawn = np.random.default_rng(seed).permutation(codes.size)[:sample]
+        drawn.sort()
+        exact = _exact_neighbours(prepared(x[drawn], slice(None), similarity), y, most, similarity)
+        relevant = np.bincount(of_gallery, minlength=int(codes.max()) + 1)[codes] - alone
+        everything = np.arange(codes.size)
+        values: dict[str, Floats] = {"relevant": relevant.astype(np.float64)}
+        of_metric: dict[str, Conventions] = {}
+        counted = relevant[drawn] > 0
+        for k in ks:
+            name = f"recall@{k}"
+            hits = _hits(neighbours, everything, codes, of_gallery, k, alone)
+            values[name] = np.where(relevant > 0, hits, np.nan)
+            exactly = _hits(exact, drawn, codes[drawn], of_gallery, k, alone)
+            of_metric[name] = {
+                "on_sample": float(hits[drawn][counted].mean()) if counted.any() else 0.0,
+                "exact_on_sample": float(exactly[counted].mean()) if counted.any() else 0.0,
+            }
+        conventions: Conventions = {"approximate": text, "sample": int(np.count_nonzero(counted))}
+        return values, conventions | {"ties": "in the order of the index"}, of_metric
+
+    return recall
+
+
+@step("building the index")
+def _index_of(kind: str, rows: Floats32, similarity: str) -> tuple[Any, str]:
+    """An index of the rows, and its description."""
+    num_rows, dim = rows.shape
+    lists = max(1, min(round(4 * math.sqrt(num_rows)), num_rows // 39))
+    name = f"IVF{lists},Flat" if kind == "ivf" else "HNSW32"
+    index = _empty_index(name, dim)
+    if kind == "ivf":
+        drawn = np.random.default_rng(0).permutation(num_rows)[: _TRAINED * lists]
+        drawn.sort()
+        index.train(prepared(rows[drawn], slice(None), similarity))
+        index.nprobe = min(EFFORT, lists)
+    else:
+        index.hnsw.efSearch = EFFORT
+    for start in range(0, num_rows, _ADDED):
+        index.add(prepared(rows[start : start + _ADDED], slice(None), similarity))
+    setting = f"nprobe {index.nprobe}" if kind == "ivf" else f"efSearch {EFFORT}"
+    return index, f"FAISS {name}, {setting}"
+
+
+def _package() -> Any:
+    """The package faiss.
+
+    Raises:
+        ImportError: It is missing; the message names the extra to install.
+    """
+    try:
+        import faiss
+    except ImportError:
+        raise ImportError("this search needs FAISS; run `pip install 'likeness[search]'`") from None
+    return faiss
+
+
+def _empty_index(description: str, dim: int) -> Any:
+    """An index of faiss.index_factory, for inner products."""
+    faiss = _package()
+    index = faiss.index_factory(dim, description, faiss.METRIC_INNER_PRODUCT)
+    if description.startswith("IVF"):
+        index.cp.niter, index.cp.max_points_per_centroid = _ROUNDS, _TRAINED
+    return index
+
+
+def _exact_neighbours(queries: Floats32, rows: Floats32, most: int, similarity: str) -> Numbers:
+    """The numbers (Q, most) of the nearest rows, from the nearest on."""
+    scores: Floats32 = np.empty((len(queries), 0), dtype=np.float32)
+    numbers: Numbers = np.empty((len(queries), 0), dtype=np.int64)
+    for start in tracked(range(0, rows.shape[0], TILE), "searching exactly"):
+        tile = prepared(rows[start : start + TILE], slice(None), similarity)
+        new = scorer(tile, np.zeros(len(tile), dtype=np.bool_), "dot")(queries)
+        kept = np.argpartition(-new, min(most, len(tile)) - 1, axis=1)[:, :most]
+        scores = np.concatenate([scores, np.take_along_axis(new, kept, axis=1)], axis=1)
+        numbers = np.concatenate([numbers, kept + start], axis=1)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
+        scores = np.take_along_axis(scores, order, axis=1)
+        numbers = np.take_along_axis(numbers, order, axis=1)
+    return numbers
+
+
+def _hits(
+    neighbours: Numbers, queries: Numbers, codes: Numbers, of_gallery: Numbers, k: int, alone: bool
+) -> Floats:
+    """(Q,) 1 where one of the first k neighbours, the query itself left out, is of its class."""
+    right = (of_gallery[neighbours] == codes[:, None]) & (neighbours >= 0)
+    if alone:
+        itself = neighbours == queries[:, None]
+        place = np.cumsum(~itself, axis=1)  # from 1, among the others
+        right &= ~itself & (place <= k)
+    hits: Floats = right[:, : None if alone else k].any(axis=1).astype(np.float64)
+    return hits

@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval.errors import LikenessError
 from eval.formats.writing import atomic_path, sync_names
 from eval.types import Floats32, nfc
 
@@ -60,26 +59,25 @@ def keep(gallery: Path, subject: str, embedding: Floats32, content: bytes, endin
         ending: ".jpg" or ".flac".
 
     Returns:
-        Whether it was kept: False where it is larger than 1 MiB, the subject has 100 files, all
-        files together would have over 1 GiB, or a link stands in place of the subject's folder.
+        Whether it was kept: False where it is larger than 1 MiB, the subject has 100 files, or all
+        files together would have over 1 GiB.
 
     Raises:
-        LikenessError: The ending is another one.
         OSError: The disk refuses it.
     """
-    if ending not in ENDINGS:
-        raise LikenessError(f"a medium ends in {ending!r}; {' and '.join(ENDINGS)} are kept")
+    assert ending in ENDINGS
     folder = _folder_of(gallery, subject)
     if (
-        folder.is_symlink()  # which leads elsewhere, where nobody would erase it
-        or len(content) > MAX_BYTES
+        len(content) > MAX_BYTES
         or len(_files(folder)) >= MAX_OF_SUBJECT
         or _total(gallery) + len(content) > MAX_TOTAL
     ):
         return False
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for private in (gallery / FOLDER, folder):
+        private.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = f"{_digest(embedding)}.{Date.today().isoformat()}{ending}"
     with atomic_path(folder / name) as temporary:
+        temporary.touch(mode=0o600)
         temporary.write_bytes(content)
     return True
 
@@ -101,18 +99,6 @@ def kept(gallery: Path, subject: str, embeddings: Floats32) -> list[Medium | Non
         assert match is not None  # or it would be none of the files
         found[match[1]] = Medium(path, match[2])
     return [found.get(_digest(row)) for row in embeddings]
-
-
-def content(medium: Medium) -> bytes:
-    """The bytes of a medium.
-
-    Raises:
-        FileNotFoundError: It was erased meanwhile.
-        LikenessError: It is a link, or larger than anything that is kept.
-    """
-    if medium.path.is_symlink() or medium.path.stat().st_size > MAX_BYTES:
-        raise LikenessError(f"{medium.path} is no file that was kept here; remove it")
-    return medium.path.read_bytes()
 
 
 def erase(gallery: Path | None, subjects: Iterable[str]) -> None:
@@ -177,27 +163,19 @@ def _digest(embedding: Floats32) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The media in the folder of a subject; a link leads elsewhere and is none of them."""
-    if folder.is_symlink() or not folder.is_dir():
+    """The media in the folder of a subject."""
+    if not folder.is_dir():
         return []
-    return [
-        Path(entry.path)
-        for entry in os.scandir(folder)
-        if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
-    ]
+    return [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
 
 
 def _total(gallery: Path) -> int:
     """The bytes of all media of a gallery."""
-    root = gallery / FOLDER
-    folders = [Path(entry.path) for entry in os.scandir(root)] if root.is_dir() else []
+    folders = (gallery / FOLDER).iterdir() if (gallery / FOLDER).is_dir() else ()
     return sum(file.stat().st_size for folder in folders for file in _files(folder))
 
 
 def _erase(folder: Path) -> None:
-    if folder.is_symlink() or folder.is_file():
-        folder.unlink()
-        return
     # What a killed writer left lies in folders below.
     for place, _, names in os.walk(folder):
         for name in names:

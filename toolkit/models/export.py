@@ -32,7 +32,7 @@ from eval.progress import step, tracked
 from eval.types import first_line
 from toolkit.data.items import Item
 from toolkit.data.reading import Read, as_input
-from toolkit.models import onnx, onnx_process, precision
+from toolkit.models import onnx, precision
 from toolkit.models.embedder import in_torch
 from toolkit.models.loaded import Embedder, Loaded
 from toolkit.models.parts import describe
@@ -370,7 +370,7 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Graph:
     proto.producer_version = ""
     frontend = frozenset(node.name for node in proto.graph.node if _is_of_frontend(node))
     for graph in (proto.graph, *proto.functions):
-        for part in onnx_process.parts(graph):
+        for part in onnx.graph_parts(graph):
             part.ClearField("metadata_props")
             part.ClearField("doc_string")
     for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):

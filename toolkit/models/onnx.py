@@ -7,37 +7,32 @@ modality, similarity, dim, read (which function of the modality reads the items)
 model that was exported, so that its embeddings and calibrations fit this one too) and shape (what
 follows the batch in the input; null means any length).
 
-ONNX files come from anywhere. They are opened and run in a process of their own
-(toolkit/models/onnx_process.py), with limits of memory and time that follow from the sizes of the
-file and of the input. Tensors outside the file and operators that ONNX does not define are refused
-there. Nothing here imports torch.
+ONNX files come from anywhere, and ONNX Runtime runs them in this process. Tensors outside the file
+are refused: no digest would cover them, and their paths may lead anywhere. Nothing here imports
+torch.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.cores import num_threads
 from eval.errors import LikenessError
-from eval.formats.boundary import Ended, Limits, Process
-from eval.types import first_line
+from eval.types import first_line, name_first, quoted
 from toolkit.data.reading import Array, Floats
-from toolkit.models import onnx_process
 from toolkit.models.loaded import Flip
 
 FORMAT, KEY = "likeness.onnx/1", "likeness"
 MAX_BYTES = 2**31 - 1  # protobuf's own limit
-_SECONDS = 8.0  # of processor time that a run may take whatever its input
-_MEMORY = 1 << 29  # bytes that a model may take whatever its size and its input
+_MAX_DESCRIPTION = 2**20  # characters
 
 
 class OnnxEmbedder:
@@ -98,13 +93,7 @@ class OnnxEmbedder:
             sizes = np.rint(lengths * values.shape[-1]).astype(int)
             groups = [row[None, ..., :size] for row, size in zip(values, sizes, strict=True)]
         name = self.session.get_inputs()[0].name
-        try:
-            rows = [self.session.run(None, {name: group})[0] for group in groups]
-        except Exception as error:
-            # onnxruntime has an exception for each of its states, with no base but Exception.
-            raise LikenessError(
-                f"the .onnx model does not run on inputs of {shape_text} ({first_line(error)})"
-            ) from None
+        rows = [self.session.run(None, {name: group})[0] for group in groups]
         return np.concatenate(rows).astype(np.float32, copy=False)
 
     def used_length(self, length: int) -> int:
@@ -127,7 +116,7 @@ class OnnxEmbedder:
             )
 
     def share_cores(self, num_calls: int) -> None:
-        """Do nothing: calls run one after the other in the process of the graph."""
+        """Do nothing: the graph has the threads that it was opened with."""
 
 
 def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
@@ -157,7 +146,7 @@ def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
     ):
         stored_format = stated.get("format") if isinstance(stated, dict) else None
         raise LikenessError(
-            f"{path}: its description is of format {str(stored_format)[:40]!r}, or incomplete; "
+            f"{path}: its description is of format {quoted(stored_format)}, or incomplete; "
             f"this version of Likeness reads {FORMAT!r}: export it anew"
         )
     shape, outputs, inputs = stated.get("shape"), session.get_outputs(), session.get_inputs()
@@ -191,118 +180,134 @@ def open_session(path: Path) -> Session:
     return Session(path)
 
 
-class Value(NamedTuple):
-    """An input or output of a graph.
+class Session:
+    """An ONNX model in ONNX Runtime.
+
+    It has those methods of InferenceSession that are needed here. A process that was forked from
+    this one lacks the threads of the session, and opens the file again at its first call.
 
     Attributes:
-        name: Its name.
-        type: "tensor(float)" or the like.
-        shape: Its sizes; a free size is a text or None.
-    """
-
-    name: str
-    type: str
-    shape: list[int | str | None]
-
-
-class Session:
-    """An ONNX model that runs in a process of its own.
-
-    It has those methods of ONNX Runtime's InferenceSession that are needed here. The process ends
-    with this object. A process that met a limit, or that a forked process would share, is started
-    anew at the next call.
+        text: The description in the file's metadata; None where it has none.
     """
 
     def __init__(self, path: Path):
         if not path.is_file():
-            raise LikenessError(f"model {str(path)!r} does not exist")
-        self._path, self._size = path.absolute(), path.stat().st_size
-        if self._size > MAX_BYTES:
+            raise LikenessError(f"model {quoted(str(path))} does not exist")
+        size = path.stat().st_size
+        if size > MAX_BYTES:
             raise LikenessError(
-                f"{path}: {self._size} bytes; an .onnx file has at most {MAX_BYTES}: larger models "
+                f"{path}: {size} bytes; an .onnx file has at most {MAX_BYTES}: larger models "
                 "keep their tensors elsewhere"
             )
+        self._path = path.absolute()
         self._open()
 
     def _open(self) -> None:
-        # onnxruntime is not imported here: it starts a thread in the process that imports it.
-        self._process = Process(onnx_process.__name__, "onnx")
-        limits = Limits(
-            seconds=10.0 + self._size / 1e7,
-            memory=_MEMORY + 6 * self._size + _cuda_memory(),
-            answer=0,
-        )
-        stated, _ = self._process.ask(
-            onnx_process.open_model,
-            str(self._path),
-            KEY,
-            num_threads(),
-            about=self._path,
-            limits=limits,
-        )
-        self._inputs, self._outputs = (
-            [Value(*fields) for fields in stated[name]] for name in ("inputs", "outputs")
-        )
-        self.text: str | None = stated["text"]
+        try:
+            import onnxruntime
+        except ImportError:
+            raise ImportError(
+                f"{self._path}: an .onnx model needs ONNX Runtime; run `pip install onnxruntime`"
+            ) from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = num_threads(), 1
+        options.log_severity_level = 4
+        providers: list[Any] = ["CPUExecutionProvider"]
+        if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+            # TF32 has three digits only, and embeddings would differ.
+            providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
+        content = _without_others(self._path)
+        try:
+            self._session = onnxruntime.InferenceSession(content, options, providers=providers)
+        except Exception as error:
+            # onnxruntime has an exception for each of its states, with no base but Exception.
+            raise LikenessError(
+                f"{self._path} is no ONNX model that can be run ({first_line(error)})"
+            ) from None
+        self._owner = os.getpid()
+        self.text: str | None = self._session.get_modelmeta().custom_metadata_map.get(KEY)
+        if self.text is not None and len(self.text) > _MAX_DESCRIPTION:
+            raise LikenessError(
+                f"{self._path}: its description has {len(self.text)} characters; at most "
+                f"{_MAX_DESCRIPTION} are read"
+            )
 
-    def get_inputs(self) -> list[Value]:
-        """Return the inputs of the graph."""
-        return self._inputs
+    def get_inputs(self) -> list[Any]:
+        """Return the inputs of the graph: name, type and shape, where a free size is no integer."""
+        inputs: list[Any] = self._session.get_inputs()
+        return inputs
 
-    def get_outputs(self) -> list[Value]:
-        """Return the outputs of the graph."""
-        return self._outputs
+    def get_outputs(self) -> list[Any]:
+        """Return the outputs of the graph, as `get_inputs`."""
+        outputs: list[Any] = self._session.get_outputs()
+        return outputs
 
     def run(
-        self, outputs: Sequence[str] | None, inputs: Mapping[str, np.ndarray[Any, Any]]
-    ) -> list[np.ndarray[Any, Any]]:
+        self, outputs: Sequence[str] | None, inputs: Mapping[str, NDArray[Any]]
+    ) -> list[NDArray[Any]]:
         """Return the outputs for these inputs.
 
         Raises:
-            LikenessError: The model does not take the inputs, or it takes more memory or time than
-                any network needs for them.
+            LikenessError: The model does not take the inputs.
         """
-        size = sum(array.nbytes for array in inputs.values())
-        # Networks take up to 100 times the memory of their input, and up to 10 s of a slow
-        # processor for each megabyte of it.
-        limits = Limits(
-            seconds=_SECONDS + size / 7e3,
-            memory=_MEMORY + 2 * self._size + 512 * size + _cuda_memory(),
-            answer=_MEMORY + 64 * size,
-        )
+        if self._owner != os.getpid():
+            self._open()
         names = None if outputs is None else list(outputs)
-        while True:
-            process = self._process
-            try:
-                return process.ask(
-                    onnx_process.run,
-                    str(self._path),
-                    names,
-                    list(inputs),
-                    arrays=list(inputs.values()),
-                    about=self._path,
-                    limits=limits,
-                )[1]
-            except Ended:
-                # An earlier input ended the process, perhaps one of another thread; or the process
-                # belongs to the one that this one was forked from.
-                if self._process is process:
-                    self._open()
+        try:
+            results: list[NDArray[Any]] = self._session.run(names, dict(inputs))
+        except Exception as error:  # of many kinds, see _open
+            shapes = ", ".join(" x ".join(map(str, array.shape)) for array in inputs.values())
+            raise LikenessError(
+                f"{self._path}: the .onnx model does not run on inputs of {shapes} "
+                f"({first_line(error)})"
+            ) from None
+        return results
 
 
-def _cuda_memory() -> int:
-    """Return what CUDA adds to the memory of the process, in bytes.
+def _without_others(path: Path) -> bytes:
+    """Return the bytes of a model, all of whose tensors lie in this file."""
+    try:
+        import onnx
+    except ImportError:
+        raise ImportError(
+            f"{path}: looking into an .onnx model needs onnx; run `pip install onnx`"
+        ) from None
+    content = path.read_bytes()
+    try:
+        model = onnx.ModelProto.FromString(content)
+    except Exception:  # the DecodeError of google.protobuf, among others
+        raise LikenessError(
+            f"{path} is no ONNX model that can be run (its protobuf is damaged or truncated)"
+        ) from None
+    outside = [
+        part.name
+        for graph in (model.graph, *model.functions)
+        for part in graph_parts(graph)
+        if isinstance(part, onnx.TensorProto)
+        and (part.data_location == onnx.TensorProto.EXTERNAL or part.external_data)
+    ]
+    if outside:
+        raise LikenessError(
+            f"{path}: tensors lie in other files ({name_first(dict.fromkeys(outside))}); export it "
+            "as one file"
+        )
+    return content
 
-    It lies on the graphics card, or is only mapped for it, but counts as memory of the process.
-    """
-    return 1 << 40 if _has_cuda() else 0
 
-
-@lru_cache(maxsize=1)
-def _has_cuda() -> bool:
-    """Say whether the installed ONNX Runtime runs on CUDA. It is not imported for that."""
-    spec = find_spec("onnxruntime")
-    folders = (spec and spec.submodule_search_locations) or ()
-    return any(
-        next(Path(folder, "capi").glob("*onnxruntime_providers_cuda*"), None) for folder in folders
-    )
+def graph_parts(graph: Any) -> Iterator[Any]:
+    """Yield all nodes and tensors of an ONNX graph or function, those of inner graphs too."""
+    tensors = [*getattr(graph, "initializer", ())]
+    for sparse in getattr(graph, "sparse_initializer", ()):
+        tensors += [sparse.values, sparse.indices]
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            tensors += [*attribute.tensors, *((attribute.t,) if attribute.HasField("t") else ())]
+            for sparse in (
+                *attribute.sparse_tensors,
+                *((attribute.sparse_tensor,) if attribute.HasField("sparse_tensor") else ()),
+            ):
+                tensors += [sparse.values, sparse.indices]
+            for inner in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
+                yield from graph_parts(inner)
+    yield from tensors

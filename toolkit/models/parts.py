@@ -25,20 +25,6 @@ from toolkit.models import user_files
 # A class or function, usually in functools.partial.
 Part = Callable[..., Any]
 HOMES = ("toolkit", "modalities", "eval")  # the packages whose parts need no version
-# Version 0.1 gave these modules other names. Its checkpoints are read through this table.
-RENAMED = {
-    "eval.lfw": "eval.protocols.lfw",
-    "eval.trials": "eval.formats.trials",
-    "toolkit.batch": "toolkit.data.batch",
-    "toolkit.measure": "toolkit.training.measure",
-    "toolkit.memory": "toolkit.training.memory",
-    "toolkit.pairs": "toolkit.data.pairs",
-    "toolkit.pixels": "toolkit.data.pixels",
-    "toolkit.sampling": "toolkit.data.sampling",
-    "toolkit.schedules": "toolkit.training.schedules",
-    "toolkit.shards": "toolkit.data.shards",
-    "toolkit.tune": "toolkit.training.tune",
-}
 
 
 class Parts(Protocol):
@@ -103,28 +89,6 @@ def describe(value: Any, name: str = "recipe") -> Any:
     return {"call": call, "args": arguments, "package": package, "version": version_of(package)}
 
 
-def renamed(description: Any, names: Mapping[str, str] = RENAMED) -> Any:
-    """Replace the module names of version 0.1 in a description by those of this version.
-
-    Args:
-        description: What `describe` made, read from a file.
-        names: Old module names to new ones.
-
-    Example:
-        >>> renamed({"call": "toolkit.pixels.PixelScale", "args": {}})
-        {'call': 'toolkit.data.pixels.PixelScale', 'args': {}}
-    """
-    if isinstance(description, list):
-        return [renamed(value, names) for value in description]
-    if not isinstance(description, dict):
-        return description
-    values = {key: renamed(value, names) for key, value in description.items()}
-    if isinstance(values.get("call"), str):
-        module, dot, name = values["call"].rpartition(".")
-        values["call"] = f"{names.get(module, module)}{dot}{name}"
-    return values
-
-
 def without_revisions(description: Any) -> Any:
     """Leave out of a description from which commits of the hub its networks came.
 
@@ -133,8 +97,8 @@ def without_revisions(description: Any) -> Any:
 
     Example:
         >>> args = {"config": "{}", "revision": "0123"}
-        >>> without_revisions({"call": "toolkit.backbones.hub.image.HubImage", "args": args})
-        {'call': 'toolkit.backbones.hub.image.HubImage', 'args': {'config': '{}'}}
+        >>> without_revisions({"call": "toolkit.backbones.hub.HubImage", "args": args})
+        {'call': 'toolkit.backbones.hub.HubImage', 'args': {'config': '{}'}}
     """
     if isinstance(description, list):
         return [without_revisions(value) for value in description]

@@ -20,16 +20,16 @@ int8
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats.boundary import Array
+from eval.temporary import temporary_folder
 
 Precision = Literal["float16", "int8"]
 # Weights of fewer numbers stay float32: they are biases and scales, which save nothing.
@@ -55,7 +55,7 @@ def convert(
     precision: Precision,
     *,
     keep: Collection[str],
-    calibration: Sequence[Array] | None = None,
+    calibration: Sequence[NDArray[Any]] | None = None,
 ) -> Any:
     """Return a graph in a smaller precision.
 
@@ -88,7 +88,7 @@ def _with_half_weights(proto: Any, keep: Collection[str]) -> Any:
 
     kept = {name for node in proto.graph.node if node.name in keep for name in node.input}
 
-    def halve(name: str, values: Array) -> tuple[list[Any], list[Any]] | None:
+    def halve(name: str, values: NDArray[Any]) -> tuple[list[Any], list[Any]] | None:
         # A weight beyond float16 would become infinite.
         if name in kept or abs(values).max() > np.finfo(np.float16).max:
             return None
@@ -106,7 +106,7 @@ def _with_byte_convolutions(proto: Any) -> Any | None:
 
     weights = {node.input[1] for node in proto.graph.node if node.op_type == "Conv"}
 
-    def quantise(name: str, values: Array) -> tuple[list[Any], list[Any]] | None:
+    def quantise(name: str, values: NDArray[Any]) -> tuple[list[Any], list[Any]] | None:
         if name not in weights:
             return None
         axes = tuple(range(1, values.ndim))
@@ -128,7 +128,7 @@ def _with_byte_convolutions(proto: Any) -> Any | None:
 
 
 def _with_weights(
-    proto: Any, replace: Callable[[str, Array], tuple[list[Any], list[Any]] | None]
+    proto: Any, replace: Callable[[str, NDArray[Any]], tuple[list[Any], list[Any]] | None]
 ) -> Any | None:
     """Replace weights by smaller tensors and the nodes that make the weights of them again.
 
@@ -169,7 +169,9 @@ def _refuse(precision: str) -> NoReturn:
     )
 
 
-def _quantised(proto: Any, keep: Collection[str], calibration: Sequence[Array] | None) -> Any:
+def _quantised(
+    proto: Any, keep: Collection[str], calibration: Sequence[NDArray[Any]] | None
+) -> Any:
     import onnx
     from onnxruntime import quantization
 
@@ -180,7 +182,7 @@ def _quantised(proto: Any, keep: Collection[str], calibration: Sequence[Array] |
     smaller = _with_byte_convolutions(proto) if calibration is None else None
     if left_out == products.keys():
         return smaller or _refuse("int8")
-    with tempfile.TemporaryDirectory() as folder, _quiet():
+    with temporary_folder() as folder, _quiet():
         before, after = Path(folder, "before.onnx"), Path(folder, "after.onnx")
         inferred = onnx.shape_inference.infer_shapes(smaller or proto)
         before.write_bytes(inferred.SerializeToString())
@@ -219,9 +221,9 @@ def _quiet() -> Iterator[None]:
 class _Reader:
     """Gives ONNX Runtime's calibration one input after the other."""
 
-    def __init__(self, name: str, batches: Sequence[Array]):
-        self._inputs: Iterator[dict[str, Array]] = iter([{name: batch} for batch in batches])
+    def __init__(self, name: str, batches: Sequence[NDArray[Any]]):
+        self._inputs: Iterator[dict[str, NDArray[Any]]] = iter([{name: batch} for batch in batches])
 
-    def get_next(self) -> dict[str, Array] | None:
+    def get_next(self) -> dict[str, NDArray[Any]] | None:
         """Return the next input, or None after the last."""
         return next(self._inputs, None)

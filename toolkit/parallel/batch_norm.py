@@ -13,8 +13,8 @@ from toolkit.parallel import distributed
 def synced(network: nn.Module, device: torch.device) -> nn.Module:
     """Let every batch norm of a network take its statistics from the batches of all processes.
 
-    Names in the state_dict stay. On GPUs this is torch.nn.SyncBatchNorm. It has no version for
-    CPUs; there a forward pass of our own computes the same sums.
+    Names in the state_dict stay. On GPUs this is torch.nn.SyncBatchNorm. It refuses tensors on
+    CPUs, where that processes give what one does is tested; there we compute the same sums.
 
     Args:
         network: The network. On a CPU it is changed in place.

@@ -42,7 +42,6 @@ from toolkit.training.compared_run import SCORES, first_metric, train_and_measur
 from toolkit.training.lock import under_lock
 from toolkit.training.log import read_log
 from toolkit.training.measure import TEST, settings_of
-from toolkit.training.moved import place
 from toolkit.training.recipe import Recipe
 from toolkit.training.start import ReadInitial, read_initial
 from toolkit.training.study import Score, tune
@@ -126,7 +125,6 @@ def compare(
         LikenessError: Anything wrong with variants, data or folder, before the first step.
         Interrupted: After Ctrl-C. All is whole, and the same call goes on.
     """
-    terms = replace(terms, allow_different=[place(field) for field in terms.allow_different])
     check_variants(variants, num_seeds, terms.reference, terms.allow_different)
     searched = _searched(variants, search, terms, data)
     measured = data_of(variants, data)
@@ -168,7 +166,7 @@ def _searched(
         )
     for name, ranges in searched.items():
         check_ranges(variants[name], ranges, name, search.overrides)
-        changed = [field for field in map(place, ranges) if not within(field, METHOD)]
+        changed = [field for field in ranges if not within(field, METHOD)]
         refuse(changed, terms.allow_different, f"RANGES of {name} change")
         on_validation_classes(variants[name]).items(data)  # too few classes for a validation split
     return searched

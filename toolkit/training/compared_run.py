@@ -26,8 +26,7 @@ from toolkit.parallel.embed import embed_all
 from toolkit.training.folder import RECIPE
 from toolkit.training.log import read_log
 from toolkit.training.measure import TEST, load_embedder, metrics_of, run_test
-from toolkit.training.of_data import of_data
-from toolkit.training.recipe import Recipe, Verification, descriptions
+from toolkit.training.recipe import Recipe, Verification, described, of_data
 from toolkit.training.start import ReadInitial, read_initial
 from toolkit.training.train import fit
 from toolkit.training.variants import RESULT, Data, write_json
@@ -63,12 +62,9 @@ def train_and_measure(
         The run with its values, or with the reason why it failed.
     """
     recipe = of_data(recipe, data)
-    digests = [
-        hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
-        for description in descriptions(recipe)
-    ]
+    digest = hashlib.sha256(json.dumps(described(recipe), sort_keys=True).encode()).hexdigest()
     scores_file = folder / (TEST if recipe.measures_items else SCORES)
-    finished = _finished(run, folder / RESULT, scores_file, digests)
+    finished = _finished(run, folder / RESULT, scores_file, digest)
     if finished is not None:
         tell("finished before")
         return finished
@@ -88,7 +84,7 @@ def train_and_measure(
     )
     entry = {
         "schema": "likeness.run/1",
-        "recipe": digests[0],
+        "recipe": digest,
         "data": measured.digest,
         "scores": run.scores,
         "values": values,
@@ -134,12 +130,12 @@ def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Tria
     return score_trials(trials, embeddings, similarity=loaded.similarity)
 
 
-def _finished(run: Run, result: Path, scores_file: Path, digests: Sequence[str]) -> Run | None:
+def _finished(run: Run, result: Path, scores_file: Path, digest: str) -> Run | None:
     """The run as it was kept; None where it is not finished, or another recipe's or damaged."""
     if not (result.is_file() and scores_file.is_file()):
         return None
     kept = json_object(result)
-    if kept.get("recipe") not in digests or kept.get("scores") != sha256(scores_file):
+    if kept.get("recipe") != digest or kept.get("scores") != sha256(scores_file):
         return None
     fields = ("values", "scores", "seconds", "items_per_second")
     return replace(run, **{name: kept[name] for name in fields})

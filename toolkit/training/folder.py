@@ -16,8 +16,7 @@ from toolkit.console import console
 from toolkit.models import checkpoint
 from toolkit.training import lock
 from toolkit.training.log import LOG, RUN_ID
-from toolkit.training.moved import flat
-from toolkit.training.recipe import current
+from toolkit.training.recipe import flat
 from toolkit.training.run import RESUME, STATE
 
 RECIPE = "recipe.json"
@@ -45,7 +44,7 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
     holds_run = recipe_file.is_file() or (out / RESUME).is_dir()
     if resume and holds_run:
         if recipe_file.is_file():
-            before = flat(current(json_object(recipe_file)))
+            before = flat(json_object(recipe_file))
             now = flat(json.loads(json.dumps(description)))
             changed = sorted(
                 key for key in now.keys() | before.keys() if before.get(key) != now.get(key)

@@ -5,8 +5,10 @@ what a network learns from them before the first step.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -19,10 +21,11 @@ from eval.errors import LikenessError
 from eval.formats.provenance import digest
 from eval.progress import tracked
 from eval.types import name_first
-from toolkit.console import console, ignore_ctrl_c
+from toolkit.console import console, leave_signals_to_parent
 from toolkit.data.batch import Batch, Draw, Views, collate_views, make_room_for_sockets
 from toolkit.data.forms import reading_for
 from toolkit.data.items import Item, Items
+from toolkit.data.readers import KILLED
 from toolkit.data.reading import NOT_FINITE, Bad, Read, as_input, is_finite
 from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.losses.common import turn_to_means
@@ -65,11 +68,26 @@ def loader_of(
         collate_fn=collate_views,
         num_workers=recipe.compute.workers,
         prefetch_factor=recipe.compute.prefetch if recipe.compute.workers else None,
-        worker_init_fn=ignore_ctrl_c,
+        worker_init_fn=leave_signals_to_parent,
         pin_memory=device.type == "cuda",
         # its own, so that making the loader draws nothing from the run's generator
         generator=torch.Generator().manual_seed(recipe.seed),
     )
+
+
+@contextmanager
+def killed_workers_named() -> Iterator[None]:
+    """Say in one sentence that a reading process was killed; PyTorch notices it anywhere.
+
+    Raises:
+        LikenessError: A process of a DataLoader was killed within the block.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not re.match(r"DataLoader worker \(pid", str(error)):
+            raise
+        raise LikenessError(KILLED.format("compute.workers")) from error
 
 
 def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
@@ -110,7 +128,7 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
         _Read(mine, read),
         batch_size=None,
         num_workers=workers,
-        worker_init_fn=ignore_ctrl_c,
+        worker_init_fn=leave_signals_to_parent,
         generator=torch.Generator(),
     )
     bad: list[Bad] = []

@@ -34,8 +34,7 @@ from toolkit.models.embedder import TorchEmbedder, in_torch, pick_device
 from toolkit.models.loaded import Loaded, ReadParts
 from toolkit.models.parts import without_weights
 from toolkit.parallel.embed import embed_all
-from toolkit.training.of_data import of_data
-from toolkit.training.recipe import Classification, Recipe, Retrieval
+from toolkit.training.recipe import Classification, Recipe, Retrieval, of_data
 from toolkit.vmf.precision import unit
 from toolkit.vmf.sampling import sample
 

@@ -34,8 +34,7 @@ from toolkit.parallel import distributed
 from toolkit.training import fine_tuning, measure
 from toolkit.training.build import least_rows
 from toolkit.training.loading import check_held_out, views_of
-from toolkit.training.of_data import of_data
-from toolkit.training.recipe import Recipe, Verification, check
+from toolkit.training.recipe import Recipe, Verification, check, of_data
 
 
 @dataclass(frozen=True)

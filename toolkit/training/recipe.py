@@ -7,12 +7,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from eval.errors import LikenessError
 from toolkit.data.sampling import Sampling
@@ -23,10 +22,11 @@ from toolkit.part_checks import check_factory, check_takes
 from toolkit.training.assign import assign, suggest
 from toolkit.training.fine_tuning import Tuning
 from toolkit.training.memory import Memory
-from toolkit.training.moved import as_test, as_version_0_1, place, refuse_flat, regrouped
 from toolkit.training.schedules import cosine
 
 T = TypeVar("T")
+# The groups of a recipe whose fields are told apart when recipes are compared.
+GROUPS = ("schedule", "tuning", "compute", "parallel", "measure")
 # The functions of a recipe, and what they are called with.
 _TAKES = {
     "items": ("data",),
@@ -270,12 +270,6 @@ class Recipe:
     parallel: Parallel = field(default_factory=Parallel)
     measure: Measure | None = None
 
-    if not typing.TYPE_CHECKING:  # the type checker knows the fields from the lines above
-
-        def __new__(cls, *values: Any, **fields: Any) -> Recipe:
-            refuse_flat(fields)
-            return super().__new__(cls)
-
     @property
     def metrics(self) -> Mapping[str, Part]:
         """The metrics of its measure; none where nothing is measured."""
@@ -401,8 +395,6 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
     """Apply `FIELD=VALUE` with dotted typed fields: optim.lr=0.05, loss.margin=0.3,
     sampling.batch_size=64.
 
-    The names that version 0.1 had (workers, trials.fold) are read as well.
-
     Raises:
         LikenessError: It says what is allowed.
     """
@@ -412,79 +404,29 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
             raise LikenessError(
                 f"override {assignment!r} has no '='; write FIELD=VALUE, as in optim.lr=0.05"
             )
-        name, text = place(name.strip()), text.strip()
-        if name == "measure.trials" and text.lower() == "none" and not recipe.measures_items:
-            name = "measure"  # version 0.1 left trials out so
+        name, text = name.strip(), text.strip()
         recipe = assign(recipe, name.split("."), text, name)
     check(recipe)
     return recipe
 
 
-def current(description: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored description of a recipe as this version describes it, whichever version wrote it."""
-    stored = regrouped(description, _measure_defaults())
-    for path, default in _added().items():
-        group, _, name = path.partition(".")
-        if name and isinstance(stored.get(group), dict):
-            stored[group] = {name: default} | stored[group]
-        elif not name and "modality" in stored:
-            stored = {group: default} | stored
-    return stored
+def described(recipe: Recipe) -> dict[str, Any]:
+    """A recipe's description as runs, searches and comparisons are told apart by it."""
+    values: dict[str, Any] = without_revisions(json.loads(json.dumps(describe(recipe))))
+    return values
 
 
-def _added() -> dict[str, Any]:
-    """Fields that came after the first recipes with groups, with what they were before: default."""
-    return {
-        "tuning": describe(Tuning()),
-        "compute.recompute": Compute().recompute,
-        "start_at_means": False,  # the last to come
-    }
-
-
-def descriptions(recipe: Recipe) -> list[dict[str, Any]]:
-    """A recipe's description, and those that earlier versions wrote of it if they could state all.
-
-    Searches and comparisons keep digests of descriptions, by which they are gone on with.
+def flat(description: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's description as two are compared: with the fields of GROUPS one by one,
+    {"schedule.steps": 100, ...}, and without what `without_revisions` leaves out.
     """
-    now = without_revisions(json.loads(json.dumps(describe(recipe))))
-    first = _without(now, tuple(_added()))
-    earlier = [
-        _without(now, ("start_at_means",)),
-        first,
-        as_version_0_1(first, _measure_defaults()),
-    ]
-    return [now, *(description for description in earlier if current(description) == now)]
-
-
-def _without(description: Mapping[str, Any], added: Collection[str]) -> dict[str, Any]:
-    """A description without some fields of `_added`."""
-    kept = {name: value for name, value in description.items() if name not in added}
-    kept["compute"] = {
-        name: value for name, value in kept["compute"].items() if f"compute.{name}" not in added
+    description = without_revisions(dict(description))
+    whole = {name: value for name, value in description.items() if name not in GROUPS}
+    return whole | {
+        f"{group}.{name}": value
+        for group in GROUPS
+        for name, value in (description.get(group) or {}).items()
     }
-    return kept
-
-
-def describe_test(measure: Classification | Retrieval) -> Any:
-    """The items that a measure tests and how, without metrics and validation, as version 0.1
-    described it.
-    """
-    return as_test(describe(measure), _measure_defaults())
-
-
-def _measure_defaults() -> dict[str, dict[str, Any]]:
-    """The descriptions of the classes that measure items, with nothing but defaults."""
-    defaults = {
-        kind.__name__: {
-            field.name: describe(field.default, field.name)
-            for field in dataclasses.fields(kind)
-            if field.default is not dataclasses.MISSING
-        }
-        for kind in (Classification, Retrieval)
-    }
-    for settings in defaults.values():
-        settings["metrics"] = {}
-    return defaults
 
 
 def _parts(value: Any, name: str = "") -> list[tuple[str, Any]]:
@@ -500,3 +442,32 @@ def _parts(value: Any, name: str = "") -> list[tuple[str, Any]]:
     if isinstance(value, partial):
         return [(name, value), *_parts(value.keywords, name)]
     return [(name, value)] if callable(value) else []
+
+
+@runtime_checkable
+class OfData(Protocol):
+    """A front-end some of whose settings follow from the data set."""
+
+    def of_data(self, data: Path) -> dict[str, Any]:
+        """Return these settings by name."""
+
+
+def of_data(recipe: Recipe, data: Path) -> Recipe:
+    """Return the recipe with the settings of its front-end that follow from the data.
+
+    They become part of the recipe, so that a checkpoint describes them and a resumed run compares
+    them.
+
+    Args:
+        recipe: What is trained, and how.
+        data: The data set.
+
+    Raises:
+        LikenessError: The front-end refuses the data.
+        FileNotFoundError: There is no such data set.
+    """
+    frontend = recipe.frontend
+    function: Any = frontend.func if isinstance(frontend, partial) else frontend
+    if not isinstance(function, OfData):
+        return recipe
+    return dataclasses.replace(recipe, frontend=partial(frontend, **function.of_data(data)))

@@ -15,7 +15,7 @@ import numpy as np
 from eval.comparison import Tuned
 from eval.errors import LikenessError
 from eval.formats.provenance import digest
-from toolkit.training.recipe import Recipe, descriptions, override
+from toolkit.training.recipe import Recipe, described, override
 from toolkit.training.tune import Choice, Range, Ranges, Search, as_text, on_validation_classes
 
 MOST_POINTS = 1 << 16  # of a grid that is laid out
@@ -105,18 +105,15 @@ def _open_study(recipe: Recipe, search: Search, variant: str, out: Path, data: s
         storage=storage, study_name=variant, direction=direction, load_if_exists=True
     )
     searched = {name: [type(values).__name__, asdict(values)] for name, values in search.items()}
-    stated = [
-        digest([json.dumps([description, searched], sort_keys=True), data])
-        for description in descriptions(recipe)
-    ]
-    if search.seeds > 1:
-        stated = [digest([text, f"seeds={search.seeds}"]) for text in stated]
-    if study.user_attrs.get("stated", stated[0]) not in stated:
+    stated = digest(
+        [json.dumps([described(recipe), searched], sort_keys=True), data, f"seeds={search.seeds}"]
+    )
+    if study.user_attrs.get("stated", stated) != stated:
         raise LikenessError(
             f"{out} holds a search of another recipe, on other data or of other RANGES for "
             f"{variant}; choose another --out"
         )
-    study.set_user_attr("stated", stated[0])
+    study.set_user_attr("stated", stated)
     return study
 
 

@@ -23,7 +23,7 @@ from toolkit.showing import shown
 from toolkit.training import trainable
 from toolkit.training.build import half, least_rows, thaw
 from toolkit.training.keeper import Keeper
-from toolkit.training.loading import loader_of, on_device, part_of
+from toolkit.training.loading import killed_workers_named, loader_of, on_device, part_of
 from toolkit.training.lock import only_writer
 from toolkit.training.log import check_loggers
 from toolkit.training.memory import update_encoder
@@ -124,6 +124,7 @@ def fit(
     distributed.start()
     with ExitStack() as stack:
         stack.enter_context(shown())
+        stack.enter_context(killed_workers_named())
         # before anything is written, and before what takes its time
         distributed.on_main(lambda: stack.enter_context(only_writer(out)))
         planned = plan(recipe, data, items=items)

@@ -27,7 +27,6 @@ from eval.types import Trials
 from toolkit.data.item_checks import distinct_labels
 from toolkit.data.items import Item, Items
 from toolkit.data.pairs import draw_pairs
-from toolkit.training.moved import place
 from toolkit.training.recipe import Recipe, Retrieval, Verification, override
 
 VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
@@ -191,10 +190,7 @@ def check_ranges(
     """ValueError before any training for a field that does not exist, takes no such value, or is
     also set on the command line.
     """
-    both = sorted(
-        {place(field) for field in ranges}
-        & {place(text.partition("=")[0].strip()) for text in overridden}
-    )
+    both = sorted(set(ranges) & {text.partition("=")[0].strip() for text in overridden})
     if both:
         raise LikenessError(
             f"RANGES of {variant}: {', '.join(both)} is tuned and also set on the command line; "

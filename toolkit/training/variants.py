@@ -21,8 +21,7 @@ from toolkit.training import recipe as recipes
 from toolkit.training.folder import holds_checkpoint
 from toolkit.training.lock import is_held
 from toolkit.training.measure import items_of, settings_of
-from toolkit.training.moved import GROUPS, flat
-from toolkit.training.recipe import Recipe, Verification, current, describe_test
+from toolkit.training.recipe import GROUPS, Recipe, Verification, flat
 from toolkit.training.tune import Ranges
 
 RESULT = "result.json"  # of a run of a comparison, in its folder
@@ -235,10 +234,7 @@ def _read_data(name: str, recipe: Recipe, data: Path) -> Data:
             [[item.id, item.label] for item in items]
             for items in items_of(settings_of(recipe)[-1], data).values()
         ]
-        # as version 0.1 described a test, whose comparisons go on
-        assert recipe.measure is not None
-        test = describe_test(recipe.measure)
-        stands_for = trained + json.dumps([test, tested], sort_keys=True)
+        stands_for = trained + json.dumps([_tested(recipe), tested], sort_keys=True)
         return Data(hashlib.sha256(stands_for.encode()).hexdigest(), (), None, None)
     items, trials = recipe.measure.trials(data)
     if trials.target is None:
@@ -271,7 +267,7 @@ def keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str,
     before = json_object(path) if path.is_file() else {}
     changed: dict[str, list[str]] = {}
     for name in stated.keys() & before.keys():
-        old, new = flat(current(before[name]["recipe"])), flat(stated[name]["recipe"])
+        old, new = flat(before[name]["recipe"]), flat(stated[name]["recipe"])
         differ = sorted(
             field for field in old.keys() | new.keys() if old.get(field) != new.get(field)
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from eval.errors import LikenessError
 from eval.formats import cells
 from eval.formats.cells import cell, parquet_blocks, text_blocks
 
@@ -152,3 +153,20 @@ def test_a_missing_value_has_no_text() -> None:
     pandas = pytest.importorskip("pandas")
     assert [cell(value) for value in (None, float("nan"), pandas.NA, pandas.NaT, "")] == [""] * 5
     assert cell(7) == cell(7.0) == cell(" 7 ") == "7"
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_a_cell_of_many_megabytes_is_refused_in_a_short_sentence(tmp_path: Path, name: str) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    path, cell_text = tmp_path / name, "x" * 30_000_000
+    if name == "t.csv":
+        path.write_text(f"file,who\na.wav,{cell_text}\n")
+    else:
+        table = pyarrow.table({"file": ["a.wav"], "who": [cell_text]})
+        pyarrow.parquet.write_table(table, path, compression="none")
+    blocks = text_blocks if name == "t.csv" else parquet_blocks
+    with pytest.raises(LikenessError) as caught:
+        list(blocks(path, lambda names: {"path": 0, "label": 1}))
+    assert len(str(caught.value)) < 400 + len(str(path))

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eval.errors import LikenessError
 from eval.formats import coded
+from eval.formats import parquet as parquet_files
 from eval.formats.trials import read_scores, read_trials, write_scores, write_trials
 from eval.types import Trials
 
@@ -32,7 +34,6 @@ def rows(trials: Trials) -> list[tuple[str, str, bool | None]]:
 @pytest.fixture
 def parquet(tmp_path):
     """Writes a .parquet file of other people."""
-    pytest.importorskip("pyarrow")
 
     def parquet(**columns: object) -> Path:
         import pyarrow
@@ -66,8 +67,6 @@ def npz(folder: Path, **arrays: object) -> Path:
     st.lists(FLOATS, min_size=6, max_size=6),
 )
 def test_what_is_written_comes_back(tmp_path, suffix, pairs, blind, values):
-    if suffix == ".parquet":
-        pytest.importorskip("pyarrow")
     enrol_ids, probe_ids = (tuple(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
     trials = Trials(
         (*enrol_ids, "in no trial"),
@@ -112,7 +111,6 @@ def test_scores_of_others_may_be_narrow_and_ids_numbers(parquet):
 
 
 def test_dictionaries_of_several_row_groups_are_one_numbering(tmp_path, monkeypatch):
-    pytest.importorskip("pyarrow")
     trials = Trials(("a", "b", "c"), ("x", "y"), [0, 1, 2, 0, 2], [0, 1, 0, 1, 1])
     for size in (1, 2, 5):
         monkeypatch.setattr(coded, "_ROWS_OF_GROUP", size)
@@ -120,39 +118,37 @@ def test_dictionaries_of_several_row_groups_are_one_numbering(tmp_path, monkeypa
         assert rows(read_trials(tmp_path / "list.parquet")) == rows(trials)
 
 
-def test_scores_follow_a_list_and_faults_name_their_rows(tmp_path):
+def test_scores_follow_a_list(tmp_path):
     trials = Trials(("a", "b"), ("x",), [1, 0], [0, 0], [False, True])
     same, values = read_scores(npz(tmp_path), trials)
     assert same is trials
     assert values.tolist() == [-1.0, 0.5]
-    for arrays, word in (
-        ({"score": [np.nan, np.inf]}, r"2 of 2 scores .*rows 1, 2"),
-        ({"enrol": [0, 0], "target": [True, False]}, r"1 pair is .*rows 1, 2"),
-        ({"target": [False, False]}, r"1 labels contradict .*row 1"),
-        ({"enrol": [0, 0], "target": [True, True]}, "1 of 2 trials have no score"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            read_scores(npz(tmp_path, **arrays), trials)
 
 
 @pytest.mark.parametrize(
-    ("arrays", "word"),
+    "arrays",
     [
-        ({"enrol": None}, "arrays found"),
-        ({"enrol": [0.0, 1.0]}, "arrays found"),
-        ({"enrol": [0, 1, 1]}, "arrays found"),
-        ({"probe_ids": np.array(["x", None], dtype=object)}, "pickled"),
-        ({"enrol": [0, 2]}, r"1 of 2 numbers of enrol .*row 2"),
-        ({"probe": [-1, -1]}, r"2 of 2 numbers of probe .*row 1"),
-        ({"enrol_ids": ["a", ""]}, r"1 rows have an empty field \(row 2\)"),
-        ({"probe_ids": ["\ud800"]}, "UTF-8"),
-        ({"target": [1, 2]}, r"1 do not fit \(row 2\)"),
-        ({"enrol": [], "probe": [], "target": [], "score": []}, "arrays found|no trials"),
+        {"score": [np.nan, np.inf]},
+        {"score": None},
+        {"enrol": [0, 0], "target": [True, False]},
+        {"target": [False, False]},
+        {"enrol": [0, 0], "target": [True, True]},
+        {"enrol": None},
+        {"enrol": [0.0, 1.0]},
+        {"enrol": [0, 1, 1]},
+        {"probe_ids": np.array(["x", None], dtype=object)},
+        {"enrol": [0, 2]},
+        {"probe": [-1, -1]},
+        {"enrol_ids": ["a", ""]},
+        {"probe_ids": ["\ud800"]},
+        {"target": [1, 2]},
+        {"enrol": [], "probe": [], "target": [], "score": []},
     ],
 )
-def test_refused_npz(tmp_path, arrays, word):
-    with pytest.raises(ValueError, match=word):
-        read_trials(npz(tmp_path, **arrays))
+def test_refused_npz(tmp_path, arrays):
+    trials = Trials(("a", "b"), ("x",), [1, 0], [0, 0], [False, True])
+    with pytest.raises(LikenessError, match=r"list\.npz"):
+        read_scores(npz(tmp_path, **arrays), trials)
 
 
 def test_ids_that_are_one_get_one_number(tmp_path):
@@ -162,41 +158,33 @@ def test_ids_that_are_one_get_one_number(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("columns", "word"),
+    "columns",
     [
-        ({"enrol": ["a"], "other": ["x"]}, "columns found"),
-        ({"enrol": ["a"], "model": ["b"], "probe": ["x"]}, "columns found"),
-        ({"enrol": ["a", None], "probe": ["x", "x"]}, r"1 rows have no enrol \(first: row 2\)"),
-        ({"enrol": ["a"], "probe": ["x"], "label": [None]}, "type null"),
-        (
-            {"enrol": ["a", "b"], "probe": ["x", "x"], "label": [None, True]},
-            r"1 rows have no label \(first: row 1\)",
-        ),
-        ({"enrol": [["a"]], "probe": ["x"]}, "type list"),
-        ({"enrol": ["a"], "probe": ["x"], "label": ["maybe"]}, "1 do not fit"),
-        ({"enrol": np.array([], dtype=str), "probe": np.array([], dtype=str)}, "no trials"),
+        {"enrol": ["a"], "other": ["x"]},
+        {"enrol": ["a"], "model": ["b"], "probe": ["x"]},
+        {"enrol": ["a", None], "probe": ["x", "x"]},
+        {"enrol": ["a"], "probe": ["x"], "label": [None]},
+        {"enrol": ["a", "b"], "probe": ["x", "x"], "label": [None, True]},
+        {"enrol": [["a"]], "probe": ["x"]},
+        {"enrol": ["a"], "probe": ["x"], "label": ["maybe"]},
+        {"enrol": np.array([], dtype=str), "probe": np.array([], dtype=str)},
+        {"enrol": ["a" * 100_000], "probe": ["x"]},
     ],
 )
-def test_refused_parquet(parquet, columns, word):
-    with pytest.raises(ValueError, match=word):
-        read_trials(parquet(**columns))
+def test_refused_parquet_in_a_short_sentence(parquet, columns):
+    path = parquet(**columns)
+    with pytest.raises(LikenessError, match=r"list\.parquet") as caught:
+        read_trials(path)
+    assert len(str(caught.value)) < 400 + len(str(path))
 
 
-def test_null_scores_are_counted(parquet):
-    path = parquet(enrol=["a", "b"], probe=["x", "x"], score=[None, 1.0])
-    with pytest.raises(ValueError, match=r"1 of 2 scores .*row 1"):
-        read_scores(path)
-
-
-def test_a_list_without_scores_is_no_score_file(tmp_path):
-    with pytest.raises(ValueError, match="without a score"):
-        read_scores(npz(tmp_path, score=None))
+def test_scores_must_not_be_missing(parquet):
+    with pytest.raises(LikenessError, match="score"):
+        read_scores(parquet(enrol=["a", "b"], probe=["x", "x"], score=[None, 1.0]))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_damaged_files_and_ids_that_cannot_be_kept(tmp_path, suffix):
-    if suffix == ".parquet":
-        pytest.importorskip("pyarrow")
     path = tmp_path / f"list{suffix}"
     path.write_bytes(b"PAR1 nothing of the kind PAR1")
     with pytest.raises(ValueError, match="list"):
@@ -210,10 +198,9 @@ def test_damaged_files_and_ids_that_cannot_be_kept(tmp_path, suffix):
 
 
 def test_a_parquet_file_that_expands_is_refused(tmp_path, monkeypatch):
-    pytest.importorskip("pyarrow")
     many = np.zeros(100_000, dtype=np.int32)
     write_trials(tmp_path / "list.parquet", Trials(("a",), ("x",), many, many))
-    monkeypatch.setattr(coded, "_FREE_EXPANSION", 1 << 10)
+    monkeypatch.setattr(parquet_files, "_FREE_EXPANSION", 1 << 10)
     with pytest.raises(ValueError, match="at most"):
         read_trials(tmp_path / "list.parquet")
 
@@ -221,8 +208,6 @@ def test_a_parquet_file_that_expands_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_ids_are_numbered_as_those_of_text(tmp_path, suffix):
     """The order of the numbers decides which subjects the bootstrap draws."""
-    if suffix == ".parquet":
-        pytest.importorskip("pyarrow")
     ids, rng = tuple(f"s{k}" for k in range(9)), np.random.default_rng(0)
     trials = Trials(ids, ids, *rng.integers(9, size=(2, 30)))
     read = []
@@ -235,7 +220,6 @@ def test_ids_are_numbered_as_those_of_text(tmp_path, suffix):
 
 
 def test_a_flipped_bit_of_a_parquet_file_is_no_other_score(tmp_path):
-    pytest.importorskip("pyarrow")
     path, scores = tmp_path / "list.parquet", np.random.default_rng(0).standard_normal(50)
     trials = Trials(("a",), tuple(f"id {i}" for i in range(50)), np.zeros(50, int), np.arange(50))
     write_scores(path, trials, scores)
@@ -279,21 +263,13 @@ def test_arrays_are_not_compressed_by_gzip(tmp_path, suffix):
     assert not list(tmp_path.iterdir())
 
 
-def test_many_rows_in_a_small_file_may_take_longer(tmp_path):
-    (tmp_path / "list.parquet").write_bytes(b"small")
-    seconds = [coded.limits(tmp_path / "list.parquet", n).seconds for n in (0, 6_000_000, 10**15)]
-    assert seconds[0] < 11
-    assert seconds[1] > 60
-    assert seconds[2] < 1000
-
-
 @pytest.mark.parametrize("names", [["a", "a", "score"], ["enrol", "enrol", "probe"]])
 def test_columns_of_one_name_are_refused(tmp_path, names):
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = [arrow.array(["x"]) if name != "score" else arrow.array([0.5]) for name in names]
     table = arrow.Table.from_arrays(columns, names=names)
     parquet.write_table(table, tmp_path / "list.parquet")
-    with pytest.raises(ValueError, match=f"1 columns are there twice .'{names[0]}'"):
+    with pytest.raises(ValueError, match=r"list\.parquet"):
         read_scores(tmp_path / "list.parquet")
 
 

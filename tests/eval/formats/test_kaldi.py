@@ -39,22 +39,15 @@ def known(path: Path) -> str:
     return loaded.meta["model"]
 
 
-@pytest.mark.parametrize("old_by", ["this version", "version 0.1"])
 @pytest.mark.parametrize("last", range(6))
 def test_a_stop_after_each_rename_leaves_one_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, old_by: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     """The six calls by which names change: a writer that ends after any of them, or before, leaves
     vectors with their own similarity.
     """
     path = tmp_path / "e.ark"
     write(path, OLD)
-    if old_by == "version 0.1":
-        (tmp_path / "e.meta.json").write_text(json.dumps(dict(OLD.meta)))
-        (tmp_path / "e.scp").write_text(
-            (tmp_path / "e.scp").read_text().replace(":0000000000", ":")
-        )
-        assert known(tmp_path / "e.scp") == "old"
     calls = 0
 
     def counted(real: Callable[..., None]) -> Callable[..., None]:
@@ -144,7 +137,7 @@ def test_archives_of_others_need_no_meta(tmp_path: Path) -> None:
         scp=str(tmp_path / "e.scp"),
     )
     assert read(tmp_path / "e.ark").meta == read(tmp_path / "e.scp").meta == {}
-    (tmp_path / "e.meta.json").write_text('{"similarity": "dot"}')  # by hand, or by version 0.1
+    (tmp_path / "e.meta.json").write_text('{"similarity": "dot"}')  # by hand
     assert read(tmp_path / "e.ark").meta == read(tmp_path / "e.scp").meta == {"similarity": "dot"}
 
 

@@ -41,11 +41,11 @@ def put(tmp_path):
 def test_mapping(put):
     assert read_mapping(put("u1 s1\nu2 s1\n# x\nu1 s1\n")) == {"u1": "s1", "u2": "s1"}
     assert read_mapping(put("u1,John Doe\nu2,s\n")) == {"u1": "John Doe", "u2": "s"}
-    with pytest.raises(ValueError, match=r"1 lines .*'u1'; line 1"):
+    with pytest.raises(ValueError, match="'u1'"):
         read_mapping(put("u1 s1\nu2 s1\nu1 s2\n"))
     with pytest.raises(ValueError, match="3 fields"):
         read_mapping(put("u1 s1 x\n"))
-    with pytest.raises(ValueError, match="empty field"):
+    with pytest.raises(ValueError, match="empty"):
         read_mapping(put("u1,s\nu2,\n"))
 
 

@@ -1,17 +1,13 @@
-"""Parquet, HDF5 and LanceDB: bit-exact round trips, read by their own libraries, written whole or
+"""Parquet and HDF5: bit-exact round trips, read by their own libraries, written whole or
 not at all, hostile files.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from eval.errors import LikenessError
 from eval.formats import embeddings as module
-from eval.formats import tables
 from eval.formats.embeddings import check_suffix, read, write
 from eval.types import Embeddings
 from likeness.commands.score import score_files
@@ -38,8 +34,6 @@ SMALL = Embeddings(
     np.array([[1.5, -0.0], [5e-45, 3e38], [0, 0]], dtype=np.float32),
     {"similarity": "cosine", "model": "abc"},
 )
-HAS_LANCE = importlib.util.find_spec("lancedb") is not None
-LANCE = pytest.param("e.lance", marks=pytest.mark.skipif(not HAS_LANCE, reason="no lancedb"))
 FILES = ("e.parquet", "e.h5")
 
 
@@ -52,7 +46,7 @@ def equal(a: Embeddings, b: Embeddings) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", [*FILES, LANCE])
+@pytest.mark.parametrize("name", FILES)
 def test_round_trip_and_replacement(tmp_path, name):
     write(tmp_path / name, SMALL)
     assert equal(read(tmp_path / name), SMALL)
@@ -92,41 +86,6 @@ def test_any_values_and_ids(tmp_path, data, matrix, meta, name):
     expected = Embeddings(tuple(ids), matrix, meta)
     write(tmp_path / name, expected)
     assert equal(read(tmp_path / name), expected)
-
-
-def test_a_lance_table_by_its_other_name(tmp_path):
-    lancedb = pytest.importorskip("lancedb")
-    odd = Embeddings(("", "a\0b", "x y"), SMALL.matrix, {"": "ü\n"})
-    write(f"lancedb:{tmp_path}/voices", odd)
-    assert equal(read(tmp_path / "voices.lance"), odd)
-    assert equal(read(f"lancedb:{tmp_path}/voices.lance"), odd)
-    table = lancedb.connect(str(tmp_path)).open_table("voices")
-    assert table.count_rows() == 3
-    assert len(table.list_versions()) == 1
-    nearest = table.search([1.4, 0.1]).limit(1).to_list()[0]
-    assert (nearest["id"], nearest["vector"], nearest["norm"]) == ("", [1.5, 0.0], 1.5)
-    abandoned = tmp_path / ".voices.lance.0123456789ab.part"
-    abandoned.mkdir()  # by a first writer that was killed
-    write(f"lancedb:{tmp_path}/voices", SMALL)
-    assert not abandoned.exists()
-    # the vectors that were replaced are gone
-    assert len(lancedb.connect(str(tmp_path)).open_table("voices").list_versions()) == 1
-    for name, says in (
-        ("lancedb:", "names no table"),
-        (f"{tmp_path}/a b.lance", "letters, digits"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            write(name, SMALL)
-    with pytest.raises(FileNotFoundError):
-        read(tmp_path / "none.lance")
-    with pytest.raises(FileNotFoundError):
-        write(tmp_path / "none" / "t.lance", SMALL)
-    (tmp_path / "half.lance" / "data").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"half\.lance"):
-        read(tmp_path / "half.lance")
-    # a table that was begun and never finished is no obstacle
-    write(tmp_path / "half.lance", SMALL)
-    assert equal(read(tmp_path / "half.lance"), SMALL)
 
 
 def test_consumers_find_ids_vectors_norms_and_meta(tmp_path):
@@ -172,7 +131,7 @@ def test_wespeakers_and_speechbrains_scoring_read_ours(tmp_path):
     by_kaldiio = dict(kaldiio.load_scp_sequential(str(tmp_path / "e.scp")))
     with np.load(tmp_path / "e.npz", allow_pickle=False) as archive:
         by_numpy = dict(zip(archive["ids"].tolist(), archive["matrix"], strict=True))
-    names = ["e.npz", "e.ark", "e.scp", *FILES] + (["e.lance"] if HAS_LANCE else [])
+    names = ["e.npz", "e.ark", "e.scp", *FILES]
     made = {}
     for name in names:
         if not (tmp_path / name).exists():
@@ -189,9 +148,9 @@ def test_wespeakers_and_speechbrains_scoring_read_ours(tmp_path):
 
 def test_ids_that_a_format_cannot_give_back(tmp_path):
     for name, bad, keyword in (
-        ("e.parquet", "a\ud800", "UTF-8"),
+        ("e.parquet", "a\ud800", "1 ids"),
         ("e.h5", "a\0", "1 ids"),
-        ("e.h5", "\udfff", "UTF-8"),
+        ("e.h5", "\udfff", "1 ids"),
     ):
         with pytest.raises(ValueError, match=keyword):
             write(tmp_path / name, Embeddings((bad, "fine"), np.ones((2, 2))))
@@ -209,31 +168,29 @@ def test_parquet_of_others(tmp_path):
     arrow_file(path, id=["a", "b"], more=[1, 2], vector=pa.array(rows, pa.list_(pa.float64())))
     assert equal(read(path), Embeddings(("a", "b"), np.array(rows)))
     deep = pa.array([[0.0] * 50], pa.list_(pa.float32()))
-    for columns, says in [
-        ({"id": ["a"], "scores": [1.0]}, "columns found: id string, scores double"),
-        ({"id": ["a"], "x": [[1.0]], "y": [[1.0]]}, r"2 columns hold lists of floats \(x, y\)"),
-        ({"x": ["a"], "y": ["b"], "vector": [[1.0]]}, r"2 columns hold texts \(x, y\)"),
-        ({"id": [1], "vector": [[1.0]]}, "expected id, text"),
-        ({"id": ["a"], "vector": [[1]]}, "lists of floats"),
-        ({"id": ["a"], "vector": [[[1.0]]]}, "lists of floats"),
-        ({"id": ["a"], "vector": [1.0]}, "lists of floats"),
-        ({"id": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}, "its vectors have 1 to 2 dims"),
-        ({"id": ["a"], "vector": pa.array([[]], pa.list_(pa.float32()))}, "have 0 to 0 dims"),
-        ({"id": ["a", None], "vector": [[1.0], [2.0]]}, "1 ids and vectors are null"),
-        ({"id": ["a", "b"], "vector": [[1.0], [None]]}, "and 1 of their values"),
-        ({"id": ["a", "a"], "vector": [[1.0], [2.0]]}, "1 repeated ids"),
-        ({"id": ["a"], "vector": [[float("nan")]]}, "hold NaN"),
-        (
-            {"id": [str(k) for k in range(70_000)], "vector": pa.concat_arrays([deep] * 70_000)},
-            "its embeddings would take",
-        ),
+    for columns in [
+        {"id": ["a"], "scores": [1.0]},
+        {"id": ["a"], "x": [[1.0]], "y": [[1.0]]},
+        {"x": ["a"], "y": ["b"], "vector": [[1.0]]},
+        {"id": [1], "vector": [[1.0]]},
+        {"id": ["a"], "vector": [[1]]},
+        {"id": ["a"], "vector": [[[1.0]]]},
+        {"id": ["a"], "vector": [1.0]},
+        {"id": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]},
+        {"id": ["a"], "vector": pa.array([[]], pa.list_(pa.float32()))},
+        {"id": ["a", None], "vector": [[1.0], [2.0]]},
+        {"id": ["a", "b"], "vector": [[1.0], [None]]},
+        {"id": ["a", "a"], "vector": [[1.0], [2.0]]},
+        {"id": ["a"], "vector": [[float("nan")]]},
+        {"id": ["a" * 100_000], "vector": [[1.0]]},
+        {"id": [str(k) for k in range(70_000)], "vector": pa.concat_arrays([deep] * 70_000)},
     ]:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(module, "FREE_EXPANSION", 1 << 20)
             patched.setattr(module, "EXPANSION", 2)
-            with pytest.raises(ValueError, match=says) as caught:
+            with pytest.raises(LikenessError, match=r"e\.parquet") as caught:
                 read(arrow_file(path, **columns))
-        assert str(path) in str(caught.value)
+        assert len(str(caught.value)) < 400 + len(str(path))
 
 
 @pytest.mark.parametrize("index", [False, True])
@@ -264,8 +221,8 @@ def test_a_parquet_file_is_read_without_pandas(tmp_path):
     pytest.importorskip("pyarrow")
     write(tmp_path / "e.parquet", Embeddings(("a", "b"), np.eye(2)))
     code = (
-        "import sys; from pathlib import Path; from eval.formats.tables import _read_parquet; "
-        "_read_parquet(Path(sys.argv[1]), 1 << 20); print('pandas' in sys.modules)"
+        "import sys; from eval.formats.embeddings import read; "
+        "read(sys.argv[1]); print('pandas' in sys.modules)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "e.parquet")]
     read_apart = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -273,9 +230,7 @@ def test_a_parquet_file_is_read_without_pandas(tmp_path):
 
 
 def test_a_small_parquet_file_does_not_become_a_large_matrix(tmp_path, monkeypatch):
-    """Equal values take next to nothing in a dictionary: vectors are counted before any is read,
-    ids as they come, few at a time.
-    """
+    """Equal values take next to nothing in a dictionary: vectors are counted before any is read."""
     monkeypatch.setattr(module, "FREE_EXPANSION", 1 << 20)
     monkeypatch.setattr(module, "EXPANSION", 2)
     path, count = tmp_path / "e.parquet", 70_000
@@ -284,13 +239,6 @@ def test_a_small_parquet_file_does_not_become_a_large_matrix(tmp_path, monkeypat
     assert path.stat().st_size < 1 << 20
     with pytest.raises(ValueError, match=f"its embeddings would take {4 * 50 * count} bytes"):
         read(path)
-    arrow_file(
-        path, id=["x" * 100_000] * 300, vector=pa.array([[0.0]] * 300, pa.list_(pa.float32()))
-    )
-    with pytest.raises(ValueError, match="its embeddings would take") as caught:
-        read(path)
-    # in the second batch, and not all of them at once
-    assert int(str(caught.value).partition("would take ")[2].split()[0]) < 2.1 * (1 << 20)
 
 
 def hdf5(path: Path, change: Any) -> Path:
@@ -308,8 +256,8 @@ def replaced(name: str, **arguments: Any) -> Any:
     return change
 
 
-def hostile_hdf5(tmp_path: Path) -> list[tuple[Any, str]]:
-    """Changes to a file, and what is said of the file that has them."""
+def hostile_hdf5(tmp_path: Path) -> list[Any]:
+    """Changes to a file that make it one to refuse."""
     (tmp_path / "secret").write_bytes(b"\0" * 24)
     write(tmp_path / "other.h5", SMALL)
 
@@ -331,35 +279,18 @@ def hostile_hdf5(tmp_path: Path) -> list[tuple[Any, str]]:
         del file["matrix"]
 
     return [
-        (
-            links(h5py.ExternalLink(str(tmp_path / "other.h5"), "matrix")),
-            "matrix is a ExternalLink",
-        ),
-        (links(h5py.SoftLink("/norms")), "matrix is a SoftLink"),
-        (virtual, "kept in other files"),
-        (
-            replaced(
-                "matrix", shape=(3, 2), dtype="f4", external=[(str(tmp_path / "secret"), 0, 24)]
-            ),
-            "kept in other files",
-        ),
-        (
-            replaced("matrix", shape=(3, 1 << 40), dtype="f4", chunks=(3, 1024)),
-            "its embeddings would take 13194139533312 bytes",
-        ),
-        (
-            replaced("matrix", data=np.ones((3, 2), np.float32), compression="lzf"),
-            r"by plug-ins \(filters \[32000\]\)",
-        ),
-        (
-            replaced("matrix", data=np.ones((3, 2), int)),
-            r"data sets found: ids \|S7 \(3,\), matrix int64",
-        ),
-        (replaced("ids", data=["a", "b", "c"]), "texts of fixed length"),
-        (replaced("ids", data=np.array([b"a", b"\xff", b"c"])), "HDF5 file"),
-        (replaced("meta", data=np.array(b"[1]")), "meta must be a JSON object"),
-        (no_matrix, "not an embeddings file"),
-        (lambda file: (no_matrix(file), file.create_group("matrix")), "matrix is a group"),
+        links(h5py.ExternalLink(str(tmp_path / "other.h5"), "matrix")),
+        links(h5py.SoftLink("/norms")),
+        virtual,
+        replaced("matrix", shape=(3, 2), dtype="f4", external=[(str(tmp_path / "secret"), 0, 24)]),
+        replaced("matrix", shape=(3, 1 << 40), dtype="f4", chunks=(3, 1024)),
+        replaced("matrix", data=np.ones((3, 2), np.float32), compression="lzf"),
+        replaced("matrix", data=np.ones((3, 2), int)),
+        replaced("ids", data=["a", "b", "c"]),
+        replaced("ids", data=np.array([b"a", b"\xff", b"c"])),
+        replaced("meta", data=np.array(b"[1]")),
+        no_matrix,
+        lambda file: (no_matrix(file), file.create_group("matrix")),
     ]
 
 
@@ -367,10 +298,9 @@ def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
     """What HDF5 can do besides holding arrays: open other files, allocate what is not there, run
     plug-ins, loop in its heap of texts.
     """
-    for change, says in hostile_hdf5(tmp_path):
-        with pytest.raises(ValueError, match=says) as caught:
+    for change in hostile_hdf5(tmp_path):
+        with pytest.raises(LikenessError, match=r"e\.h5"):
             read(hdf5(tmp_path / "e.h5", change))
-        assert str(tmp_path / "e.h5") in str(caught.value)
     plain = hdf5(
         tmp_path / "e.h5",
         replaced(
@@ -382,29 +312,6 @@ def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
         ),
     )
     assert equal(read(plain), SMALL)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_damaged_files(tmp_path, name):
-    """Truncated anywhere, or with wrong bytes: what it holds, or a sentence that names the file."""
-    path = tmp_path / name
-    write(path, SMALL)
-    whole, rng = path.read_bytes(), random.Random(0)
-    for k in range(150):
-        contents = bytearray(whole[: len(whole) * k // 100])
-        if k >= 100:
-            contents = bytearray(whole)
-            for _ in range(3):
-                contents[rng.randrange(len(contents))] = rng.choice((0, 1, 255))
-        path.write_bytes(contents)
-        message = f"whole: {path}"
-        try:
-            read(path)
-        except ValueError as error:
-            message = str(error)
-        assert str(path) in message
-        # the end of an HDF5 file may be unused
-        assert k >= 100 or name == "e.h5" or not message.startswith("whole")
 
 
 def test_a_failed_write_leaves_the_old_files(tmp_path, monkeypatch):
@@ -420,50 +327,6 @@ def test_a_failed_write_leaves_the_old_files(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space"):
             write(tmp_path / name, Embeddings(("z",), np.ones((1, 2))))
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-WRITER = """
-import sys, numpy as np
-from eval.formats.embeddings import write
-from eval.types import Embeddings
-number = 0
-while True:
-    number += 1
-    ids = tuple(f"{number}/{k}" for k in range(3000))
-    rows = np.full((3000, 64), number, np.float32)
-    write(sys.argv[1], Embeddings(ids, rows, {"number": str(number)}))
-    if number == 1:
-        print("first", flush=True)
-"""
-
-
-@pytest.mark.parametrize("seconds", [0.05, pytest.param(0.19, marks=pytest.mark.slow)])
-def test_a_killed_writer_leaves_a_whole_table(tmp_path, seconds):
-    pytest.importorskip("lancedb")
-    path = tmp_path / "t.lance"
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        time.sleep(seconds)
-        child.send_signal(signal.SIGKILL)
-    loaded = read(path)
-    number = int(loaded.meta["number"])
-    assert loaded.ids == tuple(f"{number}/{k}" for k in range(3000))
-    assert (loaded.matrix == number).all()
-    write(path, SMALL)
-    assert equal(read(path), SMALL)
-
-
-def test_a_process_that_dies_of_one_table_does_not_cost_the_next_one(tmp_path):
-    pytest.importorskip("lancedb")
-    write(tmp_path / "t.lance", SMALL)
-    assert equal(read(tmp_path / "t.lance"), SMALL)
-    os.kill(tables._lance[0]._pid, signal.SIGKILL)
-    assert equal(read(tmp_path / "t.lance"), SMALL)
 
 
 def test_a_missing_package_is_named_before_long_work(monkeypatch):

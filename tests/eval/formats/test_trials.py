@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from eval.errors import LikenessError
 from eval.formats import files
-from eval.formats.files import atomic_path, read_table
+from eval.formats.files import read_table
 from eval.formats.subjects import subjects_of
 from eval.formats.trials import (
-    estimated_size,
     read_scores,
     read_trials,
     write_scores,
@@ -156,49 +156,35 @@ def test_numbers_are_by_first_occurrence(put):
 
 
 REFUSED = {
-    "no trials": ("", "empty"),
-    "only comments": ("# a\n\n", "empty"),
-    "lines that differ": (
-        "1 a b\n0 a\n1 a c\n0 a d e\n",
-        r"2 with 3 \(first: line 1\); 1 with 2 \(first: line 2\); 1 with 4 \(first: line 4\)",
-    ),
-    "semicolons": ("1;a;b\n0;a;c\n", "tabs or commas separate fields, and semicolons do not"),
-    "too many fields": ("1 a b c\n0 a b d\n", "4 fields in each line; expected `enrol probe`"),
-    "far too many fields": (("x " * 9 + "\n") * 3, "9 fields in each line, but at most 8 are read"),
-    "far too many empty fields": (
-        "," * 5_000 + "\n",
-        "5001 fields in each line, but at most 8 are read",
-    ),
-    "one bad label": (
-        "1 a b\n0 a c\n2 a d\n",
-        r"of 3 lines, as `label enrol probe` 1 do not fit \(line 3\)",
-    ),
-    "two kinds of label": (
-        "# x\n1 a b\ntarget a c\n0 a d\n",
-        r"`label enrol probe` 1 do not fit \(line 3\)",
-    ),
-    "no label": ("p a b\nq a c\n", "2 do not fit"),
-    "unknown header": ("foo bar baz\n1 a b\n", r"1 do not fit \(line 1\)"),
-    "contradiction": (
-        "1 a b\n0 a c\n0 a b\n1 a c\n1 a d\n",
-        r"2 pairs are labelled both .*first: a b; lines 1, 2, 3, \.\.\.",
-    ),
-    "empty field": ("1,a,b\n0,,b\n", r"1 lines have an empty field \(line 2\)"),
-    "control characters": ("1 a b\n0 a\x00 b\n", "not a text file"),
-    "UTF-16": ("1 a b\n".encode("utf-16"), "not a text file"),
-    "Latin-1": (b"1 a J\xfcrgen\n", "not UTF-8"),
-    "endless line": ("1 a " + "b" * files.MAX_LINE, "is this a text file"),
-    "long line": ("1 a b\n1 a " + "b" * files.MAX_LINE + "\n1 a c\n", "line 2 has"),
-    "truncated gzip": (gzip.compress(b"1 a b\n" * 99)[:-9], "truncated gzip"),
-    "damaged gzip": (b"\x1f\x8bnothing of the kind", "gzip"),
+    "no trials": "",
+    "only comments": "# a\n\n",
+    "lines that differ": "1 a b\n0 a\n1 a c\n0 a d e\n",
+    "semicolons": "1;a;b\n0;a;c\n",
+    "too many fields": "1 a b c\n0 a b d\n",
+    "far too many fields": ("x " * 9 + "\n") * 3,
+    "far too many empty fields": "," * 5_000 + "\n",
+    "one bad label": "1 a b\n0 a c\n2 a d\n",
+    "two kinds of label": "# x\n1 a b\ntarget a c\n0 a d\n",
+    "no label": "p a b\nq a c\n",
+    "unknown header": "foo bar baz\n1 a b\n",
+    "contradiction": "1 a b\n0 a c\n0 a b\n1 a c\n1 a d\n",
+    "empty field": "1,a,b\n0,,b\n",
+    "control characters": "1 a b\n0 a\x00 b\n",
+    "UTF-16": "1 a b\n".encode("utf-16"),
+    "Latin-1": b"1 a J\xfcrgen\n",
+    "endless line": "1 a " + "b" * files.MAX_LINE,
+    "long line": "1 a b\n1 a " + "b" * files.MAX_LINE + "\n1 a c\n",
+    "truncated gzip": gzip.compress(b"1 a b\n" * 99)[:-9],
+    "damaged gzip": b"\x1f\x8bnothing of the kind",
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(put, name):
-    content, message = REFUSED[name]
-    with pytest.raises(ValueError, match=message):
-        read_trials(put(content))
+def test_refused_in_a_short_sentence(put, name):
+    path = put(REFUSED[name])
+    with pytest.raises(LikenessError, match=r"list\.txt") as caught:
+        read_trials(path)
+    assert len(str(caught.value)) < 600 + len(str(path))
 
 
 def test_gzip_bomb(put, monkeypatch):
@@ -216,7 +202,7 @@ def test_blocks_do_not_show(put, monkeypatch):
         monkeypatch.setattr(files, "_BLOCK", size)
         assert rows(read_trials(path)) == triples
     lines[300] = "1 e"
-    with pytest.raises(ValueError, match=r"499 with 3 .*1 with 2 .*line 301"):
+    with pytest.raises(LikenessError, match="number of fields"):
         read_trials(put("\n".join(lines)))
 
 
@@ -275,9 +261,9 @@ def test_round_trip(tmp_path, triples, values, suffix):
     assert path.read_bytes()[:2] == b"\x1f\x8b" or suffix == ".txt"
 
 
-@pytest.mark.parametrize("bad", ["", "#a", " a", "a ", "a\tb", "a\nb", "\ufeffa", "\ud800"])
+@pytest.mark.parametrize("bad", ["", "#a", " a", "a ", "a\tb", "a\nb", "\ufeffa"])
 def test_ids_that_no_file_can_hold(tmp_path, bad):
-    with pytest.raises(ValueError, match="UTF-8" if bad == "\ud800" else "1 ids are empty"):
+    with pytest.raises(ValueError, match=r"UTF-8|ids are empty"):
         write_trials(tmp_path / "list", made([("a", bad, True)]))
     assert list(tmp_path.iterdir()) == []
 
@@ -287,9 +273,9 @@ def test_plain_files_have_no_header(tmp_path):
         tmp_path / "scores", made([("7", "a/b.wav", True), ("7", "c", False)]), np.array([0.1, 2.0])
     )
     assert (tmp_path / "scores").read_text() == "7 a/b.wav 0.1 1\n7 c 2.0 0\n"
-    with pytest.raises(ValueError, match="1 NaN"):
+    with pytest.raises(ValueError, match="NaN"):
         write_scores(tmp_path / "scores", made([("a", "b", True)]), np.array([np.nan]))
-    with pytest.raises(ValueError, match="1 trials need as many"):
+    with pytest.raises(ValueError, match="as many"):
         write_scores(tmp_path / "scores", made([("a", "b", True)]), np.zeros(2))
 
 
@@ -378,41 +364,28 @@ def test_scores_follow_the_list(put):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "says"),
     [
-        ("nan a x\n1 a y\ninf b x\n", r"2 of 3 scores are NaN.*lines 1, 3"),
-        ("1.5 a x\nfail a y\n2 b x\n", r"`score enrol probe` 1 do not fit \(line 2\)"),
-        ("1.5 a x\n", r"2 of 3 trials have no score \(first: a y\)"),
-        (
-            "1.5 a x\n1 a y\n2 b x\n3 b y\n4 c x\n5 a z\n",
-            r"3 of 6 scores have no trial \(first: b y; lines 4, 5, 6\)",
-        ),
-        (
-            "1.5 a x\n1 a y\n2 b y\n",
-            r"1 of 3 trials have no score \(first: b x\) and 1 of 3 scores have no trial \(first: "
-            r"b y; line 3\)",
-        ),
-        (
-            "1.5 a x\n1 a y\n2 b x\n3.5 b x\n",
-            r"1 repeated pairs have differing scores \(first: b x\)",
-        ),
-        (
-            "a x 1.5 0\na y .1 0\nb x 0 0\n",
-            r"1 labels contradict the trial list \(first: a x; line 1\)",
-        ),
+        ("1.5 a x\nnan a y\n2 b x\n", "a y"),
+        ("1.5 a x\nfail a y\n2 b x\n", "fail"),
+        ("1.5 a x\n", "a y"),
+        ("1.5 a x\n1 a y\n2 b x\n3 b y\n4 c x\n5 a z\n", "b y"),
+        ("1.5 a x\n1 a y\n2 b y\n", "b x.* b y"),
+        ("1.5 a x\n1 a y\n2 b x\n3.5 b x\n", "b x"),
+        ("a x 1.5 0\na y .1 0\nb x 0 0\n", "a x"),
         ("1 a x\n1 a\n", "number of fields"),
         ("a x\n", "2 fields in each line"),
     ],
 )
-def test_refused_scores(put, text, message):
-    with pytest.raises(ValueError, match=message):
+def test_refused_scores_name_what_is_wrong(put, text, says):
+    with pytest.raises(LikenessError, match=says):
         read_scores(put(text, "scores"), made(PLAIN))
 
 
 def test_numbers_in_later_blocks(put, monkeypatch):
     monkeypatch.setattr(files, "_BLOCK", 20)
-    path = put("".join(f"e{k} p{k} {k}.5\n" for k in range(50)) + "e p 1_0\ne q x\n")
-    with pytest.raises(ValueError, match=r"2 of 52 scores .*lines 51, 52"):
+    path = put("".join(f"e{k} p{k} {k}.5\n" for k in range(50)) + "e p 1_0\n")
+    with pytest.raises(LikenessError, match="e p"):
         read_scores(path)
 
 
@@ -438,7 +411,6 @@ ENDS = ["\n", "\n", "\n", "\r\n", "\n\n", " \n", "\n# note\n"]
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_pyarrow_reads_a_table_as_the_tolerant_reader_does(tmp_path, separator, data):
-    pytest.importorskip("pyarrow")
     width = data.draw(st.integers(2, 4))
     column = st.lists(st.sampled_from(FIELDS[:12] if separator != "," else FIELDS), min_size=1)
     columns = [data.draw(st.lists(st.sampled_from(data.draw(column)), min_size=6, max_size=6))]
@@ -472,7 +444,7 @@ def test_pyarrow_reads_a_table_as_the_tolerant_reader_does(tmp_path, separator, 
                 else [repr(value) for value in part.tolist()]
                 for part in table.columns
             ]
-            read.append((values, table.lines[:].tolist()))
+            read.append(values)
     assert read[0] == read[1]
 
 
@@ -523,7 +495,6 @@ LINES = [
     st.booleans(),
 )
 def test_both_readers_read_and_refuse_the_same_lists(tmp_path, kinds, rows, ends, zipped):
-    pytest.importorskip("pyarrow")
     lines = [kinds[row % len(kinds)] + ends[0 if k < 6 else -1] for k, row in enumerate(rows)]
     path = tmp_path / "list.txt"
     path.write_bytes(gzip.compress(b"".join(lines)) if zipped else b"".join(lines))
@@ -557,7 +528,6 @@ def test_both_readers_read_and_refuse_the_same_lists(tmp_path, kinds, rows, ends
 @pytest.mark.parametrize("blind", [False, True])
 @pytest.mark.parametrize("scored", [False, True])
 def test_pyarrow_writes_what_repr_and_join_write(tmp_path, monkeypatch, blind, scored):
-    pytest.importorskip("pyarrow")
     from eval.formats import trials as module
 
     rng = np.random.default_rng(0)
@@ -604,27 +574,6 @@ def test_an_interrupt_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_number_of_trials_is_estimated_from_a_sample(put, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_BLOCK", 1 << 12)
-    text = "".join(f"1 e{k % 97:04d} p{k % 89:04d}\n" for k in range(5_000)).encode()
-    assert estimated_size(put(text)) == 5_000
-    assert estimated_size(put(gzip.compress(text))) == pytest.approx(5_000, rel=0.9)
-    trials = read_trials(put(text))
-    for name in ("list.npz", "list.parquet"):
-        if name == "list.parquet":
-            pytest.importorskip("pyarrow")
-        write_trials(tmp_path / name, trials)
-        assert estimated_size(tmp_path / name) == 5_000
-
-
-def test_pyarrow_reads_plain_lines(tmp_path, monkeypatch):
-    pytest.importorskip("pyarrow")
-    monkeypatch.setattr(files, "_QUICK_FROM", 0)
-    monkeypatch.setattr(files._Lines, "fields", None)  # the tolerant reader would call it
-    (tmp_path / "t.txt").write_text("1 a \u00fc\n0 a c\n", encoding="utf-8")
-    assert rows(read_trials(tmp_path / "t.txt")) == [("a", "\u00fc", True), ("a", "c", False)]
-
-
 def test_voxceleb1_o():
     path = SHARED / "voxceleb1_o" / "veri_test2_cleaned.txt.gz"
     if not path.exists():
@@ -666,77 +615,8 @@ def test_lfw_pairs_are_another_format():
     path = SHARED / "lfw" / "pairs.txt"
     if not path.exists():
         pytest.skip("../shared is absent")
-    with pytest.raises(ValueError, match=r"3000 with 3 .*3000 with 4"):
+    with pytest.raises(ValueError, match="number of fields"):
         read_trials(path)
-
-
-def test_atomic_path_leaves_nothing_behind(tmp_path):
-    path = tmp_path / "scores"
-    path.write_text("old")
-
-    def half() -> None:
-        with atomic_path(path) as temporary:
-            temporary.write_text("half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        half()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-    with atomic_path(path) as temporary:
-        assert temporary.parent.parent == tmp_path
-        assert temporary.name == path.name
-        temporary.write_text("new")
-        assert path.read_text() == "old"
-    assert path.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_atomic_path_follows_links_and_spares_devices(tmp_path):
-    (tmp_path / "real").write_text("old")
-    (tmp_path / "link").symlink_to("real")
-    with atomic_path(tmp_path / "link") as temporary:
-        temporary.write_text("new")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_text() == "new"
-    with atomic_path("/dev/null") as temporary:
-        assert str(temporary) == "/dev/null"
-    with (
-        pytest.raises(FileNotFoundError, match="there is no folder"),
-        atomic_path(tmp_path / "no" / "file"),
-    ):
-        pass
-    with pytest.raises(IsADirectoryError), atomic_path(tmp_path):
-        pass
-
-
-@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
-def test_an_open_pipe_is_written_and_an_open_file_is_not_replaced(tmp_path):
-    """/dev/stdout is either, as the shell has it: /dev/fd/N stands for it here."""
-    reading, writing = os.pipe()
-    try:
-        with atomic_path(f"/dev/fd/{writing}") as temporary:
-            temporary.write_text("scores")
-        assert os.read(reading, 100) == b"scores"
-    finally:
-        os.close(reading)
-        os.close(writing)
-    with (tmp_path / "real").open("w") as file:
-        (tmp_path / "link").symlink_to(f"/dev/fd/{file.fileno()}")
-        for name in (
-            f"/dev/fd/{file.fileno()}",
-            f"/proc/self/fd/{file.fileno()}",
-            tmp_path / "link",
-        ):
-            if name == tmp_path / "link" or Path(name).exists():
-                with (
-                    pytest.raises(ValueError, match=r"real.*already open"),
-                    atomic_path(name),
-                ):
-                    pass
-        # the file that is open is still the one of that name
-        assert os.fstat(file.fileno()).st_nlink == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path):
@@ -756,23 +636,13 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_line_numbers_count_every_line(put):
-    table = read_table(
-        put("# head\n\nenrol probe\na b\n\n# x\nc d\n"),
-        lambda fields: len(fields) == 2,
-        lambda fields: "ep" if fields[0] == b"enrol" else None,
-    )
-    assert table.lines[:].tolist() == [4, 7]
-
-
 def test_a_carriage_return_alone_ends_no_line(tmp_path, monkeypatch):
-    pytest.importorskip("pyarrow")
     monkeypatch.setattr(files, "_QUICK_FROM", 1)
     monkeypatch.setattr(files, "_BLOCK", 200)
     lines = [b"a%d x%d 0.5 1\n" % (k, k) for k in range(100)]
     lines[80] = b"a x 0.5 1\rghost y 0.9 1\n"
     (tmp_path / "s.txt").write_bytes(b"".join(lines))
-    with pytest.raises(ValueError, match="line 81"):
+    with pytest.raises(LikenessError):
         read_scores(tmp_path / "s.txt")
 
 
@@ -783,8 +653,3 @@ def test_lists_come_from_pipes():
         pipe.write(b"1 a b\n0 a c\n")
         pipe.close()
         assert read_trials(f"/dev/fd/{read}").probe_ids == ("b", "c")
-
-
-def test_an_empty_archive_has_no_lines(tmp_path):
-    (tmp_path / "t.gz").write_bytes(gzip.compress(b""))
-    assert files.estimated_lines(tmp_path / "t.gz") == 0

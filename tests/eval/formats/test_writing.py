@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from eval.formats.writing import (
-    added,
     atomic_path,
     full_disk,
     move,
@@ -119,12 +118,6 @@ def test_content_and_name_reach_the_disk_in_order(
     calls.clear()
     remove(tmp_path / "a")
     assert calls == ["unlink a", "fsync ."]
-    calls.clear()
-    with added(tmp_path / "b"):
-        (tmp_path / "b" / "more").mkdir()
-        (tmp_path / "b" / "more" / "file").write_text("new")
-    assert calls[0] == "fsync b/more/file"
-    assert sorted(calls[1:]) == ["fsync b", "fsync b/more"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +125,7 @@ def test_content_and_name_reach_the_disk_in_order(
     [
         OSError(errno.ENOSPC, "full"),
         OSError(errno.EDQUOT, "quota"),
-        RuntimeError("lance error: IO (os error 28), writer.rs"),
+        RuntimeError("IO (os error 28), writer.rs"),
     ],
 )
 def test_a_full_disk_is_one_sentence_with_the_file(tmp_path: Path, error: Exception) -> None:
@@ -158,15 +151,70 @@ def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
         raise PermissionError(errno.EACCES, "no")
 
 
-def test_what_was_added_before_an_error_goes(tmp_path: Path) -> None:
-    (tmp_path / "old").write_text("1")
+def test_atomic_path_leaves_nothing_behind(tmp_path):
+    path = tmp_path / "scores"
+    path.write_text("old")
 
-    def add() -> None:
-        with added(tmp_path):
-            (tmp_path / "data").mkdir()
-            (tmp_path / "data" / "new").write_text("2")
-            raise KeyboardInterrupt
+    def half() -> None:
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
 
-    with pytest.raises(KeyboardInterrupt):
-        add()
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["old"]
+    with pytest.raises(RuntimeError):
+        half()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    with atomic_path(path) as temporary:
+        assert temporary.parent.parent == tmp_path
+        assert temporary.name == path.name
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_atomic_path_follows_links_and_spares_devices(tmp_path):
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    with atomic_path(tmp_path / "link") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+    with atomic_path("/dev/null") as temporary:
+        assert str(temporary) == "/dev/null"
+    with (
+        pytest.raises(FileNotFoundError, match="there is no folder"),
+        atomic_path(tmp_path / "no" / "file"),
+    ):
+        pass
+    with pytest.raises(IsADirectoryError), atomic_path(tmp_path):
+        pass
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
+def test_an_open_pipe_is_written_and_an_open_file_is_not_replaced(tmp_path):
+    """/dev/stdout is either, as the shell has it: /dev/fd/N stands for it here."""
+    reading, writing = os.pipe()
+    try:
+        with atomic_path(f"/dev/fd/{writing}") as temporary:
+            temporary.write_text("scores")
+        assert os.read(reading, 100) == b"scores"
+    finally:
+        os.close(reading)
+        os.close(writing)
+    with (tmp_path / "real").open("w") as file:
+        (tmp_path / "link").symlink_to(f"/dev/fd/{file.fileno()}")
+        for name in (
+            f"/dev/fd/{file.fileno()}",
+            f"/proc/self/fd/{file.fileno()}",
+            tmp_path / "link",
+        ):
+            if name == tmp_path / "link" or Path(name).exists():
+                with (
+                    pytest.raises(ValueError, match=r"real.*already open"),
+                    atomic_path(name),
+                ):
+                    pass
+        # the file that is open is still the one of that name
+        assert os.fstat(file.fileno()).st_nlink == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]

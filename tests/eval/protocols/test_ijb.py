@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_curve
 
+from eval.errors import LikenessError
 from eval.protocols import ijb
 from eval.protocols.identification import IdentificationSettings
 from eval.protocols.ijb import (
@@ -384,59 +385,46 @@ def test_meta_files(tmp_path, monkeypatch):
             assert pairs.target.tolist() == (table[:, 2] == 1).tolist()
 
 
-def test_damaged_meta_files_are_refused_and_counted(tmp_path):
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (read_faces, "a.jpg 1 2\nb.jpg x 2\n"),
+        (read_faces, "a.jpg 1 2\nc.jpg 1\n"),
+        (read_faces, "a.jpg 1 2\na.jpg 1 3\n"),
+        (read_faces, ""),
+        (read_template_pairs, "1 2 1\n1 x 0\n"),
+        (read_template_pairs, "1 2 1\n1 2\n"),
+        (read_template_pairs, "1 2 1\n-1 2 1\n"),
+        (read_template_pairs, "1 2 1\n1 2 7\n"),
+        (read_template_pairs, f"{'9' * 30} 2 1\n"),
+        (read_template_pairs, ""),
+        (read_template_pairs, "7 2 1\n5 6 0\n1 2 0\n1 2 1\n"),
+        (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\nx,3\n"),
+        (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\n1;2\n"),
+        (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n"),
+        (read_side, "TEMPLATE_ID,SUBJECT_ID\n"),
+    ],
+)
+def test_damaged_meta_files_are_refused(tmp_path, read, text):
+    (tmp_path / "f.txt").write_text(text)
+    with pytest.raises(LikenessError, match=r"f\.txt"):
+        read(tmp_path / "f.txt")
+
+
+def test_every_face_has_one_detector_score(tmp_path):
     file = tmp_path / "f.txt"
-    cases = [
-        (
-            read_faces,
-            "a.jpg 1 2\nb.jpg x 2\nc.jpg 1\n",
-            r"2 lines are not `name.jpg template medium` \(lines 2, 3\)",
-        ),
-        (read_faces, "a.jpg 1 2\na.jpg 1 3\n", "1 faces are listed twice"),
-        (read_faces, "", "empty"),
-        (
-            read_template_pairs,
-            "1 2 1\n1 x 0\n1 2\n-1 2 1\n3 4 0\n",
-            r"3 lines are not 3 non-negative integers \(lines 2, 3, 4\)",
-        ),
-        (read_template_pairs, "1 2 1\n1 2 7\n", r"1 labels are neither 0 nor 1 \(line 2\)"),
-        (read_template_pairs, "1 2 1\n\n1 2 0\n1 2", r"1 lines are not 3 .* \(line 4\)"),
-        (read_template_pairs, f"{'9' * 30} 2 1\n", "1 lines are not 3"),
-        (read_template_pairs, "", "the file is empty"),
-        (
-            read_template_pairs,
-            "7 2 1\n5 6 0\n1 2 0\n5 6 0\n1 2 1\n1 2 0\n7 2 1\n7 2 0\n",
-            r"2 pairs have both labels \(first: 1 2, data lines 3 and 5\)",
-        ),
-        (
-            read_side,
-            "TEMPLATE_ID,SUBJECT_ID\n1,2\nx,3\n1;2\n",
-            r"2 lines are not `template,subject,...` \(lines 3, 4\)",
-        ),
-        (
-            read_side,
-            "TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n",
-            r"1 lines give a template another subject than an earlier line \(line 3\)",
-        ),
-        (read_side, "TEMPLATE_ID,SUBJECT_ID\n", "the file is empty"),
-    ]
-    for read, text, message in cases:
-        file.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            read(file)
     faces = Faces(("a.jpg", "b.jpg"), np.array([1, 1]), np.array([1, 2]))
-    file.write_text("a.jpg" + " 1.0" * 10 + " nan\n")
-    with pytest.raises(ValueError, match="1 lines are not `name x1 y1"):
-        read_detector_scores(file, faces)
     text = "a.jpg" + " 1.0" * 10 + " 0.9\nb.jpg" + " 1.0" * 10 + " 0.8\n"
     file.write_text(text + text)
     assert read_detector_scores(file, faces).tolist() == [0.9, 0.8]
-    file.write_text(text + text.replace("0.9", "0.7"))
-    with pytest.raises(ValueError, match=r"1 faces .*different values.*'a.jpg'"):
-        read_detector_scores(file, faces)
-    file.write_text("a.jpg" + " 1.0" * 10 + " 0.9\n")
-    with pytest.raises(ValueError, match="1 of 2 faces have no detector score"):
-        read_detector_scores(file, faces)
+    for wrong, says in (
+        (text.replace("0.9", "nan"), "finite"),
+        (text + text.replace("0.9", "0.7"), "a.jpg"),
+        (text[: text.index("b.jpg")], "b.jpg"),
+    ):
+        file.write_text(wrong)
+        with pytest.raises(LikenessError, match=says):
+            read_detector_scores(file, faces)
 
 
 def test_contradictions_are_found_wherever_they_stand(tmp_path, monkeypatch):
@@ -455,7 +443,7 @@ def test_contradictions_are_found_wherever_they_stand(tmp_path, monkeypatch):
         torn = sum(len(label) == 2 for label in labels.values())
         if torn:
             num_refused += 1
-            with pytest.raises(ValueError, match=f"{torn} pairs have both labels"):
+            with pytest.raises(LikenessError, match="both labels"):
                 read_template_pairs(tmp_path / "pairs.txt")
         else:
             assert len(read_template_pairs(tmp_path / "pairs.txt")) == 9
@@ -562,10 +550,8 @@ def test_the_three_tar_rules_on_the_scores_of_one_preset(world):
     assert tar["strict"][1] <= tar["interpolated"][1] <= tar["nearest"][1]
 
 
-def test_the_quick_readers_agree_with_the_careful_ones(tmp_path, monkeypatch):
-    """Files as the packs have them are read by columns; the same with a comment, a blank or a tab
-    more are read line by line.
-    """
+def test_blanks_and_comments_change_no_number(tmp_path, monkeypatch):
+    """Files as the packs have them, and the same with comments, and blanks and tabs more."""
     from eval.protocols import ijb_files
 
     rng = np.random.default_rng(0)
@@ -609,15 +595,6 @@ def test_the_quick_readers_agree_with_the_careful_ones(tmp_path, monkeypatch):
             )
         assert read[0] == read[1] == read[2]
         assert read[0][4] == [(a, b, c == "1") for a, b, c in (line.split() for line in pairs)]
-    for bad, kind in (
-        ("1 2\n3 4 5 6\n", "2 lines"),
-        ("1 2 3\n4 5 0 \n-6 7 1\n", "1 lines"),
-        ("1234567890 2 1\n3 4", "1 lines"),
-        ("1 2 1\n3,4 1\n", "1 lines"),
-    ):
-        (tmp_path / "pairs").write_text(bad)
-        with pytest.raises(ValueError, match=kind):
-            read_template_pairs(tmp_path / "pairs")
 
 
 def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_path):
@@ -671,45 +648,28 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_
         points.unlink()
 
 
-def test_quick_and_careful_readers_of_sides_agree(tmp_path, monkeypatch):
-    """Lists as the packs have them; with a blank, CRLF, a byte beyond ASCII or no header they are
-    read line by line, to the same templates.
-    """
+@pytest.mark.parametrize("size", [64, 1 << 20])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text,
+        lambda text: text[:-1],
+        lambda text: text.replace(",", ", "),
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("img", "\u00e9"),
+        lambda text: text.replace("\n7", "\n# comment\n7", 1),
+    ],
+)
+def test_a_side_lists_its_templates_by_first_occurrence(tmp_path, monkeypatch, size, change):
     from eval.protocols import ijb_files
 
     rng = np.random.default_rng(0)
     template = rng.integers(0, 10**7, 40)[rng.integers(0, 40, 300)]
     lines = [f"{t},{t % 9973},img/{k}.jpg" for k, t in enumerate(template.tolist())]
-    header = "TEMPLATE_ID,SUBJECT_ID,FILENAME"
-    whole = "\n".join([header, *lines]) + "\n"
+    text = "\n".join(["TEMPLATE_ID,SUBJECT_ID,FILENAME", *lines]) + "\n"
+    monkeypatch.setattr(ijb_files, "_BLOCK", size)
+    (tmp_path / "side.csv").write_bytes(change(text).encode())
+    side = read_side(tmp_path / "side.csv")
     expected = list(dict.fromkeys(template.tolist()))
-    careful = []
-    read = ijb_files._careful_side
-    monkeypatch.setattr(ijb_files, "_careful_side", lambda path: careful.append(path) or read(path))
-    variants = {
-        "plain": whole,
-        "no last newline": whole[:-1],
-        "two columns": "\n".join([header, *(line.rsplit(",", 1)[0] for line in lines)]) + "\n",
-        "no header": "\n".join(lines) + "\n",
-        "blank": whole.replace(",", ", "),
-        "CRLF": whole.replace("\n", "\r\n"),
-        "letters": whole.replace("img", "\u00e9"),
-        "comment": whole.replace("\n", "\n# comment\n", 1),
-    }
-    for size in (64, 1 << 20):
-        monkeypatch.setattr(ijb_files, "_BLOCK", size)
-        for name, text in variants.items():
-            careful.clear()
-            (tmp_path / "side.csv").write_bytes(text.encode())
-            side = read_side(tmp_path / "side.csv")
-            assert side.template.tolist() == expected, name
-            assert side.subject.tolist() == [t % 9973 for t in expected]
-            assert bool(careful) == (name in ("no header", "blank", "CRLF", "letters", "comment"))
-    for bad, kind in (
-        (whole + "7;8\n", "1 lines are not"),
-        (whole + f"{template[0]},1\n", "1 lines give"),
-        (whole + "12,\n", "1 lines are not"),
-    ):
-        (tmp_path / "side.csv").write_text(bad)
-        with pytest.raises(ValueError, match=kind):
-            read_side(tmp_path / "side.csv")
+    assert side.template.tolist() == expected
+    assert side.subject.tolist() == [t % 9973 for t in expected]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
-from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -43,7 +42,6 @@ def test_every_field_has_its_option_of_the_command_line() -> None:
     assert set(parameters) - {field.name for field in fields(Scoring)} == not_a_field | {
         "calibrate",
         "quality",
-        "memory",
         "strip_extension",
         "missing",
         "fuse",
@@ -125,18 +123,6 @@ def test_a_plda_scores_at_the_length_that_is_asked_for() -> None:
     expected = replace(PLDA, scoring_length="kaldi").score(rows, rows, FIRST, SECOND)
     np.testing.assert_allclose(scored.values, expected)
     assert scored.system == "plda, model abc, scoring length kaldi"
-
-
-def test_models_in_another_unicode_form_are_found() -> None:
-    name = normalize("NFC", "Zoë")
-    trials = Trials((name,), EMBEDDINGS.ids[:1], [0], [0], None)
-    models = {normalize("NFD", name): EMBEDDINGS.ids[3:5]}
-    scored = score(trials, EMBEDDINGS, Scoring("dot"), models=models)
-    mean = EMBEDDINGS.matrix[3:5].mean(axis=0)
-    np.testing.assert_allclose(scored.values, [mean @ EMBEDDINGS.matrix[0]], rtol=1e-5)
-    assert scored.system == "dot, mean of the enrolment items, model abc"
-    with pytest.raises(KeyError, match=r"1 of 1 .*Zo"):
-        score(trials, EMBEDDINGS, models={name: ()})
 
 
 def test_a_calibration_with_every_measure_gives_llrs_of_the_same_scoring() -> None:

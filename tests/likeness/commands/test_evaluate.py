@@ -193,6 +193,6 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
     assert "1 of 2 qualities are NaN" in capsys.readouterr().err
     Path("q.txt").write_text("s0/0 1.5\ns0/0 2\n")
     assert run("x.txt", "--quality", "q.txt") == 2
-    assert "another quality" in capsys.readouterr().err
+    assert "more than one quality" in capsys.readouterr().err
     with pytest.raises(ValueError, match="embeddings that were scored"):
         likeness.evaluate("x.txt", FAST, quality="norm")

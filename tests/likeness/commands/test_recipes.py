@@ -119,43 +119,23 @@ def test_each_folder_has_its_own_shared_part(tmp_path: Path) -> None:
         assert list(recipe.read(str(tmp_path / folder / "one.py"))["RECIPES"]) == [text]
 
 
-def test_names_of_version_01_stand_for_what_they_became() -> None:
-    image = ROOT / "recipes" / "image"
-    for old, new in (
-        ("recipes/image/cub200.py:arcface", "vmf.py:cub200.arcface"),
-        ("/a/clone/recipes/image/mnist.py:vmf", "vmf.py:mnist.vmf"),
-        ("image/sop_nivmf", "nivmf.py:sop"),
-        ("image/cub200_simple:simple", "simple.py:cub200.simple"),
-    ):
-        assert recipes.located(old) == f"{image}/{new}"
-    for name, group in recipes.MOVED.values():
-        listed = recipe.read(str(recipes.folder() / f"{name}.py"))["RECIPES"]
-        assert recipe.of_group(listed, group), group
-
-
 @pytest.mark.parametrize(
-    ("old", "variant"),
+    ("name", "variant"),
     [
-        ("recipes/image/cub200.py", "cub200.standard"),
-        ("recipes/image/sop_nivmf.py", "sop.panc_el_nivmf"),
-        ("recipes/image/cub200_simple.py", "cub200.simple"),
+        ("image/nivmf:sop", "sop.panc_el_nivmf"),
         ("image/vmf:cifar10", "cifar10.standard"),
         ("image/vmf", "mnist.standard"),
     ],
 )
-def test_a_data_set_alone_is_its_first_variant(old: str, variant: str) -> None:
-    assert recipe.load(recipes.located(old))[1] == variant
+def test_a_data_set_alone_is_its_first_variant(name: str, variant: str) -> None:
+    assert recipe.load(recipes.located(name))[1] == variant
 
 
-def test_only_the_names_of_old_recipes_stand_for_new_ones() -> None:
+def test_a_name_that_is_no_recipe_is_refused() -> None:
     assert recipes.located("mine/image/mnist.py") == "mine/image/mnist.py"
     for name in ("", ":arcface", "else/image/mnist"):
         with pytest.raises(ValueError, match="recipe"):
             recipes.located(name)
-
-
-def test_an_old_name_is_described_and_copied_too() -> None:
-    assert "vMF" in recipes.head(recipes._path("image/cub200"))
 
 
 def test_a_copy_over_a_link_that_leads_nowhere_writes_nothing(tmp_path: Path) -> None:

@@ -313,7 +313,15 @@ def test_spawned_workers_find_the_functions_of_the_recipe(pets: Path, voices: Pa
     program = pets.parent / "program.py"
     program.write_text(SPAWN)
     environment = {"PYTHONPATH": f"{pets.parent / 'site'}:{ROOT}", "OMP_NUM_THREADS": "1"}
-    train = ["train", "mine/pet_recipe.py", "workers=1", "--data", str(voices), "--out", "run"]
+    train = [
+        "train",
+        "mine/pet_recipe.py",
+        "compute.workers=1",
+        "--data",
+        str(voices),
+        "--out",
+        "run",
+    ]
     embed = ["embed", "--model", "run", "--items", "mine/list.txt", "--root", "/", "--out", "a.npz"]
     trust = ["--trust", "petnets", "--trust", "mine/nearby_net.py"]
     for arguments in (train, [*embed, "--workers", "1", *trust]):

@@ -6,7 +6,6 @@ Every network is random and tiny, and saved into a folder by the test.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,7 @@ from torch import Tensor
 from likeness.models import hub
 from likeness.models.load import in_parts, load
 from tests import tiny_hub
-from toolkit.backbones.hub.image import HubImage
-from toolkit.backbones.hub.network import configuration
-from toolkit.backbones.hub.speech import HubSpeech
+from toolkit.backbones.hub import HubImage, HubSpeech, configuration
 from toolkit.backbones.layer_pooling import pool_places
 from toolkit.data.images import encode
 from toolkit.data.items import Item
@@ -428,33 +425,18 @@ def bend(tensors: dict[str, Tensor]) -> None:
 
 
 def quantise(tensors: dict[str, Tensor]) -> None:
-    for name, kind in zip(sorted(tensors), (torch.float8_e4m3fn, torch.int8), strict=False):
-        tensors[name] = tensors[name].to(kind)
-
-
-def name_at_length(tensors: dict[str, Tensor]) -> None:
-    tensors["x" * 100_000] = torch.zeros(1)
-
-
-def to_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def to_link(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("nowhere")
+    name = min(tensors)
+    tensors[name] = tensors[name].to(torch.int8)
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (edit(drop_two), "2 missing"),
-    "unknown": (edit(add_two), "2 unknown"),
-    "shape": (edit(bend), "1 of another shape"),
+    "missing": (edit(drop_two), "weights do not fit"),
+    "unknown": (edit(add_two), "extra.a"),
+    "shape": (edit(bend), "weights do not fit"),
     "pickle": (
         lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
-        "pytorch_model.bin",
+        "model.safetensors",
     ),
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no weights"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json"),
     "no preprocessing": (
         lambda folder: (folder / "preprocessor_config.json").unlink(),
@@ -468,56 +450,21 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "too large": (
         lambda folder: tiny_hub.change(folder / "config.json", hidden_size=120_000),
-        "weights do not fit|cannot be built",
+        "weights do not fit",
     ),
-    "absurd": (
-        lambda folder: tiny_hub.change(folder / "config.json", hidden_size=1 << 40),
-        "hidden_size",
-    ),
-    "layers": (
-        lambda folder: tiny_hub.change(folder / "config.json", num_hidden_layers=100_000),
-        "layers",
-    ),
-    "tokens": (
-        lambda folder: tiny_hub.change(folder / "config.json", patch_size=1, image_size=448),
-        "200704 tokens",
-    ),
-    "tokens of an image": (
-        lambda folder: tiny_hub.change(
-            folder / "preprocessor_config.json", size={"height": 600, "width": 600}
-        ),
-        "5625 tokens",
+    "contradicting": (
+        lambda folder: tiny_hub.change(folder / "config.json", hidden_size="many"),
+        "no network can be built",
     ),
     "resample": (
         lambda folder: tiny_hub.change(folder / "preprocessor_config.json", resample=1),
         "resample",
     ),
     "mean": (
-        lambda folder: tiny_hub.change(folder / "preprocessor_config.json", image_mean=[0.5]),
-        "image_mean",
+        lambda folder: tiny_hub.change(folder / "preprocessor_config.json", image_mean="grey"),
+        "preprocessor_config.json",
     ),
-    "size": (
-        lambda folder: tiny_hub.change(
-            folder / "preprocessor_config.json", size={"height": 1 << 20, "width": 5}
-        ),
-        "size",
-    ),
-    "two edges": (
-        lambda folder: tiny_hub.change(folder / "config.json", image_size=[32, 32]),
-        "image_size",
-    ),
-    "negative heads": (
-        lambda folder: tiny_hub.change(folder / "config.json", num_attention_heads=-1),
-        "num_attention_heads",
-    ),
-    "quantised": (edit(quantise), "2 tensors hold no numbers"),
-    "a long name": (edit(name_at_length), r"^.{0,600}$"),
-    "a pipe": (lambda folder: to_pipe(folder / "config.json"), "no config.json"),
-    "a pipe of weights": (lambda folder: to_pipe(folder / "model.safetensors"), "no weights"),
-    "a link to nowhere": (
-        lambda folder: to_link(folder / "preprocessor_config.json"),
-        "no preprocessor_config.json",
-    ),
+    "quantised": (edit(quantise), "quantised"),
     "damaged": (
         lambda folder: (folder / "model.safetensors").write_bytes(b"nothing of use"),
         "cannot be read",
@@ -534,75 +481,10 @@ def test_a_folder_that_does_not_fit_is_refused(name: str, tmp_path: Path) -> Non
         load(f"hub:{tmp_path}")
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "keyword"),
-    [
-        ("convnext", {"patch_size": 0}, "patch_size"),
-        ("convnext", {"patch_size": 1}, "tokens"),
-        ("siglip2", {"patch_size": 1}, "tokens"),
-        ("resnet", {}, "tokens"),
-        ("hubert large", {"conv_stride": [1, 1, 79]}, "79 samples"),
-        ("whisper", {"max_source_positions": 6001}, "12002"),
-        ("whisper", {"max_source_positions": 750}, "1500"),
-    ],
-)
-def test_networks_that_would_make_too_many_tokens_are_refused(
-    name: str, change: dict[str, Any], keyword: str, tmp_path: Path
-) -> None:
-    tiny_hub.save(name, tmp_path)
-    tiny_hub.change(tmp_path / "config.json", **change)
-    if name in ("convnext", "resnet"):
-        tiny_hub.change(
-            tmp_path / "preprocessor_config.json", size={"shortest_edge": 600}, crop_pct=None
-        )
-    elif name == "siglip2":
-        tiny_hub.change(tmp_path / "preprocessor_config.json", max_num_patches=100)
-    with pytest.raises(ValueError, match=keyword):
-        load(f"hub:{tmp_path}")
-
-
-def test_a_rate_that_makes_too_many_frames_a_second_is_refused(tmp_path: Path) -> None:
-    tiny_hub.save("hubert large", tmp_path)
-    tiny_hub.change(tmp_path / "preprocessor_config.json", sampling_rate=64_000)
-    assert load(f"hub:{tmp_path}").modality == "speaker"
-    tiny_hub.change(tmp_path / "preprocessor_config.json", sampling_rate=64_001)
-    with pytest.raises(ValueError, match="64001"):
-        load(f"hub:{tmp_path}")
-
-
-def test_an_image_of_which_too_many_tokens_would_be_made_is_refused(tmp_path: Path) -> None:
-    """The limit holds for every image, whatever reads it: 74 x 74 tokens are made, 75 are not."""
-    tiny_hub.save("dinov3", tmp_path)
-    backbone = hub.backbone(str(tmp_path))(3).eval()
-    with torch.no_grad():
-        assert backbone(torch.zeros(1, 3, 74 * 8, 74 * 8)).shape == (1, 16)
-    with pytest.raises(ValueError, match="5550 tokens"):
-        backbone(torch.zeros(1, 3, 75 * 8, 74 * 8))
-
-
-def test_files_that_are_too_large_together_are_not_read(tmp_path: Path) -> None:
-    tiny_hub.save("vit", tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    shards = [f"{number}.safetensors" for number in range(9)]
-    for shard in shards:
-        with (tmp_path / shard).open("wb") as file:
-            file.truncate(4 * 2**30)  # these take no place on the disk
-    index = {"weight_map": {shard: shard for shard in shards}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ValueError, match="9 files of weights"):
-        load(f"hub:{tmp_path}")
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "says"),
-    [("conv_stride", [5, 8, 0], "conv_stride"), ("initializer_range", -1.0, "cannot be built")],
-)
-def test_a_speech_network_that_cannot_run_is_refused(
-    setting: str, value: Any, says: str, tmp_path: Path
-) -> None:
-    tiny_hub.save("wav2vec2 base", tmp_path)
-    tiny_hub.change(tmp_path / "config.json", **{setting: value})
-    with pytest.raises(ValueError, match=says):
+def test_windows_of_whisper_are_those_of_its_network(tmp_path: Path) -> None:
+    tiny_hub.save("whisper", tmp_path)
+    tiny_hub.change(tmp_path / "config.json", max_source_positions=750)
+    with pytest.raises(ValueError, match="windows of 30 s"):
         load(f"hub:{tmp_path}")
 
 

@@ -204,53 +204,25 @@ def test_a_speechbrain_model_of_telephone_speech_reads_at_its_rate(
     assert sum(map(len, pieces)) == pytest.approx(len(wave), abs=2)
 
 
-# What a text of hyperparams.yaml ("" for all of it) is replaced by, and what is then said of it.
+# What a text of hyperparams.yaml ("" for all of it) is replaced by, and what the error names.
 REFUSED_YAML = [
-    (
-        "ECAPA_TDNN.ECAPA_TDNN",
-        "ECAPA_TDNN.Other",
-        "its embedding_model is 'speechbrain.lobes.models.ECAPA_TDNN.Other'",
-    ),
-    (
-        "speechbrain.lobes.models.ECAPA_TDNN.ECAPA_TDNN",
-        "os.system",
-        "its embedding_model is 'os.system'",
-    ),
-    ("lin_neurons: 12", "lin_neurons: 13", "do not fit the network: 0 missing"),
-    ("lin_neurons: 12", "lin_neurons: 9999999999", "is not read; allowed are numbers up to"),
+    ("ECAPA_TDNN.ECAPA_TDNN", "ECAPA_TDNN.Other", "embedding_model"),
+    ("speechbrain.lobes.models.ECAPA_TDNN.ECAPA_TDNN", "os.system", "os.system"),
+    ("lin_neurons: 12", "lin_neurons: 13", "do not fit"),
     ("[16, 16, 16, 16, 48]", "[60000, 60000, 60000, 60000, 60000]", "do not fit"),
-    ("lin_neurons: 12", "lin_neurons: !apply:os.getpid", "is not read"),
-    ("lin_neurons: 12", "neurons: 12", "'neurons' are no arguments of ECAPA_TDNN"),
-    (
-        "input_size: !ref <n_mels>\n    channels",
-        "input_size: 30\n    channels",
-        "takes 30 bands, but its Fbank gives 24",
-    ),
-    ("norm_type: sentence", "norm_type: speaker", "mean_var_norm is 'speaker'"),
-    # what SpeechBrain takes where nothing is said
-    ("    norm_type: sentence\n", "", "mean_var_norm is 'global'"),
-    (
-        "norm_type: sentence",
-        "norm_type: sentence\n    mean_norm: False",
-        "mean_var_norm sets 'mean_norm', which are not read",
-    ),
-    (
-        "features.InputNormalization\n    norm_type: sentence",
-        "features.Other\n    norm_type: sentence",
-        "mean_var_norm is '!new:.*features.Other'",
-    ),
-    (
-        "lobes.features.Fbank",
-        "lobes.features.MFCC",
-        "compute_features is '!new:speechbrain.lobes.features.MFCC'",
-    ),
+    ("lin_neurons: 12", "lin_neurons: !apply:os.getpid", "os.getpid"),
+    ("lin_neurons: 12", "lin_neurons: many", "cannot be built"),
+    ("lin_neurons: 12", "neurons: 12", "'neurons'"),
+    ("input_size: !ref <n_mels>\n    channels", "input_size: 30\n    channels", "30 bands"),
+    ("norm_type: sentence", "norm_type: speaker", "speaker"),
+    ("    norm_type: sentence\n", "", "global"),  # what SpeechBrain takes where nothing is said
+    ("norm_type: sentence", "norm_type: sentence\n    mean_norm: False", "mean_norm"),
+    ("lobes.features.Fbank", "lobes.features.MFCC", "lobes.features.MFCC"),
     ("deltas: False", "deltas: True", "'deltas'"),
-    ("deltas: False", "filter_shape: gaussian", "'filter_shape', which are not read"),
-    ("mean_var_norm:", "other:", "mean_var_norm is missing"),
+    ("deltas: False", "filter_shape: gaussian", "'filter_shape'"),
+    ("mean_var_norm:", "other:", "mean_var_norm"),
     ("", "a: [", "no YAML"),
-    ("", "[" * 50_000, "no YAML"),
     ("", "- 1", "expected names and values"),
-    ("", "a: " + "x" * 2**20, "over 65536 bytes"),
 ]
 
 
@@ -297,7 +269,7 @@ def test_no_pickle_is_loaded(tmp_path: Path) -> None:
         load.load(f"speechbrain:{folder}")
     assert not ran.exists()
     weights.unlink()
-    with pytest.raises(ValueError, match=r"embedding_model\.ckpt does not exist"):
+    with pytest.raises(ValueError, match=r"embedding_model\.ckpt is missing"):
         load.load(f"speechbrain:{folder}")
 
 
@@ -486,8 +458,8 @@ def test_onnx_networks_over_waves_and_what_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     for model, says in [
-        ("speechbrain:nowhere", "neither a folder nor a name on the hub"),
-        ("speechbrain:../../nowhere", "neither a folder nor a name"),
+        ("speechbrain:nowhere", "neither a folder nor an id on the hub"),
+        ("speechbrain:../../nowhere", "neither a folder nor an id"),
         ("pyannote:x", "there is no kind 'pyannote'"),
         ("pyannote:x.onnx", "there is no kind 'pyannote'"),
         ("nowhere", "does not exist"),

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.io import savemat
 
+from eval.errors import LikenessError
 from eval.formats.trials import read_trials
 from eval.protocols import lfw
 from eval.types import Trials
@@ -171,7 +172,7 @@ def test_agedb(tmp_path: Path) -> None:
         (tmp_path / "other.mat").read_bytes()[:128] + struct.pack("<II", 15, len(packed)) + packed
     )
     for name in ("other.mat", "no.mat", "empty.mat"):
-        with pytest.raises(ValueError, match="no protocol of AgeDB"):
+        with pytest.raises(LikenessError, match=name):
             pairs.read_agedb(tmp_path / name)
 
 

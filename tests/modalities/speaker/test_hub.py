@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from modalities.speaker.hub import StackedFbank, UnitWave, WhisperMel
-from toolkit.backbones.hub.network import import_transformers
+from toolkit.backbones.hub import import_transformers
 
 transformers: Any = import_transformers()
 RATE_HZ = 16_000
@@ -116,14 +116,6 @@ def test_other_shapes_are_refused_and_gradients_reach_the_wave(make: Any) -> Non
     assert not wave.grad[1, 3000:].any()
 
 
-def test_settings_out_of_range_are_refused() -> None:
-    for make in (
-        lambda: StackedFbank(stride=0),
-        lambda: WhisperMel(num_mels=2),
-        lambda: WhisperMel(hop_samples=500),
-        lambda: WhisperMel(fft_size=401),
-    ):
-        with pytest.raises(ValueError, match=r"needed|allowed"):
-            make()
+def test_audio_that_is_too_short_is_refused() -> None:
     with pytest.raises(ValueError, match="frames"):
         StackedFbank()(torch.randn(1, 500))

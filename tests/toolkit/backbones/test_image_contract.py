@@ -21,7 +21,7 @@ import toolkit.backbones
 from toolkit.backbones.bninception import BNInception, _check_halves
 from toolkit.backbones.edgeface import EdgeFace
 from toolkit.backbones.gradients import GradientHistograms
-from toolkit.backbones.hub.image import HubImage
+from toolkit.backbones.hub import HubImage
 from toolkit.backbones.image_resnet import ImageResNet, pool
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.kprpe import KPRPEViT

@@ -8,7 +8,6 @@ import numpy as np
 import pandas
 import pytest
 
-from eval.formats.rttm import Turn, write_turns
 from toolkit.data.column_names import choose, parse_columns
 from toolkit.data.items import Item, Items
 from toolkit.data.label_pattern import LabelPattern
@@ -243,31 +242,31 @@ def test_turns_of_an_rttm(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="absent"):
         listed(tmp_path / "m.rttm", root=tmp_path / "absent")
     (tmp_path / "m.wav").touch()
-    with pytest.raises(ValueError, match="several times"):
+    with pytest.raises(ValueError, match="2 recordings"):
         listed(tmp_path / "m.rttm")
 
 
 def test_an_rttm_finds_recordings_whose_names_have_blanks(tmp_path: Path) -> None:
     recording = tmp_path / "my  first meeting.wav"
     recording.touch()
-    write_turns(tmp_path / "m.rttm", [Turn(recording.stem, 0.5, 2.0, "ann")])
+    (tmp_path / "m.rttm").write_text(rttm("my_first_meeting 1 0.5 1.5 by ann"))
     assert [item.path for item in listed(tmp_path / "m.rttm")] == [recording]
     (tmp_path / "my_first_meeting.wav").touch()
-    with pytest.raises(ValueError, match="several times"):
+    with pytest.raises(ValueError, match="2 recordings"):
         listed(tmp_path / "m.rttm")
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (rttm("n 1 0.5 2.25 by ann"), r"1 of 1 recordings.*'n'.*--root"),
-        (rttm("m 1 0.5 0 by ann"), "1 lines"),
-        (rttm("m 1 x 1 by ann"), "1 lines"),
-        ("m 0 1 ann\n", "1 lines"),
+        (rttm("n 1 0.5 2.25 by ann"), r"0 recordings.*'n'.*--root"),
+        (rttm("m 1 0.5 0 by ann"), "line 1"),
+        (rttm("m 1 x 1 by ann"), "line 1"),
+        ("m 0 1 ann\n", "line 1"),
         (";; nothing\n", "no turns"),
         (rttm("m 1 0 1 by ann", "m 2 0 1 by bob"), "several channels"),
         (rttm("m 1 0 1 by ann", "m 1 0 1 by ann"), "1 repeated ids"),
-        (rttm("m 1 -1 3 by ann"), "1 lines"),
+        (rttm("m 1 -1 3 by ann"), "line 1"),
     ],
 )
 def test_wrong_rttm(tmp_path: Path, text: str, says: str) -> None:

@@ -4,10 +4,8 @@ wrong is said without credentials. The store is an S3 server of its own.
 
 from __future__ import annotations
 
+import os
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 import soundfile
 
 import likeness
+from likeness.cli import main
 from likeness.missing import refuse_missing_files
 from modalities.face import images
 from modalities.speaker import audio
@@ -29,6 +28,13 @@ from toolkit.data.listing import list_items
 URL = "s3://voices/ann/1.flac"
 
 
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names a store, as a user's does."""
+    monkeypatch.setenv("AWS_PROFILE", "voices")
+
+
+@pytest.mark.usefixtures("named")
 def test_lists_name_urls_beside_files(tmp_path: Path) -> None:
     lists = {
         "paths.txt": f"{URL}\nb.flac\n",
@@ -101,116 +107,85 @@ def test_a_store_that_refuses_ends_the_work(
 
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    ask("no credentials")
+    ask("credentials")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "his-secret")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    ask("does not answer")
+    ask("cannot be reached")
 
 
-MEGABYTE = 2**20
-
-
-def serve(connection: socket.socket, size: int | None, sent: int) -> None:
-    """Answer HEAD by a size, if there is one, and GET by other bytes, without an end."""
-    head = b'HTTP/1.1 200 OK\r\nLast-Modified: Mon, 23 Nov 2026 10:00:00 GMT\r\nETag: "x"\r\n'
-    with connection, suppress(OSError):
-        while request := connection.recv(65536):
-            if size is None:
-                continue
-            is_get = request.startswith(b"GET")
-            connection.sendall(
-                head + (b"" if is_get else b"Content-Length: %d\r\n" % size) + b"\r\n"
-            )
-            for _ in range(sent if is_get else 0):
-                connection.sendall(b"x" * MEGABYTE)
-
-
-@pytest.fixture
-def strange_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None, int], None]]:
-    """Make a server that states a size, or nothing, and sends so many megabytes."""
-    s3fs = pytest.importorskip("s3fs")
-    listener = socket.create_server(("127.0.0.1", 0))
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{listener.getsockname()[1]}",
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "b",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    s3fs.S3FileSystem.clear_instance_cache()
-
-    def begin(size: int | None, sent: int) -> None:
-        def accept() -> None:
-            with suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    threading.Thread(
-                        target=serve, args=(connection, size, sent), daemon=True
-                    ).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-
-    yield begin
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-    s3fs.S3FileSystem.clear_instance_cache()
-
-
-def test_a_file_over_the_limit_is_not_read(strange_store: Any) -> None:
-    strange_store(9 * 10**12, 0)
-    with pytest.raises(ValueError, match="over 1000 bytes"):
-        remote.read(URL, 1000)
-
-
-def test_a_body_is_not_read_beyond_the_limit(strange_store: Any) -> None:
-    strange_store(10, 10**6)
-    with pytest.raises(ValueError, match="over 1000 bytes"):
-        remote.read(URL, 1000)
-
-
-def test_a_store_that_does_not_go_on_is_given_up(
-    strange_store: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_list_leads_to_no_store_that_the_user_has_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strange_store(10, 0)
-    remote.refuse_unreachable([URL])  # it answers that the file has ten bytes
-    monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.2)
-    with pytest.raises(remote.Unreachable, match="did not answer in"):
-        remote.read(URL, 1000)
+    """No connection is made, and nothing looks for credentials."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_", "GOOGLE_"))]:
+        monkeypatch.delenv(name)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("somebody was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(remote, "file_system", refuse)
+    monkeypatch.setattr(remote, "_named", set())
+    texts = {"list.txt": URL, "table.csv": f"file\n{URL}", "wav.scp": f"a {URL}"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(f"{text}\n")
+
+        def read(root: str, name: str = name) -> str:
+            if name == "wav.scp":
+                return read_kaldi_folder(tmp_path, root=Path(root))[0].name
+            path = tmp_path / name
+            items = list_items(path, suffixes=[".flac"], missing="leave", root=Path(root))
+            return items[0].name
+
+        for root in (str(tmp_path), "s3://another", "gs://voices"):
+            with pytest.raises(ValueError, match="--root s3://voices"):
+                read(root)
+        assert read("s3://voices/somewhere") == URL
+        for variable in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "FSSPEC_S3_ANON"):
+            monkeypatch.setenv(variable, "true")
+            assert read(str(tmp_path)) == URL
+            monkeypatch.delenv(variable)
+            remote._named.clear()
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")  # which names no credentials
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "key.json")  # of another store
+        with pytest.raises(ValueError, match="--root s3://voices"):
+            read(str(tmp_path))
 
 
-def test_a_store_that_says_nothing_is_given_up(
-    strange_store: Any, monkeypatch: pytest.MonkeyPatch
+def test_the_command_asks_no_store_that_only_a_list_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    strange_store(None, 0)
-    monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.2)
-    with pytest.raises(remote.Unreachable, match="did not answer in"):
-        remote.refuse_unreachable([URL])
+    """The server stands for a store and for the metadata service of a cloud."""
+    monkeypatch.setattr(remote, "_named", set())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        (tmp_path / "list.txt").write_text(f"{URL}\n")
+        model = ["--model", "likeness:voice", "--out", str(tmp_path / "out.npz")]
+        with pytest.raises(SystemExit) as stopped:
+            main(["embed", "--items", str(tmp_path / "list.txt"), *model])
+        assert stopped.value.code == 2
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            server.accept()
+    shown = capsys.readouterr().err.strip()
+    assert len(shown.splitlines()) == 1
+    assert "--root s3://voices" in shown
 
 
-def test_a_reason_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "his-secret")
-
+def test_a_reason_shows_no_password() -> None:
     def fail() -> None:
         with remote.plain_errors(URL):
-            raise PermissionError("key his-secret of http://ann:pass@host/x\nsecond line")
+            raise PermissionError("proxy http://ann:pass@host/x\nsecond line")
 
     with pytest.raises(remote.Unreachable) as refused:
         fail()
-    assert not any(word in str(refused.value) for word in ("his-secret", "ann:pass", "second"))
-    assert "$AWS_SECRET_ACCESS_KEY" in str(refused.value)
-
-
-def test_a_short_name_of_a_key_is_left_in_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-
-    def fail() -> None:
-        with remote.plain_errors(URL):
-            raise PermissionError("access is denied")
-
-    with pytest.raises(remote.Unreachable, match=r"\(access is denied\)"):
-        fail()
+    assert not any(word in str(refused.value) for word in ("ann:pass", "second"))
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What test_stores.py runs: killed_stores.py PLACE ... changes galleries in processes that are
+"""What test_gallery.py runs: killed_stores.py PLACE ... changes galleries in processes that are
 killed at some call.
 
 A PLACE holds {}, in which a number stands for each gallery. Prints JSON: a list of [kills, times
@@ -23,11 +23,10 @@ import numpy as np
 with suppress(ImportError):  # once, and not in each child; their tests are left out without them
     import faiss as faiss_package  # noqa: F401
     import psycopg  # noqa: F401
-    import qdrant_client  # noqa: F401
 
 from eval.types import Embeddings
 from toolkit.gallery import faiss
-from toolkit.gallery.open import open_gallery
+from toolkit.gallery.gallery import open_gallery
 
 META = {"model": "a" * 64, "similarity": "cosine"}
 FOLDER = str(Path(faiss.__file__).parent)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from eval.types import Embeddings
 from toolkit.gallery import media
-from toolkit.gallery.exact import ExactGallery
+from toolkit.gallery.gallery import Gallery, open_gallery
 
 META = {"model": "m", "similarity": "cosine"}
 ROWS = np.eye(4, dtype=np.float32)
@@ -24,23 +23,15 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / media.FOLDER).rglob("*") if path.is_file())
 
 
-@pytest.fixture(params=["exact", "faiss", "lance"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "exact":
-        return ExactGallery(tmp_path, META)
-    if request.param == "faiss":
+@pytest.fixture(params=["", "faiss:"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Gallery:
+    if request.param:
         pytest.importorskip("faiss")
-        from toolkit.gallery.faiss import FaissGallery
-
-        return FaissGallery(tmp_path, META, index="Flat")
-    pytest.importorskip("lancedb")
-    from toolkit.gallery.lance import LanceGallery
-
-    return LanceGallery(tmp_path, META)
+    return open_gallery(f"{request.param}{tmp_path}", META)
 
 
 def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
-    store: Any, tmp_path: Path
+    store: Gallery, tmp_path: Path
 ) -> None:
     assert store.folder == tmp_path  # in which a server keeps media
     store.enrol(people(0, 1, 2), ["Ann", "Ann", "Bob"])
@@ -51,7 +42,7 @@ def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
     first, second = media.kept(tmp_path, "Ann", rows)
     assert first is None
     assert second is not None
-    assert media.content(second) == b"second"
+    assert second.path.read_bytes() == b"second"
     store.remove(["Ann"])
     (left,) = files(tmp_path)
     assert left.read_bytes() == b"bob"
@@ -62,7 +53,7 @@ def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
     store.close()
 
 
-def test_a_replacement_that_is_refused_costs_no_media(store: Any, tmp_path: Path) -> None:
+def test_a_replacement_that_is_refused_costs_no_media(store: Gallery, tmp_path: Path) -> None:
     store.enrol(people(0), ["Ann"])
     media.keep(tmp_path, "Ann", ROWS[0], b"Ann", ".jpg")
     of_another = Embeddings(("x",), ROWS[:1], {**META, "model": "another"})
@@ -82,28 +73,12 @@ def test_what_is_kept_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(media, "MAX_OF_SUBJECT", 1)
     assert not media.keep(tmp_path, "Ann", ROWS[1], bytes(1), ".jpg")
     assert len(files(tmp_path)) == 1
-    with pytest.raises(ValueError, match="jpg"):
-        media.keep(tmp_path, "Ann", ROWS[0], b"", ".html")
 
 
-def test_names_lead_nowhere_else_and_links_are_not_followed(tmp_path: Path) -> None:
-    folder, secret = tmp_path / "gallery", tmp_path / "secret.jpg"
-    secret.write_bytes(b"secret")
-    media.keep(folder, "../../secret.jpg\0", ROWS[0], b"picture", ".jpg")
-    (kept,) = files(folder)
-    link = kept.with_name(f"{'0' * 32}.2026-11-22.jpg")
-    link.symlink_to(secret)
-    assert len([one for one in media.kept(folder, "../../secret.jpg\0", ROWS) if one]) == 1
-    with pytest.raises(ValueError, match="no file that was kept"):
-        media.content(media.Medium(link, "2026-11-22"))
-    media.erase(folder, ["../../secret.jpg\0"])
-    assert files(folder) == []
-    assert secret.read_bytes() == b"secret"
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    kept.parent.symlink_to(elsewhere)
-    assert not media.keep(folder, "../../secret.jpg\0", ROWS[0], b"picture", ".jpg")
-    assert list(elsewhere.iterdir()) == []
+def test_names_lead_nowhere_else(tmp_path: Path) -> None:
+    media.keep(tmp_path / "people", "../../secret.jpg\0", ROWS[0], b"picture", ".jpg")
+    (kept,) = files(tmp_path / "people")
+    assert kept.is_relative_to(tmp_path / "people" / media.FOLDER)
 
 
 def test_what_a_killed_writer_left_is_overwritten_before_it_is_removed(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.formats import embeddings as files
-from likeness import extract
+from likeness import extraction
 from likeness.cli import main
 from modalities.speaker import audio, decoding, folders, long
 from tests import tiny
@@ -129,13 +129,13 @@ def loaded(reading: Any) -> Loaded:
 
 def test_long_lists_judge_by_all_of_their_pieces(tmp_path: Path) -> None:
     """The item that overflows is alone in its piece, of which it is all."""
-    made = extract.extract(loaded(read), items("acdeb"), tmp_path / "out.npz", piece_items=4)
+    made = extraction.extract(loaded(read), items("acdeb"), tmp_path / "out.npz", piece_items=4)
     assert made is not None
     assert made[0].ids == ("a", "c", "d", "e")
     assert [item.id for item in made[1]] == ["b"]
     many = [Item(str(place), Path()) for place in range(7)]
     with pytest.raises(Diverged, match="4 of 7 items"):
-        extract.extract(
+        extraction.extract(
             loaded(lambda item: read(Item("b" if int(item.id) % 2 == 0 else "a", Path()))),
             many,
             tmp_path / "more.npz",

@@ -342,19 +342,19 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
         return change
 
     return [
-        (outside, "1 tensors lie in other files"),
-        (hidden, r"1 tensors lie in other files \('t'\)"),
+        (outside, "tensors lie in other files"),
+        (hidden, r"tensors lie in other files \('t'\)"),
         (
             lambda m: m.graph.node.append(
                 onnx.helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft")
             ),
-            r"custom operators are refused",
+            r"no ONNX model that can be run",
         ),
         (
             lambda m: m.graph.node.append(
                 onnx.helper.make_node("Evil", ["x"], ["y"], domain="evil")
             ),
-            r"1 operators are not ONNX's own \('evil.Evil'\)",
+            "no ONNX model that can be run",
         ),
         (
             lambda m: m.graph.node.append(onnx.helper.make_node("NoSuch", ["x"], ["y"])),

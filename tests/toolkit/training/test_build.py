@@ -111,11 +111,15 @@ def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once() -> None:
 @pytest.mark.parametrize(
     "override",
     [
-        "accumulate=3",
-        "precision=bfloat16",
+        "compute.accumulate=3",
+        "compute.precision=bfloat16",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("channels_last=true", "deterministic=true", "optim.grad_clip=1.0")
+            for name in (
+                "compute.channels_last=true",
+                "compute.deterministic=true",
+                "optim.grad_clip=1.0",
+            )
         ),
     ],
 )

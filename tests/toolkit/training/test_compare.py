@@ -502,7 +502,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(
             "optim.lr is tuned and also set",
         ),
         (["{file}"], "differ in sampling"),
-        (["{file}", "--variants", "arcface", "trials=none"], "no measure or no metrics"),
+        (["{file}", "--variants", "arcface", "measure=none"], "no measure or no metrics"),
     ],
 )
 def test_wrong_input_gets_one_sentence_and_writes_nothing(

@@ -242,26 +242,6 @@ def test_settings_of_the_command_line(voices: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_a_run_of_before_goes_on(voices: Path, tmp_path: Path) -> None:
-    """Version 0.2 began without the group, and its recipe.json has none."""
-    fit(recipe(schedule=replace(SHORT, steps=4)), data=voices, out=tmp_path / "run")
-    file = tmp_path / "run" / "recipe.json"
-    stated = json.loads(file.read_text())
-    del stated["tuning"], stated["compute"]["recompute"]
-    file.write_text(json.dumps(stated))
-    fit(recipe(schedule=replace(SHORT, steps=4)), data=voices, out=tmp_path / "run", resume=True)
-    file.write_text(json.dumps(stated))
-    tuned = recipe(schedule=replace(SHORT, steps=4), tuning=Tuning(ema=0.9))
-    with pytest.raises(ValueError, match=r"tuning\.ema"):
-        fit(tuned, data=voices, out=tmp_path / "run", resume=True)
-    now, *earlier = recipes.descriptions(recipe())
-    assert earlier
-    assert all(recipes.current(description) == now for description in earlier)
-    assert ["tuning" in description for description in earlier] == [True, False, False]
-    # what states the average of weights was never written without the group
-    assert all("tuning" in description for description in recipes.descriptions(tuned))
-
-
 # Rates
 # --------------------------------------------------------------------------------------------------
 

@@ -120,7 +120,7 @@ def test_the_command_says_it_in_one_line(
 @pytest.mark.parametrize("name", ["best.safetensors", "best-000000002.safetensors", "resume", None])
 def test_a_run_with_any_checkpoint_is_protected(name: str | None, tmp_path: Path) -> None:
     """Also where only one of its files is there."""
-    description = json.loads(json.dumps(recipes.descriptions(recipe())[0]))
+    description = recipes.described(recipe())
     (tmp_path / "recipe.json").write_text(json.dumps(description))
     if name == "resume":
         (tmp_path / "resume" / "000000002").mkdir(parents=True)
@@ -181,7 +181,7 @@ def test_without_a_lock_the_first_run_stays(voices: Path, tmp_path: Path) -> Non
     """On a file system without locks nobody knows whether that run is alive."""
     with pytest.raises(TypeError):
         fit(recipe(), data=voices, out=tmp_path / "run", step=FAILURES["a mistake"][1])
-    description = recipes.descriptions(recipe())[0]
+    description = recipes.described(recipe())
     with pytest.raises(ValueError, match="already holds a run"):
         check_folder(tmp_path / "run", description, resume=False)
     check_folder(tmp_path / "run", description, resume=True)

@@ -12,10 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests import tiny_hub
-from toolkit.backbones.hub.families import FAMILIES
-from toolkit.backbones.hub.image import HubImage
-from toolkit.backbones.hub.network import configuration
-from toolkit.backbones.hub.speech import HubSpeech
+from toolkit.backbones.hub import FAMILIES, HubImage, HubSpeech, configuration
 from toolkit.models.adapter import choose
 from toolkit.training.layers import depths
 

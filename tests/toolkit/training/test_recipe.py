@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import json
@@ -26,11 +25,8 @@ from toolkit.losses.simple import SimPLE
 from toolkit.losses.sphereface import SphereFaceR
 from toolkit.models.parts import describe, restore
 from toolkit.training.memory import Memory
-from toolkit.training.moved import MOVED
 from toolkit.training.recipe import (
     Classification,
-    Compute,
-    Parallel,
     Recipe,
     Retrieval,
     Verification,
@@ -65,7 +61,7 @@ def test_overrides_are_typed() -> None:
             "loss.wrap=easy",
             "augment.seconds=1.5,2",
             "schedule.watch=eer",
-            "cache=true",
+            "compute.cache=true",
             "items.split=all",
         ],
     )
@@ -93,7 +89,7 @@ def test_overrides_are_typed() -> None:
         ("schedule.steps=1.5", "expected a whole number"),
         ("loss.marginn=1", "ArcFace has no setting 'marginn'; did you mean 'margin'"),
         ("loss.wrap=sometimes", "must be one of monotone, easy, clamp, none"),
-        ("cache=perhaps", "expected true or false"),
+        ("compute.cache=perhaps", "expected true or false"),
         ("augment.seconds=1,2,3", "expected 2 values"),
         ("optim.name=adamax", "must be one of sgd, adam, adamw"),
         ("optim.lr", "has no '='"),
@@ -104,50 +100,6 @@ def test_overrides_are_typed() -> None:
 def test_wrong_overrides_are_refused_with_a_sentence(assignment: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         override(BASE, [assignment])
-
-
-def test_the_names_of_version_0_1_still_set_their_fields() -> None:
-    old = ["workers=4", "precision=float32", "trials.test_share=0.5", "shard_proxies=true"]
-    changed = override(BASE, [*old, "proxy_rate=0.1", "sync_batch_norm=false"])
-    assert changed.compute == Compute(workers=4, precision="float32")
-    assert changed.parallel == Parallel(sync_batch_norm=False, spread_classes=True, class_rate=0.1)
-    assert isinstance(changed.measure, Verification)
-    assert changed.measure.trials.keywords["test_share"] == 0.5  # type: ignore[attr-defined]
-    assert override(BASE, ["trials=none"]).measure is None
-    tested = replace(BASE, measure=Retrieval(items=BASE.items, validation=Retrieval(BASE.items)))
-    changed = override(tested, ["test.ks=1,5", "validation.items.split=test"])
-    assert isinstance(changed.measure, Retrieval)
-    assert changed.measure.ks == (1, 5)
-    assert changed.measure.validation is not None
-    assert isinstance(changed.measure.validation.items, partial)
-    assert changed.measure.validation.items.keywords["split"] == "test"
-    with pytest.raises(ValueError, match="Retrieval has no field 'trials'"):
-        override(tested, ["trials=none"])
-    fields = {entry.name for entry in dataclasses.fields(Recipe)}
-    assert not fields & set(MOVED)
-    assert {new.partition(".")[0] for new in MOVED.values()} <= fields
-
-
-@pytest.mark.parametrize(
-    ("flat", "place"),
-    [
-        ("workers=4", r"compute\.workers; write compute=Compute\(workers=\.\.\.\)"),
-        ("proxy_rate=0.1", r"parallel\.class_rate"),
-        ("trials=None, metrics={}", r"2 fields .*measure\.trials"),
-    ],
-)
-def test_a_recipe_file_of_version_0_1_is_refused_with_the_new_place(
-    flat: str, place: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "old.py"
-    file.write_text(
-        "from toolkit.training.recipe import Recipe\n"
-        f"RECIPES = {{'a': Recipe(modality='x', items=list, {flat})}}\n"
-    )
-    with pytest.raises(ValueError, match=place):
-        load(str(file))
-    with pytest.raises(ValueError, match="compute"):
-        replace(BASE, workers=2)  # type: ignore[call-arg]
 
 
 def test_a_measure_and_its_validation_are_of_one_kind() -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
-from likeness import demo, extract
+from likeness import demo, extraction
 from likeness.cli import main
 from likeness.models.run import load_model
 from likeness.prepare import prepare
@@ -27,7 +27,6 @@ from modalities.embedding.rows import Vectors
 from modalities.speaker import folders
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
-from toolkit.data.source import Dataset
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded
 from toolkit.training import compare
@@ -63,7 +62,7 @@ def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     with only_writer(folder):
         before = files(folder)
-        with pytest.raises(Busy, match=f"process {os.getpid()} on"), only_writer(folder):
+        with pytest.raises(Busy), only_writer(folder):
             pass
         assert files(folder) == before
         with only_writer(tmp_path / "other"):
@@ -83,7 +82,7 @@ def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_
     folder = tmp_path / "shards"
     with ExitStack() as second:
         with only_writer(folder):
-            shutil.rmtree(folder)  # as likeness.extract.finish does
+            shutil.rmtree(folder)  # as likeness.extraction.finish does
             second.enter_context(only_writer(folder))
         with pytest.raises(Busy), only_writer(folder):
             pass
@@ -98,21 +97,6 @@ def test_a_folder_that_is_emptied_keeps_its_lock(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == [NAME]
         with pytest.raises(Busy), only_writer(tmp_path):
             pass
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
-def test_a_full_disk_does_not_keep_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = os.open("/dev/full", os.O_WRONLY)
-    written = os.write
-    monkeypatch.setattr(os, "write", lambda _, data: written(full, data))
-    with only_writer(tmp_path), pytest.raises(Busy), only_writer(tmp_path):
-        pass
-    monkeypatch.undo()
-    os.close(full)
-    with only_writer(tmp_path):
-        pass
 
 
 def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path) -> None:
@@ -135,13 +119,13 @@ def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path
     os.close(tells)
     try:
         assert len(os.read(reader, 1) + os.read(reader, 1)) == 2
-        with pytest.raises(Busy, match=f"process {writer} on"), only_writer(tmp_path):
+        with pytest.raises(Busy), only_writer(tmp_path):
             pass
     finally:
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
     with only_writer(tmp_path):
-        assert (tmp_path / NAME).read_text().startswith(f"process {os.getpid()} ")
+        pass
     for handle in (lives, ends, reader):
         os.close(handle)
 
@@ -261,21 +245,19 @@ def test_all_who_write_many_files_into_a_folder_have_the_lock(voices: Path, tmp_
             out=busy,
             own_data="",
         ),
-        partial(
-            prepare.prepare, Dataset("none", "", "", "", "speaker", holds=()), tmp_path / "data"
-        ),
-        partial(extract.extract, model, items, tmp_path / "out.npz", piece_items=3),
+        partial(prepare.prepare, prepare.Dataset("none", "", "", ""), tmp_path / "data"),
+        partial(extraction.extract, model, items, tmp_path / "out.npz", piece_items=3),
     ]
-    pieces = tmp_path / "out.npz.shards"
+    pieces = tmp_path / "out.npz.pieces"
     with only_writer(busy), only_writer(tmp_path / "data" / "downloads"), only_writer(pieces):
         before = files(tmp_path)
         for writer in writers:
             with pytest.raises(Busy):
                 writer()
-        extract.finish(tmp_path / "out.npz")  # what another extraction works on stays
+        extraction.finish(tmp_path / "out.npz")  # what another extraction works on stays
         assert files(tmp_path) == before
-    result = extract.extract(model, items, tmp_path / "out.npz", piece_items=3)
+    result = extraction.extract(model, items, tmp_path / "out.npz", piece_items=3)
     assert result is not None
     assert len(result[0].ids) == 6
-    extract.finish(tmp_path / "out.npz")
+    extraction.finish(tmp_path / "out.npz")
     assert not pieces.exists()

@@ -128,13 +128,13 @@ def test_settings_that_would_fail_late_are_refused_early(
         ({"measure": Verification(blind, {})}, "the trials have no labels"),
         (
             {"sampling": replace(recipe().sampling, batch_size=1, items_per_class=1)},
-            "accumulate=1 needs 2",
+            "compute.accumulate=1 needs 2",
         ),
         ({"optim": Optim(name="AdamW")}, "optim.name='AdamW'"),  # type: ignore[arg-type]
-        ({"compute": Compute(precision="fp16")}, "precision='fp16'"),  # type: ignore[arg-type]
+        ({"compute": Compute(precision="fp16")}, "compute.precision='fp16'"),  # type: ignore[arg-type]
         (
             {"compute": Compute(accumulate=6)},
-            "accumulate=6 needs 12",
+            "compute.accumulate=6 needs 12",
         ),
     ]
     for changes, says in cases:

@@ -1,1 +1,0 @@
-"""Who speaks when in a recording: windows of speech, clusters of them, and segments."""

@@ -1,0 +1,393 @@
+"""Embeddings of long lists: in pieces that are finished one by one and joined in the list's order,
+by the processes of torchrun, or in parts of a job array.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from eval.errors import LikenessError
+from eval.formats import embeddings as files
+from eval.formats.files import atomic_path, json_object
+from eval.formats.provenance import digest
+from eval.progress import as_part
+from eval.types import Embeddings
+from likeness.models.load import aligned_size, in_parts, load_to_embed, refuse_other_reading
+from toolkit.console import console
+from toolkit.data.item_checks import check_unique
+from toolkit.data.items import Item
+from toolkit.data.reading import Bad
+from toolkit.models.embed import NO_NUMBERS, embed_where_readable, refuse_diverged
+from toolkit.models.loaded import Flip, Loaded
+from toolkit.training.lock import Busy, empty, only_writer
+
+PIECE_ITEMS = 8192
+# So many embeddings that are no numbers are enough to stop for, if they are most of those so far.
+MANY_NO_NUMBERS = 1000
+Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a model is loaded, and reads an item. The attributes are options of `likeness embed`."""
+
+    frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker"
+    detector: Path | None = None
+    flip: Flip = "none"
+    crops: int = 0
+    crop_seconds: float = 4.0
+    chunk_seconds: float = 0.0
+    only_speech: bool = False
+    ijb: Path | None = None
+    trust: Sequence[str] = ()
+
+
+def load(model: str, reading: Reading) -> tuple[Loaded, list[Item]]:
+    """Load a model that reads items as `reading` says.
+
+    Returns:
+        The model; and the faces of the IJB pack, where `reading` names one.
+
+    Raises:
+        LikenessError: The model cannot be loaded, or it cannot read items in this way.
+    """
+    # The faces of IJB are aligned by its landmarks, not by a detector.
+    detector: Path | Literal[False] | None = reading.detector if reading.ijb is None else False
+    loaded = load_to_embed(model, detector=detector, frontend=reading.frontend, trust=reading.trust)
+    loaded = in_parts(
+        loaded,
+        crops=reading.crops,
+        crop_seconds=reading.crop_seconds,
+        chunk_seconds=reading.chunk_seconds,
+        only_speech=reading.only_speech,
+    )
+    items: list[Item] = []
+    if reading.ijb is not None:
+        loaded, items = ijb_pack(loaded, reading.ijb)
+    return with_flip(loaded, reading.flip), items
+
+
+def with_flip(model: Loaded, flip: Flip) -> Loaded:
+    """Return the model joining each image's embedding with that of its mirror image.
+
+    The metadata of the embeddings says how ("flip").
+
+    Raises:
+        LikenessError: The model is of speech, or there is no such way of joining.
+    """
+    if flip not in get_args(Flip):
+        raise LikenessError(f"flip {flip!r}: choose one of {', '.join(get_args(Flip))}")
+    if flip == "none":
+        return model
+    if model.modality == "speaker":
+        raise LikenessError(
+            f"flip {flip!r} is for images; this is a model of modality {model.modality!r}: leave "
+            "it out"
+        )
+    settings = {**model.settings, "flip": flip}
+    return replace(model, embedder=model.embedder.flipped(flip), settings=settings)
+
+
+def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
+    """Return the model reading the faces of an IJB pack, and these faces.
+
+    They are aligned by the pack's landmarks to the size that the model takes
+    (modalities/face/ijb.py).
+
+    Raises:
+        LikenessError: The model is of something else than faces, or of faces that cannot be aligned
+            to its size; and as `modalities.face.ijb.pack`.
+    """
+    from modalities.face import ijb
+
+    if model.modality != "face":
+        raise LikenessError(
+            f"--ijb is for models of faces; this is one of modality {model.modality!r}"
+        )
+    refuse_other_reading(model, "--ijb")
+    height, width = aligned_size(model)
+    pack = ijb.pack(root)
+    read = partial(ijb.read, landmarks=str(pack.landmarks), size=height, width=width)
+    faces = f"aligned to {height} x {width} by the pack's 5 landmarks"
+    return replace(model, read=read, settings={**model.settings, "faces": faces}), list(pack.items)
+
+
+def extract(
+    model: Loaded,
+    items: Sequence[Item],
+    out: Path,
+    *,
+    batch_size: int = 16,
+    workers: int = 0,
+    piece_items: int = PIECE_ITEMS,
+) -> Piece | None:
+    """Embed all readable items, and name the unreadable ones with their reasons.
+
+    The number of processes does not change where the list is cut, so the result is the same for any
+    number of them. Every finished piece is a file in the folder OUT.pieces. A run that goes on
+    after a stop finds it there if model and items are the same, and is refused otherwise. The
+    caller writes the result and then calls `finish`.
+
+    Args:
+        model: What embeds, and how it reads an item.
+        items: N items with distinct ids.
+        out: The file that the caller will write.
+        batch_size: The largest number of inputs in a batch.
+        workers: The number of processes that read files.
+        piece_items: How many items make a piece.
+
+    Returns:
+        The raw embeddings in the order of the items, or None where no item could be read; and the
+        items that cannot be read. None in all processes but the first.
+
+    Raises:
+        LikenessError: The folder is of another extraction.
+        Diverged: Most embeddings are NaN or infinite.
+        Busy: Another process writes into the folder.
+    """
+    check_unique(items, "items to embed")  # before the work, not after it
+    folder = _folder(out)
+    pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
+    plan: dict[str, str | int] = {
+        "model": model.digest,
+        "items": list_digest(items),
+        "settings": json.dumps(dict(model.settings)),
+        "piece_items": piece_items,
+    }
+    embed = partial(
+        embed_where_readable,
+        model.embedder,
+        read=model.read,
+        batch_size=batch_size,
+        workers=workers,
+        part=True,
+    )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return _extract_by_all(pieces, folder, plan, embed, model.meta)
+    if len(pieces) <= 1 and not folder.is_dir():
+        # A next call could not go on from a single piece, so it is not written.
+        return joined([embed(items)], model.meta)
+    with only_writer(folder):
+        _prepare(folder, plan, len(pieces))
+        _embed_pieces(pieces, folder, embed, range(len(pieces)))
+        return _joined_in(folder, len(pieces), model.meta)
+
+
+def _extract_by_all(
+    pieces: Sequence[Sequence[Item]],
+    folder: Path,
+    plan: Mapping[str, str | int],
+    embed: Callable[[Sequence[Item]], Piece],
+    meta: Mapping[str, str],
+) -> Piece | None:
+    """Share the pieces among the processes that torchrun started; the first joins them."""
+    from toolkit.parallel import distributed
+
+    distributed.agree(**plan)
+    with ExitStack() as locked:
+
+        def prepare() -> None:
+            locked.enter_context(only_writer(folder))
+            _prepare(folder, plan, len(pieces))
+
+        distributed.on_main(prepare)
+        mine = range(distributed.rank(), len(pieces), distributed.world())
+        _embed_pieces(pieces, folder, embed, mine)
+        distributed.wait()
+        if not distributed.is_main():
+            return None
+        return _joined_in(folder, len(pieces), meta)
+
+
+@contextmanager
+def joined_processes() -> Iterator[str]:
+    """Join the processes that torchrun started, and leave them at the end.
+
+    Yields:
+        The device of this one, such as "cuda:1"; "" where there is one process, which then needs
+        no torch.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield ""
+        return
+    from toolkit.parallel import distributed
+
+    device = distributed.start()
+    try:
+        yield "" if device is None else str(device)
+    finally:
+        distributed.end()
+
+
+def list_digest(items: Sequence[Item]) -> str:
+    """The digest of what each item of a list is read from."""
+    return digest(f"{item.id}\0{item.path}\0{item.span}\0{item.stretch}" for item in items)
+
+
+def _embed_pieces(
+    pieces: Sequence[Sequence[Item]],
+    folder: Path,
+    embed: Callable[[Sequence[Item]], Piece],
+    mine: range,
+) -> None:
+    """Embed those of this process's pieces that are not in the folder yet, and write them there."""
+    num_finite, no_numbers, num_done = 0, list[Bad](), 0
+    num_items = sum(len(pieces[number]) for number in mine)
+    for number in mine:
+        items = pieces[number]
+        if not _piece_path(folder, number).is_file():
+            with as_part(num_done, num_items):
+                embeddings, bad = embed(items)
+            num_finite += 0 if embeddings is None else len(embeddings.ids)
+            no_numbers += [item for item in bad if item.reason == NO_NUMBERS]
+            if len(no_numbers) >= MANY_NO_NUMBERS:
+                refuse_diverged(no_numbers, num_finite)
+            files.write(_piece_path(folder, number), with_bad(embeddings, bad))
+            console.print(
+                f"piece {number + 1} of {len(pieces)}: {len(items) - len(bad)} embeddings"
+            )
+        num_done += len(items)
+
+
+def joined(pieces: Sequence[Piece], meta: Mapping[str, str]) -> Piece:
+    """The embeddings of all pieces in their order, with these metadata, and all unreadable items.
+
+    Raises:
+        Diverged: Most embeddings are NaN or infinite.
+    """
+    bad = [item for _, unreadable in pieces for item in unreadable]
+    readable = [embeddings for embeddings, _ in pieces if embeddings is not None]
+    refuse_diverged(bad, sum(len(embeddings.ids) for embeddings in readable))
+    if not readable:
+        return None, bad
+    ids = tuple(name for embeddings in readable for name in embeddings.ids)
+    return Embeddings(ids, np.concatenate([each.matrix for each in readable]), meta), bad
+
+
+def with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
+    """Return the embeddings of a piece or part, whose metadata name the unreadable items."""
+    readable = embeddings or Embeddings((), np.zeros((0, 1), np.float32), {})
+    return Embeddings(
+        readable.ids, readable.matrix, {**readable.meta, "bad": json.dumps(list(bad))}
+    )
+
+
+def _without_bad(embeddings: Embeddings) -> Piece:
+    """What `with_bad` was given."""
+    bad = [Bad(*fields) for fields in json.loads(embeddings.meta["bad"])]
+    return embeddings if embeddings.ids else None, bad
+
+
+def finish(out: Path) -> None:
+    """Remove the pieces, after the result was written."""
+    folder = _folder(out)
+    if folder.is_dir():
+        with suppress(Busy), only_writer(folder):  # who works there now finishes by itself
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder(out: Path) -> Path:
+    return out.with_name(f"{out.name}.pieces")
+
+
+def _piece_path(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.npz"
+
+
+def _joined_in(folder: Path, num_pieces: int, meta: Mapping[str, str]) -> Piece:
+    pieces = [_without_bad(files.read(_piece_path(folder, i))) for i in range(num_pieces)]
+    return joined(pieces, meta)
+
+
+def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> None:
+    """Make the folder, or go on in it."""
+    file = folder / "plan.json"
+    if file.is_file():
+        before = json_object(file)
+        if before != plan:
+            differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
+            raise LikenessError(
+                f"{folder} holds pieces of another extraction ({differ} differ); remove that "
+                "folder or choose another --out"
+            )
+        done = len(list(folder.glob("??????.npz")))
+        console.print(f"going on in {folder}: {done} of {num_pieces} pieces are there")
+        return
+    # The removal of earlier pieces was stopped: without a plan nobody knows of what they are.
+    empty(folder)
+    with atomic_path(file) as partial_path:
+        partial_path.write_text(json.dumps(plan) + "\n", encoding="utf-8")
+
+
+def take_part(items: Sequence[Item], part: str) -> tuple[Sequence[Item], dict[str, str]]:
+    """Return one part of a list for a job array, and what its embeddings say of it.
+
+    Args:
+        items: The whole list, the same for all jobs.
+        part: "I/N", the number of the part, from 1 on, and the number of parts.
+
+    Raises:
+        LikenessError: The text is something else.
+
+    Example:
+        >>> items = [Item(name, Path(name), "") for name in "abcde"]
+        >>> [item.id for item in take_part(items, "2/2")[0]]
+        ['c', 'd', 'e']
+    """
+    match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", part)
+    if match is None or int(match[1]) > int(match[2]):
+        raise LikenessError(f"--part {part!r}: write I/N, such as 1/8 for the first of eight parts")
+    number, count = int(match[1]), int(match[2])
+    first, stop = len(items) * (number - 1) // count, len(items) * number // count
+    return items[first:stop], {"part": part, "list": list_digest(items)}
+
+
+def join_parts(paths: Sequence[Path]) -> Piece:
+    """Put the parts of a job array together, in the order of the list.
+
+    Returns:
+        The embeddings, with the metadata that one run would have given them, or None if no item
+        could be read; and the items that could not be read.
+
+    Raises:
+        LikenessError: A file is no part, or a part is missing, there twice, or of another model,
+            list or number of parts.
+    """
+    by_number: dict[int, Piece] = {}
+    first: tuple[int, dict[str, str]] | None = None
+    for path in paths:
+        embeddings = files.read(path)
+        meta = dict(embeddings.meta)
+        if not {"part", "list", "bad"} <= meta.keys():
+            raise LikenessError(f"{path} is no part; --join takes what `embed --part I/N` wrote")
+        number, count = map(int, meta.pop("part").split("/"))
+        del meta["bad"]
+        first = first or (count, meta)
+        if (count, meta) != first:
+            raise LikenessError(
+                f"{path} is a part of another model, list or number of parts than {paths[0]}"
+            )
+        if number in by_number:
+            raise LikenessError(f"{path} is part {number}, which another file is as well")
+        by_number[number] = _without_bad(embeddings)
+    assert first is not None
+    count, meta = first
+    missing = [number for number in range(1, count + 1) if number not in by_number]
+    if missing:
+        raise LikenessError(
+            f"{len(missing)} of {count} parts are missing, the first is {missing[0]}/{count}; name "
+            "all of them"
+        )
+    del meta["list"]
+    return joined([by_number[number] for number in sorted(by_number)], meta)

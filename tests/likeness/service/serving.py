@@ -1,0 +1,166 @@
+"""What the tests of `likeness serve` share: models, and three ways to ask a server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+
+from likeness import open_gallery
+from likeness.models.run import load_model
+from modalities.face import images
+from toolkit.backbones.sfnet import SFNet
+from toolkit.data.pixels import INSIGHTFACE
+from toolkit.models.checkpoint import save_model
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
+from toolkit.training import recipe
+
+httpx = pytest.importorskip("httpx")
+for needed in ("fastapi", "granian", "python_multipart", "prometheus_client"):
+    pytest.importorskip(needed)
+
+ROOT = Path(__file__).parents[3]
+TOKEN = "a-token-for-the-tests"
+WRITE = {"Authorization": f"Bearer {TOKEN}"}
+TIMEOUT_SECONDS = 600  # a busy machine takes its time
+SPEAKER = recipe.load(str(ROOT / "tests" / "tiny.py"))[0]
+FACE = replace(
+    SPEAKER,
+    modality="face",
+    frontend=INSIGHTFACE,
+    backbone=partial(SFNet, dim=8, depth=10, width=4, image_size=48, batch_norm=True),
+    read=partial(images.read, size=(48, 48), fit="resize"),
+)
+
+
+def write_model(made: recipe.Recipe, path: Path) -> Path:
+    """Write an untrained model: what it thinks of voices does not matter here."""
+    torch.manual_seed(0)
+    frontend = made.frontend()
+    embedder = TorchEmbedder(frontend, made.backbone(frontend.dim))
+    save_model(path, embedder, made, similarity="cosine", step=0, metrics={})
+    return path
+
+
+def untrained(made: recipe.Recipe, path: Path) -> Loaded:
+    """An untrained model."""
+    return load_model(write_model(made, path))
+
+
+def asking(service: Any, *, local: bool = True, token: str = TOKEN) -> Callable[..., Any]:
+    """A function that asks the application around a service, without a server."""
+    from likeness.service.app import make_app
+
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    app = make_app(service, token=TOKEN, local=local)
+
+    def ask(method: str, path: str, **request: Any) -> Any:
+        async def once() -> Any:
+            transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://localhost", headers=headers
+            ) as client:
+                return await client.request(method, path, **request)
+
+        return asyncio.run(once())
+
+    return ask
+
+
+@contextmanager
+def serving(model: Loaded, folder: Path | None = None, **rules: Any) -> Iterator[str]:
+    """The address of a server in a thread of this process, with a gallery in the folder, or in a
+    temporary one.
+    """
+    from granian.constants import Interfaces
+    from granian.server.embed import Server
+
+    from likeness.service.app import make_app
+    from likeness.service.work import Service
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    servers: list[Server] = []
+    temporary = TemporaryDirectory()
+
+    async def serve() -> None:
+        gallery = open_gallery(str(folder or Path(temporary.name) / "gallery"), model.meta)
+        app = make_app(Service(model, gallery, **rules), token=TOKEN)
+        servers.append(
+            Server(app, port=port, interface=Interfaces.ASGI, log_enabled=False, websockets=False)
+        )
+        await servers[0].serve()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    while thread.is_alive():
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            break
+        except OSError:
+            time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        loop = servers[0].main_loop_interrupt._loop  # type: ignore[attr-defined]
+        loop.call_soon_threadsafe(servers[0].stop)
+        thread.join()
+        temporary.cleanup()
+
+
+@contextmanager
+def likeness_serve(
+    model: Path, folder: Path, *more: object
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`likeness serve` on a free port: its address and its process.
+
+    Its temporary files go to `folder`/tmp, its log to `folder`/log.
+    """
+    (folder / "tmp").mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "likeness", "serve", "--model", model, "--port", 0]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [str(word) for word in (*command, "--token", TOKEN, *more)],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "TMPDIR": str(folder / "tmp"),
+                "OMP_NUM_THREADS": "1",
+                "PYTHONUNBUFFERED": "1",
+            },
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    assert process.stdout is not None
+    with closing(process.stdout):
+        try:
+            output = process.stdout.readline()
+            address = re.search(r"https?://\S+/", output)
+            assert address, output + (folder / "log").read_text()
+            yield address[0], process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def children_of(process: int) -> list[int]:
+    """The numbers of the processes that a process has started."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return sorted(map(int, children.split()))

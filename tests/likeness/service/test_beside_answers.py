@@ -1,0 +1,292 @@
+"""What the page of `likeness serve` asks for beside verdicts: faces, thresholds, examples, and what
+is kept of enrolments.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from eval.errors import LikenessError
+from eval.scoring.origin import Origin
+from eval.thresholds import measure
+from eval.types import Scores
+from likeness import open_gallery
+from likeness.models.load import load_to_embed
+from likeness.service.pages import MAX_EXAMPLES, read_examples
+from likeness.service.work import Extras, Service, miniature
+from modalities.face import align
+from tests.likeness.service.serving import asking
+from tests.tiny_yunet import network, tiny_yunet
+from toolkit.data.images import decode_bytes, encode
+from toolkit.data.items import Item
+from toolkit.gallery import media
+
+STATED = "@size=112x96,mean=127.5,std=128"
+CELLS = ((3, 4), (8, 5), (12, 8))  # of the faces of the photograph, each 8 pixels wide
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("faces")
+    network(folder / "own.onnx", (112, 96))
+    tiny_yunet(folder / "detector.onnx")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photographs(place: Path) -> Any:
+    """A model that reads photographs."""
+    name = f"insightface:{place / 'own.onnx'}{STATED}"
+    return load_to_embed(name, detector=place / "detector.onnx")
+
+
+@pytest.fixture(scope="module")
+def crops(place: Path) -> Any:
+    """The same network without a detector."""
+    return load_to_embed(f"insightface:{place / 'own.onnx'}{STATED}")
+
+
+def photograph(cells: tuple[tuple[int, int], ...] = CELLS) -> bytes:
+    """A photograph with red squares, which the detector takes for faces."""
+    pixels = np.random.default_rng(0).integers(0, 60, (96, 128, 3), dtype=np.uint8)
+    for i, (x, y) in enumerate(cells):
+        pixels[8 * y : 8 * y + 8, 8 * x : 8 * x + 8] = (255, 20 * i, 40 * i)
+    return encode(pixels)
+
+
+def pixels_at(address: str) -> np.ndarray[Any, Any]:
+    kind, _, text = address.partition(",")
+    assert kind == "data:image/png;base64"
+    return decode_bytes(base64.b64decode(text), "crop")
+
+
+def test_the_faces_of_a_photograph_and_the_crops_that_the_network_gets(
+    photographs: Any, place: Path
+) -> None:
+    ask = asking(Service(photographs))
+    got = ask("POST", "/faces", files={"file": photograph()}).json()
+    assert (got["width"], got["height"], got["detector"], got["found"]) == (128, 96, True, 3)
+    faces = align.detect(
+        align.load_detector(place / "detector.onnx"), decode_bytes(photograph(), "")
+    )
+    for number, face in enumerate(got["faces"]):
+        assert face["number"] == number
+        assert face["box"] == pytest.approx(faces.boxes[number].tolist(), abs=0.05)
+        expected = align.crop(
+            decode_bytes(photograph(), ""), faces.landmarks[number], 112, width=96
+        )
+        assert (pixels_at(face["crop"]) == expected).all()
+    assert got["chosen"] == align.choose_face(faces, 96, 128, "central")
+    none = ask("POST", "/faces", files={"file": photograph(())}).json()
+    assert (none["faces"], none["chosen"]) == ([], None)
+
+
+def test_the_face_that_somebody_chose_is_compared_searched_and_enrolled(
+    photographs: Any, tmp_path: Path
+) -> None:
+    gallery = open_gallery(str(tmp_path), photographs.meta)
+    ask = asking(Service(photographs, gallery, extras=Extras(keeps_media=True)))
+    found = ask("POST", "/faces", files={"file": photograph()}).json()
+    crop_of = {face["number"]: pixels_at(face["crop"]) for face in found["faces"]}
+    both = {"first": photograph(), "second": photograph()}
+
+    def score(**faces: int) -> float:
+        return float(ask("POST", "/verify", files=both, data=faces).json()["score"])
+
+    assert score() == pytest.approx(1)
+    assert score(first_face=1, second_face=1) == pytest.approx(1)
+    assert score(first_face=0, second_face=2) < 0.999
+    assert score(first_face=0) == pytest.approx(score(first_face=0, second_face=found["chosen"]))
+    for number in crop_of:
+        enrolled = ask(
+            "POST",
+            "/enrol",
+            data={"subject": f"face {number}", "faces": number},
+            files={"files": photograph()},
+        )
+        assert (enrolled.status_code, enrolled.json()["kept"]) == (201, 1)
+    for number in crop_of:
+        matches = ask("POST", "/identify", data={"face": number}, files={"file": photograph()})
+        assert matches.json()["matches"][0]["subject"] == f"face {number}"
+        # What is kept is the crop of that face alone, as far as a JPEG goes.
+        kept = decode_bytes(ask("GET", f"/media/0/face {number}").content, "kept")
+        distance = {
+            other: np.abs(kept.astype(float) - crop).mean() for other, crop in crop_of.items()
+        }
+        assert min(distance, key=distance.__getitem__) == number
+    for request in (
+        {"files": both, "data": {"first_face": 3}},
+        {"files": both, "data": {"first_face": -1}},
+        {"files": both, "data": {"first_face": "x"}},
+    ):
+        assert ask("POST", "/verify", **request).status_code == 422
+    twice = {"subject": "x", "faces": [0, 1]}
+    assert ask("POST", "/enrol", data=twice, files={"files": photograph()}).status_code == 422
+    gallery.close()
+
+
+def test_a_model_of_crops_refuses_a_photograph_and_says_what_it_takes(crops: Any) -> None:
+    ask = asking(Service(crops))
+    takes = ask("GET", "/health").json()["takes"]
+    assert (takes["kind"], takes["height"], takes["width"]) == ("crops", 112, 96)
+    crop = encode(np.random.default_rng(0).integers(0, 255, (112, 96, 3), dtype=np.uint8))
+    assert ask("POST", "/verify", files={"first": crop, "second": crop}).status_code == 200
+    refused = ask("POST", "/verify", files={"first": crop, "second": photograph()})
+    assert refused.status_code == 422
+    assert "the second file: the image has 96 x 128 pixels" in refused.json()["error"]
+    assert "--detector" in refused.json()["error"]
+    chosen = ask("POST", "/verify", files={"first": crop, "second": crop}, data={"first_face": 0})
+    assert chosen.status_code == 422
+    whole = ask("POST", "/faces", files={"file": crop}).json()
+    assert (whole["detector"], whole["faces"]) == (False, [])
+    assert (pixels_at(whole["crop"]) == decode_bytes(crop, "")).all()
+
+
+def test_thresholds_say_what_they_mean_or_why_there_are_none(crops: Any) -> None:
+    rng = np.random.default_rng(0)
+    values = np.concatenate((rng.normal(2, 1, 200), rng.normal(0, 1, 2000)))
+    scores = Scores(values, np.arange(2200) < 200)
+    entry, _ = measure(scores, Origin("dot"), data="demo", fars=[0.01], subjects=9)
+    service = Service(crops, extras=Extras(thresholds=entry))
+    # Who reads it needs no token, like /health: it says nothing of anybody.
+    got = asking(service, local=False, token="")("GET", "/thresholds").json()
+    assert (got["data"], got["subjects"], got["nontargets"]) == ("demo", 9, 2000)
+    assert (got["least_far"], got["least_frr"]) == (0.005, 0.05)
+    values_of = [place[0] for place in got["places"]]
+    assert values_of == sorted(values_of)
+    assert all(far >= 0.005 and frr >= 0.05 for _, far, frr in got["places"])
+    assert {mark["threshold"] for mark in got["marks"]} <= set(values_of)
+    without = asking(Service(crops, extras=Extras(no_thresholds="because")))
+    assert without("GET", "/thresholds").json()["reason"] == "because"
+
+
+def test_examples_are_given_out_by_number_and_nothing_else_is(crops: Any, tmp_path: Path) -> None:
+    crop = np.random.default_rng(0).integers(0, 255, (112, 96, 3), dtype=np.uint8)
+    (tmp_path / "secret.txt").write_text("secret")
+    folder = tmp_path / "examples"
+    for name in ("ann/1.png", "ann/2.png", "bob/1.png"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(encode(crop))
+    grey = b"P5 96 112 255\n" + crop[..., 0].tobytes()
+    (folder / "bob/2.pgm").write_bytes(grey)
+    (folder / "notes.txt").write_text("no picture")
+    (folder / "link.png").symlink_to(tmp_path / "secret.txt")
+    (folder / ".hidden.png").write_bytes(encode(crop))
+    (folder / "large.png").write_bytes(encode(crop) + bytes(200_000))
+    examples, left_out = read_examples(folder, "face", 100_000)
+    assert [one.name for one in examples] == ["ann/1.png", "ann/2.png", "bob/1.png", "bob/2.pgm"]
+    assert left_out.startswith("1 ")
+    service = Service(crops, extras=Extras(examples=examples))
+    ask = asking(service)
+    assert len(ask("GET", "/examples").json()["examples"]) == 4
+    (folder / "ann/1.png").write_text("changed")  # they were read at the start
+    got = ask("GET", "/examples/0")
+    assert (got.content, got.headers["content-type"]) == (encode(crop), "image/png")
+    # Browsers show no PGM, so it is given out as a PNG of the same pixels.
+    shown = decode_bytes(ask("GET", "/examples/3").content, "")
+    assert (shown == crop[..., :1]).all()
+    for path in ("/examples/4", "/examples/-1", "/examples/ann/1.png", "/examples/..%2fsecret.txt"):
+        assert ask("GET", path).status_code in (404, 422)
+    stranger = asking(service, local=False, token="")
+    assert stranger("GET", "/examples").status_code == 401
+    assert stranger("GET", "/examples/0").status_code == 401
+    with pytest.raises(LikenessError):
+        read_examples(folder, "speaker", 100_000)
+
+
+def test_of_many_examples_each_folder_gives_two(tmp_path: Path) -> None:
+    picture = encode(np.zeros((2, 2, 3), np.uint8))
+    for subject in range(30):
+        for shot in range(3):
+            path = tmp_path / f"{subject:02}" / f"{shot}.png"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(picture)
+    examples, left_out = read_examples(tmp_path, "face", 1000)
+    assert len(examples) == MAX_EXAMPLES
+    # so that there are two of one subject to compare
+    half = range(MAX_EXAMPLES // 2)
+    assert [one.name for one in examples] == [f"{i:02}/{shot}.png" for i in half for shot in (0, 1)]
+    assert left_out.startswith("66 files")
+    assert "at most 24" in left_out
+
+
+def test_media_are_kept_only_if_the_server_is_told_so(photographs: Any, tmp_path: Path) -> None:
+    for keeps in (False, True):
+        folder = tmp_path / str(keeps)
+        gallery = open_gallery(str(folder), photographs.meta)
+        service = Service(photographs, gallery, extras=Extras(keeps_media=keeps))
+        ask = asking(service)
+        sent = [("files", photograph(((7, 5),))), ("files", photograph(((8, 4),)))]
+        ask("POST", "/enrol", data={"subject": "Ann / O'Neil"}, files=sent)
+        got = ask("GET", "/gallery/Ann %2F O'Neil").json()["enrolments"]
+        assert [one["number"] for one in got] == [0, 1]
+        rows = gallery.enrolments("Ann / O'Neil")
+        assert [one["norm"] for one in got] == pytest.approx(np.linalg.norm(rows, axis=1).tolist())
+        kept = ask("GET", "/media/1/Ann %2F O'Neil")
+        if keeps:
+            assert {one["medium"] for one in got} == {"image"}
+            assert all(one["date"] for one in got)
+            assert kept.headers["content-type"] == "image/jpeg"
+            assert asking(service, local=False, token="")("GET", "/media/1/x").status_code == 401
+        else:
+            assert {(one["medium"], one["date"]) for one in got} == {(None, None)}
+            assert kept.status_code == 404
+            assert not (folder / media.FOLDER).exists()
+        assert ask("GET", "/gallery/nobody").status_code == 404
+        assert ask("GET", "/media/7/Ann %2F O'Neil").status_code == 404
+        ask("DELETE", "/gallery/Ann %2F O'Neil")
+        assert not [path for path in folder.rglob("*") if path.suffix in media.ENDINGS]
+        gallery.close()
+    with pytest.raises(LikenessError):
+        Service(photographs, extras=Extras(keeps_media=True))
+
+
+def test_who_is_removed_while_enrolling_leaves_no_media(
+    photographs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody asks for a removal as soon as a subject is stored."""
+    removed: list[Any] = []
+    removers: list[threading.Thread] = []
+    gallery = open_gallery(str(tmp_path), photographs.meta)
+    service = Service(photographs, gallery, extras=Extras(keeps_media=True))
+    store = gallery.enrol
+
+    def enrol(*embeddings: Any) -> None:
+        store(*embeddings)
+        remover = threading.Thread(target=lambda: removed.append(service.remove("Ann")))
+        remover.start()
+        remover.join(0.2)  # it may wait until the media are kept
+        removers.append(remover)
+
+    monkeypatch.setattr(gallery, "enrol", enrol)
+    assert service.enrol("Ann", [photograph()], replaces=False)["kept"] == 1
+    for remover in removers:
+        remover.join()
+    assert removed == [{"subject": "Ann", "subjects": 0}]
+    assert not [path for path in (tmp_path / media.FOLDER).rglob("*") if path.is_file()]
+
+
+def test_of_sound_a_few_seconds_are_kept_and_nothing_else_of_the_file(
+    tmp_path: Path,
+) -> None:
+    class Voices:
+        modality = "speaker"
+
+    rng = np.random.default_rng(0)
+    with soundfile.SoundFile(
+        tmp_path / "a.wav", "w", 8000, 2, subtype="FLOAT", format="WAV"
+    ) as file:
+        file.title = "where it was recorded"
+        file.write(rng.normal(0, 0.8, (8000 * 12, 2)))
+    small, ending = miniature(Voices(), Item("a", tmp_path / "a.wav"))  # type: ignore[arg-type]
+    wave, rate_hz = soundfile.read(io.BytesIO(small))
+    assert (ending, rate_hz, wave.shape) == (".flac", 16_000, (8 * 16_000,))
+    assert b"where it was" not in small

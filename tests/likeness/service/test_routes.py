@@ -1,0 +1,306 @@
+"""What the routes of `likeness serve` answer, asked without a server."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from eval.calibration import Calibration
+from likeness import open_gallery
+from likeness.verification import verify
+from tests.likeness.service.serving import SPEAKER, asking, untrained
+from toolkit.models.loaded import Loaded
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    return untrained(SPEAKER, tmp_path_factory.mktemp("model") / "tiny.safetensors")
+
+
+@pytest.fixture(scope="module")
+def paths(voices: Path) -> list[Path]:
+    return sorted(voices.rglob("*.flac"))
+
+
+@pytest.fixture(scope="module")
+def files(paths: list[Path]) -> list[bytes]:
+    return [path.read_bytes() for path in paths]
+
+
+def service_of(model: Loaded, gallery: Any = None, **more: Any) -> Any:
+    from likeness.service.work import Service
+
+    return Service(model, gallery, **more)
+
+
+def limits(**more: Any) -> Any:
+    from likeness.service.guard import Limits
+
+    return Limits(**more)
+
+
+def uploads(*files: bytes) -> list[tuple[str, tuple[str, bytes]]]:
+    return [("files", ("secret.wav", file)) for file in files]
+
+
+def test_verify_says_what_the_command_says(
+    model: Loaded, paths: list[Path], files: list[bytes]
+) -> None:
+    calibration = Calibration(8.0, -3.0, p_target=0.2)
+    expected = verify(model, paths[0], paths[9], calibration=calibration)
+    ask = asking(service_of(model, calibration=calibration))
+    got = ask("POST", "/verify", files={"first": files[0], "second": files[9]})
+    assert got.status_code == 200
+    answer = got.json()
+    assert answer["score"] == pytest.approx(expected.score, abs=1e-6)
+    assert answer["norms"] == pytest.approx(expected.norms, rel=1e-5)
+    assert answer["probability"] == pytest.approx(expected.probability, abs=1e-5)
+    assert (answer["same"], answer["prior"]) == (expected.same, 0.2)
+    assert (answer["similarity"], answer["modality"]) == ("cosine", "speaker")
+    assert ask("GET", "/health").json()["calibrated"] is True
+
+
+def test_a_gallery_is_managed_and_searched(
+    model: Loaded, files: list[bytes], tmp_path: Path
+) -> None:
+    gallery = open_gallery(str(tmp_path / "people"), model.meta)
+    ask = asking(service_of(model, gallery))
+    strange = "O'Neil / 日本"
+
+    def enrol(subject: str, *some: bytes) -> Any:
+        return ask("POST", "/enrol", data={"subject": subject}, files=uploads(*some))
+
+    def identify(**data: object) -> Any:
+        return ask("POST", "/identify", files={"file": files[4]}, data=data).json()
+
+    assert ask("GET", "/gallery").json() == {"subjects": 0, "entries": []}
+    for subject, some in (("Ann", files[:2]), (strange, files[4:5])):
+        got = enrol(subject, *some)
+        assert (got.status_code, got.json()["added"]) == (201, len(some))
+    entries = ask("GET", "/gallery").json()["entries"]
+    assert [entry["enrolments"] for entry in entries] == [2, 1]
+    assert len(ask("GET", "/gallery?offset=1&limit=5").json()["entries"]) == 1
+    found = identify(k=2, threshold=0.99)
+    best = found["matches"][0]
+    assert (found["identified"], best["subject"], best["accepted"]) == (strange, strange, True)
+    assert best["score"] == pytest.approx(1, abs=1e-6)
+    assert identify(threshold=1.01)["identified"] is None
+    assert (identify()["decided"], identify()["identified"]) == (False, None)
+    replaced = ask("PUT", "/gallery/O'Neil %2F 日本", files=uploads(*files[9:11]))
+    assert replaced.json()["added"] == 2
+    assert ask("PUT", "/gallery/nobody", files=uploads(files[9])).status_code == 404
+    bad = enrol("Eve", files[0], b"RIFF????WAVEfmt ")
+    assert bad.status_code == 422  # all or none
+    assert "1 of 2 files cannot be read: the second file: " in bad.json()["error"]
+    assert ask("DELETE", "/gallery/Eve").status_code == 404
+    assert ask("DELETE", "/gallery/Ann").json() == {"subject": "Ann", "subjects": 1}
+    for subject, number in ((" a\n", 1), ("..", 1), ("b", 11)):
+        assert enrol(subject, *[files[0]] * number).status_code == 422
+    gallery.close()
+
+
+def test_without_a_gallery_nobody_is_searched(model: Loaded, files: list[bytes]) -> None:
+    ask = asking(service_of(model))
+    assert ask("GET", "/gallery").status_code == 404
+    assert ask("POST", "/identify", files={"file": files[0]}).status_code == 404
+    assert "likeness_gallery_subjects" not in ask("GET", "/metrics").text
+
+
+def test_malformed_uploads_are_the_callers_fault(model: Loaded, files: list[bytes]) -> None:
+    rng = np.random.default_rng(0)
+    sound = io.BytesIO()
+    soundfile.write(sound, 0.1 * rng.standard_normal(8_000), 16_000, format="WAV")
+    kinds = [b"", b"\0", bytes(5000), b"RIFF\xff\xff\xff\xffWAVE" + bytes(99), b"%!PS-Adobe\n"]
+    kinds += [b"....ftypM4A " + bytes(200), b"\x80\x04cos\nsystem\n(S'true'\ntR.", b"no sound"]
+    for whole in (files[0], sound.getvalue()) * 6:
+        broken = bytearray(whole)
+        for spot in rng.integers(0, min(len(broken), 400), size=6):
+            broken[spot] = rng.integers(256)
+        kinds.append(bytes(broken[: rng.integers(1, len(broken))]))
+    ask = asking(service_of(model))
+    answers = [ask("POST", "/verify", files={"first": kind, "second": files[0]}) for kind in kinds]
+    statuses = [answer.status_code for answer in answers]
+    assert set(statuses) <= {200, 422}
+    assert statuses[:8] == [422] * 8
+    assert "1 of 2 files cannot be read: the first file: " in answers[7].json()["error"]
+    assert not any("/proc/" in answer.text for answer in answers)
+    form = {"content-type": "multipart/form-data; boundary=x"}
+    for request in (
+        {"json": {}},
+        {"content": b"--x", "headers": form},
+        {"content": bytes(500), "headers": {"content-type": "multipart/form-data"}},
+        {"data": {"first": "text"}},
+        {"files": {"first": files[0]}},
+    ):
+        answer = ask("POST", "/verify", **request)
+        assert 400 <= answer.status_code < 500
+        assert answer.json()["error"]
+
+
+def test_recordings_are_bounded_by_their_headers(model: Loaded) -> None:
+    rng = np.random.default_rng(0)
+    long, wide = io.BytesIO(), io.BytesIO()
+    soundfile.write(long, np.zeros(61 * 8_000, np.int16), 8_000, format="FLAC")
+    soundfile.write(wide, rng.normal(0, 0.1, (2_000, 8)), 16_000, format="FLAC")
+    both = {"first": long.getvalue(), "second": wide.getvalue()}
+    refused = asking(service_of(model))("POST", "/verify", files=both)
+    assert (refused.status_code, "at most 60 s" in refused.json()["error"]) == (422, True)
+    twice = dict.fromkeys(("first", "second"), wide.getvalue())
+    for most, status in ((16_000, 200), (15_999, 422)):
+        ask = asking(service_of(model, limits=limits(max_values=most)))
+        assert ask("POST", "/verify", files=twice).status_code == status
+
+
+def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(
+    model: Loaded, files: list[bytes]
+) -> None:
+    from likeness.service.app import MAX_EMBEDDED
+
+    sent = files[:20]
+    sent[3] = b"no sound"
+    service = service_of(model)
+    ask = asking(service)
+    got = ask("POST", "/embed", files=uploads(*sent))
+    assert (got.status_code, got.headers["content-type"]) == (200, "application/x-ndjson")
+    lines = [json.loads(line) for line in got.text.splitlines()]
+    assert [line["file"] for line in lines] == list(range(20))
+    assert "cannot be read: the file: " in lines[3]["error"]
+    for number in {*range(20)} - {3}:
+        expected = service.embed(sent[number])
+        assert lines[number]["embedding"] == pytest.approx(expected["embedding"], rel=1e-5)
+    assert ask("POST", "/embed", files=uploads(*[b"x"] * (MAX_EMBEDDED + 1))).status_code == 422
+
+
+def test_large_uploads_stay_in_memory(model: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    from starlette.formparsers import MultiPartParser
+
+    def on_disk(_: object) -> None:
+        raise AssertionError("an upload went to the disk")
+
+    # Starlette's own, whatever other tests made
+    monkeypatch.setattr(MultiPartParser, "spool_max_size", 1 << 20)
+    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", on_disk)
+    ask = asking(service_of(model, limits=limits(max_bytes=6 << 20)))
+    got = ask("POST", "/verify", files={"first": bytes(4 << 20), "second": bytes(1_500_000)})
+    assert got.status_code == 422  # zeros are no recording
+
+
+def test_metrics_are_read_by_prometheus(model: Loaded, files: list[bytes], tmp_path: Path) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    gallery = open_gallery(str(tmp_path), model.meta)
+    ask = asking(service_of(model, gallery))
+    assert ask("POST", "/enrol", data={"subject": "Eve"}, files=uploads(files[0])).is_success
+    answer = ask("GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    got = {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+    assert got["likeness_requests_total", ("POST", "/enrol", "201")] == 1
+    assert got["likeness_request_seconds_count", ("/enrol",)] == 1
+    assert got["likeness_request_seconds_bucket", ("+Inf", "/enrol")] == 1
+    assert got["likeness_uploads_in_progress", ()] == 0
+    assert got["likeness_gallery_subjects", ()] == 1
+    assert "Eve" not in answer.text
+    assert len({name for name, _ in got}) == 6
+    gallery.close()
+
+
+class Failing:
+    """A gallery whose database fails whatever it is asked."""
+
+    folder, similarity = None, "cosine"
+
+    def __init__(self, error: Exception):
+        self.error, self.threads = error, list[threading.Thread]()
+
+    def __len__(self) -> int:
+        self.threads.append(threading.current_thread())
+        raise self.error
+
+    search = entries = enrolments = remove = lambda self, *_: len(self)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OSError(28, "No space left on device", "people/Quentin"), 500),
+        (RuntimeError("error: IO, where subject IN ('Quentin')"), 500),
+        (ConnectionError("postgresql://ann@db/faces: the database does not answer"), 503),
+        (ValueError("postgresql://ann@10.0.0.5:5432/faces#staff: Quentin's database refuses"), 422),
+    ],
+)
+def test_a_gallery_that_fails_is_not_the_fault_of_a_recording(
+    model: Loaded,
+    files: list[bytes],
+    error: Exception,
+    status: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gallery = Failing(error)
+    ask = asking(service_of(model, gallery))
+    for method, path, more in (
+        ("GET", "/gallery", {}),
+        ("DELETE", "/gallery/Quentin", {}),
+        ("POST", "/identify", {"files": {"file": files[0]}}),
+    ):
+        got = ask(method, path, **more)
+        assert (got.status_code, got.headers["content-type"]) == (status, "application/json")
+        assert "postgresql" not in got.text
+        assert "people/" not in got.text
+    assert "Quentin" not in caplog.text
+    # A database that is slow holds up no other answer, and one that is gone no other number.
+    if isinstance(error, ConnectionError):
+        metrics = ask("GET", "/metrics").text
+        assert "likeness_uploads_in_progress 0.0" in metrics
+        assert "likeness_gallery_subjects" not in metrics
+    assert threading.main_thread() not in gallery.threads
+
+
+def test_work_that_takes_too_long_is_given_up(model: Loaded, files: list[bytes]) -> None:
+    service = service_of(model, limits=limits(threads=1, work_seconds=0.2))
+    end = threading.Event()
+    service.verify = lambda *_: end.wait(60)
+    try:
+        got = asking(service)("POST", "/verify", files={"first": b"a", "second": b"b"})
+    finally:
+        end.set()
+    assert (got.status_code, got.headers["retry-after"]) == (503, "5")
+
+
+def test_the_documentation_names_every_route_with_examples(model: Loaded) -> None:
+    ask = asking(service_of(model))
+    schema, page = ask("GET", "/openapi.json").json(), ask("GET", "/docs").text
+    named = {"/verify", "/identify", "/enrol", "/embed", "/faces", "/gallery", "/health"}
+    assert {*named, "/gallery/{subject}", "/metrics"} <= schema["paths"].keys()
+    assert all(path in page for path in schema["paths"])
+    for path in ("/verify", "/identify", "/enrol", "/embed", "/faces"):
+        answers = schema["paths"][path]["post"]["responses"]
+        good = answers["201" if path == "/enrol" else "200"]["content"]
+        assert all("example" in content for content in good.values()), path
+        assert "error" in answers["422"]["content"]["application/json"]["example"], path
+
+
+def test_pages_ask_nothing_of_the_network(model: Loaded) -> None:
+    for path in ("/", "/docs"):
+        got = asking(service_of(model))("GET", path)
+        assert not re.search(r"""(?:src|href|url)\s*[=(]\s*["']?(?:https?:)?//""", got.text)
+        policy = got.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert got.headers["x-content-type-options"] == "nosniff"
+        assert got.headers["x-frame-options"] == "DENY"

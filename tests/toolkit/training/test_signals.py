@@ -1,0 +1,122 @@
+"""Signals to a run and its reading processes, as SLURM, `timeout` and a full memory send them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from eval.errors import LikenessError
+from toolkit.data.readers import read_beside
+
+ROOT = Path(__file__).parents[3]
+TINY = ROOT / "tests" / "tiny.py"
+
+
+def training(voices: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    """`likeness train` with two reading processes, as a process group of its own."""
+    settings = ["schedule.steps=120", "schedule.save_every=1000"]
+    command = ["train", str(TINY), *settings, "compute.workers=2", "--data", str(voices)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "likeness", *command, "--out", str(out), *options],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_steps(run: subprocess.Popen[str], out: Path, number: int) -> None:
+    log = out / "log.jsonl"
+    while not log.is_file() or len(log.read_text().splitlines()) < number:
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.05)
+
+
+def test_sigterm_to_the_whole_group_saves_a_run_that_goes_on_bit_for_bit(
+    voices: Path, tmp_path: Path
+) -> None:
+    whole = training(voices, tmp_path / "whole")
+    run = training(voices, tmp_path / "out")
+    wait_for_steps(run, tmp_path / "out", 3)
+    os.killpg(run.pid, signal.SIGTERM)
+    output = run.communicate()[0]
+    assert run.returncode == 130, output
+    assert "DataLoader" not in output
+    assert list((tmp_path / "out" / "resume").iterdir())
+    again = training(voices, tmp_path / "out", "--resume")
+    assert again.wait() == 0, again.communicate()
+    assert whole.wait() == 0, whole.communicate()
+    one, other = (load_file(tmp_path / name / "last.safetensors") for name in ("whole", "out"))
+    assert one.keys() == other.keys()
+    assert all((one[name] == other[name]).all() for name in one)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="it finds processes in /proc")
+def test_a_killed_reading_process_of_a_run_is_named(voices: Path, tmp_path: Path) -> None:
+    run = training(voices, tmp_path / "out")
+    wait_for_steps(run, tmp_path / "out", 1)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    output = run.communicate()[0]
+    assert run.returncode == 2, output
+    assert "was killed, probably because memory ran out" in output
+    assert "Traceback" not in output
+
+
+def _own_ids(number: int, workers: int) -> Iterator[int]:
+    while True:
+        yield os.getpid()
+
+
+def test_reading_processes_outlive_sigterm_and_a_killed_one_is_named() -> None:
+    reader = read_beside(_own_ids, 2)
+    first = next(reader)
+    os.kill(first, signal.SIGTERM)
+    os.kill(first, signal.SIGINT)
+    assert [next(reader) for _ in range(6)].count(first) == 3
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(LikenessError, match="was killed"):
+        deque(reader, maxlen=0)
+
+
+def _read_for_ever(pids: Any) -> None:
+    for pid in read_beside(_own_ids, 2):
+        pids.send(pid)
+
+
+def test_reading_processes_end_with_a_killed_parent() -> None:
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    parent = multiprocessing.Process(target=_read_for_ever, args=(sender,))
+    parent.start()
+    pids = {receiver.recv() for _ in range(4)}
+    parent.kill()
+    parent.join()
+    for pid in pids:
+        _wait_until(lambda pid=pid: not _is_alive(pid))  # type: ignore[misc]
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        time.sleep(0.05)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # One that has ended and waits for its parent, which is that of all processes now.
+    status = Path(f"/proc/{pid}/stat")
+    return not (status.is_file() and status.read_text().rpartition(")")[2].split()[0] == "Z")

@@ -1,1 +1,0 @@
-"""Networks of the Hugging Face hub, as `transformers` has them."""

@@ -1,0 +1,429 @@
+"""Galleries: enrol subjects, search 1:N for the k most similar, reject who is not enrolled.
+
+There is one class, and three stores behind it (store.py). A subject is one template, which
+eval.scoring.templates.pool makes from the enrolments. Enrolments are kept raw, so that norms keep
+their meaning. A gallery belongs to one model: it stores the model's digest and similarity, and it
+refuses embeddings of another model. Scores are those of eval.similarity.pairs, template first, in
+every store. Subjects are compared in Unicode NFC.
+
+The place of a gallery names its store:
+
+    FOLDER                          a SQLite file, searched exactly
+    faiss:FOLDER                    the same file, searched by an index of FAISS beside it
+    postgresql://USER@HOST/DATABASE a server of PostgreSQL with pgvector; it may end in #NAME, so
+                                    that one server keeps several galleries
+    postgresql:FOLDER               a PostgreSQL of its own in a folder
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from eval.errors import LikenessError
+from eval.similarity import pairs
+from eval.types import Embeddings, Floats32, name_first, nfc
+from toolkit.gallery import media
+from toolkit.gallery.faiss import FaissStore
+from toolkit.gallery.postgres import Address, PostgresStore, has_gallery, masked
+from toolkit.gallery.search import angular_bias, as_asked
+from toolkit.gallery.sqlite import FILE, SqliteStore
+from toolkit.gallery.store import Candidates, Entry, Store, contradictions, templates_of
+
+MAX_SUBJECT = 256  # characters of a name
+EXTRA = 8  # candidates beside k: rounding of products must not decide who is among the best
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
+class Match(NamedTuple):
+    """One subject that a search gives back.
+
+    Attributes:
+        subject: The name.
+        score: The similarity of template and probe; a higher score means more similar.
+        norm: The norm of the template, which measures its quality if the loss made it do so.
+    """
+
+    subject: str
+    score: float
+    norm: float
+
+
+class Gallery:
+    """Enrolled subjects and the search among them; `open_gallery` makes it.
+
+    A change is there whole, and kept, when the method returns; after a kill the gallery holds what
+    it held before the change or after it. A gallery in a folder belongs to one process at a time;
+    PostgreSQL has any number of them.
+
+    Args:
+        store: Where it lies. It is closed if the gallery is refused.
+        expected: What the gallery has to agree with: model, settings, perhaps the similarity. None
+            is for whatever it says.
+
+    Raises:
+        LikenessError: The gallery is of another model, or made with other settings.
+
+    Attributes:
+        meta: What the gallery says of the model and the settings that made its embeddings.
+        similarity: How embeddings are compared.
+        shared: Whether several processes may change it at the same time.
+        folder: The folder beside which media may be kept; None where the gallery has none.
+    """
+
+    def __init__(self, store: Store, expected: Mapping[str, str] | None = None):
+        self._store = store
+        self.meta = {key: value for key, value in store.meta.items() if key != "pooling"}
+        self.similarity = self.meta.get("similarity", "cosine")
+        self.shared, self.folder = store.shared, store.folder
+        try:
+            self._bias = angular_bias(self.similarity)
+            if wrong := contradictions(self.meta, expected):
+                raise LikenessError(
+                    f"{store.name} was made with {'; '.join(wrong)}; embeddings of two models do "
+                    "not compare: enrol anew in another folder"
+                )
+        except BaseException:
+            store.close()
+            raise
+
+    def __len__(self) -> int:
+        """How many subjects are enrolled."""
+        return len(self._store)
+
+    def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
+        """Adds enrolments to what subjects have.
+
+        Args:
+            embeddings: Raw embeddings (N, D).
+            subjects: The subject of each, N names.
+
+        Raises:
+            LikenessError: They are of another model, or a name is not usable. Nothing is enrolled
+                then.
+        """
+        self._write(embeddings, subjects, replace=False)
+
+    def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
+        """Puts enrolments in place of those that the subjects have, and erases these.
+
+        Args:
+            embeddings: Raw embeddings (N, D).
+            subjects: The subject of each, N names.
+
+        Raises:
+            KeyError: Some subjects are not enrolled. Nothing is changed then.
+            LikenessError: As for `enrol`.
+        """
+        self._write(embeddings, subjects, replace=True)
+        if subjects:
+            self._store.erase()
+
+    def remove(self, subjects: Sequence[str]) -> None:
+        """Erases subjects, from the disk too.
+
+        Raises:
+            KeyError: Some are not enrolled, and nobody is removed.
+        """
+        leaving = list(dict.fromkeys(map(nfc, subjects)))
+        with self._store.changing():
+            _refuse_unknown(leaving, self._store.known(leaving))
+            if not leaving:
+                return
+            media.erase(self.folder, leaving)
+            self._store.remove(leaving)
+        self._store.erase()
+
+    def search(
+        self, probes: Embeddings, k: int = 5, threshold: float | None = None
+    ) -> list[tuple[Match, ...]]:
+        """Finds the k most similar subjects of every probe.
+
+        Args:
+            probes: Raw embeddings (Q, D) of the same model.
+            k: How many subjects to give back at most. There are fewer where fewer are enrolled.
+            threshold: Keeps only matches with score >= threshold. An empty tuple then rejects the
+                probe: nobody who is enrolled is similar enough.
+
+        Returns:
+            A tuple of matches for each probe, best first. Of equal scores, whoever was enrolled
+            first comes first.
+
+        Raises:
+            LikenessError: The probes are of another model, or k is below 1.
+        """
+        if k < 1:
+            raise LikenessError(f"k = {k}: at least one match must be asked for")
+        self._refuse_other(probes)
+        if not probes.ids or not self._store.dim:
+            return [()] * len(probes.ids)
+        asked = as_asked(probes.matrix, self._bias, self.similarity)
+        return self._best(probes.matrix, self._store.nearest(asked, k + EXTRA), k, threshold)
+
+    def entries(self) -> list[Entry]:
+        """Lists who is enrolled, in the order of enrolment."""
+        return self._store.entries()
+
+    def enrolments(self, subject: str) -> Floats32:
+        """Gives the raw enrolments (R, D) of a subject, in the order in which they were made.
+
+        Raises:
+            KeyError: The subject is not enrolled.
+        """
+        rows = self._store.enrolments([nfc(subject)])
+        _refuse_unknown([nfc(subject)], rows)
+        return rows[nfc(subject)]
+
+    def close(self) -> None:
+        """Frees the folder for another process, or ends the connection."""
+        self._store.close()
+
+    def _write(self, embeddings: Embeddings, subjects: Sequence[str], *, replace: bool) -> None:
+        """Adds or replaces enrolments."""
+        store = self._store
+        self._refuse_other(embeddings)
+        _refuse_names(subjects, len(embeddings.ids))
+        if not subjects:
+            return
+        names = list(map(nfc, subjects))
+        distinct = list(dict.fromkeys(names))
+        with store.changing():
+            known = store.known(distinct)
+            if replace:
+                _refuse_unknown(distinct, known)
+                media.erase(self.folder, distinct)
+            pooled, rows = names, embeddings.matrix
+            if known and not replace:
+                before = store.enrolments([name for name in distinct if name in known])
+                pooled = [name for name, some in before.items() for _ in some] + names
+                rows = np.concatenate([*before.values(), rows])
+            templates = templates_of(pooled, rows, store.meta)
+            store.write(names, embeddings.matrix, templates, replace=replace)
+
+    def _best(
+        self, probes: Floats32, found: Candidates, k: int, threshold: float | None
+    ) -> list[tuple[Match, ...]]:
+        """Scores the candidates like trials, and keeps the k best of each probe."""
+        scores = pairs(
+            found.vectors[:, : probes.shape[1]], probes, found.places, found.asked, self.similarity
+        )
+        order = np.lexsort((found.places, -scores, found.asked))
+        bounds = np.searchsorted(found.asked[order], np.arange(len(probes) + 1)).tolist()
+        results = []
+        for begin, end in pairwise(bounds):
+            best = order[begin : min(end, begin + k)].tolist()
+            results.append(
+                tuple(
+                    Match(found.subjects[place], float(scores[i]), float(found.norms[place]))
+                    for i, place in zip(best, found.places[best].tolist(), strict=True)
+                    if threshold is None or scores[i] >= threshold
+                )
+            )
+        return results
+
+    def _refuse_other(self, embeddings: Embeddings) -> None:
+        """Refuses embeddings of another model, other settings or another size."""
+        mine, theirs = self.meta.get("model"), embeddings.meta.get("model")
+        if mine != theirs:
+            raise LikenessError(
+                f"these embeddings {_origin('are of', theirs)}, but the gallery "
+                f"{_origin('is of', mine)}; use one model for both"
+            )
+        settings = [
+            {key: value for key, value in entries.items() if key not in ("modality", "similarity")}
+            for entries in (self.meta, embeddings.meta)
+        ]
+        if wrong := contradictions(*settings):
+            raise LikenessError(
+                f"the gallery was made with {'; '.join(wrong)}, as these embeddings were; make "
+                "both with the same settings"
+            )
+        dim, size = self._store.dim, embeddings.matrix.shape[1]
+        if dim and size != dim:
+            raise LikenessError(
+                f"these embeddings have {size} dimensions, but the gallery has {dim}; use one "
+                "model for both"
+            )
+
+
+def open_gallery(
+    place: str | PathLike[str] | None,
+    meta: Mapping[str, str] | None = None,
+    *,
+    similarity: str | None = None,
+    pooling: str = "mean",
+) -> Gallery:
+    """Opens the gallery at a place, or makes one there.
+
+    Args:
+        place: Its folder, or an address that names another store: faiss:FOLDER,
+            postgresql://USER@HOST/DATABASE or postgresql:FOLDER. None keeps it in memory only.
+        meta: The meta of the embeddings to come; may be None where there is a gallery.
+        similarity: Any similarity of eval.similarity, in FAISS and PostgreSQL cosine, dot or
+            simple; by default what the meta says, else cosine.
+        pooling: "mean" or "norm_weighted", see eval.scoring.templates; fixed when the gallery is
+            made.
+
+    Returns:
+        The gallery.
+
+    Raises:
+        LikenessError: The gallery is of another model, damaged, or used by another process; or the
+            address names no store.
+        OSError: The disk refuses it, or a server does not answer.
+        ImportError: A package of the store is missing; the message names the extra to install.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> people = Embeddings(("ann/1", "bob/1"), [[3, 4], [4, -3]], {"similarity": "cosine"})
+        >>> with TemporaryDirectory() as folder:
+        ...     gallery = open_gallery(folder, people.meta)
+        ...     gallery.enrol(people, ["ann", "bob"])
+        ...     (match,) = gallery.search(Embeddings(("who",), [[3, 3]]), k=1)[0]
+        >>> match.subject, round(match.score, 2)
+        ('ann', 0.99)
+    """
+    if pooling not in ("mean", "norm_weighted"):
+        raise LikenessError(f"gallery: pooling {pooling!r} must be mean or norm_weighted")
+    new, expected = None, None
+    if meta is not None or similarity:
+        new = dict(meta or {}) | {"pooling": pooling}
+        new["similarity"] = similarity or new.get("similarity", "cosine")
+        angular_bias(new["similarity"])
+        expected = {key: value for key, value in (meta or {}).items() if key != "similarity"}
+        if similarity:
+            expected["similarity"] = similarity
+    if place is None:
+        return Gallery(SqliteStore(None, new or {}), expected)
+    kind, address = parsed(place)
+    if kind == "postgresql":
+        return Gallery(PostgresStore(address, new), expected)
+    folder = Path(address.place)
+    return Gallery((FaissStore if kind == "faiss" else SqliteStore)(folder, new), expected)
+
+
+def exists(place: str | PathLike[str]) -> bool:
+    """Returns whether there is a gallery at a place.
+
+    Args:
+        place: A folder or an address, as for `open_gallery`.
+
+    Raises:
+        LikenessError: The address names no store.
+        ConnectionError: A server does not answer.
+        ImportError: A package of the store is missing; the message names the extra to install.
+    """
+    kind, address = parsed(place)
+    if kind == "postgresql":
+        return has_gallery(address)
+    return (Path(address.place) / FILE).is_file()
+
+
+def recall(gallery: Gallery, exact: Gallery, probes: Embeddings, k: int = 10) -> float:
+    """Measures the recall@k of a gallery against exact search.
+
+    This is the share of the k best subjects by `exact` that `gallery` finds too, as a mean over the
+    probes. Subjects with a score equal to the k-th best count as found.
+
+    Args:
+        gallery: The gallery to measure.
+        exact: A gallery of the same subjects, at least one, that searches exactly.
+        probes: Raw embeddings (Q, D), at least one.
+        k: How many subjects are searched for.
+
+    Returns:
+        The recall, from 0 to 1.
+    """
+    shares = []
+    for mine, best in zip(gallery.search(probes, k), exact.search(probes, k), strict=True):
+        least = best[-1].score - 1e-6 * max(1.0, abs(best[-1].score))
+        shares.append(sum(match.score >= least for match in mine) / len(best))
+    return float(np.mean(shares))
+
+
+def parsed(place: str | PathLike[str]) -> tuple[str, Address]:
+    """Reads where a gallery lies.
+
+    Args:
+        place: A folder or an address, as above. A Path is always a folder.
+
+    Returns:
+        "folder", "faiss" or "postgresql", and the address.
+
+    Raises:
+        LikenessError: The address names no store that there is, no folder, or a gallery whose name
+            is no such name.
+
+    Example:
+        >>> parsed("people"), parsed("postgresql://ann@db/faces#staff")[1].gallery
+        (('folder', Address(place='people', gallery='')), 'staff')
+    """
+    # A single letter is a drive of Windows.
+    match = re.fullmatch(r"([a-zA-Z][a-zA-Z0-9+.-]+):(.*)", str(place), re.DOTALL)
+    if match is None or not isinstance(place, str):
+        return "folder", Address(str(place))
+    kind, rest = match[1], match[2]
+    on_server = rest.startswith("//")
+    if kind not in ("faiss", "postgresql") or (on_server and kind == "faiss"):
+        raise LikenessError(
+            f"{masked(place)}: no gallery can lie there; write a folder, faiss:FOLDER, "
+            "postgresql:FOLDER or postgresql://USER@HOST/DATABASE; a folder with a colon in its "
+            "name is ./NAME"
+        )
+    if not rest:
+        raise LikenessError(f"{place} names no folder; write for example {place}people")
+    if not on_server:
+        return kind, Address(rest)
+    _refuse_unescaped(place, rest)
+    url, mark, name = place.partition("#")
+    if mark and not _NAME.fullmatch(name):
+        raise LikenessError(
+            f"{masked(place)}: the name of a gallery behind # has 1 to 40 small letters, digits "
+            "and _, and begins with a letter"
+        )
+    return kind, Address(url, name)
+
+
+def _refuse_unescaped(place: str, rest: str) -> None:
+    """Refuses an address whose password is not written as an address needs it.
+
+    What reads addresses would take a part of the password for the host, and say it in a message.
+    """
+    authority = re.split(r"[/?#]", rest.partition("//")[2], maxsplit=1)[0]
+    if rest.count("@") > authority.count("@") or authority.count("@") > 1:
+        raise LikenessError(
+            f"{masked(place)}: an @, /, ? or # in a password is written %40, %2F, %3F or %23; or "
+            "leave the password out and set PGPASSWORD in the environment"
+        )
+
+
+def _origin(verb: str, model: str | None) -> str:
+    return f"{verb} no known model" if model is None else f"{verb} model {model[:16]}"
+
+
+def _refuse_names(subjects: Sequence[str], rows: int) -> None:
+    """Raises LikenessError unless there is one usable name for each row."""
+    if len(subjects) != rows:
+        raise LikenessError(f"{len(subjects)} subjects for {rows} embeddings; each needs one")
+    for name in dict.fromkeys(subjects):
+        if not 0 < len(name) <= MAX_SUBJECT or not name.isprintable() or name != name.strip():
+            raise LikenessError(
+                f"the subject {name[:40]!r} is no usable name; a name has 1 to {MAX_SUBJECT} "
+                "printable characters, and no blanks at its ends"
+            )
+
+
+def _refuse_unknown(subjects: Collection[str], known: Collection[str]) -> None:
+    """Raises KeyError for subjects that are not enrolled."""
+    absent = [name for name in subjects if name not in known]
+    if absent:
+        raise KeyError(
+            f"{len(absent)} of {len(subjects)} subjects are not enrolled ({name_first(absent)}); "
+            "check the names"
+        )

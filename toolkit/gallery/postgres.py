@@ -1,0 +1,531 @@
+"""The store in PostgreSQL with pgvector: many processes, on many machines, may share it.
+
+Every change is one transaction. Those who change a gallery wait for each other at the one row that
+says what the gallery is. Those who search see the state before a change or after it, and wait for
+nobody, but for the moment in which a table is written anew because somebody was removed.
+
+Up to 20,000 subjects PostgreSQL compares all of them, which is exact. Then an index (HNSW, Malkov
+and Yashunin: Efficient and robust approximate nearest neighbor search, 2018) proposes candidates.
+
+A schema has three tables. `gallery` has one row with the meta. `enrolment` has a row for each raw
+enrolment. `template` has one for each subject, with the template as it is searched, and the index.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from threading import RLock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from eval.errors import LikenessError
+from eval.types import Floats32, first_line
+from toolkit.gallery.store import Candidates, Entry, Templates, no_gallery, refuse_similarity
+
+INDEXED_FROM = 20_000  # subjects
+EFFORT = 100  # candidates that a search of the index keeps (ef_search), and
+_MOST_EFFORT = 1000  # the most of pgvector
+_MOST_DIMS = 2000  # of pgvector's index; longer rows are compared without it
+_LINKS = 16  # of a row in the index (m), and
+_CARE = 64  # candidates when a row is linked (ef_construction)
+_MEMORY = (64, 4096)  # megabytes for making an index, at least and at most
+# All between the first colon behind the slashes and the last @: a password that was written without
+# %40 for its own @ is hidden whole.
+_PASSWORD = re.compile(r"(//[^/?#:@]*:)(.*)@", re.DOTALL)
+_SECRET = re.compile(r"([?&](?:password|sslpassword)=).*", re.IGNORECASE | re.DOTALL)
+
+
+class Address(NamedTuple):
+    """Where a database is: its address or a folder, and which of its galleries is meant."""
+
+    place: str
+    gallery: str = ""
+
+    @property
+    def is_server(self) -> bool:
+        """Whether a server is named, and not a folder."""
+        return "://" in self.place
+
+
+def masked(text: str | PathLike[str]) -> str:
+    """The text of a gallery's place without passwords, as messages show it.
+
+    Example:
+        >>> masked("postgresql://ann:secret@db/faces?sslmode=require")
+        'postgresql://ann:***@db/faces?sslmode=require'
+    """
+    return _PASSWORD.sub(r"\1***@", _SECRET.sub(r"\1***", str(text)))
+
+
+def has_gallery(address: Address) -> bool:
+    """Returns whether there is a gallery at the address, or a database in the folder.
+
+    Raises:
+        ConnectionError: The server does not answer.
+    """
+    if not address.is_server:
+        return (Path(address.place) / "data" / "PG_VERSION").is_file()
+    connection = _Connection(address)
+    try:
+        with connection.transaction() as cursor:
+            return _is_there(cursor, _schema(address))
+    finally:
+        connection.close()
+
+
+class PostgresStore:
+    """A gallery in PostgreSQL; see Store for its methods.
+
+    Args:
+        address: A server, or a folder in which a PostgreSQL of its own runs while it is used.
+        new: The meta of a new gallery; None if there has to be one.
+
+    Raises:
+        LikenessError: There is none, or the server refuses it, for example because it lacks
+            pgvector.
+        ConnectionError: The server does not answer.
+        ImportError: A package is missing; the message names the extra to install.
+    """
+
+    shared = True
+    folder: Path | None = None
+
+    def __init__(self, address: Address, new: Mapping[str, str] | None):
+        if new is not None:
+            refuse_similarity(new["similarity"], "PostgreSQL")
+        self._connection = _Connection(address)
+        self.name, self._schema, self._dim = self._connection.name, _schema(address), 0
+        try:
+            with self._connection.transaction() as cursor:
+                if new is not None:
+                    self._make(cursor, new)
+                elif not _is_there(cursor, self._schema):
+                    raise no_gallery(self.name)
+                cursor.execute(f"SELECT meta FROM {self._schema}.gallery")
+                self.meta: dict[str, str] = dict(cursor.fetchone()[0])
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def dim(self) -> int:
+        """The size of embeddings; 0 before the first."""
+        if not self._dim:
+            with self._connection.transaction() as cursor:
+                cursor.execute(f"SELECT dim FROM {self._schema}.gallery")
+                self._dim = int(cursor.fetchone()[0])
+        return self._dim
+
+    def __len__(self) -> int:
+        if not self.dim:
+            return 0
+        with self._connection.transaction() as cursor:
+            return self._count(cursor)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """A transaction in which nobody else changes the gallery."""
+        with self._connection.transaction() as cursor:
+            cursor.execute(f"SELECT 1 FROM {self._schema}.gallery FOR UPDATE")
+            yield
+
+    def known(self, subjects: Sequence[str]) -> set[str]:
+        """Those of the subjects who are enrolled."""
+        if not self.dim:
+            return set()
+        with self._connection.transaction() as cursor:
+            cursor.execute(
+                f"SELECT subject FROM {self._schema}.template WHERE subject = ANY(%s)",
+                (_storable(subjects),),
+            )
+            return {name for (name,) in cursor.fetchall()}
+
+    def enrolments(self, subjects: Sequence[str]) -> dict[str, Floats32]:
+        """The raw enrolments (R, D) of those subjects who are enrolled.
+
+        Raises:
+            LikenessError: Somebody else deleted or changed some of them in the database.
+        """
+        if not self.dim:
+            return {}
+        with self._connection.transaction() as cursor:
+            cursor.execute(
+                f"SELECT subject, enrolments, embedding FROM {self._schema}.template "
+                f"LEFT JOIN {self._schema}.enrolment USING (subject) "
+                "WHERE subject = ANY(%s) ORDER BY id",
+                (_storable(subjects),),
+            )
+            lines = cursor.fetchall()
+        expected = {name: count for name, count, _ in lines}
+        blobs: dict[str, list[bytes]] = {}
+        for name, _, blob in lines:
+            if blob is not None and len(blob) == 4 * self.dim:
+                blobs.setdefault(name, []).append(blob)
+        for name, count in expected.items():
+            if len(blobs.get(name, ())) != count:
+                raise LikenessError(
+                    f"{self.name} has not the {count} enrolments of {self.dim} numbers that "
+                    f"{name!r} should have; somebody else changed its tables: restore a copy"
+                )
+        return {
+            name: np.frombuffer(b"".join(some), "<f4").reshape(-1, self.dim).astype(np.float32)
+            for name, some in blobs.items()
+        }
+
+    def write(
+        self, subjects: Sequence[str], rows: Floats32, templates: Templates, *, replace: bool
+    ) -> None:
+        """Adds an enrolment for each row, and puts the templates of their subjects."""
+        schema = self._schema
+        with self._connection.transaction() as cursor:
+            if not self.dim:
+                self._make_tables(cursor, rows.shape[1], templates.vectors.shape[1])
+            known = self.known(templates.subjects)
+            if replace:
+                self._delete(cursor, "enrolment", templates.subjects)
+            with cursor.copy(f"COPY {schema}.enrolment (subject, embedding) FROM STDIN") as copy:
+                raw = np.ascontiguousarray(rows, dtype="<f4")
+                for name, row in zip(subjects, raw, strict=True):
+                    copy.write_row((name, row.tobytes()))
+            columns = "enrolments, norm, vector, subject"
+            lines = [
+                (count, float(norm), _text(vector), name)
+                for name, count, norm, vector in zip(*templates, strict=True)
+            ]
+            cursor.executemany(
+                f"UPDATE {schema}.template SET enrolments = %s, norm = %s, vector = %s::vector "
+                "WHERE subject = %s",
+                [line for line in lines if line[-1] in known],
+            )
+            with cursor.copy(f"COPY {schema}.template ({columns}) FROM STDIN") as copy:
+                for line in lines:
+                    if line[-1] not in known:
+                        copy.write_row(line)
+            if not self._has_index(cursor) and (count := self._count(cursor)) > INDEXED_FROM:
+                self._make_index(cursor, templates.vectors.shape[1], count)
+
+    def remove(self, subjects: Sequence[str]) -> None:
+        """Erases subjects who are enrolled.
+
+        Raises:
+            LikenessError: A trigger, a rule or the like of the database keeps rows of them. Nothing
+                is changed then.
+        """
+        with self._connection.transaction() as cursor:
+            for table in ("enrolment", "template"):
+                self._delete(cursor, table, subjects)
+
+    def erase(self) -> None:
+        """Has PostgreSQL write the tables anew, which hold what was removed until then.
+
+        On a server a large table, which has an index, is not written anew: that would stop others
+        for minutes. The place of its rows is free then, and their bytes stay until it is used.
+        """
+        is_own = self._connection.is_own
+        with self._connection.alone() as cursor:
+            full = is_own or not self._has_index(cursor)
+            for table in ("enrolment", "template"):
+                self._vacuum(cursor, f"{self._schema}.{table}", full=full)
+            if is_own:  # the log of changes holds what was enrolled
+                for statement in ("CHECKPOINT", "SELECT pg_switch_wal()", "CHECKPOINT"):
+                    cursor.execute(statement)
+
+    def nearest(self, asked: Floats32, count: int) -> Candidates:
+        """The subjects whose templates have the largest products with each probe."""
+        found: dict[int, tuple[str, float, bytes]] = {}
+        numbers: list[list[int]] = []
+        with self._connection.transaction(binary=True) as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if count * 2 > _MOST_EFFORT:
+                cursor.execute("SET LOCAL enable_indexscan = off")
+            else:
+                cursor.execute(f"SET LOCAL hnsw.ef_search = {max(EFFORT, count * 2)}")
+            for probe in asked:
+                cursor.execute(
+                    f"SELECT number, subject, norm, vector FROM {self._schema}.template "
+                    "ORDER BY vector <#> %s::vector LIMIT %s",
+                    (_text(probe), count),
+                )
+                lines = cursor.fetchall()
+                numbers.append([line[0] for line in lines])
+                found |= {number: line for number, *line in lines}
+        place = {number: i for i, number in enumerate(sorted(found))}  # in the order of enrolment
+        lines = [found[number] for number in place]
+        vectors = np.frombuffer(b"".join(blob[4:] for *_, blob in lines), dtype=">f4")
+        return Candidates(
+            [name for name, _, _ in lines],
+            np.array([norm for _, norm, _ in lines], dtype=np.float32),
+            vectors.reshape(-1, asked.shape[1]).astype(np.float32),
+            np.repeat(np.arange(len(asked)), list(map(len, numbers))),
+            np.array([place[number] for some in numbers for number in some], dtype=np.int64),
+        )
+
+    def entries(self) -> list[Entry]:
+        """Who is enrolled, in the order of enrolment."""
+        if not self.dim:
+            return []
+        with self._connection.transaction(binary=True) as cursor:
+            cursor.execute(
+                f"SELECT subject, enrolments, norm FROM {self._schema}.template ORDER BY number"
+            )
+            return [Entry(*line) for line in cursor.fetchall()]
+
+    def close(self) -> None:
+        """Ends the connection; a PostgreSQL of its own ends with the last process that uses it."""
+        self._connection.close()
+
+    def _make(self, cursor: Any, meta: Mapping[str, str]) -> None:
+        """Makes the gallery where there is none; its tables come with `_make_tables`."""
+        # Two processes that make the same schema would see each other's only at the end.
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._schema,))
+        if _is_there(cursor, self._schema):
+            return
+        cursor.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'")
+        if cursor.fetchone() is None:
+            try:
+                cursor.execute("CREATE EXTENSION vector")
+            except self._connection.errors.Error as error:
+                raise LikenessError(
+                    f"{self.name}: the database has no pgvector ({first_line(error)}); install "
+                    "pgvector on the server, and let its administrator run CREATE EXTENSION vector "
+                    "in this database"
+                ) from None
+        cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+        cursor.execute(
+            f"CREATE TABLE {self._schema}.gallery (one boolean PRIMARY KEY DEFAULT true "
+            "CHECK (one), meta json NOT NULL, dim integer NOT NULL)"
+        )
+        cursor.execute(
+            f"INSERT INTO {self._schema}.gallery (meta, dim) VALUES (%s, 0)",
+            (json.dumps(dict(meta)),),
+        )
+
+    def _make_tables(self, cursor: Any, dim: int, width: int) -> None:
+        """Makes the tables of enrolments of `dim` numbers and templates of `width`.
+
+        PostgreSQL keeps no statistics of them, in which names would outlive a removal.
+        """
+        schema = self._schema
+        cursor.execute(
+            f"CREATE TABLE {schema}.enrolment (id bigint GENERATED ALWAYS AS IDENTITY "
+            "PRIMARY KEY, subject text NOT NULL, embedding bytea NOT NULL)"
+        )
+        cursor.execute(f"CREATE INDEX by_subject ON {schema}.enrolment (subject)")
+        cursor.execute(
+            f"CREATE TABLE {schema}.template (subject text PRIMARY KEY, number bigint "
+            "GENERATED ALWAYS AS IDENTITY, enrolments integer NOT NULL, norm real NOT NULL, "
+            f"vector vector({width}) NOT NULL)"
+        )
+        for table, columns in (
+            ("enrolment", ("subject", "embedding")),
+            ("template", ("subject", "norm", "vector")),
+        ):
+            changes = ", ".join(f"ALTER {column} SET STATISTICS 0" for column in columns)
+            cursor.execute(f"ALTER TABLE {schema}.{table} {changes}")
+        cursor.execute(f"UPDATE {schema}.gallery SET dim = %s", (dim,))
+
+    def _make_index(self, cursor: Any, width: int, count: int) -> None:
+        """Makes the index of `count` templates of size `width`."""
+        if width > _MOST_DIMS:
+            return
+        needed = round(1.3 * count * (4 * width + 16 * _LINKS + 200) / 2**20)
+        megabytes = min(max(needed, _MEMORY[0]), _MEMORY[1])
+        cursor.execute(f"SET LOCAL maintenance_work_mem = '{megabytes}MB'")
+        statement = (
+            f"CREATE INDEX by_vector ON {self._schema}.template USING hnsw "
+            f"(vector vector_ip_ops) WITH (m = {_LINKS}, ef_construction = {_CARE})"
+        )
+        try:
+            with cursor.connection.transaction():
+                cursor.execute(statement)
+        except self._connection.errors.OperationalError:
+            # Several workers share memory, of which a container may have too little.
+            cursor.execute("SET LOCAL max_parallel_maintenance_workers = 0")
+            cursor.execute(statement)
+
+    def _has_index(self, cursor: Any) -> bool:
+        """Whether searches go by way of the index."""
+        cursor.execute(
+            "SELECT 1 FROM pg_indexes WHERE schemaname = %s AND indexname = 'by_vector'",
+            (self._schema,),
+        )
+        return cursor.fetchone() is not None
+
+    def _count(self, cursor: Any) -> int:
+        """How many subjects are enrolled."""
+        cursor.execute(f"SELECT count(*) FROM {self._schema}.template")
+        return int(cursor.fetchone()[0])
+
+    def _delete(self, cursor: Any, table: str, subjects: Sequence[str]) -> None:
+        """Deletes the rows of subjects from "enrolment" or "template"."""
+        condition = f"FROM {self._schema}.{table} WHERE subject = ANY(%s)"
+        cursor.execute(f"DELETE {condition}", (list(subjects),))
+        cursor.execute(f"SELECT count(*) {condition}", (list(subjects),))
+        if kept := cursor.fetchone()[0]:
+            raise LikenessError(
+                f"{self.name} keeps {kept} rows of the table {table} that were to be deleted, and "
+                "nothing was changed; see its triggers and rules"
+            )
+
+    def _vacuum(self, cursor: Any, table: str, *, full: bool) -> None:
+        """Writes a table anew, or frees the place of its removed rows."""
+        if full:
+            # A backup may hold the table for hours. The index is made anew in memory of this
+            # process, because a container may have too little that several could share.
+            settings = {
+                "lock_timeout": "5s",
+                "maintenance_work_mem": f"{_MEMORY[1]}MB",
+                "max_parallel_maintenance_workers": "0",
+            }
+            for name, value in settings.items():
+                cursor.execute(f"SET {name} = '{value}'")
+            try:
+                cursor.execute(f"VACUUM (FULL) {table}")
+                return
+            except self._connection.errors.LockNotAvailable:
+                pass
+            finally:
+                for name in settings:
+                    cursor.execute(f"RESET {name}")
+        cursor.execute(f"VACUUM (INDEX_CLEANUP ON) {table}")
+
+
+class _Connection:
+    """A connection to PostgreSQL, which is made anew where the server has ended it.
+
+    Attributes:
+        name: What errors call it; no password stands in it.
+        is_own: Whether the PostgreSQL is one of our own, in a folder.
+        errors: The exceptions of psycopg by their names.
+    """
+
+    def __init__(self, address: Address):
+        try:
+            import psycopg
+        except ImportError:
+            raise ImportError(
+                "a gallery in PostgreSQL needs psycopg; run `pip install 'likeness[postgres]'`"
+            ) from None
+        self._psycopg: Any = psycopg
+        self.errors: Any = psycopg.errors
+        self._lock = RLock()
+        self._connection: Any = None
+        self.is_own = not address.is_server
+        if self.is_own:
+            from toolkit.gallery import postgres_server  # which Windows has not the locks for
+
+            self.name = f"postgresql:{address.place}"
+            self._url = postgres_server.start(Path(address.place))
+        else:
+            self.name, self._url = masked(address.place), address.place
+        try:
+            self._password = psycopg.conninfo.conninfo_to_dict(self._url).get("password")
+        except psycopg.Error:  # whose text may quote any part of it
+            raise LikenessError(
+                f"{self.name}: PostgreSQL cannot read this address; see its host and port"
+            ) from None
+        if address.gallery:
+            self.name += f"#{address.gallery}"
+        with self._plain_errors():
+            self._connected()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
+    @contextmanager
+    def transaction(self, *, binary: bool = False) -> Iterator[Any]:
+        """Runs the block as one transaction, which is undone if the block raises.
+
+        Args:
+            binary: Whether values come as PostgreSQL's own bytes where psycopg knows no type.
+
+        Yields:
+            A cursor.
+        """
+        with self._lock, self._plain_errors():
+            connection = self._connected()
+            with connection.transaction(), connection.cursor(binary=binary) as cursor:
+                yield cursor
+
+    @contextmanager
+    def alone(self) -> Iterator[Any]:
+        """Runs each statement of the block for itself, for those that no transaction takes.
+
+        Yields:
+            A cursor.
+        """
+        with self._lock, self._plain_errors(), self._connected().cursor() as cursor:
+            yield cursor
+
+    def _connected(self) -> Any:
+        """The connection; made anew where the server has ended it."""
+        if self._connection is None or self._connection.closed:
+            self._connection = self._psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=10,
+                application_name="likeness",
+                client_encoding="utf8",
+                # A pooler between us and the server may give each transaction another connection.
+                prepare_threshold=None,
+            )
+        return self._connection
+
+    @contextmanager
+    def _plain_errors(self) -> Iterator[None]:
+        """Turns PostgreSQL's errors into one sentence, in which no password stands.
+
+        It is a ConnectionError where the server does not answer, else a LikenessError.
+        """
+        try:
+            yield
+        except self._psycopg.OperationalError as error:
+            raise ConnectionError(
+                f"{self.name}: the database does not answer, or broke off ({self._reason(error)}); "
+                "see that it runs and takes this user, and what the gallery has before you try "
+                "again"
+            ) from None
+        except self._psycopg.Error as error:
+            raise LikenessError(
+                f"{self.name}: the database refuses this ({self._reason(error)}); see whether it "
+                "is a gallery of Likeness, and what this user may do"
+            ) from None
+
+    def _reason(self, error: Exception) -> str:
+        """The first line of an error, without what the address keeps secret."""
+        text = str(error).strip() or type(error).__name__
+        if self._password:
+            text = text.replace(self._password, "***")
+        return text.splitlines()[0][:200]  # cut last, or it might hold half a secret
+
+
+def _schema(address: Address) -> str:
+    """The schema with the tables of the gallery."""
+    return f"likeness_{address.gallery}" if address.gallery else "likeness"
+
+
+def _is_there(cursor: Any, schema: str) -> bool:
+    """Whether the gallery is there."""
+    # to_regclass would remember what it did not find before another process made it.
+    cursor.execute(
+        "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'gallery'", (schema,)
+    )
+    return cursor.fetchone() is not None
+
+
+def _storable(subjects: Sequence[str]) -> list[str]:
+    """Those of the names that can be enrolled; PostgreSQL refuses NUL and half characters."""
+    return [name for name in subjects if name.isprintable()]
+
+
+def _text(vector: Floats32) -> str:
+    """The vector as pgvector reads it; nine digits give back each float32."""
+    return "[" + ",".join(f"{value:.9g}" for value in vector.tolist()) + "]"

@@ -1,0 +1,317 @@
+"""The store in one SQLite file: enrolments on the disk, templates in memory, all of them compared.
+
+Every change is a transaction, so that a kill or a power cut at any moment leaves the old or the
+new. One process at a time has the file open, and only its owner can read it. What is removed is
+biometric data: SQLite overwrites it with zeros, and then writes the file anew, because parts of
+pages that it moved earlier would still hold a copy.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from threading import RLock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval.errors import LikenessError
+from eval.similarity import matrix
+from eval.types import Floats32
+from toolkit.gallery.search import PRODUCTS, top
+from toolkit.gallery.store import Candidates, Entry, Templates, no_gallery, templates_of
+
+FILE = "gallery.sqlite"
+_APPLICATION = 0x4C4B4E53  # "LKNS", in the file's header
+_SETTINGS = (
+    "trusted_schema=OFF",
+    "secure_delete=ON",
+    "synchronous=FULL",
+    "locking_mode=EXCLUSIVE",
+    "journal_mode=TRUNCATE",  # a journal left in place would keep what was removed
+)
+_SCHEMA = (
+    f"PRAGMA application_id={_APPLICATION}",
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE enrolment (id INTEGER PRIMARY KEY, subject TEXT NOT NULL, embedding BLOB "
+    "NOT NULL)",
+    "CREATE INDEX by_subject ON enrolment (subject)",
+)
+# SQLite's errors that say something of the disk. All others say something of the file.
+_OF_THE_DISK = {
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+}
+_NAMED = 500  # subjects named in one statement
+
+# The number of scores in memory at once. They take 8 MB, so that what the product writes is still
+# in the cache when it is compared.
+CELLS = 1 << 21
+WIDTH = (1 << 12, 1 << 16)  # least and most templates in a block
+_QUERIES = 256  # probes searched at once
+
+
+class SqliteStore:
+    """A gallery in a folder, or in memory where the folder is None; see Store for its methods.
+
+    Args:
+        folder: Made if it does not exist.
+        new: The meta of a new gallery; None if there has to be one.
+
+    Raises:
+        LikenessError: There is none, the file is not a gallery, or another process uses it.
+        OSError: The folder or the disk refuses it.
+    """
+
+    shared = False
+
+    def __init__(self, folder: Path | None, new: Mapping[str, str] | None):
+        self.folder = folder
+        self.name = str(folder / FILE) if folder else "the gallery in memory"
+        if folder:
+            if new is None and not (folder / FILE).is_file():
+                raise no_gallery(str(folder))
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # SQLite gives its journal the mode of the file.
+            os.close(os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o600))
+            os.chmod(folder / FILE, 0o600)
+        self._lock = RLock()
+        self.subjects: list[str] = []  # of the templates, row by row
+        self.row: dict[str, int] = {}
+        self._counts: list[int] = []
+        self._norms = np.zeros(0, dtype=np.float32)
+        self._vectors = np.zeros((0, 1), dtype=np.float32)  # with room to grow
+        self._db = sqlite3.connect(
+            folder / FILE if folder else ":memory:",
+            timeout=1.0,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        # The file stays locked while it is open, also after an error here.
+        try:
+            with self._plain_errors():
+                self.meta = self._opened(new)
+                subjects, rows = self._read("")
+            if subjects:
+                self._put(templates_of(subjects, rows, self.meta))
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _opened(self, new: Mapping[str, str] | None) -> dict[str, str]:
+        """Makes the tables where there are none; returns the meta."""
+        for setting in _SETTINGS:
+            self._db.execute(f"PRAGMA {setting}")
+        self._db.execute("BEGIN EXCLUSIVE")  # and the lock stays until the file is closed
+        application = self._db.execute("PRAGMA application_id").fetchone()[0]
+        if not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
+            if new is None:
+                raise no_gallery(self.name)
+            for statement in _SCHEMA:
+                self._db.execute(statement)
+            self._db.executemany("INSERT INTO meta VALUES (?, ?)", list(new.items()))
+        elif application != _APPLICATION:
+            raise LikenessError(
+                f"{self.name} is a database, but not a gallery of Likeness; choose another folder"
+            )
+        self._db.execute("COMMIT")
+        if self._db.execute("PRAGMA user_version").fetchone()[0]:  # a kill came before `erase`
+            self.erase()
+        self._dim = self._db.execute(
+            "SELECT length(embedding) / 4 FROM enrolment LIMIT 1"
+        ).fetchone()
+        return dict(self._db.execute("SELECT key, value FROM meta"))
+
+    @property
+    def dim(self) -> int:
+        """The size of embeddings; 0 before the first."""
+        return int(self._dim[0]) if self._dim else 0
+
+    @property
+    def vectors(self) -> Floats32:
+        """The templates (G, W) as they are searched."""
+        return self._vectors[: len(self.subjects)]
+
+    def __len__(self) -> int:
+        return len(self.subjects)
+
+    def changing(self) -> AbstractContextManager[object]:
+        """A block in which no other thread changes or searches the gallery."""
+        return self._lock
+
+    def known(self, subjects: Sequence[str]) -> set[str]:
+        """Those of the subjects who are enrolled."""
+        return {name for name in subjects if name in self.row}
+
+    def enrolments(self, subjects: Sequence[str]) -> dict[str, Floats32]:
+        """The raw enrolments (R, D) of those subjects who are enrolled."""
+        rows_of: dict[str, list[Floats32]] = {}
+        there = [name for name in subjects if name in self.row]
+        for start in range(0, len(there), _NAMED):
+            part = there[start : start + _NAMED]
+            marks = ",".join("?" * len(part))
+            with self._lock, self._plain_errors():
+                names, rows = self._read(f"WHERE subject IN ({marks})", part)
+            for name, row in zip(names, rows, strict=True):
+                rows_of.setdefault(name, []).append(row)
+        return {name: np.stack(rows) for name, rows in rows_of.items()}
+
+    def write(
+        self, subjects: Sequence[str], rows: Floats32, templates: Templates, *, replace: bool
+    ) -> None:
+        """Adds an enrolment for each row, on the disk and then in memory."""
+        raw = np.ascontiguousarray(rows, dtype="<f4")
+        with self._transaction():
+            if replace:
+                self._delete(templates.subjects)
+            self._db.executemany(
+                "INSERT INTO enrolment (subject, embedding) VALUES (?, ?)",
+                ((name, row.tobytes()) for name, row in zip(subjects, raw, strict=True)),
+            )
+        self._dim = (rows.shape[1],)
+        self._put(templates)
+
+    def remove(self, subjects: Sequence[str]) -> None:
+        """Erases subjects, on the disk and then in memory."""
+        with self._transaction():
+            self._delete(subjects)
+        places = [self.row[name] for name in subjects]
+        kept = np.delete(np.arange(len(self.subjects)), places)
+        # The rows keep their order and move up within the array.
+        for start in range(min(places, default=0), len(kept), 1 << 14):
+            part = kept[start : start + (1 << 14)]
+            self._vectors[start : start + len(part)] = self._vectors[part]
+        self._vectors[len(kept) : len(self.subjects)] = 0
+        self._norms = self._norms[kept]
+        self._counts = [self._counts[i] for i in kept]
+        self.subjects = [self.subjects[i] for i in kept]
+        self.row = {name: i for i, name in enumerate(self.subjects)}
+
+    def erase(self) -> None:
+        """Writes the file anew, without what was removed or replaced.
+
+        Raises:
+            OSError: There is no room for a second file. What was removed is out of the gallery all
+                the same, and the next start tries again.
+        """
+        done = "the change was made, but the file may still hold a copy of what was removed"
+        with self._lock, self._plain_errors(done):
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA user_version=0")
+
+    def nearest(self, asked: Floats32, count: int) -> Candidates:
+        """The rows of the templates that score best by float32, among all."""
+        with self._lock:
+            count = min(count, len(self.subjects))
+            if not count:
+                return self.candidates(np.zeros((len(asked), 0), dtype=np.int64))
+            parts = [
+                self._nearest_rows(asked[start : start + _QUERIES], count)
+                for start in range(0, len(asked), _QUERIES)
+            ]
+            return self.candidates(np.concatenate(parts))
+
+    def candidates(self, rows: NDArray[np.int64]) -> Candidates:
+        """The candidates in rows (Q, K) of templates; -1 stands for none."""
+        asked, column = np.nonzero(rows >= 0)
+        distinct, places = np.unique(rows[asked, column], return_inverse=True)
+        names = [self.subjects[row] for row in distinct.tolist()]
+        return Candidates(names, self._norms[distinct], self.vectors[distinct], asked, places)
+
+    def entries(self) -> list[Entry]:
+        """Who is enrolled, in the order of enrolment."""
+        with self._lock:
+            entries = zip(self.subjects, self._counts, self._norms.tolist(), strict=True)
+            return [Entry(*entry) for entry in entries]
+
+    def close(self) -> None:
+        """Closes the file, which ends the lock on it."""
+        self._db.close()
+
+    def _nearest_rows(self, asked: Floats32, count: int) -> NDArray[np.int64]:
+        """The rows (Q, count) of the templates with the best scores."""
+        width = max(min(max(CELLS // len(asked), WIDTH[0]), WIDTH[1]), count)
+        vectors, buffer = self.vectors, np.empty((len(asked), width), dtype=np.float32)
+        similarity = self.meta.get("similarity", "cosine")
+
+        def scores(begin: int, end: int) -> Floats32:
+            """The scores of the templates begin to end - 1."""
+            if similarity.partition(":")[0] in PRODUCTS:
+                out = buffer if end - begin == width else None
+                return np.matmul(asked, vectors[begin:end].T, out=out)
+            return np.ascontiguousarray(matrix(vectors[begin:end], asked, similarity).T)
+
+        return top(scores, len(vectors), width, count)[1]
+
+    def _put(self, templates: Templates) -> None:
+        """Writes templates into the array."""
+        places = [self.row.setdefault(name, len(self.row)) for name in templates.subjects]
+        before, total = len(self.subjects), len(self.row)
+        if total > len(self._vectors):
+            grown = np.zeros((max(total, 2 * before), templates.vectors.shape[1]), dtype=np.float32)
+            if before:
+                grown[:before] = self.vectors
+            self._vectors = grown
+        self.subjects += [""] * (total - before)
+        self._counts += [0] * (total - before)
+        self._norms = np.append(self._norms, np.zeros(total - before, dtype=np.float32))
+        self._vectors[places] = templates.vectors
+        self._norms[places] = templates.norms
+        for place, name, count in zip(places, templates.subjects, templates.counts, strict=True):
+            self.subjects[place], self._counts[place] = name, count
+
+    def _read(self, condition: str, values: Sequence[str] = ()) -> tuple[list[str], Floats32]:
+        """The subjects and the raw rows (R, D) of enrolments, in the order in which they came."""
+        statement = f"SELECT subject, embedding FROM enrolment {condition} ORDER BY id"
+        names, blobs = [], []
+        for name, blob in self._db.execute(statement, tuple(values)):
+            names.append(name)
+            blobs.append(blob)
+        if any(len(blob) != 4 * self.dim for blob in blobs):
+            raise LikenessError(f"{self.name}: it is damaged; restore a copy")
+        rows = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), self.dim)
+        return names, rows.astype(np.float32)
+
+    def _delete(self, subjects: Sequence[str]) -> None:
+        """Deletes the enrolments of subjects, and notes that the file has to be written anew."""
+        self._db.executemany("DELETE FROM enrolment WHERE subject = ?", ((n,) for n in subjects))
+        self._db.execute("PRAGMA user_version=1")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Runs the block as one transaction, which is undone if the block raises."""
+        with self._plain_errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _plain_errors(self, left: str = "nothing was changed") -> Iterator[None]:
+        """Turns SQLite's errors into one sentence: OSError for the disk, else LikenessError."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if "locked" in str(error):
+                raise LikenessError(
+                    f"{self.name} is used by another process; a gallery belongs to one at a time: "
+                    "stop it, or choose another folder"
+                ) from None
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_DISK:
+                raise OSError(
+                    f"{self.name}: {error}; {left}: make room on the disk, or see that it can be "
+                    "written to, and try again"
+                ) from error
+            raise LikenessError(
+                f"{self.name}: not a gallery that can be read ({error}); restore a copy or choose "
+                "another folder"
+            ) from None
