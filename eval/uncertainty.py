@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.bootstrap import Bounds, Drawn, bounds, bounds_of
+from eval.bootstrap import Bounds, bounds, bounds_of, drawn_groups
 from eval.errors import LikenessError
 from eval.types import Bools, Floats, Ints, Scores, Trials, name_first
 
@@ -260,9 +260,11 @@ def bounds_over_groups(
     Returns:
         Metric -> its interval, see `eval.bootstrap.bounds`.
     """
-    drawn = Drawn(int(np.max(groups)) + 1, "classes")
+    drawn = drawn_groups(groups, "classes")
     made = draws_over_groups(ranking, groups, num_resamples=num_resamples, seed=seed)
-    return {name: bounds(values, level, drawn) for name, values in made.items()}
+    return {
+        name: bounds(values, ranking.metric(name), level, drawn) for name, values in made.items()
+    }
 
 
 def bounds_over_subjects(

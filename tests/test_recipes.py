@@ -20,11 +20,10 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from eval.formats.trials import read_trials
 from likeness.cli import main
-from likeness.models.parts import restore
 from likeness.models.run import load_model
 from modalities import synthetic, synthetic_faces
 from toolkit.data.item_lists import read_items
-from toolkit.models.parts import describe
+from toolkit.models.parts import describe, restore
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Recipe
 from toolkit.training.train import fit

@@ -289,9 +289,9 @@ def verification_1_1(
         }
         intervals, drawn = bounds_of(metrics, scores, subjects, num_resamples=num_resamples)
         common |= {
-            "interval": "percentile bootstrap over subjects"
+            "interval": "bootstrap over subjects"
             if subjects is not None
-            else "percentile bootstrap over trials: optimistic, trials share subjects",
+            else "bootstrap over trials: optimistic, trials share subjects",
             "level": 0.95,
             "num_resamples": num_resamples,
             "seed": 0,

@@ -299,9 +299,9 @@ def _interval_conventions(
     if resamples is None:
         return {}
     return {
-        "interval": "percentile bootstrap over subjects"
+        "interval": "bootstrap over subjects"
         if over_subjects
-        else "percentile bootstrap over trials: optimistic, trials share subjects",
+        else "bootstrap over trials: optimistic, trials share subjects",
         "level": settings.level,
         "num_resamples": settings.num_resamples,
         "seed": settings.seed,

@@ -34,9 +34,9 @@ Frontend = Annotated[
 Trust = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PACKAGE_OR_FILE",
-        help="A package of others, or a Python file, that may be imported because parts of the "
-        "model are of it. It may be given several times.",
+        metavar="PACKAGE|FILE|FOLDER",
+        help="A package of others, a Python file, or a folder of such files, that may be imported "
+        "because parts of the model are of it. It may be given several times.",
     ),
 ]
 Columns = Annotated[

@@ -208,13 +208,13 @@ def row(name: str, folds: list[Embeddings], data: Path, against: dict[str, Drawn
     error = eer(scores.targets, scores.nontargets)
     behind = drawn_from(scores.target, pairs)
     for point, draws in ((error, drawn), (np.mean(precisions), means)):
-        ends = bounds(draws, 0.95, behind).ends
+        ends = bounds(draws, float(point), 0.95, behind).ends
         cells.append(
             f"{100 * point:.1f} "
             + ("no interval" if ends is None else f"[{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]")
         )
     for point, draws in against.values():
-        ends = bounds(drawn - draws, 0.95, behind).ends
+        ends = bounds(drawn - draws, error - point, 0.95, behind, difference=True).ends
         cells.append(
             f"{100 * (error - point):+.1f} "
             + ("no interval" if ends is None else f"[{100 * ends[0]:+.1f}, {100 * ends[1]:+.1f}]")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import likeness
+from eval.bootstrap import effective_number, t_interval
 from eval.formats import embeddings
 from eval.protocols.retrieval import RetrievalSettings, class_intervals
 from eval.retrieval import retrieval_metrics
@@ -105,7 +106,9 @@ def test_intervals_against_repeated_queries():
     draws = np.random.default_rng(5).integers(7, size=(200, 7))
     for name, value in per_query.items():
         means = [np.concatenate([value[codes == drawn] for drawn in draw]).mean() for draw in draws]
-        assert result[name] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=1e-12)
+        number = effective_number(np.bincount(codes))
+        ends = t_interval(np.array(means), value.mean(), 0.95, number)
+        assert result[name] == pytest.approx(ends, abs=1e-12)
 
 
 def test_lone_queries(files, tmp_path):

@@ -152,7 +152,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     tensors, description = checkpoint.load(path, checkpoint.FORMAT)
     description["backbone"] = {"call": "os.system", "args": {"command": "true"}}
     checkpoint.save(path, tensors, description, checkpoint.FORMAT)
-    with pytest.raises(ValueError, match="not in toolkit or modalities"):
+    with pytest.raises(ValueError, match="neither of Likeness nor"):
         load_model(path)
 
 

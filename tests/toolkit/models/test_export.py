@@ -364,10 +364,10 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
         (describe(digest=1), "or incomplete"),
         (describe(dim=5), "5 dims"),
         (describe(shape="x"), "does not fit"),
-        (describe(read={"call": "os.system", "args": {}}), "is not in toolkit or modalities"),
+        (describe(read={"call": "os.system", "args": {}}), "neither of Likeness nor"),
         (
             describe(read={"call": "toolkit.data.item_lists.read_items", "args": {}}),
-            "is no modality's read function",
+            "is no function that reads an item",
         ),
         (
             describe(
