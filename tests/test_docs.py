@@ -127,7 +127,6 @@ RUNNABLE = [
     for block in BLOCKS
     if block.page == name and block.kind in ("sh", "python")
 ]
-NARROW = [*PAGES, ROOT / "CONTRIBUTING.md"]
 SHOWN = [
     (block, line)
     for block in BLOCKS
@@ -342,24 +341,6 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         assert re.findall(r"http://127\.0\.0\.1:8000(/\w+)", line)[0] in routes
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ("evaluate scores.txt --no-such-option 1", "--no-such-option"),
-        ("evaluate scores.txt --eer-method guess", "guess"),
-        ("evaluate scores.txt --far much", "--far"),
-        ("embed --out z.npz", "--model"),
-        ("train recipes/speaker/folders.py:nobody --out o", "nobody"),
-        ("train recipes/speaker/folders.py loss.marginn=1 --out o", "marginn"),
-        ("train recipes/speaker/absent.py --out o", "absent"),
-        ("train speaker/absent --out o", "absent"),
-        ("compare speaker/folders --variants statistics,nobody --out o", "nobody"),
-    ],
-)
-def test_wrong_commands_are_detected(wrong: str, said: str, tmp_path: Path) -> None:
-    assert said in problem(wrong.split(), tmp_path)
-
-
 # ---------------------------------------------------------------- text
 
 
@@ -380,38 +361,6 @@ def test_links_lead_somewhere_and_no_page_names_a_machine(page: Path) -> None:
                 for heading in headings
             ], f"{target}#{anchor}"
     assert not re.findall(r"(?<![\w.])/(?:work|tmp|home|root|Users|mnt)/\S*", text)
-
-
-def test_measuring_again_keeps_what_was_written_by_hand() -> None:
-    performance = loaded(ROOT / "benchmarks" / "performance.py")
-    page = (ROOT / "docs" / "reference" / "performance.md").read_text(encoding="utf-8")
-    assert page.startswith(performance.HEAD)
-    for script, text in performance.sections().items():
-        printed = "loading\n| work | ours |\n|---|---|\n| new | 1 s |\n\n| more |\n|---|\n"
-        made = performance.section(script, printed, text)
-        message = [line for line in text.splitlines() if line and line[0] not in "|`"]
-        lines = made.splitlines()
-        assert lines[0].startswith(f"`python benchmarks/{script}.py`, ")
-        assert lines[1:9] == [
-            "",
-            "| work | ours |",
-            "|---|---|",
-            "| new | 1 s |",
-            "",
-            "| more |",
-            "|---|",
-            *([""] if message else []),
-        ], script
-        assert [line for line in lines[8:] if line] == message
-        assert performance.section(script, printed, made) == made
-    # a remark that begins with "`" would be lost
-    assert sum(line.startswith("FAISS searches approximately") for line in page.splitlines()) == 1
-
-
-@pytest.mark.parametrize("page", NARROW, ids=lambda page: page.name)
-def test_lines_have_at_most_100_columns_but_for_tables_of_data(page: Path) -> None:
-    wide = [line for line in page.read_text(encoding="utf-8").splitlines() if len(line) > 100]
-    assert [line for line in wide if not line.startswith("| ")] == []
 
 
 @pytest.mark.slow  # imports everything, and makes fifty pages
@@ -480,18 +429,10 @@ def test_the_page_of_intervals_counts_the_trials_of_its_people() -> None:
     assert f"all her {of_ann.sum():,} trials" in page
 
 
-def test_public_names_have_docstrings() -> None:
-    assert loaded(ROOT / "docs" / "make_site.py").undocumented() == []
-
-
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert pages - {"index.md"} == set(re.findall(r"\]\(([\w/-]+\.md)", index))
-
-
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
 
 
 def generator() -> ModuleType:

@@ -4,11 +4,9 @@ nothing prints past toolkit.printing and toolkit.console.
 
 from __future__ import annotations
 
-import ast
 import io
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,122 +19,8 @@ from toolkit.printing import argument_parser, is_terminal, say
 from toolkit.showing import Steps
 from toolkit.training.log import BadItems
 
-ROOT = Path(__file__).parents[1]
-PLACES = ("toolkit/printing.py", "toolkit/console.py")
 LONG = " ".join(f"word{number}" for number in range(60)) + " a\ttab"  # some 400 characters
 WIDTHS = pytest.mark.parametrize("columns", ["40", "400"])
-
-_CALLS = {
-    "print",
-    "pprint",
-    "echo",
-    "secho",
-    "print_exc",
-    "print_exception",
-    "print_help",
-    "print_usage",
-}
-_MAKERS = {"Console", "Progress", "Live", "Status", "tqdm", "trange", "ArgumentParser"}
-
-
-def prints(file: Path) -> Iterator[tuple[int, str]]:
-    """Line and name of every call and import in a file that prints, or that makes something that
-    prints.
-    """
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (
-            "rich",
-            "tqdm",
-            "click",
-        ):
-            yield from (
-                (node.lineno, entry.name)
-                for entry in node.names
-                if not entry.name.endswith("Column")
-            )
-        if isinstance(node, ast.Import):
-            yield from (
-                (node.lineno, entry.name)
-                for entry in node.names
-                if entry.name.split(".")[0] in ("rich", "tqdm", "click")
-            )
-        if not isinstance(node, ast.Call):
-            continue
-        name = (
-            node.func.attr
-            if isinstance(node.func, ast.Attribute)
-            else node.func.id
-            if isinstance(node.func, ast.Name)
-            else ""
-        )
-        whose = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-        streams = (
-            "sys.stdout",
-            "sys.stderr",
-            "sys.__stdout__",
-            "sys.__stderr__",
-            "stdout",
-            "stderr",
-        )
-        exits = (
-            name == "exit"
-            and whose in ("sys", "")
-            and any(
-                not isinstance(result, ast.Constant) or isinstance(result.value, str)
-                for result in node.args
-            )
-        )
-        if (name in _CALLS | _MAKERS and not (name == "print" and whose == "console")) or (
-            whose in streams and name in ("write", "writelines")
-        ):
-            yield node.lineno, name
-        elif exits and not any(
-            isinstance(arg, ast.Attribute) and arg.attr == "exit_code" for arg in node.args
-        ):  # sys.exit("text") prints it
-            yield node.lineno, "exit"
-
-
-def test_every_print_goes_through_one_place() -> None:
-    files = [
-        file
-        for folder in ("eval", "toolkit", "modalities", "likeness", "recipes")
-        for file in sorted((ROOT / folder).rglob("*.py"))
-    ]
-    names = {file: file.relative_to(ROOT).as_posix() for file in files}
-    past = [
-        f"{names[file]}:{line} {what}"
-        for file in files
-        if names[file] not in PLACES
-        for line, what in prints(file)
-    ]
-    assert not past, "print with toolkit.printing.say or console.print, report with eval.progress"
-
-
-PAST = """
-print("a")
-typer.echo("a")
-sys.stderr.write("a")
-sys.exit("usage")
-Progress(console=console)
-argparse.ArgumentParser()
-from rich.progress import track, BarColumn
-import rich
-"""
-THROUGH = """
-say("a")
-console.print("a")
-sys.exit(2)
-sys.exit(ended.exit_code)
-for one in tracked(values, "reading"):
-    file.write("a")
-"""
-
-
-def test_the_search_finds_prints(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(PAST)
-    assert sorted(line for line, _ in prints(tmp_path / "a.py")) == [2, 3, 4, 5, 6, 7, 8, 9]
-    (tmp_path / "a.py").write_text(THROUGH)
-    assert not [*prints(tmp_path / "a.py")]
 
 
 @WIDTHS

@@ -342,14 +342,3 @@ def test_orl_baselines_agree_with_a_second_calculation(
     crossing = np.argmin(np.abs(1 - true - false))
     assert float(output[2].split()[0]) == pytest.approx(50 * (1 - true + false)[crossing], abs=0.2)
     assert float(output[3].split()[0]) == pytest.approx(100 * np.mean(precisions), abs=0.06)
-
-
-def test_heads_state_their_command_and_where_numbers_are() -> None:
-    for path in FILES:
-        head = module(path).__doc__ or ""
-        assert "likeness " in head, path
-        assert (
-            path.stem == "demo"
-            or "docs/reference/results.md" in head
-            or "nothing of it measured by us" in head
-        ), path

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
 
 from eval.types import Trials
 from likeness.models.parts import restore
@@ -23,7 +22,6 @@ from modalities.face import bins, recordio_writer
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
 from toolkit.data.images import encode
 from toolkit.data.items import Item
-from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Recipe
@@ -218,17 +216,6 @@ def test_losses_of_tables_3_to_5_differ_in_augmentation_only_by_name() -> None:
             )
 
 
-@pytest.mark.parametrize("name", ["vggface2", "ms1mv2"])
-def test_embeddings_of_all_losses_have_512_dimensions(name: str) -> None:
-    for variant, recipe in MODULES[name].RECIPES.items():
-        polarlike = recipe.loss.keywords.get("features") == "polarlike"
-        assert recipe.backbone.keywords["dim"] == (513 if polarlike else 512), variant
-    backbone = nn.Identity()
-    backbone.dim = MODULES[name].SIMPLE.backbone.keywords["dim"]  # type: ignore[assignment]
-    embedder = TorchEmbedder(nn.Identity(), backbone, features="polarlike")
-    assert embedder.dim == 512
-
-
 @pytest.mark.parametrize(
     ("variant", "steps", "warmup_steps", "rates"),
     # by hand, from the images and batches of the configs:
@@ -270,21 +257,6 @@ def test_rates_drop_where_opensphere_drops_them(
     for number, step in enumerate(drops):
         assert schedule.decay((step - 1) / schedule.steps) == pytest.approx(0.1**number)
         assert schedule.decay(step / schedule.steps) == pytest.approx(0.1 ** (number + 1))
-
-
-def test_heads_speak_of_every_variant() -> None:
-    for name in NAMES:
-        head = MODULES[name].__doc__ or ""
-        unnamed = [
-            recipe
-            for recipe in MODULES[name].RECIPES
-            if "theta" not in recipe
-            and recipe.removeprefix("ce_star_")
-            .removeprefix("cosface_star")
-            .removesuffix("_released")
-            not in head
-        ]
-        assert unnamed == []
 
 
 def test_scf_starts_from_the_class_vectors_of_arcface(

@@ -18,7 +18,6 @@ from toolkit.losses.vmf import VMF
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Classification, Recipe, Retrieval
-from toolkit.training.variants import check_variants
 
 LOSSES = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
 # the table of hyper-parameters
@@ -34,7 +33,6 @@ NAMES = {
 
 
 VMF_RECIPE = recipes.read(str(Path(__file__).parents[1] / "recipes" / "image" / "vmf.py"))
-HEAD = str(VMF_RECIPE["__doc__"])
 LISTED: dict[str, dict[str, Recipe]] = {
     name: recipes.of_group(VMF_RECIPE["RECIPES"], name) for name in NAMES.values()
 }
@@ -100,55 +98,6 @@ def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, sha
         ) == (15, 35, epoch)
 
 
-def table_of_head(*columns: str) -> dict[str, list[str]]:
-    """The rows of the head's table with these columns."""
-    heading = re.search(rf"^ +{' +'.join(columns)}\n", HEAD, flags=re.MULTILINE)
-    assert heading is not None
-    rows = HEAD[heading.end() :].partition("\n\n")[0].splitlines()
-    return {row.split()[0]: row.split()[1:] for row in rows}
-
-
-def cells(text: str, pattern: str) -> list[list[float]]:
-    """The means of the rows of a table of the paper that match a pattern, errors left out."""
-    rows = re.findall(pattern, text, flags=re.MULTILINE)
-    return [[float(text) for text in re.findall(r"([\d.]+) ± ", row)] for row in rows]
-
-
-def test_the_head_has_tables_1_to_3_of_the_paper(shared: Path) -> None:
-    text = (shared / "papers" / "vmf.txt").read_text(encoding="utf-8")
-    name = r"^(?:STANDARD|HYPERBOLIC|COSINE|ARCFACE|vMF)"
-    auroc = [
-        [float(word) for word in row.split("\t")]
-        for row in re.findall(rf"{name}\t((?:[01]\.\d\d\t?){{4}})$", text, flags=re.MULTILINE)
-    ]
-    accuracy = cells(text, rf"{name}(?:\t\d\d\.\d\d ± [\d.]+){{4}}$")
-    ece = cells(text, rf"{name}(?:\t[\d.]+ ± [\d.]+){{8}}$")
-    stated = table_of_head("mnist", "fashion_mnist", "cifar10", "cifar100")
-    assert tuple(stated) == LOSSES
-    assert len(auroc) == len(accuracy) == len(ece) == 5
-    for number, row in enumerate(stated.values()):
-        result = np.array(row, dtype=float).reshape(4, 4)  # data set, column
-        assert result[:, 0].tolist() == accuracy[number]
-        assert result[:, 1].tolist() == ece[number][:4]
-        assert result[:, 2].tolist() == ece[number][4:]
-        assert result[:, 3].tolist() == auroc[number]
-
-
-def test_the_head_has_table_4_of_the_paper(shared: Path) -> None:
-    text = (shared / "papers" / "vmf.txt").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^[\w+ ]+\t(\d\d\.\d) ± 0([.\d]+)\t(\d\d\.\d) ± 0([.\d]+)\t(\d\d\.\d) ± 0([.\d]+)$",
-        text,
-        flags=re.MULTILINE,
-    )
-    assert len(rows) == 7
-    stated = table_of_head("cars196", "cub200", "sop")
-    assert [tuple(row) for row in stated.values()] == rows
-    further = VMF_RECIPE["READINGS"]
-    expected = [name for name in LISTED["sop"] if "fixed" not in name and name not in further]
-    assert list(stated) == expected
-
-
 @pytest.mark.parametrize("name", ["cars196", "cub200", "sop"])
 def test_cosine_at_test_changes_the_similarity_of_the_test_alone(name: str) -> None:
     """Table 4's rows of one model: trained, validated, halved and stopped as without it."""
@@ -161,25 +110,6 @@ def test_cosine_at_test_changes_the_similarity_of_the_test_alone(name: str) -> N
         assert by_cosine.measure.validation == own.validation
     assert listed["hyperbolic"].loss(4, 3).similarity == "poincare:1e-05"
     assert listed["vmf"].measure.num_samples == 10  # the expected metrics
-
-
-@pytest.mark.parametrize("name", NAMES.values())
-def test_variants_differ_in_the_method_alone(name: str) -> None:
-    """So that `likeness compare` takes them all: one test but for "+ cosine at test", one
-    validation, one budget.
-    """
-    listed = LISTED[name]
-    check_variants(
-        {variant: value for variant, value in listed.items() if not variant.endswith("_cosine")},
-        1,
-        "",
-        (),
-    )
-    if "standard_cosine" in listed:
-        check_variants(listed, 1, "", ("measure.similarity",))
-        with pytest.raises(ValueError, match=r"--allow-different measure\.similarity$"):
-            check_variants(listed, 1, "", ())
-        assert "--allow-different measure.similarity" in HEAD
 
 
 @pytest.mark.parametrize("name", NAMES.values())

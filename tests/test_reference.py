@@ -145,51 +145,7 @@ def test_the_names_of_columns_are_those_that_are_known() -> None:
 # ---------------------------------------------------------------- performance
 
 
-def test_the_numbers_of_the_two_minutes_stand_in_the_sections_that_they_name() -> None:
-    page = (REFERENCE / "performance.md").read_text(encoding="utf-8")
-    sections = dict(part.partition("\n")[::2] for part in page.split("\n## ")[1:])
-    table = re.findall(
-        r"^\| ([^|]+) \| ([^|]+) \|[^|]*\| \[(\w+)\]\(#\w+\), ([\d-]+) \|$",
-        sections["In two minutes"],
-        re.MULTILINE,
-    )
-    assert len(table) == 7
-    for question, measured, name, date in table:
-        section = sections[name]
-        assert date in section, question
-        known = set(re.findall(r"\d[\d.,]*\d|\d", section))
-        # The digits of names, as in ResNet34, are left out.
-        numbers = re.findall(r"(?<![\w.])(?:\d[\d.,]*\d|\d)(?![\w.])", measured)
-        assert [number for number in numbers if number not in known] == [], question
-
-
 # ---------------------------------------------------------------- results
-
-
-def slug(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
-
-
-def test_the_numbers_of_results_in_short_are_those_of_their_sections_rounded() -> None:
-    page = (REFERENCE / "results.md").read_text(encoding="utf-8")
-    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
-    sections = dict(zip(map(slug, parts[1::2]), parts[2::2], strict=True))
-    rows = re.findall(
-        r"^\| [^|]+ \| (\[.+\]\(#([\w-]+)\).*) \|$", sections["in-two-minutes"], re.MULTILINE
-    )
-    assert len(rows) == 7
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for data, name in (("AN4", "an4-five-folds"), ("ORL", "orl"), ("Omniglot", "omniglot")):
-        rows += [(row, name) for row in re.findall(rf"^\| {data}, (.+) \|$", readme, re.MULTILINE)]
-    assert len(rows) == 10
-    # The 1 of R@1 and the 4 of AN4 are names.
-    number = r"(?<![\w.@-])(?:\d[\d,]*)?\.?\d+"
-    for row, name in rows:
-        known = [float(text.replace(",", "")) for text in re.findall(number, sections[name])]
-        for text in re.findall(number, re.sub(r"\]\(.*?\)", "]", row)):
-            value, decimals = float(text.replace(",", "")), len(text.partition(".")[2])
-            bound = 0.5 * 10.0**-decimals + 1e-9
-            assert any(abs(one - value) <= bound for one in known), f"{name} has no {text}"
 
 
 def test_the_chances_of_one_against_many_are_computed() -> None:

@@ -5,12 +5,8 @@ aligned, embedded with both views, killed and gone on, 1:1 and 1:N.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,19 +47,6 @@ RECIPE = Recipe(
     items=folders.items,
     read=images.read,
 )
-# The pieces of a real extraction are thousands of faces long; these have ten, and the process is
-# killed before it writes the third.
-KILLED = """
-import os, signal, sys
-from likeness import cli, extraction
-extraction.extract.__kwdefaults__["piece_items"] = 10
-write, calls = extraction.files.write, []
-def write_twice(*arguments):
-    calls.append(0)
-    os.kill(os.getpid(), signal.SIGKILL) if len(calls) == 3 else write(*arguments)
-extraction.files.write = write_twice
-cli.main(sys.argv[1:])
-"""
 
 
 def likeness(*arguments: object) -> None:
@@ -197,55 +180,6 @@ def test_faces_are_aligned_and_both_views_embedded(
             read_back[0].matrix, expected[:4], rtol=1e-4, atol=1e-5 * np.abs(rows).max()
         )
         assert read_back[0].meta.get("flip", "none") == flip
-
-
-@pytest.mark.slow  # a process that extracts; test_extraction.py stops one without
-def test_a_killed_extraction_goes_on(
-    small: Small,
-    model: Path,
-    features: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    out, environment = (
-        tmp_path / "ijbc.npz",
-        {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
-    command = [
-        "embed",
-        "--model",
-        str(model),
-        "--ijb",
-        str(small.root),
-        "--flip",
-        "concat",
-        "--out",
-        str(out),
-    ]
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, *command], env=environment, capture_output=True, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL
-    assert not out.exists()
-    before = {
-        path.name: path.stat().st_mtime_ns for path in tmp_path.glob("ijbc.npz.pieces/0*.npz")
-    }
-    assert len(before) == 2
-    assert extraction.extract.__kwdefaults__ is not None
-    monkeypatch.setitem(extraction.extract.__kwdefaults__, "piece_items", 10)
-    with pytest.raises(SystemExit):  # other features than those of the pieces
-        main([*command[:-4], "--flip", "sum", *command[-2:]])
-    assert "settings differ" in capfd.readouterr().err
-    likeness(*command)
-    output = capfd.readouterr()
-    assert f"2 of {-(-len(small.names) // 10)} pieces are there" in output.out + output.err
-    whole, again = files.read(features), files.read(out)
-    assert (again.ids, dict(again.meta)) == (whole.ids, dict(whole.meta))
-    np.testing.assert_allclose(
-        again.matrix, whole.matrix, rtol=1e-5, atol=1e-5 * np.abs(whole.matrix).max()
-    )
-    assert not list(tmp_path.glob("*.pieces"))
 
 
 def pooled_as(tool: str, small: Small, held: Embeddings) -> dict[int, np.ndarray[Any, Any]]:

@@ -168,18 +168,6 @@ def test_subjects_are_known_in_any_form_of_unicode() -> None:
     assert asked.pairs.tolist() == [[0, 0], [1, 1], [0, 1], [0, 1]]
 
 
-def test_a_guarantee_on_the_subjects_that_chose_the_checkpoint_is_warned_of(
-    world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    held_out = Path("runs/voices/held-out")
-    held_out.mkdir(exist_ok=True)
-    for name in ("s", "s.origin.json"):
-        shutil.copy(name, held_out / name.replace("s", "scores.txt", 1))
-    arguments = ("--resamples", 0, "--guarantee", 0.95, "--far", 0.8, "--save-to", "runs/voices")
-    assert likeness("evaluate", "runs/voices", *arguments) == 0
-    assert "warning: the held-out subjects" in capsys.readouterr().err
-
-
 def test_thresholds_of_other_scores_are_not_stored_and_not_used(
     world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

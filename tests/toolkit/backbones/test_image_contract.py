@@ -369,31 +369,6 @@ def test_bn_inception_refuses_exactly_the_sides_that_do_not_fit() -> None:
                 _check_halves(64, side)
 
 
-@pytest.mark.slow  # an export; test_export.py has others
-def test_exports_with_a_free_batch() -> None:
-    """The smallest by ONNX's newest exporter; the others but BNInception were tried by hand (they
-    take longer).
-    """
-    pytest.importorskip("onnxscript")
-    runtime = pytest.importorskip("onnxruntime")
-    network, _ = build("SmallCNN")
-    program = torch.onnx.export(
-        network,
-        (torch.randn(2, 1, 28, 28),),
-        dynamo=True,
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-        verbose=False,
-    )
-    assert program is not None
-    session = runtime.InferenceSession(
-        program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    for batch in (1, 5):
-        x = torch.randn(batch, 1, 28, 28)
-        z = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
-        torch.testing.assert_close(z, network(x).detach(), rtol=1e-4, atol=1e-5)
-
-
 def cubic(t: float, a: float = -0.75) -> float:
     """Keys' kernel, as torch and OpenCV have it."""
     t = abs(t)

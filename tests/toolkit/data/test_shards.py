@@ -5,23 +5,18 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import random
 import shutil
 import tarfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from modalities.speaker import audio, folders
 from tests import tiny
-from tests.disk_calls import come_in_order, recorded
 from toolkit.data import shards
 from toolkit.data.batch import Draw, View, Views
 from toolkit.data.item_checks import label_numbers
@@ -91,25 +86,6 @@ def test_the_index_says_what_a_scan_finds(packed: Path, tmp_path: Path) -> None:
     assert shards.items(tmp_path / "train-000001.tar") == [
         item for item in scanned if item.path.stem == "train-000001"
     ]
-
-
-def test_shards_are_on_the_disk_before_what_they_were_made_in_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each comes after its index: a shard that is there has one."""
-    for name in "ab":
-        (tmp_path / f"{name}.wav").write_bytes(bytes(600))
-    items = [Item(name, tmp_path / f"{name}.wav", name) for name in "ab"]
-    calls = recorded(monkeypatch, tmp_path / "packed")
-    made = [entry.name for entry in shards.write(items, tmp_path / "packed", shard_bytes=4_000)]
-    assert len(made) == 2
-    whole = [
-        call
-        for name in made
-        for value in (f"{name}.index", name)
-        for call in (f"fsync new {value}", f"replace {value}", "fsync .")
-    ]
-    assert come_in_order([*whole, "rmtree .shard.unfinished"], calls)
 
 
 def test_packing_is_a_pure_function_and_goes_on_after_an_interruption(
@@ -275,23 +251,6 @@ def test_missing_labels_and_repeated_ids_are_counted(tmp_path: Path) -> None:
         shards.items(tmp_path, suffixes=(".wav",))
 
 
-def test_truncated_shards_and_wrong_indices_are_all_counted(packed: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    shutil.copytree(packed, folder)
-    first, second, third = sorted(folder.glob("*.tar"))[:3]
-    first.write_bytes(first.read_bytes()[:-20_000])  # shorter than its index says
-    second.write_bytes(second.read_bytes()[:-20_000])
-    (folder / f"{second.name}.index").unlink()  # and without one
-    lines = (folder / f"{third.name}.index").read_text().splitlines()
-    (folder / f"{third.name}.index").write_text("\n".join(lines[:-1]))
-    with pytest.raises(ValueError, match=r"3 of \d+ shards .*'train-000000.tar'"):
-        shards.items(folder)
-    with pytest.raises(ValueError, match="damaged or truncated"):
-        shards.items(second)
-    with pytest.raises(ValueError, match="items are listed"):
-        shards.items(third)
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -383,29 +342,6 @@ def test_hostile_archives_are_refused(tmp_path: Path, archive: bytes, says: str)
     assert not list(tmp_path.glob("*.index"))
 
 
-def test_every_bit_flip_and_cut_is_read_or_refused(tmp_path: Path) -> None:
-    whole = tar(
-        tmp_path / "whole",
-        [(f"{n}.{kind}", bytes(100)) for n in range(3) for kind in ("wav", "cls")],
-        format=tarfile.PAX_FORMAT,
-    ).read_bytes()
-    rng = random.Random(0)
-    refused = 0
-    for trial in range(300):
-        damaged = bytearray(whole[: 512 * rng.randrange(25)] if trial % 3 == 0 else whole)
-        for _ in range(3):
-            if damaged:
-                damaged[rng.randrange(min(len(damaged), 6000))] ^= 1 << rng.randrange(8)
-        (tmp_path / "a.tar").write_bytes(damaged)
-        (tmp_path / "a.tar.index").unlink(missing_ok=True)
-        try:
-            for item in shards.items(tmp_path / "a.tar", labelled=False):
-                assert len(content(item)) == item.span[1]  # type: ignore[index]
-        except ValueError:
-            refused += 1
-    assert refused > 100
-
-
 def test_compressed_and_missing_shards_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no tar shards like '\*.tar'"):
         shards.items(tmp_path)
@@ -415,19 +351,6 @@ def test_compressed_and_missing_shards_say_what_to_do(tmp_path: Path) -> None:
             shards.items(data)
     with pytest.raises(ValueError, match="1 of 1 items are files"):
         shards.shard_numbers([Item("a", tmp_path / "a.wav", "x")])
-
-
-def test_an_index_that_cannot_be_written_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tar(tmp_path / "a.tar", [("1.jpg", b"a"), ("1.cls", b"0")])
-
-    def refuse(*_: object) -> None:
-        raise PermissionError("read-only file system")
-
-    monkeypatch.setattr(shards, "_write_index", refuse)
-    with pytest.warns(UserWarning, match="read-only file system"):
-        assert len(shards.items(tmp_path)) == 1
 
 
 def damage(folder: Path, number: int) -> Item:
@@ -511,35 +434,3 @@ def test_workers_read_the_same_batches(packed: Path, sampling: Sampling) -> None
 
 def short(wave: np.ndarray, rng: np.random.Generator, batch_rng: np.random.Generator) -> np.ndarray:
     return audio.crop(wave, int(batch_rng.integers(500, 1000)), rng)
-
-
-values = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.floats(),
-    st.integers(-(2**70), 2**70),
-    st.sampled_from(["", "ann", "a\n", ".wav", "a" * 1025, [], {}]),
-)
-entries = st.tuples(
-    st.sampled_from(["a", "b/c"]),
-    st.sampled_from([None, "ann"]),
-    st.sampled_from([".wav", ".jpg"]),
-    st.integers(500, 2000),
-    st.integers(-1, 600),
-).map(list)
-
-
-@given(
-    st.lists(entries, max_size=4),
-    st.one_of(st.none(), values, st.lists(values, min_size=5, max_size=5)),
-    st.tuples(st.integers(0, 3), st.integers(0, 4), values),
-    st.booleans(),
-)
-def test_entries_of_an_index_are_checked_together_as_one_by_one(
-    rows: list[Any], other: Any, change: tuple[int, int, Any], changes: bool
-) -> None:
-    if changes and len(rows) > change[0]:
-        rows[change[0]][change[1]] = change[2]
-    rows = rows if other is None else [*rows, other]
-    one_by_one = all(shards._is_entry(row, 2048) for row in rows)
-    assert shards._are_entries(rows, 2048) == one_by_one

@@ -40,7 +40,7 @@ def by_loops(loss: Any, z: Tensor, y: Tensor) -> tuple[float, np.ndarray]:
             units = [vector / np.linalg.norm(vector) for vector in every[:, j]]
             cosines = [float(x @ unit) / length for unit in units]
             k = int(np.argmax(cosines))
-            angles.append(math.acos(cosines[k]))
+            angles.append(math.acos(max(-1.0, min(1.0, cosines[k]))))
             slopes.append((units[k] - cosines[k] * x / length) / length)  # of the cosine by x
         label = int(y[i])
         wrong = sorted((angle, j) for j, angle in enumerate(angles) if j != label)
