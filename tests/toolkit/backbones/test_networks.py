@@ -562,5 +562,3 @@ def test_short_utterances_of_the_x_vector_are_refused() -> None:
 def test_depths_outside_the_field_are_refused() -> None:
     with pytest.raises(ValueError, match=r"depth is 35; .* 18, 34"):
         ResNet(80, depth=35)
-    with pytest.raises(ValueError, match=r"res2net_scale is 7; .* 512"):
-        WeSpeakerECAPA(80, res2net_scale=7)

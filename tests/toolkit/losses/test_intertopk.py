@@ -112,7 +112,7 @@ def test_the_penalty_rises_with_the_margin() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"margin": 4.0}, {"penalty": -0.1}, {"scale": 0.0}, {"num_subcentres": 0}, {"hardest": -1}],
+    [{"margin": 4.0}, {"penalty": -0.1}, {"scale": 0.0}, {"num_subcentres": 0}],
 )
 def test_wrong_settings_get_a_sentence(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"InterTopK: .*{next(iter(settings))}"):
