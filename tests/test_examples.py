@@ -173,30 +173,6 @@ def test_figures_of_a_comparison(tmp_path: Path) -> None:
         drawn.over(tmp_path, "eer", "q", tmp_path / "x.png")
 
 
-@pytest.mark.parametrize(
-    ("text", "refusal"),
-    [
-        ("[1]", "is damaged: it holds a list"),
-        ('{"metrics":', "is damaged: it is no JSON"),
-        ("[" * 100_000, "is damaged"),
-        ("{}", "is damaged: it is not as `likeness compare` writes it"),
-        ('{"metrics": ["eer"], "variants": [], "runs": [{"variant": "w"}]}', "is damaged"),
-        (
-            '{"metrics": ["eer"], "variants": ["v"], "runs": [{"variant": "v", "values": '
-            '{"eer": "x"}}]}',
-            "is damaged",
-        ),
-        ('{"metrics": ["eer"], "variants": ["v"], "runs": []}', "has no value of eer"),
-    ],
-)
-def test_a_damaged_comparison_is_named(text: str, refusal: str, tmp_path: Path) -> None:
-    drawn = example("comparison_figures")
-    (tmp_path / "comparison.json").write_text(text)
-    with pytest.raises(ValueError, match=refusal):
-        drawn.main([str(tmp_path), "--metric", "eer", "--out", str(tmp_path / "x.png")])
-    assert not (tmp_path / "x.png").exists()
-
-
 def test_values_that_a_comparison_lacks_are_not_drawn(tmp_path: Path) -> None:
     drawn = example("comparison_figures")
     values = {"w=1": (0.2, 0.4), "w=10": (0.3, None), "w=0": (0.1,), "w=x": (0.1,)}

@@ -5,7 +5,6 @@ layout, and holds the settings of its paper or config.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -145,42 +144,6 @@ def test_trains(name: str, variant: str, data: dict[str, Path], tmp_path: Path) 
     if recipe.measure is not None:
         assert 0 <= lines[-1]["eer"] <= 1
         assert all(np.isfinite(lines[-1][metric]) for metric in recipe.metrics)
-
-
-def test_ablation_is_table_9_of_the_paper(shared: Path) -> None:
-    """Rows read from the paper's own text; those with b_theta .3 are Table 2's."""
-    text = (shared / "papers" / "simple.txt").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^(0\.\d+)\s(\d)\s(0\.\d+)\s(\d\.\d+)\s\d",
-        text[text.index("A. Effect of Hyperparameters") :],
-        flags=re.MULTILINE,
-    )
-    printed = {
-        (float(b_theta), float(r), float(alpha)): float(error) for b_theta, r, alpha, error in rows
-    }
-    assert len(printed) == 28
-    listed = MODULES["ms1mv2"].ABLATION
-    assert printed == {
-        (b, r, alpha): error
-        for b, rows in listed.items()
-        for r, alphas in rows.items()
-        for alpha, error in alphas.items()
-    }
-    table_2 = re.findall(
-        r"^(\d)\s(0\.\d+)\s(\d\.\d+)\s\d",
-        text[: text.index("Table 2: Ablation")],
-        flags=re.MULTILINE,
-    )
-    assert {(float(r), float(alpha)): float(error) for r, alpha, error in table_2} == {
-        key[1:]: error for key, error in printed.items() if key[0] == 0.3
-    }
-    trained = [
-        recipe.loss.keywords
-        for name, recipe in MODULES["ms1mv2"].RECIPES.items()
-        if "theta" in name
-    ]
-    assert {(record["b_theta"], record["r"], record["alpha"]) for record in trained} == set(printed)
-    assert len(trained) == 28
 
 
 def test_losses_of_tables_3_to_5_differ_in_augmentation_only_by_name() -> None:

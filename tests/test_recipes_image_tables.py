@@ -17,7 +17,7 @@ from PIL import Image
 
 from eval.diversity import cluster_diversity, feature_diversity
 from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
+from toolkit.losses.probabilistic import ProbabilisticNCA
 from toolkit.models.parts import describe
 from toolkit.training import measure
 from toolkit.training import recipe as recipes
@@ -32,8 +32,6 @@ NAMES = ("cub200", "cars196", "sop")
 LISTED: dict[str, dict[str, Recipe]] = {
     name: recipes.of_group(NIVMF.RECIPES, name) for name in NAMES
 }
-EVERY = pytest.mark.parametrize("name", NAMES)
-WITH_FIGURES = pytest.mark.parametrize("name", NAMES[:2])
 
 
 def test_simple_has_the_settings_that_sec_5_1_fixes(shared: Path) -> None:
@@ -54,33 +52,6 @@ def test_simple_has_the_settings_that_sec_5_1_fixes(shared: Path) -> None:
     assert (ours.loss.keywords["r"], ours.loss.keywords["alpha"], ours.memory) == (1, 0.1, None)
     assert replace(simple, loss=ours.loss, memory=None) == ours
     assert all(method.memory is None for name, method in SIMPLE.METHODS.items() if name != "simple")
-
-
-@EVERY
-def test_every_row_with_a_nivmf_has_the_paper_s_normaliser_by_name(name: str) -> None:
-    listed = LISTED[name]
-
-    def first(recipe: Recipe) -> ProbabilisticNCA | None:
-        loss = recipe.loss(8, 3)
-        made = loss.first if isinstance(loss, Joint) else loss
-        return made if isinstance(made, ProbabilisticNCA) and "nivmf" in made.distance else None
-
-    rows = {
-        variant
-        for variant in listed
-        if "=" not in variant
-        and not variant.endswith(("_heuristic", "_released", "_euclidean", "_diversity"))
-    }
-    with_nivmf = {variant for variant in rows if first(listed[variant]) is not None}
-    assert with_nivmf >= {"el_nivmf", "panc_el_nivmf", "r_128", "r_512", "r_ibn_512"}
-    for variant in with_nivmf:
-        heuristic, exact = first(listed[f"{variant}_heuristic"]), first(listed[variant])
-        assert heuristic is not None
-        assert exact is not None
-        assert (heuristic.normalizer, exact.normalizer) == ("paper", "exact")
-        plain = replace(listed[f"{variant}_heuristic"], loss=listed[variant].loss)
-        assert plain == listed[variant]
-    assert sum(variant.endswith("_heuristic") for variant in listed) == len(with_nivmf)
 
 
 @pytest.mark.parametrize(
@@ -133,28 +104,6 @@ def test_settings_are_the_release_s(name: str, variant: str, released: tuple[flo
         recipe.backbone.keywords["head_scale"],
         joint["weight"],
     ) == released
-
-
-@WITH_FIGURES
-def test_figure_5_has_the_rates_of_512_dimensions_and_multiplies_where_the_release_does(
-    name: str,
-) -> None:
-    """architectures/resnet50.py looks for 'proxyvmf' in the loss's name; cos, l2 and nivMF are
-    proxynca_cos, proxynca_l2, proxynca_nivmf there.
-    """
-    listed = LISTED[name]
-    factor = listed["r_512"].backbone.keywords["head_scale"]
-    assert factor > 1
-    for distance in NIVMF.DISTANCES:
-        recipe = listed[distance]
-        assert recipe.optim == listed["r_512"].optim
-        assert recipe.backbone.keywords["head_scale"] == (
-            1 if distance in ("cos", "l2", "nivmf") else factor
-        )
-        assert recipe.backbone.keywords["dim"] == 512
-        euclidean = listed[f"{distance}_euclidean"]
-        assert replace(euclidean, similarity=recipe.similarity) == recipe
-        assert euclidean.similarity == "euclidean"
 
 
 def test_class_vectors_turn_at_their_releases_rates() -> None:

@@ -13,8 +13,6 @@ import pytest
 import torch
 
 from modalities.image.splits import divide_classes
-from toolkit.losses.contract import param_groups
-from toolkit.losses.vmf import VMF
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Classification, Recipe, Retrieval
@@ -110,82 +108,6 @@ def test_cosine_at_test_changes_the_similarity_of_the_test_alone(name: str) -> N
         assert by_cosine.measure.validation == own.validation
     assert listed["hyperbolic"].loss(4, 3).similarity == "poincare:1e-05"
     assert listed["vmf"].measure.num_samples == 10  # the expected metrics
-
-
-@pytest.mark.parametrize("name", NAMES.values())
-def test_class_vectors_start_as_the_release_s(name: str) -> None:
-    """Uniform within +-sqrt(6 / (dim + classes)) (App. D.1) or +-1/sqrt(dim) (nn.Linear's own);
-    hyperbolic's always the latter, vmf's normal (Eq 19).
-    """
-    dim, classes = {
-        "mnist": (3, 10),
-        "fashion_mnist": (3, 10),
-        "cifar10": (128, 10),
-        "cifar100": (128, 100),
-    }.get(name, (512, 85))
-    for variant, recipe in LISTED[name].items():
-        torch.manual_seed(0)
-        w = recipe.loss(dim, classes).proxies.detach()
-        bound = (
-            (6 / (dim + classes)) ** 0.5
-            if dim == 3 and not variant.startswith("hyperbolic")
-            else dim**-0.5
-        )
-        if variant.startswith("vmf"):
-            resultant = 0.4 if dim < 512 else 0.7
-            assert float(w.std()) == pytest.approx(
-                resultant / (1 - resultant**2) * (dim - 1) / dim**0.5, rel=0.2
-            )
-        else:
-            assert 0.9 * bound < float(w.abs().max()) <= bound, variant
-            assert float(w.abs().mean()) == pytest.approx(
-                bound / 2, abs=5 * bound / (12 * w.numel()) ** 0.5
-            ), variant
-
-
-@pytest.mark.parametrize("name", ["cifar100", "cars196"])
-def test_fixed_temperatures_stay_fixed(name: str) -> None:
-    for loss in ("cosine", "arcface", "vmf"):
-        learned = LISTED[name][loss]
-        for value in VMF_RECIPE["FIXED"]:
-            recipe = LISTED[name][f"{loss}_fixed_{value}"]
-            assert replace(recipe, loss=learned.loss) == learned
-            made = recipe.loss(8, 4)
-            scale = made.scale if made.tau is None else made.tau.exp().item()
-            assert scale == pytest.approx(value, rel=1e-6)
-            groups = param_groups(made, recipe.optim)
-            assert [
-                group["lr"]
-                for group in groups
-                if any(parameter is made.tau for parameter in group["params"])
-            ] == ([] if made.tau is None else [0.0])
-            assert type(made) is type(learned.loss(8, 4))
-            if not isinstance(made, VMF):
-                unit = torch.eye(8)[:1]
-                made.proxies.data[0] = unit
-                assert made.logits(unit)[0, 0].item() == pytest.approx(value, rel=1e-6)
-
-
-@pytest.mark.parametrize("name", NAMES.values())
-def test_the_papers_letter_of_vmf_has_a_name(name: str) -> None:
-    """A variant changes what its name says, and nothing else of the row."""
-    vmf = LISTED[name]["vmf"]
-    plain = vmf.loss(512, 3)
-    assert (plain.method, plain.sharing, plain.alpha_from) == ("debye", "shared", "norm")
-    for variant, literal in {
-        "vmf_bounds": ("bounds", "shared", "norm"),
-        "vmf_independent": ("debye", "independent", "norm"),
-        "vmf_paper": ("bounds", "independent", "absolute"),
-    }.items():
-        if name in ("mnist", "fashion_mnist") and variant == "vmf_independent":
-            assert variant not in LISTED[name]
-            continue
-        recipe = LISTED[name][variant]
-        loss = recipe.loss(512, 3)
-        assert (loss.method, loss.sharing, loss.alpha_from) == literal
-        assert replace(recipe, loss=vmf.loss) == vmf
-        assert (loss.tau.item(), loss.tau_lr) == (plain.tau.item(), plain.tau_lr)
-        assert loss.concentration == plain.concentration
 
 
 def test_splits_and_batches_are_those_of_appendix_d() -> None:

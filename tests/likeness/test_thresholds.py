@@ -26,7 +26,7 @@ from eval.scoring.origin import read_origin, write_origin
 from eval.types import Embeddings, Scores, Trials
 from likeness.cli import main
 from likeness.pairs import read_pairs
-from likeness.thresholds import Rule, carry, find, look_up, over_subjects
+from likeness.thresholds import Rule, carry, find, over_subjects
 
 FARS = ("--far", 0.5, "--far", 0.01, "--resamples", 0)
 
@@ -392,14 +392,3 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(
         assert word in capsys.readouterr().err
     assert likeness("gallery", "cluster", "voices", "--num-clusters", 2, "--out", "c.csv") == 2
     assert "--model is needed" in capsys.readouterr().err
-
-
-def test_what_nothing_depends_on_is_said_and_not_raised(tmp_path: Path) -> None:
-    (tmp_path / "thresholds.json").write_text("{}")
-    said: list[str] = []
-    found, reason = look_up(str(tmp_path), {"model": "ab"}, None, warn=said.append)
-    assert found is None
-    assert str(tmp_path) in said[0]
-    assert str(tmp_path) not in reason  # which strangers may read
-    assert look_up("", {}, None, warn=said.append)[0] is None
-    assert len(said) == 1

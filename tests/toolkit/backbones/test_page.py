@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 from tests.scripts import loaded
 
 ROOT = Path(__file__).parents[3]
@@ -16,6 +18,7 @@ def generator() -> ModuleType:
     return loaded(ROOT / "docs" / "make_backbones.py")
 
 
+@pytest.mark.slow  # makes every network of the page
 def test_backbones_page_is_what_the_classes_say() -> None:
     written = (ROOT / "docs" / "reference" / "backbones.md").read_text(encoding="utf-8")
     assert written == generator().page(), (
