@@ -8,7 +8,6 @@ import csv
 import json
 import math
 import shutil
-import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +20,8 @@ import likeness as front_door
 from eval.formats import embeddings as files
 from eval.formats.trials import read_scores
 from eval.guarantee import guaranteed_threshold
-from eval.protocols.side_by_side import evaluate_together
 from eval.scoring.origin import read_origin, write_origin
-from eval.types import Embeddings, Scores, Trials
+from eval.types import Embeddings, Scores
 from likeness.cli import main
 from likeness.pairs import read_pairs
 from likeness.thresholds import Rule, carry, find, over_subjects
@@ -152,20 +150,6 @@ def test_subjects_that_are_only_supposed_guarantee_nothing(
         front_door.evaluate("flat").save_thresholds("t.json", guarantee=0.95)
     assert not Path("t.json").exists()
     assert likeness(*evaluate, "--save-to", "t.json", "--subjects", "who") == 0
-
-
-def test_subjects_are_known_in_any_form_of_unicode() -> None:
-    ids = tuple(
-        f"{name}-{number}" for name in ("h\u00e9l\u00e8ne", "zo\u00eb") for number in (1, 2)
-    )
-    trials = Trials(ids, ids, [0, 2, 0, 1], [1, 3, 2, 3], np.array([True, True, False, False]))
-    scores = Scores([1.0, 0.9, 0.1, 0.2], trials.target)
-    listed = {unicodedata.normalize("NFD", id): id.partition("-")[0] for id in ids}
-    settings = front_door.VerificationSettings(num_resamples=0)
-    compared = evaluate_together({"x": (trials, scores)}, settings, subject_of=listed)
-    asked = over_subjects(0.95, compared.trials["x"], compared.subject_of)
-    assert asked is not None
-    assert asked.pairs.tolist() == [[0, 0], [1, 1], [0, 1], [0, 1]]
 
 
 def test_thresholds_of_other_scores_are_not_stored_and_not_used(
