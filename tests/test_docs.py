@@ -28,7 +28,6 @@ import numpy as np
 import pytest
 import torch
 import typer
-from torch import nn
 
 from likeness.cli import app, main
 from likeness.commands.recipes import located, names
@@ -381,28 +380,6 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "likeness verify" in (reference / "command_line.html").read_text("utf-8")
 
 
-@pytest.mark.slow  # trains a network
-def test_the_pictures_of_the_explanations_can_be_drawn_again(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    script = ROOT / "docs" / "make_explanations.py"
-    done = subprocess.run(
-        [sys.executable, script, "--out", tmp_path, "--repeats", "3"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    drawn = {path.name for path in tmp_path.iterdir()}
-    assert drawn == {path.name for path in (ROOT / "docs" / "explanation").glob("*.png")}
-    page = (ROOT / "docs" / "explanation" / "eer.md").read_text(encoding="utf-8")
-    for line in ("A, FAR 0.1%: 57.9%", "B, FAR 0.1%: 2.4%"):
-        assert line in done.stdout
-        assert line.rpartition(" ")[2].replace("%", " %") in page
-    for dim, number in NORMS_OF_A_HALF.items():
-        (printed,) = re.findall(rf"vmf: {dim} dimensions: .* a norm of (.+)", done.stdout)
-        assert float(printed) == pytest.approx(float(number), rel=0.01)
-
-
 # Dimensions -> the norm at which draws of a von Mises-Fisher distribution agree by one half.
 NORMS_OF_A_HALF = {3: "1.8", 32: "21", 128: "85", 512: "341"}
 
@@ -422,22 +399,3 @@ def test_losses_page_is_what_the_classes_and_the_catalogue_say() -> None:
     assert (ROOT / "docs" / "reference" / "losses.md").read_text(encoding="utf-8") == made, (
         "docs/reference/losses.md is out of date; run: python docs/make_losses.py"
     )
-
-
-def test_a_loss_without_an_entry_and_an_entry_without_a_loss_are_refused(tmp_path: Path) -> None:
-    make_losses = generator()
-    losses = make_losses.find()
-    entries = make_losses.catalogue(losses)
-    assert set(entries) == {cls.__name__ for cls in losses}
-
-    class Tiny(nn.Module):
-        pass
-
-    with pytest.raises(ValueError, match="Tiny has no entry"):
-        make_losses.catalogue([*losses, Tiny])
-    with pytest.raises(ValueError, match=f"{losses[0].__name__} is no loss"):
-        make_losses.catalogue(losses[1:])
-    make_losses.CATALOGUE = tmp_path / "losses.toml"
-    make_losses.CATALOGUE.write_text('[Tiny]\npaper = "None et al. 2020"\n')
-    with pytest.raises(ValueError, match="Tiny must have the keys"):
-        make_losses.catalogue([Tiny])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -78,6 +79,33 @@ def known_settings(init: Init) -> Init:
         init(self, *args, **kwargs)
 
     return cast(Init, run)
+
+
+def positive(loss: nn.Module, **settings: float) -> None:
+    """Refuse settings that are not above 0, or not finite.
+
+    Raises:
+        LikenessError: One of them; the message begins with the name of the loss.
+    """
+    _refuse(loss, settings, lambda value: 0 < value < math.inf, "positive and finite")
+
+
+def radians(loss: nn.Module, **settings: float) -> None:
+    """Refuse settings that are no angles in [0, pi), like `positive`."""
+    _refuse(loss, settings, lambda value: 0 <= value < math.pi, "radians in [0, pi)")
+
+
+def share(loss: nn.Module, **settings: float) -> None:
+    """Refuse settings that are not in [0, 1), like `positive`."""
+    _refuse(loss, settings, lambda value: 0 <= value < 1, "in [0, 1)")
+
+
+def _refuse(
+    loss: nn.Module, settings: Mapping[str, float], allowed: Callable[[float], bool], what: str
+) -> None:
+    for name, value in settings.items():
+        if not allowed(value):
+            raise LikenessError(f"{type(loss).__name__}: {name}={value} must be {what}")
 
 
 def refuse_angular_bias(owner: str, b_theta: float) -> None:

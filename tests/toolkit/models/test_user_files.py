@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import multiprocessing
 import pickle
@@ -15,7 +14,6 @@ import pytest
 
 from toolkit.models import user_files
 from toolkit.models.parts import describe
-from toolkit.training import recipe as recipes
 
 
 @pytest.fixture(autouse=True)
@@ -166,16 +164,6 @@ def test_the_sum_of_a_package_is_of_all_its_python_files(
     assert asked() not in sums
 
 
-def test_the_sum_of_a_single_module_is_that_of_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(write(tmp_path, uf_alone="value = 1", uf_beside=""))
-    expected = hashlib.sha256(b"value = 1").hexdigest()
-    assert user_files.summed("uf_alone") == expected
-    importlib.import_module("uf_alone")
-    assert user_files.summed("uf_alone") == expected
-
-
 def test_a_part_of_a_package_that_changed_is_imported_again(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", uf_main="from uf_pack import inner\nvalue = inner.value")
     write(folder / "uf_pack", __init__="", inner="value = 1")
@@ -185,9 +173,3 @@ def test_a_part_of_a_package_that_changed_is_imported_again(tmp_path: Path) -> N
     assert user_files.summed("uf_pack") == before  # of what was imported
     assert user_files.run(folder / "uf_main.py").value == 1000
     assert user_files.summed("uf_pack") != before
-
-
-def test_recipes_that_come_with_likeness_need_no_module(tmp_path: Path) -> None:
-    """Their files have names that installed modules may have too."""
-    write(tmp_path / "a", pytest=(Path(__file__).parents[2] / "tiny.py").read_text())
-    assert set(recipes.read(str(tmp_path / "a" / "pytest.py"))["RECIPES"]) == {"arcface", "simple"}
