@@ -20,7 +20,7 @@ from modalities.face import bins, recordio_writer
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
 from toolkit.data.images import encode
 from toolkit.data.items import Item
-from toolkit.models.parts import describe
+from toolkit.models.parts import describe, restore
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Recipe
 from toolkit.training.train import fit
