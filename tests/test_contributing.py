@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from eval.types import Trials
-from modalities.speaker.folders import Split, check_split
+from modalities.speaker.folds import Split, check_split
 from toolkit.data.items import Item
 from toolkit.data.pairs import draw_pairs
 

@@ -19,8 +19,8 @@ from likeness.checking import report
 from likeness.checking.check import Settings, check
 from likeness.checking.findings import Checked
 from likeness.cli import main
-from likeness.inputs import suffixes_of
-from modalities.speaker import folders
+from modalities import folders
+from modalities.folders import suffixes_of
 from toolkit.data.listing import list_items
 
 RATE_HZ = 8_000

@@ -19,7 +19,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modalities.speaker import audio, folders
+from modalities import folders
+from modalities.speaker import audio
 from tests import tiny
 from tests.disk_calls import come_in_order, recorded
 from toolkit.data import shards

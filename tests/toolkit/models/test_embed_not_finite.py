@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from eval.formats import embeddings as files
 from likeness import extraction
 from likeness.cli import main
-from modalities.speaker import audio, decoding, folders, long
+from modalities import folders
+from modalities.speaker import audio, decoding, long
 from tests import tiny
 from toolkit.data.items import Item
 from toolkit.models import checkpoint

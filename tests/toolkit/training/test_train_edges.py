@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from eval.types import Trials
 from likeness.models.run import load_model
+from modalities import folders
 from modalities.image import digits, mnist
-from modalities.speaker import folders
 from toolkit.backbones.small import SmallCNN
 from toolkit.console import Interrupted
 from toolkit.data.items import Item
