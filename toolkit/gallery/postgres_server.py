@@ -9,7 +9,6 @@ is the last, and ends the server; after a kill the next user finds the server an
 from __future__ import annotations
 
 import atexit
-import fcntl
 import importlib.util
 import os
 import shutil
@@ -53,6 +52,8 @@ def start(folder: Path) -> str:
         OSError: PostgreSQL cannot be started there.
         ImportError: The package with its binaries is missing; the message names the extra.
     """
+    import fcntl
+
     folder = folder.expanduser().resolve()
     binaries = _binaries(folder)
     data = folder / "data"
@@ -85,6 +86,10 @@ def start(folder: Path) -> str:
 @atexit.register
 def end() -> None:
     """Ends the servers that this process started or took over, where nobody else uses them."""
+    if not _USED:
+        return
+    import fcntl
+
     for process, folder in list(_USED):
         if process != os.getpid():  # of which this process is a fork
             continue
@@ -180,6 +185,8 @@ def _answers(sockets: Path) -> bool:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """A block in which no other process starts or ends the server."""
+    import fcntl
+
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

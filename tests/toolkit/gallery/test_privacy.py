@@ -102,11 +102,12 @@ def test_pages_that_the_database_divided_and_moved_keep_no_copy(tmp_path: Path) 
     gallery = open_gallery(tmp_path, META)
     names: list[str] = []
     for _ in range(6):
-        new = [f"p{rng.integers(10**9)}-{'x' * rng.integers(0, 200)}." for _ in range(100)]
-        rows = rng.normal(size=(100, 24)).astype(np.float32)
-        gallery.enrol(embedded(rows), new)
+        count = int(rng.integers(1, 120))
+        new = [f"p{rng.integers(10**9)}-{'x' * int(rng.integers(0, 200))}." for _ in range(count)]
+        gallery.enrol(embedded(rng.normal(size=(count, 24))), new)
         names += new
-        gone = [names.pop(int(rng.integers(len(names)))) for _ in range(40)]
+        leaving = int(rng.integers(0, min(40, len(names) - 1)))
+        gone = [names.pop(int(rng.integers(len(names)))) for _ in range(leaving)]
         forms = [form for name in gone for form in traces(name, gallery.enrolments(name)[0])]
         gallery.remove(gone)
         assert found(tmp_path, forms) == set()
