@@ -414,9 +414,9 @@ def _write(kind: str, folder: Path) -> None:
 
         write_faces(folder, num_subjects=60, num_shots=10, size=64)
     else:
-        from modalities.image.digits import write
+        from modalities.image.small_sets import write_digits
 
-        write(folder)
+        write_digits(folder)
 
 
 def _start(kind: str, device: str, seed: int, steps: int, folder: Path) -> subprocess.Popen[str]:

@@ -55,7 +55,7 @@ from PIL import Image
 from eval import per_item
 from eval.per_item import PerItem
 from eval.retrieval import clusters, query_metrics
-from modalities.image import images, mnist
+from modalities.image import images, small_sets
 from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, VMF_SOP, warp_view
 from toolkit.data.batch import Batch
 from toolkit.data.forms import reading_for
@@ -375,7 +375,7 @@ def mnist_rows(data: Path, steps: int) -> None:
         "fit()/bare",
     )
     recipes = of_group(read(str(ROOT / "recipes" / "image" / "vmf.py"))["RECIPES"], "mnist")
-    items = mnist.items(data, split="train")[: 130 * steps]
+    items = small_sets.mnist_items(data, split="train")[: 130 * steps]
     inputs = torch.from_numpy(np.stack([images.read(item) for item in items]))
     labels = torch.tensor([int(str(item.label)) for item in items])
     for name in ("standard", "vmf"):

@@ -34,7 +34,7 @@ from eval import per_item
 from eval.bootstrap import effective_number, t_interval
 from eval.per_item import PerItem
 from eval.retrieval import query_metrics
-from modalities.image import omniglot
+from modalities.image import small_sets
 from toolkit.data.batch import Batch
 from toolkit.training.measure import TEST, run_test
 from toolkit.training.recipe import Recipe, load
@@ -119,8 +119,8 @@ def pixels(data: Path, edge: int, *, apart: bool = False) -> PerItem:
         apart: An image is searched among those of its own alphabet, a job of 14 to 55 characters
             instead of 331.
     """
-    items = omniglot.items(data, split="test")
-    rows = np.stack([omniglot.read(item, edge=edge).ravel() for item in items])
+    items = small_sets.omniglot_items(data, split="test")
+    rows = np.stack([small_sets.read(item, edge=edge).ravel() for item in items])
     labels = np.unique([str(item.label) for item in items], return_inverse=True)[1]
     ids = tuple(item.id for item in items)
     if not apart:

@@ -46,10 +46,10 @@ def embedded(model_name: str, data: str) -> tuple[np.ndarray, np.ndarray]:
     import torch
 
     import likeness
-    from modalities.image import omniglot
+    from modalities.image import small_sets
 
     loaded = likeness.load(model_name).loaded
-    items = omniglot.items(data, split="all")
+    items = small_sets.omniglot_items(data, split="all")
     ink = np.stack([loaded.read(item) for item in items])
     names = np.unique([item.label for item in items], return_inverse=True)[1]
     rows = []

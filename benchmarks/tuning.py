@@ -52,7 +52,7 @@ from eval.reports import text
 from eval.types import Scores
 from likeness.models.initial import read_initial
 from modalities import folders
-from modalities.image import omniglot
+from modalities.image import small_sets
 from modalities.image.splits import Split
 from modalities.speaker import an4
 from toolkit.backbones.ecapa import ECAPA
@@ -105,7 +105,7 @@ def voices(fold: int, steps: int) -> Recipe:
 def images(split: Split, steps: int) -> Recipe:
     """Omniglot's recipe on its first 15 alphabets ("train"), or on the next 5 ("validation")."""
     recipe = recipes.load(f"{ROOT / 'recipes' / 'image' / 'omniglot.py'}:arcface")[0]
-    items = partial(omniglot.items, split=split, validation_alphabets=5)
+    items = partial(small_sets.omniglot_items, split=split, validation_alphabets=5)
     return short(replace(recipe, items=items), steps)
 
 

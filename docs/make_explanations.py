@@ -33,7 +33,7 @@ from eval.bootstrap import intervals
 from eval.types import Scores
 from eval.uncertainty import quality_auroc, risk_coverage
 from eval.verification import eer
-from modalities.image import digits
+from modalities.image import small_sets
 from toolkit.vmf.distances import d_el_vmf
 from toolkit.vmf.distribution import mean_resultant
 from toolkit.vmf.sampling import sample
@@ -180,9 +180,9 @@ def norms_of_digits(out: Path) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         model = likeness.train("image/digits:vmf", folder, Path(folder) / "run")
-    read = partial(digits.read, edge=16)
+    read = partial(small_sets.read, edge=16)
     rng = np.random.default_rng(0)
-    train, test = digits.items(split="train"), digits.items(split="test")
+    train, test = small_sets.digits_items(split="train"), small_sets.digits_items(split="test")
     known = unit(embedded(model, np.stack([read(item) for item in train])))
     names = np.array([item.label for item in train])
     truth = np.array([item.label for item in test])

@@ -135,7 +135,7 @@ def write_glyphs(
         seed: The seed of all alphabets and drawers.
         size: The height and width in pixels.
         by_alphabet: Whether to write Omniglot's layout and levels (ink 0 on 255):
-            folder/alphabet00/character00/drawer00.png, as modalities.image.omniglot reads
+            folder/alphabet00/character00/drawer00.png, as modalities.image.small_sets reads
             images_background.
 
     Raises:

@@ -17,7 +17,7 @@ import pytest
 from eval import per_item
 from eval.per_item import PerItem
 from likeness.commands.recipes import located
-from modalities.image import digits
+from modalities.image import small_sets
 from tests.scripts import loaded
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Schedule
@@ -103,7 +103,7 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     drawn = example("run_figures")
     recipe = "image/demo:arcface"
     data, out, figure = tmp_path / "data", tmp_path / "run", tmp_path / "figure.png"
-    digits.write(data)
+    small_sets.write_digits(data)
     made = replace(recipes.load(located(recipe))[0], schedule=Schedule(steps=3, save_every=3))
     fit(made, data=data, out=out)
     rows = drawn.ordered(made, out, data, figure, num=2)

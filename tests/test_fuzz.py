@@ -39,7 +39,7 @@ from eval.scoring import plda
 from eval.types import Embeddings, Trials
 from likeness.models.run import load_model
 from modalities.face import bins, pairs, recordio, recordio_writer
-from modalities.image import omniglot
+from modalities.image import small_sets
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
@@ -128,8 +128,8 @@ def write_omniglot(path: Path) -> None:
 
 
 def read_omniglot(path: Path) -> None:
-    omniglot._ink.cache_clear()
-    omniglot.items(path.parent)
+    small_sets._ink.cache_clear()
+    small_sets.omniglot_items(path.parent)
 
 
 def write_onnx(path: Path) -> None:

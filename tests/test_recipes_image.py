@@ -22,7 +22,7 @@ from scipy.io import savemat
 
 from likeness.cli import main
 from modalities import synthetic_glyphs
-from modalities.image import digits as digits_as_files
+from modalities.image import small_sets
 from modalities.image.splits import Protocol, divide_classes
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.data.item_checks import label_numbers
@@ -277,7 +277,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     synthetic_glyphs.write_glyphs(
         root / "folders", num_alphabets=4, num_characters=4, num_drawers=4, size=EDGE
     )
-    digits_as_files.write(root / "demo")
+    small_sets.write_digits(root / "demo")
     return root
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import likeness
 from eval.retrieval import retrieval_metrics
-from modalities.image import digits
+from modalities.image import small_sets
 from toolkit.backbones.sfnet import SFNet
 from toolkit.data.batch import Batch
 from toolkit.data.sampling import Sampling
@@ -494,8 +494,8 @@ def small(name: str, steps: int = 10) -> Recipe:
         recipe,
         backbone=backbone,
         loss=partial(recipe.loss, **SETTINGS.get(name, {})),
-        items=partial(digits.items, split="train", test_share=0.7, validation_share=0.3),
-        read=partial(digits.read, edge=EDGE),
+        items=partial(small_sets.digits_items, split="train", test_share=0.7, validation_share=0.3),
+        read=partial(small_sets.read, edge=EDGE),
         sampling=Sampling(batch_size=20, items_per_class=4),
         memory=recipe.memory and Memory(60, 0.9),
         schedule=Schedule(steps=steps, save_every=3),
@@ -554,5 +554,7 @@ def test_a_system_trains_repeats_and_goes_on(name: str, tmp_path: Path) -> None:
         assert (value == weights[1][key]).all(), f"{key} differs in a second run"
         assert (value == weights[2][key]).all(), f"{key} differs in a resumed run"
     trust = [FOLDER / "shared.py", FOLDER / "drml.py"] if name == "drml" else []
-    embeddings = likeness.load(tmp_path / "a", trust=trust).embed(digits.items(split="test")[:5])
+    embeddings = likeness.load(tmp_path / "a", trust=trust).embed(
+        small_sets.digits_items(split="test")[:5]
+    )
     assert embeddings.matrix.shape == (5, DIM)

@@ -1,4 +1,4 @@
-"""Data sets in a few large files: the bytes of one item, and archives of items.
+"""Data sets in a few large files: the bytes of one item.
 
 A span in a .gz file counts the decompressed bytes. Such a file is decompressed once in each process
 and kept (at most two of them): 60,000 MNIST images take 0.3 s and 47 MB, and then each is a slice.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import tarfile
 import zlib
 from functools import lru_cache
 from pathlib import Path
@@ -21,21 +20,20 @@ from eval.formats.files import refuse_device
 from toolkit.data.items import MAX_SPAN, Item
 
 COMPRESSED = "@gz"
-_SUFFIXES = (".gz", ".tgz")
 _BLOCK = 2**20
 
 
 def stretch(item: Item) -> bytes:
     """Return the bytes of an item: those of its span, or of the whole file.
 
-    A file whose name ends in .gz or .tgz is decompressed.
+    A file whose name ends in .gz is decompressed.
 
     Raises:
         LikenessError: A compressed file is damaged, cut short or larger than 1 GiB, or a span ends
             after the file.
         OSError: The file cannot be opened.
     """
-    if item.path.suffix not in _SUFFIXES:
+    if item.path.suffix != ".gz":
         refuse_device(item.path)
         if item.span is None and item.path.stat().st_size > MAX_SPAN:
             raise LikenessError(
@@ -81,33 +79,7 @@ def marked(ending: str, path: Path) -> str:
         >>> marked(".bits", Path("data.gz")), marked(".bits", Path("data"))
         ('.bits@gz', '.bits')
     """
-    return ending + COMPRESSED * (path.suffix in _SUFFIXES)
-
-
-def members(archive: Path) -> dict[str, Item]:
-    """List the files inside a .tar.gz by their base names.
-
-    Each is an item whose span lies in the decompressed archive.
-
-    Raises:
-        LikenessError: The archive is damaged or cut short.
-    """
-    items: dict[str, Item] = {}
-    try:
-        content = io.BytesIO(stretch(Item(archive.name, archive)))
-        # "r:" allows a plain archive only: tarfile would also expand a .bz2 or .xz, without bound.
-        with tarfile.open(fileobj=content, mode="r:") as tar:
-            end = 0
-            for member in tar:
-                if member.size < 0 or member.offset < end:
-                    raise tarfile.ReadError("members that overlap")
-                end = member.offset_data + member.size if member.isreg() else member.offset_data
-                if member.isfile():
-                    name = member.name.rpartition("/")[2]
-                    items[name] = Item(name, archive, None, (member.offset_data, member.size))
-    except (tarfile.TarError, EOFError, OverflowError, RecursionError) as error:
-        raise LikenessError(f"{archive}: damaged or cut short ({error}); fetch it again") from error
-    return items
+    return ending + COMPRESSED * (path.suffix == ".gz")
 
 
 def locate(data: Path, names: tuple[str, ...], fetch: str) -> Path:

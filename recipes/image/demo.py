@@ -18,7 +18,7 @@ import numpy as np
 from eval import per_item
 from eval.types import Embeddings
 from likeness import demo
-from modalities.image import digits, images
+from modalities.image import images, small_sets
 from modalities.image.transforms import warp_view
 from toolkit.backbones.small import SmallCNN
 from toolkit.data.items import Item
@@ -35,9 +35,9 @@ RECIPES = {
         frontend=partial(PixelScale),
         backbone=partial(SmallCNN, dim=32, image_size=SIZE),
         loss=partial(ArcFace, margin=0.2, scale=16.0),
-        items=partial(digits.items, split="train", files=True),
+        items=partial(small_sets.digits_items, split="train", files=True),
         measure=Classification(
-            items=partial(digits.items, split="test", files=True),
+            items=partial(small_sets.digits_items, split="test", files=True),
             metrics={"accuracy": partial(per_item.mean, column="correct")},
         ),
         read=partial(images.read, size=(SIZE, SIZE), grey=True),
@@ -64,8 +64,8 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
     """Write the digits as files, train, embed, score, evaluate, report; all files stay in `out`."""
     return demo.run(
         RECIPES["arcface"],
-        trials=digits.trials,
-        write=digits.write,
+        trials=small_sets.digits_trials,
+        write=small_sets.write_digits,
         contents="1,797 handwritten digits",
         baseline=("pixels", baseline),
         out=out,

@@ -19,7 +19,7 @@ from functools import partial
 
 from _shared import CALIBRATION, means
 
-from modalities.image import digits
+from modalities.image import small_sets
 from modalities.image.transforms import warp_view
 from toolkit.backbones.small import SmallCNN
 from toolkit.data.pixels import PixelScale
@@ -30,21 +30,21 @@ from toolkit.losses.vmf import VMF
 from toolkit.training.recipe import Classification, Compute, Optim, Recipe, Retrieval, Schedule
 
 SIZE = 16
-_VALIDATION = partial(digits.items, split="validation", validation_share=0.15)
+_VALIDATION = partial(small_sets.digits_items, split="validation", validation_share=0.15)
 
 BASE = Recipe(
     modality="image",
     frontend=partial(PixelScale),
     backbone=partial(SmallCNN, dim=8, image_size=SIZE),
     loss=Softmax,
-    items=partial(digits.items, split="train", validation_share=0.15),
+    items=partial(small_sets.digits_items, split="train", validation_share=0.15),
     measure=Classification(
-        items=partial(digits.items, split="test"),
+        items=partial(small_sets.digits_items, split="test"),
         calibrate_on=_VALIDATION,
         validation=Classification(items=_VALIDATION, calibrate_on=_VALIDATION),
         metrics=CALIBRATION,
     ),
-    read=partial(digits.read, edge=SIZE),
+    read=partial(small_sets.read, edge=SIZE),
     augment=partial(warp_view, degrees=12.0, scale=(0.85, 1.15), shear=0.15, shift=0.08),
     sampling=Sampling(batch_size=100, items_per_class=10),
     optim=Optim(name="adamw", lr=3e-3, weight_decay=1e-2),
@@ -64,9 +64,9 @@ RECIPES = {
     "open": replace(
         BASE,
         loss=partial(ArcFace, margin=0.2, scale=16.0),
-        items=partial(digits.items, split="train", protocol="open"),
+        items=partial(small_sets.digits_items, split="train", protocol="open"),
         measure=Retrieval(
-            items=partial(digits.items, split="test", protocol="open"),
+            items=partial(small_sets.digits_items, split="test", protocol="open"),
             metrics=means("recall@1", "map@r"),
         ),
         sampling=Sampling(batch_size=96, items_per_class=16),

@@ -28,7 +28,7 @@ from functools import partial
 
 from _shared import means
 
-from modalities.image import omniglot
+from modalities.image import small_sets
 from modalities.image.transforms import warp_view
 from toolkit.backbones.sfnet import SFNet
 from toolkit.data.pixels import PixelScale
@@ -50,13 +50,13 @@ ARCFACE = Recipe(
     frontend=partial(PixelScale),
     backbone=partial(SFNet, dim=128, depth=4, width=16, image_size=SIZE, batch_norm=True),
     loss=partial(ArcFace, margin=0.2, scale=30.0),
-    items=partial(omniglot.items, split="train"),
+    items=partial(small_sets.omniglot_items, split="train"),
     measure=Retrieval(
-        items=partial(omniglot.items, split="test"),
+        items=partial(small_sets.omniglot_items, split="test"),
         ks=(1, 5),
         metrics=means("recall@1", "map@r", "r_precision"),
     ),
-    read=partial(omniglot.read, edge=SIZE),
+    read=partial(small_sets.read, edge=SIZE),
     augment=partial(warp_view, degrees=15.0, scale=(0.85, 1.15), shear=0.2, shift=0.08),
     sampling=Sampling(batch_size=128, items_per_class=4),
     optim=Optim(name="adamw", lr=5e-3, weight_decay=1e-2),

@@ -16,8 +16,8 @@ What DATA holds, and how long a run takes (an estimate but for mnist, since noth
 
     mnist          mnist/: the four IDX files, plain or .gz        8 to 26 minutes of one CPU core
     fashion_mnist  fashion_mnist/: the same                        15 minutes of one CPU core
-    cifar10        cifar-10-batches-bin/, or its .tar.gz           1 to 2 hours of an A100
-    cifar100       cifar-100-binary/, or its .tar.gz               1 to 2 hours of an A100
+    cifar10        cifar-10-batches-bin/                           1 to 2 hours of an A100
+    cifar100       cifar-100-binary/                               1 to 2 hours of an A100
     cars196        car_ims/ and cars_annos.mat                     1 to 2 hours of an A100
     cub200         CUB_200_2011/                                   1 to 2 hours of an A100
     sop            Stanford_Online_Products/                       3 to 6 hours of an A100, vmf more
@@ -104,7 +104,7 @@ from typing import NamedTuple
 from _shared import CALIBRATION, means
 
 from eval import per_item
-from modalities.image import cars, cifar, cub, images, mnist, sop
+from modalities.image import cars, cub, images, small_sets, sop
 from modalities.image.transforms import (
     VMF_CARS,
     VMF_CIFAR10,
@@ -223,13 +223,15 @@ _SHORT_EDGE, _SQUARE = (
     partial(images.read, short_edge=256),
     partial(images.read, size=(256, 256)),
 )
-_CIFAR100 = partial(cifar.items, num_classes=100)
+_CIFAR100 = partial(small_sets.cifar_items, num_classes=100)
 _SMALL = {"frontend": partial(PixelScale), "view": None, "save_every": 20}
 # fmt: off
 DATA_SETS = {
-    "mnist": DataSet(3, mnist.items, (10, 13), **_SMALL, epochs=400),
-    "fashion_mnist": DataSet(3, partial(mnist.items, name="fashion_mnist"), (10, 13), **_SMALL),
-    "cifar10": DataSet(128, partial(cifar.items, num_classes=10), (10, 26), CIFAR10, VMF_CIFAR10),
+    "mnist": DataSet(3, small_sets.mnist_items, (10, 13), **_SMALL, epochs=400),
+    "fashion_mnist": DataSet(
+        3, partial(small_sets.mnist_items, name="fashion_mnist"), (10, 13), **_SMALL
+    ),
+    "cifar10": DataSet(128, small_sets.cifar_items, (10, 26), CIFAR10, VMF_CIFAR10),
     "cifar100": DataSet(128, _CIFAR100, (32, 8), CIFAR100, VMF_CIFAR100),
     "cars196": DataSet(
         512, partial(cars.items, protocol="vmf"), (32, 4), IMAGENET, VMF_CARS, _SQUARE, 100

@@ -11,7 +11,7 @@ import pytest
 
 from eval.verification import eer
 from modalities import folders, synthetic_faces, synthetic_glyphs
-from modalities.image import images, omniglot
+from modalities.image import images, small_sets
 
 
 def pixel_eer(drawn: list[np.ndarray], labels: np.ndarray) -> float:
@@ -111,10 +111,13 @@ def test_written_sets_are_read(tmp_path: Path) -> None:
     synthetic_glyphs.write_glyphs(
         background, num_alphabets=22, num_characters=1, num_drawers=2, by_alphabet=True
     )
-    train, test = omniglot.items(tmp_path, split="train"), omniglot.items(tmp_path, split="test")
+    train, test = (
+        small_sets.omniglot_items(tmp_path, split="train"),
+        small_sets.omniglot_items(tmp_path, split="test"),
+    )
     assert (len(train), len(test), test[0].label) == (40, 4, "alphabet20/character00")
-    np.testing.assert_array_equal(omniglot.read(train[0])[0], synthetic_glyphs.glyph(0, 0, 0))
-    assert len(omniglot.items(tmp_path, turns=(90, 180, 270))) == 160
+    np.testing.assert_array_equal(small_sets.read(train[0])[0], synthetic_glyphs.glyph(0, 0, 0))
+    assert len(small_sets.omniglot_items(tmp_path, turns=(90, 180, 270))) == 160
 
 
 def test_refusals(tmp_path: Path) -> None:

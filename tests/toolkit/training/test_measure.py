@@ -19,7 +19,7 @@ from torch import nn
 
 from eval import per_item
 from likeness.models.run import load_model as load_embedder
-from modalities.image import digits
+from modalities.image import small_sets
 from toolkit.backbones.small import SmallCNN
 from toolkit.data.items import Item
 from toolkit.data.pixels import PixelScale
@@ -35,15 +35,15 @@ from toolkit.training.train import fit
 from toolkit.training.tune import Range, on_validation_classes
 
 NOWHERE = Path("digits-are-in-scikit-learn")
-HELD_OUT = partial(digits.items, split="validation", validation_share=0.2)
+HELD_OUT = partial(small_sets.digits_items, split="validation", validation_share=0.2)
 CLOSED = Recipe(
     modality="image",
     frontend=partial(PixelScale),
     backbone=partial(SmallCNN, dim=3, image_size=8),
     loss=partial(Softmax),
-    items=partial(digits.items, split="train", validation_share=0.2),
+    items=partial(small_sets.digits_items, split="train", validation_share=0.2),
     measure=Classification(
-        items=partial(digits.items, split="test"),
+        items=partial(small_sets.digits_items, split="test"),
         calibrate_on=HELD_OUT,
         validation=Classification(items=HELD_OUT),
         metrics={
@@ -51,7 +51,7 @@ CLOSED = Recipe(
             "auroc": per_item.norm_auroc,
         },
     ),
-    read=digits.read,
+    read=small_sets.read,
     sampling=Sampling(batch_size=50, items_per_class=5),
     optim=Optim(name="adamw", lr=0.01, weight_decay=0.0),
     schedule=Schedule(
@@ -68,9 +68,9 @@ CLOSED = Recipe(
 OPEN = replace(
     CLOSED,
     backbone=partial(SmallCNN, dim=8, image_size=8),
-    items=partial(digits.items, split="train", protocol="open"),
+    items=partial(small_sets.digits_items, split="train", protocol="open"),
     measure=Retrieval(
-        items=partial(digits.items, split="test", protocol="open"),
+        items=partial(small_sets.digits_items, split="test", protocol="open"),
         clusters=True,
         metrics={
             "map@r": partial(per_item.mean, column="map@r"),
@@ -85,7 +85,9 @@ OPEN = replace(
 def some(data: Path, *, labels: dict[str, int], split: Any = "all") -> list[Item]:
     """So many of the first digits of each label."""
     listed = [
-        [item for item in digits.items(data, split=split) if item.label == label][:number]
+        [item for item in small_sets.digits_items(data, split=split) if item.label == label][
+            :number
+        ]
         for label, number in labels.items()
     ]
     return [value for part in listed for value in part]
@@ -114,7 +116,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[R
 def embedding(model: Model, item: Item) -> list[float]:
     with torch.no_grad():
         return [
-            float(value) for value in model.embedder(torch.from_numpy(digits.read(item))[None])[0]
+            float(value)
+            for value in model.embedder(torch.from_numpy(small_sets.read(item))[None])[0]
         ]
 
 
@@ -144,7 +147,7 @@ def test_classification_item_by_item(trained: Callable[[str], tuple[Recipe, Path
     columns = measured.columns
     (temperature,) = set(columns["temperature"])
     assert all(likelihood(temperature) < likelihood(temperature * by) for by in (0.97, 1.03))
-    tested = digits.items(split="test")
+    tested = small_sets.digits_items(split="test")
     assert measured.ids == tuple(item.id for item in tested)
     for i, item in enumerate(tested):
         logits = logits_of(item)
@@ -220,7 +223,7 @@ def test_temperature_is_1_where_none_helps(trained: Callable[[str], tuple[Recipe
     right = [
         item
         for item, hit in zip(
-            digits.items(split="test"),
+            small_sets.digits_items(split="test"),
             run_test(recipe, out, NOWHERE).columns["correct"],
             strict=True,
         )

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from likeness.models.run import load_model
 from modalities import folders
-from modalities.image import digits, mnist
+from modalities.image import small_sets
 from toolkit.backbones.small import SmallCNN
 from toolkit.console import Interrupted
 from toolkit.data.pixels import PixelScale
@@ -51,28 +51,28 @@ def recipe(**changes: Any) -> Recipe:
 
 
 def test_missing_files_of_the_test_are_said_before_the_first_step(tmp_path: Path) -> None:
-    part = partial(digits.items, split="train", validation_share=0.2)
+    part = partial(small_sets.digits_items, split="train", validation_share=0.2)
     lacking = Recipe(
         modality="image",
         frontend=partial(PixelScale),
         backbone=partial(SmallCNN, dim=3, image_size=8),
         loss=partial(Softmax),
         items=part,
-        read=digits.read,
-        measure=Classification(items=partial(digits.items, split="test")),
+        read=small_sets.read,
+        measure=Classification(items=partial(small_sets.digits_items, split="test")),
     )
     for name in ("items", "calibrate_on"):
-        absent = {name: partial(mnist.items, split="test")}
+        absent = {name: partial(small_sets.mnist_items, split="test")}
         test = replace(lacking.measure, **absent)  # type: ignore[type-var]
         with pytest.raises(ValueError, match="train and t10k"):
             fit(replace(lacking, measure=test), data=tmp_path, out=tmp_path / "run")
         assert not (tmp_path / "run").exists()
-    unknown = partial(digits.items, split="train", protocol="open")
+    unknown = partial(small_sets.digits_items, split="train", protocol="open")
     for test, says in (
         (Retrieval(items=part), "10 classes are both trained and tested on"),
         (Retrieval(items=part, similarity="cosin", disjoint=False), "unknown similarity 'cosin'"),
         (
-            Classification(items=partial(digits.items, split="test")),
+            Classification(items=partial(small_sets.digits_items, split="test")),
             "items have labels that the model was not trained on",
         ),
     ):

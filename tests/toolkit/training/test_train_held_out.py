@@ -15,7 +15,7 @@ from torch import Tensor
 
 from likeness.models.run import load_model
 from modalities import folders
-from modalities.image import digits, images
+from modalities.image import images, small_sets
 from modalities.speaker import audio
 from toolkit.backbones.small import SmallCNN
 from toolkit.data.batch import Batch
@@ -69,8 +69,8 @@ def test_trial_items_are_read_before_the_first_step(
 
 @pytest.mark.parametrize("where", ["validation", "test"])
 def test_validation_and_test_are_read_before_the_first_step(where: str, tmp_path: Path) -> None:
-    digits.write(tmp_path / "data")
-    part = partial(digits.items, files=True, validation_share=0.01)
+    small_sets.write_digits(tmp_path / "data")
+    part = partial(small_sets.digits_items, files=True, validation_share=0.01)
     validation, test = (
         Classification(items=partial(part, split=name)) for name in ("validation", "test")
     )

@@ -1,0 +1,594 @@
+"""Small data sets of images: MNIST, FashionMNIST, CIFAR, Omniglot and scikit-learn's digits.
+
+Each has a function that lists its items. `read` reads Omniglot and the digits; `images.read` reads
+the others. Where a data set lies below DATA:
+
+- MNIST and FashionMNIST: the four IDX files, plain or .gz, in mnist/ or MNIST/raw (torchvision's),
+  fashion_mnist/, FashionMNIST/raw or fashion-mnist/.
+- CIFAR: the binary version, cifar-10-batches-bin/ or cifar-100-binary/. Its Python version is a
+  pickle and is not read.
+- Omniglot: omniglot/images_background/ALPHABET/characterNN/*.png (and images_evaluation); or the
+  background set packed into omniglot/images_background.npz, which has `ink_packed` (N, 1379) uint8,
+  each row 105 x 105 bits; `label` (N,); `class_name` (964,), "ALPHABET/characterNN"; `name` (N,).
+- The digits lie in scikit-learn itself: 64 levels from 0 to 16 and the class on every line.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from eval.errors import LikenessError
+from eval.formats import npz
+from eval.types import Trials
+from modalities.image import images, packed
+from modalities.image.splits import Split, check_split, stratified
+from toolkit.data.images import BadImage, to_floats
+from toolkit.data.items import Item
+from toolkit.data.pairs import draw_pairs
+from toolkit.data.reading import Floats
+
+_MNIST_FOLDERS = {
+    "mnist": ("mnist", "MNIST/raw", ""),
+    "fashion_mnist": ("fashion_mnist", "FashionMNIST/raw", "fashion-mnist", ""),
+}
+MNIST_CLASSES = {
+    "mnist": tuple("0123456789"),
+    "fashion_mnist": (
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    ),
+}
+_FETCH_OMNIGLOT = "`likeness prepare omniglot --data DATA` fetches it"
+OMNIGLOT_EDGE, DIGITS_EDGE = 105, 8
+_NUM_TRAIN_ALPHABETS = 20
+TURNS = (90, 180, 270)
+_TURN_MARK = "#turn="
+_BITS, _ROW_BYTES = ".bits_105x105" + packed.COMPRESSED, 1379
+_MAX_NPZ_BYTES = 2**28  # The published file has 27 MB.
+_LINE = ".digits" + packed.COMPRESSED
+
+
+def mnist_items(
+    data: str | Path,
+    *,
+    split: Split = "train",
+    validation_share: float = 0.0,
+    seed: int = 1234,
+    name: Literal["mnist", "fashion_mnist"] = "mnist",
+) -> list[Item]:
+    """List the images of MNIST or FashionMNIST in the files' order, with the class as label.
+
+    Ids are "train/00000" and "test/00000".
+
+    Args:
+        data: The folder DATA.
+        split: "train", "validation", "test" or "all".
+        validation_share: The share of each class of the training file that is held out as
+            "validation". 0.15 with seed 1234 is the vMF paper's split (splits.stratified).
+        seed: Decides which images are held out.
+        name: "mnist" or "fashion_mnist".
+
+    Raises:
+        LikenessError: A file is missing; the message says what to fetch. A file is damaged, cut
+            short or no such IDX file, or split is "validation" with a share of 0.
+    """
+    check_split(split)
+    if name not in MNIST_CLASSES:
+        raise LikenessError(f"name is {name!r}; allowed are 'mnist' and 'fashion_mnist'")
+    fetch = f"`likeness prepare {name} --data DATA` fetches it"
+    folder = packed.locate(Path(data), _MNIST_FOLDERS[name], fetch)
+    train = _mnist_part(folder, "train", name, fetch) if split != "test" else []
+    test = _mnist_part(folder, "t10k", name, fetch) if split in ("test", "all") else []
+    if split in ("test", "all"):
+        return train + test
+    # The release splits by the classes' numbers, and FashionMNIST's names sort in another order.
+    number = {label: i for i, label in enumerate(MNIST_CLASSES[name])}
+    labels = np.array([number[str(item.label)] for item in train])
+    return _held_out(train, labels, split, validation_share, seed)
+
+
+def _held_out(train: list[Item], labels: Any, split: Split, share: float, seed: int) -> list[Item]:
+    """Divide the training items into those that train and those that validate."""
+    if split == "validation" and share == 0:
+        raise LikenessError(
+            "split 'validation' with validation_share 0 has no items; set it, to 0.15 as in the "
+            "vMF paper"
+        )
+    rest, validation = stratified(labels, share, seed=seed)
+    return [train[i] for i in (rest if split == "train" else validation)]
+
+
+def _mnist_part(folder: Path, part: str, name: str, fetch: str) -> list[Item]:
+    """List all items of the training or test file."""
+    images_file, labels_file = (
+        _idx_file(folder, f"{part}-{kind}-ubyte", fetch) for kind in ("images-idx3", "labels-idx1")
+    )
+    (num_images, height, width), _ = _idx(images_file, 3)
+    (num_labels,), labels = _idx(labels_file, 1)
+    if num_images != num_labels or labels.max(initial=0) > 9:
+        raise LikenessError(
+            f"{images_file}: {num_images} images, but {labels_file.name} has {num_labels} labels "
+            f"up to {labels.max(initial=0)}; fetch both again"
+        )
+    size, start = height * width, 16
+    ending = packed.marked(images.raw_ending(1, height, width), images_file)
+    split = "train" if part == "train" else "test"
+    return [
+        Item(
+            f"{split}/{i:05d}",
+            images_file,
+            MNIST_CLASSES[name][label],
+            (start + i * size, size),
+            ending,
+        )
+        for i, label in enumerate(labels.tolist())
+    ]
+
+
+def _idx_file(folder: Path, stem: str, fetch: str) -> Path:
+    """Return the file of this name, plain or .gz; some copies have a dot in it, ".idx3"."""
+    for name in (stem, stem.replace("-idx", ".idx")):
+        for path in (folder / f"{name}.gz", folder / name):
+            if path.is_file():
+                return path
+    raise LikenessError(f"{folder}: neither {stem}.gz nor {stem} is there; {fetch}")
+
+
+def _idx(path: Path, num_sizes: int) -> tuple[tuple[int, ...], NDArray[np.uint8]]:
+    """Return the sizes that the header of an IDX file states, and the bytes behind it.
+
+    Format (http://yann.lecun.com/exdb/mnist): a header of big-endian numbers, then bare bytes.
+    """
+    content, start = packed.stretch(Item(path.name, path)), 4 * (1 + num_sizes)
+    magic = 0x800 + num_sizes
+    if len(content) < start or struct.unpack_from(">I", content)[0] != magic:
+        raise LikenessError(f"{path}: no IDX file of {num_sizes} sizes; fetch it again")
+    sizes = struct.unpack_from(f">{num_sizes}I", content, 4)
+    stated = start + int(np.prod(sizes, dtype=object))
+    if stated != len(content):
+        raise LikenessError(
+            f"{path}: {len(content)} bytes, but its header states {stated}; it is cut short or "
+            "damaged: fetch it again"
+        )
+    return sizes, np.frombuffer(content, dtype=np.uint8, offset=start)
+
+
+class _Cifar(NamedTuple):
+    """The files of one CIFAR."""
+
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    label_bytes: int
+    names: str
+
+
+_CIFARS = {
+    10: _Cifar(
+        "cifar-10-batches-bin",
+        tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+        "test_batch.bin",
+        1,
+        "batches.meta.txt",
+    ),
+    100: _Cifar("cifar-100-binary", ("train.bin",), "test.bin", 2, "fine_label_names.txt"),
+}
+
+
+def cifar_items(
+    data: str | Path,
+    *,
+    split: Split = "train",
+    validation_share: float = 0.0,
+    seed: int = 1234,
+    num_classes: int = 10,
+    coarse: bool = False,
+    whole: bool = True,
+) -> list[Item]:
+    """List the images of CIFAR-10 or CIFAR-100 in the files' order, with the class as label.
+
+    Ids are "train/00000" and "test/00000". The Python version has the same order.
+
+    Args:
+        data: The folder DATA.
+        split: "train", "validation", "test" or "all".
+        validation_share: As for mnist_items.
+        seed: Decides which images are held out.
+        num_classes: 10 or 100, which data set.
+        coarse: Whether the labels are CIFAR-100's 20 superclasses.
+        whole: Whether all 60,000 images must be there. False is for trying things out.
+
+    Raises:
+        LikenessError: The data set is not there; the message says what to fetch. A file is cut short or damaged, or the settings do not fit together.
+    """
+    check_split(split)
+    if num_classes not in _CIFARS or (coarse and num_classes == 10):
+        raise LikenessError(
+            f"num_classes is {num_classes} with coarse={coarse}; allowed are 10, 100, and 100 with "
+            "coarse=True"
+        )
+    fetch = f"`likeness prepare cifar{num_classes} --data DATA` fetches its binary version"
+    layout = _CIFARS[num_classes]
+    folder = packed.locate(Path(data), (layout.folder,), fetch)
+    classes = _cifar_file(
+        folder, layout.names.replace("fine", "coarse") if coarse else layout.names
+    )
+    names = classes.read_text(encoding="latin-1").split()
+    if len(set(names)) != (20 if coarse else num_classes):
+        raise LikenessError(f"{classes}: {len(set(names))} names of classes; fetch it again")
+    listed: list[Item] = []
+    if split != "test":
+        listed += _cifar_part(folder, "train", layout, names, coarse, whole)
+    if split in ("test", "all"):
+        return listed + _cifar_part(folder, "test", layout, names, coarse, whole)
+    return _held_out(listed, [str(item.label) for item in listed], split, validation_share, seed)
+
+
+def _cifar_file(folder: Path, name: str) -> Path:
+    """Return a file of CIFAR that is there."""
+    if not (folder / name).is_file():
+        raise LikenessError(f"{folder}: there is no {name}; unpack the binary version again")
+    return folder / name
+
+
+def _cifar_part(
+    folder: Path, part: str, layout: _Cifar, names: list[str], coarse: bool, whole: bool
+) -> list[Item]:
+    """List all items of the training files or of the test file.
+
+    Format (https://www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte (CIFAR-100:
+    coarse and fine) and 3 x 32 x 32 bytes: red, green, blue, each row by row.
+    """
+    size = layout.label_bytes + 3072
+    listed: list[Item] = []
+    for name in layout.train if part == "train" else (layout.test,):
+        path = _cifar_file(folder, name)
+        content = path.read_bytes()
+        if len(content) % size:
+            raise LikenessError(
+                f"{path}: {len(content)} bytes are no whole number of images of {size}; it is cut "
+                "short: fetch it again"
+            )
+        heads = np.frombuffer(content, dtype=np.uint8).reshape(-1, size)
+        labels = heads[:, 0 if coarse else layout.label_bytes - 1]
+        if labels.max(initial=0) >= len(names):
+            raise LikenessError(
+                f"{path}: a label is {labels.max()}, and there are {len(names)} names of classes; "
+                "fetch it again"
+            )
+        first = len(listed)
+        listed += [
+            Item(
+                f"{part}/{first + i:05d}",
+                path,
+                names[label],
+                (i * size + layout.label_bytes, 3072),
+                images.raw_ending(3, 32, 32),
+            )
+            for i, label in enumerate(labels.tolist())
+        ]
+    needed = 50_000 if part == "train" else 10_000
+    if whole and len(listed) != needed:
+        raise LikenessError(
+            f"{folder}: {len(listed)} images for {part!r}; {needed} are needed; fetch it again"
+        )
+    return listed
+
+
+def omniglot_items(
+    data: str | Path,
+    *,
+    split: Split = "train",
+    protocol: Literal["background", "official"] = "background",
+    validation_alphabets: int = 0,
+    num_classes: int = 0,
+    turns: tuple[int, ...] = (),
+) -> list[Item]:
+    """List the drawings of one split of Omniglot, sorted, with the character as label.
+
+    1,623 characters of 50 alphabets, each drawn by 20 people (Lake et al., Science 2015). Ids are
+    "ALPHABET/characterNN/0709_01". Alphabets are divided, never the characters of one alphabet.
+
+    Args:
+        data: The folder DATA.
+        split: "train", "validation", "test" or "all".
+        protocol: "background": of the 30 background alphabets, the first 20 in alphabetical order
+            train and the last 10 test. "official": background trains and the 20 evaluation
+            alphabets test (Lake et al. 2015; needs images_evaluation).
+        validation_alphabets: So many of the training alphabets, the last ones, are "validation".
+        num_classes: How many characters of the split are taken, drawn with numpy's seed 0. A larger
+            number holds the characters of a smaller one. 0 takes all.
+        turns: Multiples of 90 degrees. Turned by them, characters are new training classes (Santoro
+            et al., ICML 2016, Sec. 4.1); see `turned`.
+
+    Raises:
+        LikenessError: The images are missing; the message says what to fetch. The layout is another
+            one, there are too few alphabets or characters, or a turn is none of these.
+    """
+    check_split(split)
+    if protocol not in ("background", "official") or not set(turns) <= set(TURNS):
+        raise LikenessError(
+            f"protocol is {protocol!r} with turns {turns}; 'background' or 'official' and turns of "
+            f"{TURNS} are allowed"
+        )
+    root = packed.locate(Path(data), ("omniglot", "omniglot-py", ""), _FETCH_OMNIGLOT)
+    every = _background(root)
+    train = sorted({_alphabet(item) for item in every})
+    test = train[_NUM_TRAIN_ALPHABETS:]
+    if protocol == "official":
+        evaluation = _drawings(root / "images_evaluation")
+        test = sorted({_alphabet(item) for item in evaluation})
+        every += evaluation
+    else:
+        train = train[:_NUM_TRAIN_ALPHABETS]
+    cut = len(train) - validation_alphabets
+    members = {
+        "train": set(train[:cut]),
+        "validation": set(train[cut:]),
+        "test": set(test),
+        "all": {*train, *test},
+    }[split]
+    if not members or not 0 < cut <= len(train):
+        raise LikenessError(
+            f"{root}: split {split!r} is empty with {len(train) + len(test)} alphabets and "
+            f"validation_alphabets {validation_alphabets}; change it, or {_FETCH_OMNIGLOT}"
+        )
+    chosen = _drawn([item for item in every if _alphabet(item) in members], num_classes)
+    return turned(chosen, turns) if split == "train" else chosen
+
+
+def _drawn(chosen: list[Item], num_classes: int) -> list[Item]:
+    """Return the items of so many drawn characters; of all where num_classes is 0."""
+    if num_classes == 0:
+        return chosen
+    names = sorted({str(item.label) for item in chosen})
+    if not isinstance(num_classes, int) or not 2 <= num_classes <= len(names):
+        raise LikenessError(
+            f"num_classes is {num_classes}; 2 to {len(names)} are allowed, or 0 for all"
+        )
+    order = np.random.default_rng(0).permutation(len(names))
+    members = {names[place] for place in order[:num_classes]}
+    return [item for item in chosen if item.label in members]
+
+
+def turned(items: Iterable[Item], turns: Iterable[int] = TURNS) -> list[Item]:
+    """Return the items, then one copy of all for each turn, with "#turn=90" after id and label.
+
+    `read` turns them.
+
+    Example:
+        >>> copies = turned([Item("a/1", Path("a/1.png"), "a")], turns=(90,))
+        >>> [(item.id, item.label) for item in copies]
+        [('a/1', 'a'), ('a/1#turn=90', 'a#turn=90')]
+    """
+    originals = list(items)
+    return originals + [
+        item._replace(
+            id=f"{item.id}{_TURN_MARK}{turn}", label=f"{item.label or ''}{_TURN_MARK}{turn}"
+        )
+        for turn in turns
+        for item in originals
+    ]
+
+
+def _alphabet(item: Item) -> str:
+    """Return the alphabet of a drawing."""
+    return item.id.partition("/")[0]
+
+
+def _background(root: Path) -> list[Item]:
+    """List the drawings of the background set, from its folders or its packed form."""
+    names = ("images_background.npz", "images_background")
+    where = packed.locate(root, names, _FETCH_OMNIGLOT)
+    if where.is_dir():
+        return _drawings(where)
+    try:
+        label, classes, name = (_array(where, key) for key in ("label", "class_name", "name"))
+        if len(_ink(where, where.stat().st_mtime_ns)) != len(label):
+            raise LikenessError(f"{len(label)} labels are not those of its images")
+        characters = [str(classes[number]) for number in label.tolist()]
+        return [
+            Item(f"{character}/{drawing}", where, character, (i * _ROW_BYTES, _ROW_BYTES), _BITS)
+            for i, (character, drawing) in enumerate(zip(characters, name.tolist(), strict=True))
+        ]
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise LikenessError(
+            f"{where}: not the packed background set ({error}); {_FETCH_OMNIGLOT}"
+        ) from error
+
+
+def _drawings(folder: Path) -> list[Item]:
+    """List the drawings below a folder of alphabets."""
+    files = sorted(folder.glob("*/*/*.png"))
+    if not files:
+        raise LikenessError(f"{folder}: no ALPHABET/characterNN/*.png; {_FETCH_OMNIGLOT}")
+    inner = [path.relative_to(folder) for path in files]
+    return [
+        Item(name.with_suffix("").as_posix(), path, name.parent.as_posix())
+        for name, path in zip(inner, files, strict=True)
+    ]
+
+
+def _array(path: Path, member: str) -> NDArray[Any]:
+    """Return one array of an .npz of a sensible size; nothing pickled is read."""
+    with npz.opened(path, _MAX_NPZ_BYTES, _FETCH_OMNIGLOT) as archive:
+        return archive.read(member)
+
+
+@lru_cache(maxsize=1)
+def _ink(path: Path, mtime_ns: int) -> NDArray[np.uint8]:
+    """Return the packed rows (N, 1379), decompressed once in each process: 27 MB."""
+    rows = _array(path, "ink_packed")
+    if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != _ROW_BYTES:
+        raise LikenessError(
+            f"ink_packed is {rows.dtype} {rows.shape}, (N, {_ROW_BYTES}) uint8 is needed"
+        )
+    return rows
+
+
+def digits_items(
+    data: str | Path | None = None,
+    *,
+    split: Split = "train",
+    protocol: Literal["closed", "open"] = "closed",
+    test_share: float = 0.25,
+    validation_share: float = 0.0,
+    seed: int = 0,
+    files: bool = False,
+) -> list[Item]:
+    """List scikit-learn's 1,797 handwritten digits of one split, with "0" to "9" as label.
+
+    They are the UCI Optdigits (Alpaydin and Kaynak 1998) of 8 x 8 pixels, which are always there.
+
+    Args:
+        data: The folder that `write_digits` wrote to, if `files` is set; otherwise it is not used.
+        split: "train", "validation", "test" or "all".
+        protocol: "closed": `test_share` of each class's images tests. "open": the classes 0 to 5
+            train and the unseen 6 to 9 test.
+        test_share: The share of each class's images that tests, in the closed protocol.
+        validation_share: The share of each training class's images that validates.
+        seed: Decides which images test and validate.
+        files: Whether to list the files that write_digits(data) wrote, "0/0000.png", which
+            images.read reads, instead of the lines "digits/0000".
+
+    Raises:
+        LikenessError: A share is outside 0 to 1, or leaves the split empty.
+
+    Example:
+        >>> len(digits_items(split="train")), len(digits_items(split="test"))
+        (1347, 450)
+    """
+    check_split(split)
+    if protocol not in ("closed", "open"):
+        raise LikenessError(f"protocol is {protocol!r}; allowed are 'closed' and 'open'")
+    every = _digits()
+    if protocol == "open":
+        rest = [item for item in every if str(item.label) <= "5"]
+        test = [item for item in every if str(item.label) > "5"]
+    else:
+        first, last = stratified([str(item.label) for item in every], test_share, seed=seed)
+        rest, test = [every[i] for i in first], [every[i] for i in last]
+    if split in ("train", "validation"):
+        labels = [str(item.label) for item in rest]
+        chosen = _held_out(rest, labels, split, validation_share, seed)
+    else:
+        chosen = test if split == "test" else every
+    if not chosen:
+        raise LikenessError(
+            f"split {split!r} is empty with test_share {test_share}; set it above 0"
+        )
+    if not files:
+        return chosen
+    root = Path(data or ".")
+    return [
+        item._replace(id=_digit_file(item), path=root / _digit_file(item), span=None, ending="")
+        for item in chosen
+    ]
+
+
+def digits_trials(
+    data: str | Path, *, num_trials: int = 20_000, test_share: float = 0.25, seed: int = 0
+) -> tuple[list[Item], Trials]:
+    """List the test images that write_digits(data) wrote, and trials: is it the same digit?
+
+    Args:
+        data: The folder that `write_digits` wrote to.
+        num_trials: The number of trials, half of each kind.
+        test_share: The share of each class's images that tests.
+        seed: Decides the images and the trials.
+    """
+    chosen = digits_items(data, split="test", test_share=test_share, seed=seed, files=True)
+    return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
+
+
+def write_digits(root: Path) -> None:
+    """Write all digits as files root/CLASS/0000.png of 8 x 8."""
+    for item in _digits():
+        path = root / _digit_file(item)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(read(item)[0].astype(np.uint8)).save(path)
+
+
+def _digit_file(item: Item) -> str:
+    """Return the path of a digit's file below the folder that `write_digits` writes."""
+    return f"{item.label}/{item.id.rpartition('/')[2]}.png"
+
+
+def _digits() -> list[Item]:
+    """List all digits; an item is a line of scikit-learn's file."""
+    path = Path(str(resources.files("sklearn.datasets.data") / "digits.csv.gz"))
+    listed: list[Item] = []
+    start = 0
+    for number, line in enumerate(packed.stretch(Item(path.name, path)).splitlines(keepends=True)):
+        label = line.rstrip().rpartition(b",")[2].decode()
+        listed.append(Item(f"digits/{number:04d}", path, label, (start, len(line)), _LINE))
+        start += len(line)
+    return listed
+
+
+def read(item: Item, *, edge: int = 0) -> Floats:
+    """Read an item of Omniglot or of the digits as (1, edge, edge) float32, ink 255 on 0.
+
+    It is turned to the left as the ending of its id, such as "#turn=90", says.
+
+    Args:
+        item: A drawing or a digit.
+        edge: The height and width that it is resized to (bilinear, antialiased); 0 leaves it, with
+            105 of a drawing and 8 of a digit.
+
+    Raises:
+        BadImage: As images.read, for what is no row or line of the packed file, and for a turn that
+            is none of 90, 180 and 270.
+
+    Example:
+        >>> read(digits_items()[0]).shape
+        (1, 8, 8)
+    """
+    _, mark, turn = item.id.rpartition(_TURN_MARK)
+    if mark and turn not in map(str, TURNS):
+        raise BadImage(f"item {item.id!r}: the turn {turn!r} is none of {TURNS}")
+    if item.suffix in (_LINE, _BITS):
+        ink = _unpacked(item)
+    else:
+        ink = (255 - images.read(item, grey=True)[0]).astype(np.uint8)
+    if edge and ink.shape != (edge, edge):
+        ink = np.asarray(Image.fromarray(ink).resize((edge, edge), Image.Resampling.BILINEAR))
+    return to_floats(np.rot90(ink, int(turn) // 90) if mark else ink)
+
+
+def _unpacked(item: Item) -> NDArray[np.uint8]:
+    """Return the pixels (105, 105) or (8, 8) of a packed drawing or a digit."""
+    try:
+        if item.suffix == _LINE:
+            text = packed.stretch(item).decode("ascii")
+            levels = np.array(text.split(",")[:-1], dtype=np.int64).reshape(8, 8)
+            if not 0 <= levels.min() <= levels.max() <= 16:
+                raise LikenessError(f"levels from {levels.min()} to {levels.max()}")
+            return np.round(levels * (255 / 16)).astype(np.uint8)
+        offset, size = item.span or (0, 0)
+        every = _ink(item.path, item.path.stat().st_mtime_ns).reshape(-1)
+        row = every[max(0, offset) : max(0, offset + size)]
+        bits = np.unpackbits(row)[: OMNIGLOT_EDGE**2].reshape(OMNIGLOT_EDGE, OMNIGLOT_EDGE)
+        return bits * np.uint8(255)
+    except (OSError, ValueError, KeyError, OverflowError) as error:
+        raise BadImage(
+            f"{item.name}: not a drawing or a digit as listed ({str(error)[:100]}); list the data "
+            "anew"
+        ) from error

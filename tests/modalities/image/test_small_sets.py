@@ -1,0 +1,245 @@
+"""MNIST, CIFAR, Omniglot, digits: real data beside the checkout and files written by other code."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from eval.errors import LikenessError
+from modalities.image import images, packed, small_sets
+from toolkit.data import shards
+from toolkit.data.images import BadImage
+from toolkit.data.items import Item
+
+NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+def write_idx(
+    folder: Path, part: str, pixels: np.ndarray, labels: np.ndarray, *, compressed: bool
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, payload in (
+        ("images-idx3", struct.pack(">4I", 0x803, *pixels.shape) + pixels.tobytes()),
+        ("labels-idx1", struct.pack(">2I", 0x801, len(labels)) + labels.tobytes()),
+    ):
+        (folder / f"{part}-{kind}-ubyte{'.gz' if compressed else ''}").write_bytes(
+            gzip.compress(payload) if compressed else payload
+        )
+
+
+@pytest.mark.parametrize(
+    ("compressed", "folder"), [(True, "mnist"), (False, "MNIST/raw"), (True, ".")]
+)
+def test_mnist_files(tmp_path: Path, compressed: bool, folder: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 5, 6), dtype=np.uint8)
+    labels = np.tile(np.arange(4, dtype=np.uint8), 10)
+    for part in ("train", "t10k"):
+        write_idx(tmp_path / folder, part, pixels, labels, compressed=compressed)
+    every = small_sets.mnist_items(tmp_path, split="all")
+    assert [item.id for item in every[39:41]] == ["train/00039", "test/00000"]
+    assert [item.label for item in every] == 2 * [str(label) for label in labels]
+    np.testing.assert_array_equal(
+        [images.read(item)[0] for item in every], np.concatenate([pixels, pixels])
+    )
+    assert small_sets.mnist_items(tmp_path, split="test") == every[40:]
+    with pytest.raises(LikenessError):
+        small_sets.mnist_items(tmp_path, split="validation")
+    if compressed:
+        # A span of the compressed bytes would be something else.
+        with pytest.raises(ValueError, match="cannot be packed"):
+            shards.write(every, tmp_path / "shards")
+    else:
+        shards.write(every, tmp_path / "shards")
+        read = {item.id: images.read(item)[0] for item in shards.items(tmp_path / "shards")}
+        np.testing.assert_array_equal([read[item.id] for item in every[:40]], pixels)
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_the_held_out_share_is_drawn_by_class_number(
+    tmp_path: Path, name: Literal["mnist", "fashion_mnist"]
+) -> None:
+    """As the vMF paper's release draws it, which knows numbers alone: FashionMNIST's names sort
+    otherwise, and would hold out other images.
+    """
+    labels = np.random.default_rng(3).permutation(
+        np.repeat(np.arange(10, dtype=np.uint8), np.arange(20, 40, 2))
+    )
+    pixels = np.zeros((labels.size, 2, 2), dtype=np.uint8)
+    write_idx(tmp_path / name, "train", pixels, labels, compressed=False)
+    drawn = train_test_split(
+        np.arange(labels.size), test_size=0.15, random_state=1234, stratify=labels
+    )
+    for split, places in zip(("train", "validation"), drawn, strict=True):
+        chosen: Any = {"split": split, "validation_share": 0.15, "name": name}
+        assert [(item.id, item.label) for item in small_sets.mnist_items(tmp_path, **chosen)] == [
+            (f"train/{place:05d}", small_sets.MNIST_CLASSES[name][labels[place]])
+            for place in sorted(places)
+        ]
+
+
+def test_mnist_damage(tmp_path: Path) -> None:
+    pixels, labels = np.zeros((9, 5, 6), dtype=np.uint8), np.arange(9, dtype=np.uint8)
+    write_idx(tmp_path, "train", pixels, labels, compressed=True)
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    whole = path.read_bytes()
+    assert len(small_sets.mnist_items(tmp_path)) == 9
+    for content in (
+        whole[:-9],
+        gzip.compress(gzip.decompress(whole)[:-1]),
+        gzip.compress(b"text"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(LikenessError, match=path.name):
+            small_sets.mnist_items(tmp_path)
+    write_idx(tmp_path, "train", pixels, labels[:8], compressed=True)
+    with pytest.raises(LikenessError, match="8 labels"):
+        small_sets.mnist_items(tmp_path)
+    with pytest.raises(LikenessError, match="t10k-images"):
+        small_sets.mnist_items(tmp_path, split="test")
+
+
+def test_real_mnist(shared: Path) -> None:
+    items = small_sets.mnist_items(shared / "data")
+    assert len(items) == 60_000
+    assert len(small_sets.mnist_items(shared / "data", split="test")) == 10_000
+    # The first training digit is a 5: its known sum of levels.
+    assert (items[0].label, images.read(items[0]).sum()) == ("5", 27525)
+
+
+def write_cifar(
+    root: Path, pixels: np.ndarray, fine: np.ndarray, coarse: np.ndarray | None
+) -> Path:
+    """A CIFAR in the binary layout, of which every file has the same images."""
+    folder = root / ("cifar-10-batches-bin" if coarse is None else "cifar-100-binary")
+    folder.mkdir(parents=True)
+    heads = [fine] if coarse is None else [coarse, fine]
+    content = np.column_stack([part.astype(np.uint8) for part in (*heads, pixels)]).tobytes()
+    if coarse is None:
+        (folder / "batches.meta.txt").write_text("\n".join(NAMES) + "\n\n")
+        names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    else:
+        for kind, count in (("fine", 100), ("coarse", 20)):
+            text = "\n".join(f"{kind}_{i}" for i in range(count))
+            (folder / f"{kind}_label_names.txt").write_text(text + "\n")
+        names = ["train.bin", "test.bin"]
+    for name in names:
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_cifar10_has_its_files_one_behind_the_other(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 3072), dtype=np.uint8)
+    folder = write_cifar(tmp_path, pixels, np.arange(20) % 10, None)
+    items = small_sets.cifar_items(tmp_path, whole=False)
+    assert [item.id for item in items] == [f"train/{i:05d}" for i in range(100)]
+    assert [item.label for item in items] == 10 * NAMES
+    np.testing.assert_array_equal(images.read(items[23]).reshape(-1), pixels[3])
+    parts = [
+        small_sets.cifar_items(tmp_path, split=split, validation_share=0.2, whole=False)
+        for split in ("train", "validation")
+    ]
+    assert [len(part) for part in parts] == [80, 20]
+    assert {item for part in parts for item in part} == set(items)
+    with pytest.raises(LikenessError, match="50000"):
+        small_sets.cifar_items(tmp_path)
+    # Only the files of the split are needed.
+    (folder / "data_batch_1.bin").unlink()
+    assert len(small_sets.cifar_items(tmp_path, split="test", whole=False)) == 20
+    with pytest.raises(LikenessError, match=r"data_batch_1.bin"):
+        small_sets.cifar_items(tmp_path, whole=False)
+    test = folder / "test_batch.bin"
+    test.write_bytes(test.read_bytes()[:-1])
+    with pytest.raises(LikenessError, match=test.name):
+        small_sets.cifar_items(tmp_path, split="test", whole=False)
+    with pytest.raises(LikenessError, match="cifar-100-binary"):
+        small_sets.cifar_items(tmp_path, num_classes=100)
+    (folder / "batches.meta.txt").write_text("a b")
+    with pytest.raises(LikenessError, match="names"):
+        small_sets.cifar_items(tmp_path, whole=False)
+
+
+def test_cifar100_has_two_labels(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 3072), dtype=np.uint8)
+    fine = np.array([99, 0, 5, 5, 7, 8])
+    write_cifar(tmp_path, pixels, fine, fine % 20)
+    items = small_sets.cifar_items(tmp_path, num_classes=100, whole=False)
+    assert [item.label for item in items] == [f"fine_{i}" for i in fine]
+    np.testing.assert_array_equal([images.read(item).reshape(-1) for item in items], pixels)
+    every = small_sets.cifar_items(tmp_path, num_classes=100, coarse=True, split="all", whole=False)
+    assert [item.label for item in every] == 2 * [f"coarse_{i % 20}" for i in fine]
+    assert [item.id for item in every[5:7]] == ["train/00005", "test/00000"]
+
+
+def test_real_omniglot(shared: Path) -> None:
+    parts = {
+        split: small_sets.omniglot_items(shared / "data", split=split, validation_alphabets=4)
+        for split in ("train", "validation", "test")
+    }
+    alphabets = {split: {item.id.split("/")[0] for item in part} for split, part in parts.items()}
+    assert [len(alphabet) for alphabet in alphabets.values()] == [16, 4, 10]
+    assert sum(len(part) for part in parts.values()) == 19_280
+    assert len(set.union(*alphabets.values())) == 30
+    with np.load(shared / "data" / "omniglot" / "images_background.npz") as arrays:
+        ink = np.unpackbits(arrays["ink_packed"][0])[:11025].reshape(105, 105)
+        first = f"{arrays['class_name'][arrays['label'][0]]}/{arrays['name'][0]}"
+    item = next(item for item in parts["train"] if item.id == first)
+    np.testing.assert_array_equal(small_sets.read(item)[0], 255 * ink)
+    turned = small_sets.turned([item], turns=(90,))[1]
+    np.testing.assert_array_equal(small_sets.read(turned)[0], 255 * np.rot90(ink))
+    assert small_sets.read(item, edge=28).shape == (1, 28, 28)
+    for wrong in (item._replace(id=f"{item.id}#turn=45"), item._replace(span=(10**9, 1379))):
+        with pytest.raises(BadImage):
+            small_sets.read(wrong)
+    for number in (-1, 20):
+        with pytest.raises(LikenessError, match="validation_alphabets"):
+            small_sets.omniglot_items(shared / "data", validation_alphabets=number)
+
+
+def test_drawn_characters_of_omniglot_are_whole_and_nested(shared: Path) -> None:
+    data = shared / "data"
+    every = small_sets.omniglot_items(data)
+    few, more = (small_sets.omniglot_items(data, num_classes=number) for number in (50, 100))
+    labels = {item.label for item in few}
+    assert len(labels) == 50
+    assert labels < {item.label for item in more}
+    # Of a drawn character all drawings are there, in the order of all.
+    assert few == [item for item in every if item.label in labels]
+    turned = small_sets.omniglot_items(data, num_classes=50, turns=(90,))
+    assert len({item.label for item in turned}) == 100
+    for wrong in (1, -1, 634):
+        with pytest.raises(LikenessError, match="num_classes"):
+            small_sets.omniglot_items(data, num_classes=wrong)
+
+
+def test_digits_are_scikit_learns(tmp_path: Path) -> None:
+    every, truth = small_sets.digits_items(split="all"), load_digits()
+    assert [item.label for item in every] == [str(value) for value in truth.target]
+    np.testing.assert_array_equal(
+        [small_sets.read(item)[0] for item in every], np.round(truth.images * (255 / 16))
+    )
+    unseen = small_sets.digits_items(protocol="open", split="test")
+    assert {item.label for item in unseen} == set("6789")
+    parts = [
+        {item.id for item in small_sets.digits_items(split=split, validation_share=0.1)}
+        for split in ("train", "validation", "test")
+    ]
+    assert [len(part) for part in parts] == [1212, 135, 450]
+    assert len(set.union(*parts)) == 1797
+    with pytest.raises(ValueError, match="cannot be packed"):
+        shards.write(every[:3], tmp_path)
+    with pytest.raises(BadImage):
+        small_sets.read(every[0]._replace(span=(0, 9)))
+
+
+def test_a_bomb_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "MAX_SPAN", 1000)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(2000)))
+    with pytest.raises(LikenessError, match="1000 bytes"):
+        packed.stretch(Item("a", tmp_path / "a.gz"))
