@@ -216,7 +216,8 @@ def cifar_items(
         whole: Whether all 60,000 images must be there. False is for trying things out.
 
     Raises:
-        LikenessError: The data set is not there; the message says what to fetch. A file is cut short or damaged, or the settings do not fit together.
+        LikenessError: The data set is not there; the message says what to fetch. A file is cut
+            short or damaged, or the settings do not fit together.
     """
     check_split(split)
     if num_classes not in _CIFARS or (coarse and num_classes == 10):

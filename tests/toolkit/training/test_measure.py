@@ -398,7 +398,7 @@ def test_what_cannot_be_measured_is_refused(
             Classification(items=partial(some, labels={"4": 2})),
         )
     broken = [Item("a", tmp_path / "a.png", "6"), *some(NOWHERE, labels={"6": 2})]
-    with pytest.raises(ValueError, match=r"1 of 3 test items .*64 levels"):
+    with pytest.raises(ValueError, match="1 of 3 test items"):
         retrieval(model, NOWHERE, Retrieval(items=lambda _: broken))
     with pytest.raises(
         ValueError,
