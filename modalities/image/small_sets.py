@@ -15,12 +15,13 @@ the others. Where a data set lies below DATA:
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,17 +128,11 @@ def _mnist_part(folder: Path, part: str, name: str, fetch: str) -> list[Item]:
             f"{images_file}: {num_images} images, but {labels_file.name} has {num_labels} labels "
             f"up to {labels.max(initial=0)}; fetch both again"
         )
-    size, start = height * width, 16
+    size = height * width
     ending = packed.marked(images.raw_ending(1, height, width), images_file)
-    split = "train" if part == "train" else "test"
+    prefix, names = "train" if part == "train" else "test", MNIST_CLASSES[name]
     return [
-        Item(
-            f"{split}/{i:05d}",
-            images_file,
-            MNIST_CLASSES[name][label],
-            (start + i * size, size),
-            ending,
-        )
+        Item(f"{prefix}/{i:05d}", images_file, names[label], (16 + i * size, size), ending)
         for i, label in enumerate(labels.tolist())
     ]
 
@@ -157,38 +152,21 @@ def _idx(path: Path, num_sizes: int) -> tuple[tuple[int, ...], NDArray[np.uint8]
     Format (http://yann.lecun.com/exdb/mnist): a header of big-endian numbers, then bare bytes.
     """
     content, start = packed.stretch(Item(path.name, path)), 4 * (1 + num_sizes)
-    magic = 0x800 + num_sizes
-    if len(content) < start or struct.unpack_from(">I", content)[0] != magic:
-        raise LikenessError(f"{path}: no IDX file of {num_sizes} sizes; fetch it again")
-    sizes = struct.unpack_from(f">{num_sizes}I", content, 4)
-    stated = start + int(np.prod(sizes, dtype=object))
-    if stated != len(content):
+    magic, *sizes = struct.unpack_from(f">{1 + num_sizes}I", content.ljust(start, b"\0"))
+    if magic != 0x800 + num_sizes or len(content) != start + math.prod(sizes):
         raise LikenessError(
-            f"{path}: {len(content)} bytes, but its header states {stated}; it is cut short or "
-            "damaged: fetch it again"
+            f"{path}: {len(content)} bytes are not what the header of an IDX file of {num_sizes} "
+            "sizes states; it is cut short or another file: fetch it again"
         )
-    return sizes, np.frombuffer(content, dtype=np.uint8, offset=start)
+    return tuple(sizes), np.frombuffer(content, dtype=np.uint8, offset=start)
 
 
-class _Cifar(NamedTuple):
-    """The files of one CIFAR."""
-
-    folder: str
-    train: tuple[str, ...]
-    test: str
-    label_bytes: int
-    names: str
-
-
-_CIFARS = {
-    10: _Cifar(
-        "cifar-10-batches-bin",
-        tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
-        "test_batch.bin",
-        1,
-        "batches.meta.txt",
-    ),
-    100: _Cifar("cifar-100-binary", ("train.bin",), "test.bin", 2, "fine_label_names.txt"),
+_CIFAR_FOLDERS = {10: "cifar-10-batches-bin", 100: "cifar-100-binary"}
+_CIFAR_FILES = {
+    (10, "train"): tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+    (10, "test"): ("test_batch.bin",),
+    (100, "train"): ("train.bin",),
+    (100, "test"): ("test.bin",),
 }
 
 
@@ -220,76 +198,65 @@ def cifar_items(
             short or damaged, or the settings do not fit together.
     """
     check_split(split)
-    if num_classes not in _CIFARS or (coarse and num_classes == 10):
+    if num_classes not in _CIFAR_FOLDERS or (coarse and num_classes == 10):
         raise LikenessError(
             f"num_classes is {num_classes} with coarse={coarse}; allowed are 10, 100, and 100 with "
             "coarse=True"
         )
     fetch = f"`likeness prepare cifar{num_classes} --data DATA` fetches its binary version"
-    layout = _CIFARS[num_classes]
-    folder = packed.locate(Path(data), (layout.folder,), fetch)
-    classes = _cifar_file(
-        folder, layout.names.replace("fine", "coarse") if coarse else layout.names
-    )
-    names = classes.read_text(encoding="latin-1").split()
+    folder = packed.locate(Path(data), (_CIFAR_FOLDERS[num_classes],), fetch)
+    kind = "coarse" if coarse else "fine"
+    table = "batches.meta.txt" if num_classes == 10 else f"{kind}_label_names.txt"
+    names = _cifar_file(folder, table).decode("latin-1").split()
     if len(set(names)) != (20 if coarse else num_classes):
-        raise LikenessError(f"{classes}: {len(set(names))} names of classes; fetch it again")
-    listed: list[Item] = []
-    if split != "test":
-        listed += _cifar_part(folder, "train", layout, names, coarse, whole)
+        raise LikenessError(f"{folder / table}: {len(set(names))} names of classes; {fetch}")
+    train, test = [
+        _cifar_part(folder, part, num_classes, names, coarse) if split in users else []
+        for part, users in (("train", ("train", "validation", "all")), ("test", ("test", "all")))
+    ]
+    if whole and (len(train), len(test)) not in ((50_000, 10_000), (50_000, 0), (0, 10_000)):
+        raise LikenessError(
+            f"{folder}: {len(train)} and {len(test)} images; 50000 to train and 10000 to test are "
+            f"needed; {fetch}"
+        )
     if split in ("test", "all"):
-        return listed + _cifar_part(folder, "test", layout, names, coarse, whole)
-    return _held_out(listed, [str(item.label) for item in listed], split, validation_share, seed)
+        return train + test
+    return _held_out(train, [str(item.label) for item in train], split, validation_share, seed)
 
 
-def _cifar_file(folder: Path, name: str) -> Path:
-    """Return a file of CIFAR that is there."""
+def _cifar_file(folder: Path, name: str) -> bytes:
+    """Return what a file of CIFAR holds."""
     if not (folder / name).is_file():
         raise LikenessError(f"{folder}: there is no {name}; unpack the binary version again")
-    return folder / name
+    return (folder / name).read_bytes()
 
 
 def _cifar_part(
-    folder: Path, part: str, layout: _Cifar, names: list[str], coarse: bool, whole: bool
+    folder: Path, part: str, num_classes: int, names: list[str], coarse: bool
 ) -> list[Item]:
     """List all items of the training files or of the test file.
 
     Format (https://www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte (CIFAR-100:
     coarse and fine) and 3 x 32 x 32 bytes: red, green, blue, each row by row.
     """
-    size = layout.label_bytes + 3072
+    label_bytes = 1 if num_classes == 10 else 2
+    size = label_bytes + 3072
     listed: list[Item] = []
-    for name in layout.train if part == "train" else (layout.test,):
-        path = _cifar_file(folder, name)
-        content = path.read_bytes()
-        if len(content) % size:
+    for file in _CIFAR_FILES[num_classes, part]:
+        content = _cifar_file(folder, file)
+        labels = np.frombuffer(content, dtype=np.uint8)[0 if coarse else label_bytes - 1 :: size]
+        if len(content) % size or labels.max(initial=0) >= len(names):
             raise LikenessError(
-                f"{path}: {len(content)} bytes are no whole number of images of {size}; it is cut "
-                "short: fetch it again"
-            )
-        heads = np.frombuffer(content, dtype=np.uint8).reshape(-1, size)
-        labels = heads[:, 0 if coarse else layout.label_bytes - 1]
-        if labels.max(initial=0) >= len(names):
-            raise LikenessError(
-                f"{path}: a label is {labels.max()}, and there are {len(names)} names of classes; "
-                "fetch it again"
+                f"{folder / file}: {len(content)} bytes with labels up to {labels.max(initial=0)}; "
+                f"images of {size} bytes of {len(names)} classes are needed: fetch it again"
             )
         first = len(listed)
-        listed += [
-            Item(
-                f"{part}/{first + i:05d}",
-                path,
-                names[label],
-                (i * size + layout.label_bytes, 3072),
-                images.raw_ending(3, 32, 32),
+        for i, label in enumerate(labels.tolist()):
+            span = (i * size + label_bytes, 3072)
+            ending = images.raw_ending(3, 32, 32)
+            listed.append(
+                Item(f"{part}/{first + i:05d}", folder / file, names[label], span, ending)
             )
-            for i, label in enumerate(labels.tolist())
-        ]
-    needed = 50_000 if part == "train" else 10_000
-    if whole and len(listed) != needed:
-        raise LikenessError(
-            f"{folder}: {len(listed)} images for {part!r}; {needed} are needed; fetch it again"
-        )
     return listed
 
 
@@ -402,7 +369,7 @@ def _background(root: Path) -> list[Item]:
         return _drawings(where)
     try:
         label, classes, name = (_array(where, key) for key in ("label", "class_name", "name"))
-        if len(_ink(where, where.stat().st_mtime_ns)) != len(label):
+        if len(_ink(where, where.stat().st_mtime_ns)) != len(label) or label.min(initial=0) < 0:
             raise LikenessError(f"{len(label)} labels are not those of its images")
         characters = [str(classes[number]) for number in label.tolist()]
         return [

@@ -64,7 +64,7 @@ def test_missing_files_of_the_test_are_said_before_the_first_step(tmp_path: Path
     for name in ("items", "calibrate_on"):
         absent = {name: partial(small_sets.mnist_items, split="test")}
         test = replace(lacking.measure, **absent)  # type: ignore[type-var]
-        with pytest.raises(ValueError, match="train and t10k"):
+        with pytest.raises(ValueError, match="t10k-images"):
             fit(replace(lacking, measure=test), data=tmp_path, out=tmp_path / "run")
         assert not (tmp_path / "run").exists()
     unknown = partial(small_sets.digits_items, split="train", protocol="open")
