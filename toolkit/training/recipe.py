@@ -20,9 +20,9 @@ from toolkit.models import user_files
 from toolkit.models.parts import Part, describe, without_revisions
 from toolkit.part_checks import check_factory, check_takes
 from toolkit.training.assign import assign, suggest
-from toolkit.training.fine_tuning import Tuning
 from toolkit.training.memory import Memory
 from toolkit.training.schedules import cosine
+from toolkit.training.tuning import Tuning
 
 T = TypeVar("T")
 # The groups of a recipe whose fields are told apart when recipes are compared.
