@@ -56,8 +56,7 @@ from modalities.image.splits import Split
 from modalities.speaker import an4, folders
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.training import recipe as recipes
-from toolkit.training.compare import Search, Terms, compare
-from toolkit.training.compared_run import SCORES
+from toolkit.training.compare import SCORES, Search, Terms, compare
 from toolkit.training.recipe import Recipe, Verification
 from toolkit.training.train import fit
 from toolkit.training.tune import Choice

@@ -17,8 +17,8 @@ from toolkit.losses.contract import param_groups
 from toolkit.losses.vmf import VMF
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
+from toolkit.training.compare import check_variants
 from toolkit.training.recipe import Classification, Recipe, Retrieval
-from toolkit.training.variants import check_variants
 
 LOSSES = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
 # the table of hyper-parameters
