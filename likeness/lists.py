@@ -51,8 +51,8 @@ def items(
         gives the columns start, end, sex, age, session and group, where they are.
 
     Raises:
-        FileNotFoundError: the data, or files that they name, do not exist; all are counted.
-        LikenessError: columns or rows cannot be understood; they are listed.
+        LikenessError: the data, or files that they name, do not exist; all are counted. Columns or
+            rows cannot be understood; they are listed.
 
     Example:
         >>> import likeness
@@ -108,8 +108,7 @@ def modality_of(
         have.
 
     Raises:
-        FileNotFoundError: The data do not exist.
-        LikenessError: No file has an ending that is known.
+        LikenessError: The data do not exist. No file has an ending that is known.
     """
     from likeness.checking.files import modality_of as most_of
     from likeness.inputs import suffixes_of

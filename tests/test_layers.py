@@ -124,7 +124,7 @@ def test_only_checkpoints_import_by_name() -> None:
         "likeness/models/speechbrain.py",
         "toolkit/backbones/torchaudio_cpu.py",
     }
-    assert by_name == {"likeness/models/parts.py", *optional}
+    assert by_name == {"toolkit/models/parts.py", *optional}
 
 
 def test_the_table_is_not_vacuous() -> None:

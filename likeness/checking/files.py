@@ -103,8 +103,12 @@ def look_at(
     """
 
     def header(item: Item) -> Header | Problem:
-        if not os.path.isfile(item.path):
+        try:
+            os.stat(item.path)
+        except (FileNotFoundError, NotADirectoryError):
             return Problem("missing", f"{item.name}: no such file; correct the path")
+        except (OSError, ValueError) as error:  # a path that is too long, or holds NUL
+            return Problem("unreadable", f"{item.name}: {getattr(error, 'strerror', error)}")
         return _attempt(lambda: inspection.header(item))
 
     seen = _over("reading headers", header, items)

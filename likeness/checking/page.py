@@ -12,7 +12,7 @@ from eval.progress import step
 from eval.reports.blocks import block, joined, prose, table
 from eval.reports.media import Media
 from eval.reports.page import document
-from likeness.checking.findings import Checked, Finding
+from likeness.checking.check import Checked, Finding
 from likeness.checking.report import facts
 from likeness.media import media_of_items
 
@@ -44,8 +44,7 @@ def write_page(folder: Path, checked: Checked, *, command: str) -> None:
         f"Likeness {likeness_version()}.", soft=True
     )
     folder.mkdir(parents=True, exist_ok=True)
-    count = len(checked.findings)
-    about = f"{checked.data}: {len(checked.items):,} items, {count} finding{'s' * (count != 1)}"
+    about = f"{checked.data}: items {len(checked.items):,}, findings {len(checked.findings)}"
     with atomic_path(folder / "index.html") as temporary:
         page = document("Check of a data set", about, sections)
         temporary.write_text(page, encoding="utf-8")

@@ -14,7 +14,7 @@ from eval.errors import LikenessError
 from likeness.commands.options import EXISTING, Root, Trust, refuse_idle
 from likeness.defaults import MAX_LOSS
 from likeness.missing import refuse_missing_folder, refuse_missing_model
-from toolkit.printing import say
+from toolkit.console import say
 
 if TYPE_CHECKING:
     from likeness.exports.cost import OnTrials

@@ -61,8 +61,8 @@ def items(
         Items whose label is the subject.
 
     Raises:
-        FileNotFoundError: The data are missing.
-        LikenessError: There are no images, only one subject, or too few subjects to hold some out.
+        LikenessError: The data are missing. There are no images, only one subject, or too few
+            subjects to hold some out.
     """
     return hold_out(
         list_all(data, columns=columns, label=label, root=root),
@@ -99,8 +99,7 @@ def trials(
         The items, and the labelled trials.
 
     Raises:
-        FileNotFoundError: The data are missing.
-        LikenessError: num_trials is below 2, or items() refuses the data.
+        LikenessError: The data are missing. Num_trials is below 2, or items() refuses the data.
     """
     if num_trials < 2:
         raise LikenessError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
@@ -120,8 +119,8 @@ def list_all(data: str | Path, *, columns: str = "", label: str = "", root: str 
     """List all images of whatever a person has; the arguments are those of items().
 
     Raises:
-        FileNotFoundError: The data or some of the files are missing.
-        LikenessError: Some items have no label, or the data cannot be understood.
+        LikenessError: The data or some of the files are missing. Some items have no label, or the
+            data cannot be understood.
     """
     path = Path(data)
     if path.is_file() and (path.suffix == ".rec" or _is_opensphere(path, columns, label, root)):
@@ -154,18 +153,15 @@ def scan(root: Path) -> Items:
         Items whose id is the posix path below root, and whose label is the first folder.
 
     Raises:
-        FileNotFoundError: root is missing.
-        LikenessError: There is no image in any folder, there are several .rec files, or a reader
-            refuses its file.
+        LikenessError: root is missing. There is no image in any folder, there are several .rec
+            files, or a reader refuses its file.
     """
     if root.is_file() and root.suffix == ".txt":
         return read_list(root, root.parent).sorted_as_paths()
     if root.is_file() and root.suffix == ".rec":
         return recordio.items(root)
     if not root.is_dir():
-        raise FileNotFoundError(
-            f"{root}: no such folder; one with DATA/SUBJECT/image.jpg is needed"
-        )
+        raise LikenessError(f"{root}: no such folder; one with DATA/SUBJECT/image.jpg is needed")
     if any(root.glob("*.tar")):
         return shards.items(root, suffixes=SUFFIXES).sorted_as_paths()
     records = sorted(root.glob("*.rec"))

@@ -59,8 +59,8 @@ def items(
         root: The folder that relative paths start from, by default that of the list.
 
     Raises:
-        LikenessError: The folder has no images or a single class, or the split has no classes.
-        FileNotFoundError: The folder is missing.
+        LikenessError: The folder has no images or a single class, or the split has no classes. The
+            folder is missing.
     """
     check_split(split)
     every = list_all(data, columns=columns, label=label, root=root)
@@ -140,8 +140,8 @@ def list_all(data: str | Path, *, columns: str = "", label: str = "", root: str 
     """List all images of whatever a person has; the arguments are those of items().
 
     Raises:
-        FileNotFoundError: The data or some of the files are missing.
-        LikenessError: Some items have no label, or the data cannot be understood.
+        LikenessError: The data or some of the files are missing. Some items have no label, or the
+            data cannot be understood.
     """
     listed = list_items(data, suffixes=SUFFIXES, scan=scan, columns=columns, label=label, root=root)
     label_numbers(listed)
@@ -160,11 +160,10 @@ def scan(root: Path, *, example: str = "DATA/CLASS/file.jpg") -> Items:
         example: The layout that errors ask for.
 
     Raises:
-        FileNotFoundError: `root` is missing.
-        LikenessError: There is no image in any folder.
+        LikenessError: `root` is missing. There is no image in any folder.
     """
     if not root.is_dir():
-        raise FileNotFoundError(f"{root}: no such folder; one with {example} is needed")
+        raise LikenessError(f"{root}: no such folder; one with {example} is needed")
     if any(root.glob("*.tar")):
         return shards.items(root).sorted_as_paths()
     listed = tree.in_folders(root, SUFFIXES)

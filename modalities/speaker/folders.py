@@ -57,9 +57,8 @@ def items(
         folder.
 
     Raises:
-        FileNotFoundError: The folder is missing.
-        LikenessError: The folder has no audio files, only one speaker, or too few speakers to hold
-            some out.
+        LikenessError: The folder is missing. The folder has no audio files, only one speaker, or
+            too few speakers to hold some out.
     """
     return hold_out(
         list_all(data, columns=columns, label=label, root=root),
@@ -99,7 +98,7 @@ def trials(
 
     Raises:
         LikenessError: No speaker has two files, num_trials is below 2, or items() refuses the data.
-        FileNotFoundError: The folder is missing.
+            The folder is missing.
     """
     if num_trials < 2:
         raise LikenessError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
@@ -132,8 +131,8 @@ def list_all(data: str | Path, *, columns: str = "", label: str = "", root: str 
     """List all recordings of whatever a person has; the arguments are those of items().
 
     Raises:
-        FileNotFoundError: The data or some of the files are missing.
-        LikenessError: Some items have no label, or the data cannot be understood.
+        LikenessError: The data or some of the files are missing. Some items have no label, or the
+            data cannot be understood.
     """
     listed = list_items(
         data,
@@ -161,11 +160,11 @@ def scan(root: Path, *, example: str = "DATA/SPEAKER/file.wav") -> Items:
         Items whose id is the posix path below root, and whose label is the first folder.
 
     Raises:
-        FileNotFoundError: root is missing.
-        LikenessError: There is no audio file in any folder; the message states the expected layout.
+        LikenessError: root is missing. There is no audio file in any folder; the message states the
+            expected layout.
     """
     if not root.is_dir():
-        raise FileNotFoundError(f"{root}: no such folder; one with {example} is needed")
+        raise LikenessError(f"{root}: no such folder; one with {example} is needed")
     allowed = SUFFIXES + AV_SUFFIXES
     if any(root.glob("*.tar")):
         return shards.items(root, suffixes=allowed).sorted_as_paths()

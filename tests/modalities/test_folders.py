@@ -48,7 +48,7 @@ def test_only_audio_files_that_are_not_hidden(tmp_path: Path) -> None:
 
 
 def test_refusals_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"missing.*no such file or folder"):
+    with pytest.raises(ValueError, match=r"missing.*no such file or folder"):
         items(tmp_path / "missing")
     (tmp_path / "loose.wav").touch()
     with pytest.raises(ValueError, match=r"1 lie directly in it.*\.wav, \.flac"):
@@ -127,7 +127,7 @@ def test_all_pairs_within_groups() -> None:
     group = ["odd" if item.label == "1" else "even" for item in chosen]
     assert len(all_pairs(chosen)) == 15
     assert len(all_pairs(chosen, within=group)) == 6 + 1
-    with pytest.raises(ValueError, match=r"1 of 7 items have no label \('x'\)"):
+    with pytest.raises(ValueError, match="no label"):
         all_pairs([*chosen, Item("x", Path("x"), None)])
 
 

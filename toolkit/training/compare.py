@@ -65,7 +65,7 @@ from toolkit.training.measure import (
 from toolkit.training.recipe import Recipe, Verification, described, flat, of_data
 from toolkit.training.start import ReadInitial, read_initial
 from toolkit.training.train import fit
-from toolkit.training.tune import Ranges, check_ranges, on_validation_classes, tune
+from toolkit.training.tune import Ranges, Untunable, check_ranges, on_validation_classes, tune
 
 SCORES, RESULT = "scores.txt", "result.json"  # of a run, in its folder
 # What variants may differ in: the method, and what moves no number. Everything else decides what is
@@ -212,7 +212,7 @@ def compare(
                     data=measured[name].digest,
                     say=say,
                 )
-            except RuntimeError as error:
+            except Untunable as error:
                 untunable[name] = str(error)
         keep_plan(out, {k: v for k, v in chosen.items() if k not in untunable}, measured)
         runs: list[Run] = []

@@ -43,6 +43,10 @@ MOST_POINTS = 1 << 16  # of a grid that is laid out
 Score = Callable[[Recipe, Path], float]
 
 
+class Untunable(LikenessError):
+    """Every trial failed."""
+
+
 @dataclass(frozen=True)
 class Range:
     """Numbers from low to high, both included; whole numbers if both ends are.
@@ -253,9 +257,9 @@ def tune(
         The recipe with the chosen settings, and what the search found.
 
     Raises:
-        ModuleNotFoundError: Optuna is needed, and not installed.
-        LikenessError: The folder holds a search of another recipe, ranges or data.
-        RuntimeError: Every trial failed.
+        LikenessError: Optuna is needed, and not installed. The folder holds a search of another
+            recipe, ranges or data.
+        Untunable: Every trial failed.
     """
     search = ranges if isinstance(ranges, Search) else Search(ranges)
     metric, maximise = next(iter(recipe.metrics)), recipe.schedule.higher_is_better
@@ -266,13 +270,13 @@ def tune(
     )
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{variant}.json"
-    kept = json_object(file) if file.is_file() else {"stated": stated, "trials": []}
-    if kept["stated"] != stated:
+    kept = json_object(file) if file.is_file() else {}
+    if kept.get("stated", stated) != stated:
         raise LikenessError(
             f"{file} is a search of another recipe, on other data or of other RANGES; choose "
             "another --out"
         )
-    trials: list[dict[str, Any]] = kept["trials"]
+    trials: list[dict[str, Any]] = kept.get("trials", [])
     points = _points(search)
     num_trials = min(num_trials, len(points) or num_trials)
     for number in range(len(trials), num_trials):
@@ -281,11 +285,11 @@ def tune(
         trials.append(_tried(inner, search, settings, out / variant / f"trial-{number}", score))
         if failed := trials[-1]["failed"]:
             say(f"tuning {variant}: trial {number + 1} failed: {failed}")
-        write_json(file, kept)
+        write_json(file, {"stated": stated, "trials": trials})
     trials = trials[:num_trials]
     finished = [trial for trial in trials if trial["score"] is not None]
     if not finished:
-        raise RuntimeError(
+        raise Untunable(
             f"tuning {variant}: all {num_trials} trials failed, the first because: "
             f"{trials[0]['failed']}; narrow its RANGES"
         )
@@ -300,7 +304,7 @@ def _proposed(
     try:
         import optuna
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
+        raise LikenessError(
             "tuning needs Optuna, which is not installed: pip install 'likeness[tune]'"
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from eval.errors import LikenessError
-from toolkit.console import console
+from eval.errors import LikenessError, refuse_broken
+from toolkit.console import say
 from toolkit.models import adapter
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import distributed
@@ -100,56 +100,36 @@ def check(tuning: Tuning, *, steps: int, save_every: int, keep_best: int) -> Non
 
     Example:
         >>> check(Tuning(freeze=("backbone",)), steps=10, save_every=5, keep_best=1)
-        >>> check(Tuning(freeze_until=5), steps=10, save_every=5, keep_best=1)
-        Traceback (most recent call last):
-        likeness.LikenessError: tuning.freeze_until=5 must be 0 without parts in tuning.freeze
     """
-    lora, last, num_checkpoints = tuning.lora, tuning.average_last, -(-steps // save_every)
-    refusals = [
-        (isinstance(tuning.freeze, str), f"freeze={tuning.freeze!r} must be a tuple of names"),
-        (
-            tuning.freeze_until and not tuning.freeze,
-            f"freeze_until={tuning.freeze_until} must be 0 without parts in tuning.freeze",
+    lora, last = tuning.lora, tuning.average_last
+    names = (*tuning.freeze, *lora.targets)
+    are_names = not isinstance(tuning.freeze, str) and not isinstance(lora.targets, str)
+    rules = {
+        "tuning.freeze and tuning.lora.targets are tuples of names": are_names
+        and all(isinstance(name, str) and name for name in names),
+        "tuning.freeze_until needs a part that tuning.freeze names": bool(tuning.freeze)
+        or not tuning.freeze_until,
+        "tuning.freeze_until is 0 or a step of the run": 0 <= tuning.freeze_until < steps,
+        "tuning.rates are above 0; to train nothing of a part, name it in tuning.freeze": all(
+            0 < rate < math.inf for rate in tuning.rates.values()
         ),
-        (
-            not 0 <= tuning.freeze_until < steps,
-            f"freeze_until={tuning.freeze_until} must be 0, which is never, or a step before the "
-            f"last of {steps}",
+        "tuning.layer_decay is above 0 and at most 1": 0 < tuning.layer_decay <= 1,
+        "tuning.lora.rank is 0 or more": lora.rank >= 0,
+        "tuning.lora.alpha is above 0": 0 < lora.alpha < math.inf,
+        "tuning.lora.dropout is at least 0 and below 1": 0 <= lora.dropout < 1,
+        "tuning.lora needs a rank": lora.rank > 0 or lora == LoRA(),
+        "with adapters all but new parts stands still: leave tuning.freeze empty": not (
+            lora.rank and tuning.freeze
         ),
-        (
-            not all(0 < rate < math.inf for rate in tuning.rates.values()),
-            f"rates={dict(tuning.rates)} must be above 0; to train nothing of a part, name it in "
-            "tuning.freeze",
+        "tuning.ema is at least 0 and below 1": 0 <= tuning.ema < 1,
+        "tuning.average_last is 0 or at least 2": last == 0 or last >= 2,
+        "tuning.ema and tuning.average_last are two averages: choose one": not (
+            last and tuning.ema
         ),
-        (
-            not 0 < tuning.layer_decay <= 1,
-            f"layer_decay={tuning.layer_decay} must be above 0 and at most 1",
-        ),
-        (
-            lora.rank < 0 or not 0 < lora.alpha < math.inf or not 0 <= lora.dropout < 1,
-            f"lora: rank={lora.rank} must be 0 or more, alpha={lora.alpha} above 0, and "
-            f"dropout={lora.dropout} at least 0 and below 1",
-        ),
-        (not lora.rank and lora != LoRA(), "lora.rank=0 adds no adapter; set it, or no lora"),
-        (
-            lora.rank and tuning.freeze,
-            f"freeze={tuning.freeze} must be empty with adapters, since all but the new parts "
-            "stands still anyway",
-        ),
-        (not 0 <= tuning.ema < 1, f"ema={tuning.ema} must be at least 0 and below 1"),
-        (
-            last and not 2 <= last <= num_checkpoints,
-            f"average_last={last} must be 0, which takes no mean, or 2 to {num_checkpoints}, the "
-            "number of checkpoints that schedule.save_every gives",
-        ),
-        (
-            last and (tuning.ema or keep_best > 1),
-            f"average_last={last} must be 0 with tuning.ema, or schedule.keep_best above 1",
-        ),
-    ]
-    for is_wrong, sentence in refusals:
-        if is_wrong:
-            raise LikenessError(f"tuning.{sentence}")
+        "tuning.average_last is at most the number of checkpoints": last <= -(-steps // save_every),
+        "with tuning.average_last, schedule.keep_best is 1": not last or keep_best == 1,
+    }
+    refuse_broken(rules, tuning)
 
 
 def is_under(name: str, part: str) -> bool:
@@ -204,8 +184,8 @@ def prepare(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
         The parameters that take no gradient as long as these parts stand still.
 
     Raises:
-        LikenessError: A name of a part or of a layer fits nothing.
-        ImportError: Adapters are wanted, and peft is missing.
+        LikenessError: A name of a part or of a layer fits nothing. Adapters are wanted, and peft is
+            missing.
     """
     if tuning.lora.rank:
         return _adapt(embedder, tuning)
@@ -249,8 +229,9 @@ def _adapt(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
     )
     embedder.train(embedder.training)
     if distributed.is_main():
-        console.print(
-            f"adapters of rank {lora.rank} on {len(layers)} layers, the first {layers[0]}"
+        say(
+            f"adapters of rank {lora.rank} on {len(layers)} layers, the first {layers[0]}",
+            error=True,
         )
     added = {id(parameter) for _, layer in adapter.layers_of(embedder) for parameter in _own(layer)}
     return [

@@ -241,7 +241,7 @@ def test_weights_that_do_not_fit_are_counted_and_named(own: Path) -> None:
 
 def test_a_file_without_a_network(own: Path, tmp_path: Path) -> None:
     for name in ("absent.py", "absent.py:NAME"):
-        with pytest.raises(FileNotFoundError, match="absent"):
+        with pytest.raises(ValueError, match="absent"):
             likeness.load(tmp_path / name)
         with pytest.raises(ValueError, match="absent"):
             loading.load(str(tmp_path / name))

