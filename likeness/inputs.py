@@ -16,6 +16,7 @@ from eval.errors import LikenessError, first_line
 from eval.temporary import temporary_folder
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
+from modalities.folders import suffixes_of
 from toolkit.data.column_names import parse_columns
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import MAX_SPAN, Item, Items
@@ -97,17 +98,6 @@ def _rows_of(inputs: Any) -> Sequence[Item]:
     from modalities.embedding.rows import every
 
     return every(Path(inputs))
-
-
-def suffixes_of(modality: str) -> tuple[str, ...]:
-    """The endings of the files that a modality reads, in lower case."""
-    if modality == "speaker":
-        from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
-
-        return SUFFIXES + AV_SUFFIXES
-    from toolkit.data.images import SUFFIXES as IMAGES
-
-    return IMAGES
 
 
 class _Maker:

@@ -31,10 +31,17 @@ INTERNAL = {
     "toolkit.backbones": {"toolkit.backbones", "eval.errors"},
     "toolkit": {"toolkit", "eval"},
     **{
-        f"modalities.{name}": {f"modalities.{name}", *SYNTHETIC, "toolkit", "eval"}
+        f"modalities.{name}": {
+            f"modalities.{name}",
+            "modalities.folders",
+            *SYNTHETIC,
+            "toolkit",
+            "eval",
+        }
         for name in ("speaker", "face", "image", "embedding")
     },
     **{name: {"toolkit", "eval"} for name in SYNTHETIC},
+    "modalities.folders": {"modalities", "toolkit", "eval"},
     "likeness": {"likeness", "modalities", "toolkit", "eval"},
     "recipes": {"likeness", "modalities", "toolkit", "eval"},
 }

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from eval.errors import LikenessError
 from eval.progress import report
-from likeness.inputs import suffixes_of
+from modalities.folders import suffixes_of
 from toolkit.data.inspection import Content, Header, Inspection, digest_of_bytes
 from toolkit.data.items import Item
 from toolkit.data.reading import Unreadable

@@ -203,7 +203,7 @@ def _listed(
 ) -> tuple[Items, Modality]:
     """The items of the data and what they are."""
     from likeness.checking.files import modality_of
-    from likeness.inputs import suffixes_of
+    from modalities.folders import suffixes_of
     from toolkit.data.listing import list_items
 
     def listed(suffixes: tuple[str, ...]) -> Items:

@@ -272,7 +272,7 @@ def _load_only(model: str, reading: Reading) -> Loaded:
 
 def _items(listing: Listing, modality: str | None) -> Sequence[Item]:
     """The items of a list. modality: What the model takes; None where it is not known yet."""
-    from likeness.inputs import suffixes_of
+    from modalities.folders import suffixes_of
     from toolkit.data.listing import list_items
 
     kinds = ("speaker", "image") if modality is None else (modality,)

@@ -247,7 +247,7 @@ def _for_calibration(loaded: Loaded, source: Path, root: Path | None) -> list[It
 
 
 def _items(loaded: Loaded, source: Path, root: Path | None) -> list[Item]:
-    from likeness.inputs import suffixes_of
+    from modalities.folders import suffixes_of
     from toolkit.data.listing import list_items
 
     return list(list_items(source, suffixes=suffixes_of(loaded.modality), root=root))

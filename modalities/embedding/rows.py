@@ -88,8 +88,6 @@ def items(
         test_share=test_share,
         seed=seed,
         where=file,
-        example="SUBJECT/1",
-        of="subject",
     )
 
 

@@ -5,8 +5,7 @@ images are in.
 
 Layouts: DATA/cars_annos.mat with DATA/car_ims/*.jpg; or the later DATA/cars_train/ and
 DATA/cars_test/ with DATA/devkit/cars_train_annos.mat and cars_test_annos_withlabels.mat (there or
-in DATA). Each may also lie in DATA/cars196 or DATA/stanford_cars. Where the classes are folders
-instead, use folders.items(protocol="standard").
+in DATA). Each may also lie in DATA/cars196 or DATA/stanford_cars.
 """
 
 from __future__ import annotations

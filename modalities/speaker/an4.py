@@ -15,8 +15,9 @@ from pathlib import Path
 
 from eval.errors import LikenessError
 from eval.types import Trials, name_first
+from modalities.folders import scan
 from modalities.speaker.audio import speed_copies
-from modalities.speaker.folders import Split, check_split, of_fold, scan
+from modalities.speaker.folds import Split, check_split, of_fold
 from toolkit.data.items import Item, Items
 from toolkit.data.pairs import all_pairs
 

@@ -20,7 +20,7 @@ from typing import Literal
 from eval.errors import LikenessError
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
-from modalities.speaker.folders import Split, check_split
+from modalities.speaker.folds import Split, check_split
 from toolkit.data.items import Item, Items
 from toolkit.data.pairs import all_pairs
 

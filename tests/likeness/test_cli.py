@@ -16,7 +16,7 @@ import pytest
 from eval.formats import embeddings
 from eval.formats.trials import read_scores, read_trials, write_trials
 from likeness.cli import main
-from modalities.speaker import folders
+from modalities import folders
 from toolkit.training.train import fit
 
 ROOT = Path(__file__).parents[2]

@@ -27,8 +27,9 @@ from eval.formats.trials import write_trials
 from likeness.cli import _whole_command, main
 from likeness.inputs import items_of
 from likeness.missing import refuse_missing_files, refuse_missing_model
+from modalities import folders
 from modalities.face import images
-from modalities.speaker import audio, folders
+from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.small import SmallCNN

@@ -24,8 +24,8 @@ from eval.types import Embeddings
 from likeness import extraction
 from likeness.cli import main
 from likeness.models.run import load_model
-from modalities import synthetic_faces
-from modalities.face import folders, images
+from modalities import folders, synthetic_faces
+from modalities.face import images
 from toolkit.backbones.sfnet import SFNet
 from toolkit.data.images import encode
 from toolkit.data.pixels import INSIGHTFACE
@@ -41,7 +41,7 @@ RECIPE = Recipe(
     frontend=INSIGHTFACE,
     backbone=partial(SFNet, dim=12, depth=4, width=8, batch_norm=True),
     loss=ArcFace,
-    items=folders.items,
+    items=partial(folders.items, modality="face"),
     read=images.read,
 )
 

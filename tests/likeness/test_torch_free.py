@@ -19,8 +19,9 @@ import torch
 import likeness
 from eval.formats import embeddings
 from eval.formats.trials import write_trials
+from modalities import folders
 from modalities.face import images
-from modalities.speaker import audio, folders
+from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from modalities.synthetic import write_voices
 from modalities.synthetic_faces import write_faces

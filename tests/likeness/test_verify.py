@@ -15,7 +15,7 @@ from likeness.cli import main
 from likeness.model import load as load_model
 from likeness.models import load
 from likeness.verification import Verification, find_calibration, verify
-from modalities.speaker import folders
+from modalities import folders
 from toolkit.data.items import Item
 from toolkit.models.embed import embed
 from toolkit.training import recipe

@@ -18,8 +18,7 @@ from importlib.metadata import packages_distributions
 from importlib.metadata import version as version_of_distribution
 from typing import Any, Literal, Protocol, cast
 
-from eval.errors import LikenessError
-from eval.types import first_line
+from eval.errors import LikenessError, first_line
 from toolkit.models import user_files
 
 # A class or function, usually in functools.partial.

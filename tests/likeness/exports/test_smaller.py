@@ -20,8 +20,8 @@ from likeness.exports.cost import OnTrials, measure
 from likeness.models.load import load
 from likeness.models.run import load_model
 from likeness.scoring import score
+from modalities import folders
 from modalities.embedding.rows import Vectors
-from modalities.speaker import folders
 from modalities.speaker.features import KaldiFbank
 from tests import tiny
 from toolkit.backbones.resnet import ResNet34

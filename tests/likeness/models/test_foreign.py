@@ -99,7 +99,8 @@ def write(path="written", text="x") -> None:
         file.write(text)
 '''
 BESIDE = """from petnets.nets import MeanNet
-from modalities.speaker import audio, folders
+from modalities import folders
+from modalities.speaker import audio
 
 
 class OwnNet(MeanNet):

@@ -27,7 +27,7 @@ from likeness.models import hub, speechbrain
 from likeness.models.hub import find_files
 from likeness.models.initial import read_initial
 from likeness.models.load import load
-from modalities.image import folders
+from modalities import folders
 from tests import tiny_hub
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
@@ -183,7 +183,7 @@ def recipe(source: str) -> Recipe:
         frontend=hub.frontend(source),
         backbone=hub.backbone(source, dim=4),
         loss=partial(ArcFace, scale=8.0),
-        items=partial(folders.items, split="all"),
+        items=partial(folders.items, modality="image", split="all"),
         read=hub.read(source),
         sampling=Sampling(batch_size=4),
         schedule=Schedule(steps=2, save_every=1),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 from sklearn.model_selection import KFold, train_test_split
 
-from modalities.image import cars, cub, folders, lists, sop, splits
+from modalities.image import cars, cub, lists, sop, splits
 from modalities.image.splits import Protocol, divide_classes
 from toolkit.data.items import Item
 
@@ -209,43 +209,6 @@ def test_cars(tmp_path: Path) -> None:
         cars.items(first)
     with pytest.raises(ValueError, match="fetch car_ims"):
         cars.items(tmp_path)
-
-
-def test_folders(tmp_path: Path) -> None:
-    touch(
-        *(tmp_path / f"c{c:02d}" / "deep" / f"{i}.JPG" for c in range(10) for i in range(3)),
-        tmp_path / "c00" / ".hidden.png",
-        tmp_path / "c00" / "notes.txt",
-    )
-    parts = {
-        split: {item.label for item in folders.items(tmp_path, split=split, validation_share=0.25)}
-        for split in ("train", "validation", "test")
-    }
-    assert [len(part) for part in parts.values()] == [6, 2, 2]
-    assert set.union(*parts.values()) == {
-        item.label for item in folders.items(tmp_path, split="all")
-    }
-    assert {item.label for item in folders.items(tmp_path, protocol="standard")} == {
-        f"c0{i}" for i in range(5)
-    }
-    assert folders.items(tmp_path, split="all")[0].id == "c00/deep/0.JPG"
-    with pytest.raises(ValueError, match="leave 0 for 'validation'"):
-        folders.items(tmp_path, split="validation")
-    touch(tmp_path / "c10" / "0.png")
-    with pytest.warns(UserWarning, match="1 of 11 classes .*'c10'"):
-        folders.items(tmp_path, split="all")
-
-
-def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
-    touch(tmp_path / "a.png")
-    with pytest.raises(ValueError, match="1 lie directly in it"):
-        folders.items(tmp_path)
-    touch(tmp_path / "a" / "1.png")
-    with pytest.raises(ValueError, match="only one class"):
-        folders.items(tmp_path)
-    touch(tmp_path / "b" / "1.png")
-    with pytest.raises(ValueError, match=r"2 classes .* single image"):
-        folders.items(tmp_path, split="all")
 
 
 def test_oml_tables(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from likeness.models.run import load_model
+from modalities import folders
 from modalities.face import images
-from modalities.speaker import folders
 from modalities.speaker.features import RawWave
 from toolkit.backbones.external import External
 from toolkit.data.pixels import PixelScale

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from modalities.speaker import audio, folders
+from modalities import folders
+from modalities.speaker import audio
 from tests import tiny
 from toolkit.data import shards
 from toolkit.data.batch import Draw, View, Views

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from modalities.speaker import audio, decoding, folders
+from modalities import folders
+from modalities.speaker import audio, decoding
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34

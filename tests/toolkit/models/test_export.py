@@ -17,9 +17,10 @@ from eval.formats import embeddings
 from likeness.cli import main
 from likeness.models import onnx as exported_models
 from likeness.models.run import load_model
+from modalities import folders
 from modalities.face import images as faces
 from modalities.image import images
-from modalities.speaker import audio, folders
+from modalities.speaker import audio
 from modalities.speaker.features import MFCC, KaldiFbank, RawWave
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from tests import tiny

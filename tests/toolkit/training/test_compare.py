@@ -40,7 +40,7 @@ from eval.reports.text import latex, markdown, table
 from eval.types import Scores
 from eval.verification import eer, min_dcf
 from likeness.cli import main
-from modalities.speaker import folders
+from modalities import folders
 from toolkit.data import batch
 from toolkit.data.pairs import all_pairs
 from toolkit.training import compare

@@ -54,7 +54,7 @@ RECIPE = """from functools import partial
 
 import mistaken_nets as nets
 
-from modalities.speaker import folders
+from modalities import folders
 from modalities.speaker.augment import train_view
 from toolkit.backbones.external import External
 from toolkit.data.sampling import Sampling

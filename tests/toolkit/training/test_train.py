@@ -23,7 +23,8 @@ from torch import nn
 from eval.progress import Report, reported_to
 from likeness.cli import main
 from likeness.models.run import load_model
-from modalities.speaker import audio, folders
+from modalities import folders
+from modalities.speaker import audio
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
 from toolkit.data.sampling import Sampling

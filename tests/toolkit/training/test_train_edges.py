@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from likeness.models.run import load_model
+from modalities import folders
 from modalities.image import digits, mnist
-from modalities.speaker import folders
 from toolkit.backbones.small import SmallCNN
 from toolkit.console import Interrupted
 from toolkit.data.pixels import PixelScale

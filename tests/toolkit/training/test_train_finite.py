@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from likeness.models.run import load_model
-from modalities.speaker import folders
+from modalities import folders
 from toolkit.data.batch import Batch, Views, collate_views
 from toolkit.data.items import Item
 from toolkit.losses.margin import ArcFace

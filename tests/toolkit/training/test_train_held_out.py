@@ -14,8 +14,9 @@ import pytest
 from torch import Tensor
 
 from likeness.models.run import load_model
+from modalities import folders
 from modalities.image import digits, images
-from modalities.speaker import audio, folders
+from modalities.speaker import audio
 from toolkit.backbones.small import SmallCNN
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
