@@ -9,9 +9,8 @@ from markupsafe import Markup
 from eval.formats.provenance import likeness_version
 from eval.formats.writing import atomic_path
 from eval.progress import step
-from eval.reports.blocks import block, joined, prose, table
 from eval.reports.media import Media
-from eval.reports.page import document
+from eval.reports.page import block, document, joined, prose, table
 from likeness.checking.findings import Checked, Finding
 from likeness.checking.report import facts
 from likeness.media import media_of_items
