@@ -44,7 +44,8 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from eval.formats.trials import write_trials
-    from modalities.speaker import audio, folders
+    from modalities import folders
+    from modalities.speaker import audio
     from modalities.speaker.features import KaldiFbank
     from modalities.synthetic import write_voices
     from toolkit.backbones.resnet import ResNet34

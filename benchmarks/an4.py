@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from folds import (
     NUM_FOLDS,
-    Draws,
+    Errors,
     difference,
     errors_of,
     pooled,
@@ -72,24 +72,24 @@ def same_sex_eer(trials: Trials, values: np.ndarray) -> float:
 
 
 def print_row(
-    name: str, files: list[Path], lda: Draws | None = None, without: Draws | None = None
-) -> Draws:
+    name: str, files: list[Path], lda: Errors | None = None, without: Errors | None = None
+) -> Errors:
     """Print the row of a system.
 
     Args:
         name: What the row begins with.
         files: The system's five score files.
-        lda: LDA's draws, to which the EER is compared.
-        without: The draws of the same system without AS-norm.
+        lda: LDA's errors, to which the EER is compared.
+        without: The errors of the same system without AS-norm.
 
     Returns:
-        The system's own draws.
+        The system's own errors.
     """
     trials, values = pooled(files)
     errors = errors_of(trials, values)
-    compared = "" if lda is None else difference(errors.draws, lda, "eer")
+    compared = "" if lda is None else difference(errors, lda, "eer")
     if without is not None:
-        eers, costs = (difference(errors.draws, without, metric) for metric in ("eer", "min_dcf"))
+        eers, costs = (difference(errors, without, metric) for metric in ("eer", "min_dcf"))
         compared += f"; vs without: EER {eers}, minDCF {costs}"
     row(
         name,
@@ -98,7 +98,7 @@ def print_row(
         with_interval(errors, "min_dcf"),
         compared,
     )
-    return errors.draws
+    return errors
 
 
 def print_table(peers: list[str], seeds: dict[str, int], data: Path, out: Path) -> None:

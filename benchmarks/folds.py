@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from performance import ROOT, environment
 
-from eval.bootstrap import percentile_interval, resample
+from eval.bootstrap import drawn_from, resample, t_interval
 from eval.formats import embeddings
 from eval.formats.subjects import subjects_of
 from eval.formats.trials import read_scores, write_scores
@@ -198,9 +198,6 @@ def pooled(files: Sequence[Path]) -> tuple[Trials, NDArray[Any]]:
     return Trials(names, names, i, j, target), np.concatenate(values)
 
 
-Draws = dict[str, NDArray[Any]]  # of each metric, its value in every draw of speakers
-
-
 class Errors(NamedTuple):
     """What pooled scores give.
 
@@ -208,15 +205,18 @@ class Errors(NamedTuple):
         eer: A share, not percent.
         min_dcf: At p_target .01.
         draws: Both metrics in RESAMPLES draws of speakers (seed 0).
+        speakers: How many of equal numbers of trials would tell as much.
     """
 
     eer: float
     min_dcf: float
-    draws: Draws
+    draws: dict[str, NDArray[Any]]
+    speakers: float
 
     def interval(self, metric: str) -> tuple[float, float]:
         """The 95 % interval of "eer" or "min_dcf" over speakers."""
-        return percentile_interval(self.draws[metric], 0.95)
+        value = self.eer if metric == "eer" else self.min_dcf
+        return t_interval(self.draws[metric], value, 0.95, self.speakers)
 
 
 def subject_pairs(trials: Trials) -> NDArray[Any]:
@@ -235,6 +235,7 @@ def errors_of(trials: Trials, values: NDArray[Any]) -> Errors:
         eer(scores.targets, scores.nontargets),
         METRICS["min_dcf"](scores.targets, scores.nontargets),
         draws,
+        drawn_from(scores.target, pairs).effective or len(scores),
     )
 
 
@@ -246,8 +247,17 @@ def with_interval(errors: Errors, metric: str) -> str:
     return f"{factor * value:.{digits}f} [{factor * low:.{digits}f}, {factor * high:.{digits}f}]"
 
 
-def difference(draws: Draws, other: Draws, metric: str) -> str:
+def difference(errors: Errors, other: Errors, metric: str) -> str:
     """ "[-4.25, -1.62]": the interval of a paired difference, in the units of with_interval."""
     factor, digits = (100, 2) if metric == "eer" else (1, 3)
-    low, high = percentile_interval(factor * (draws[metric] - other[metric]), 0.95)
+    low, high = (
+        factor * end
+        for end in t_interval(
+            errors.draws[metric] - other.draws[metric],
+            errors.eer - other.eer if metric == "eer" else errors.min_dcf - other.min_dcf,
+            0.95,
+            errors.speakers,
+            difference=True,
+        )
+    )
     return f"[{low:+.{digits}f}, {high:+.{digits}f}]"

@@ -160,9 +160,8 @@ def print_row(name: str, own: Measured, best: Measured | None) -> None:
     if best is not None:
         ours, theirs = own.errors, best.errors
         gains = [
-            f"{100 * (ours.eer - theirs.eer):+.2f} {difference(ours.draws, theirs.draws, 'eer')}",
-            f"{ours.min_dcf - theirs.min_dcf:+.3f} "
-            f"{difference(ours.draws, theirs.draws, 'min_dcf')}",
+            f"{100 * (ours.eer - theirs.eer):+.2f} {difference(ours, theirs, 'eer')}",
+            f"{ours.min_dcf - theirs.min_dcf:+.3f} {difference(ours, theirs, 'min_dcf')}",
         ]
     errors = [with_interval(own.errors, metric) for metric in ("eer", "min_dcf")]
     row(name, *errors, f"{own.cllr:.3f}", *gains)

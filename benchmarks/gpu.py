@@ -39,7 +39,7 @@ import torch  # noqa: E402
 from gpu_setting import Setting, Table  # noqa: E402
 from performance import parser_of  # noqa: E402
 
-from eval.types import first_line  # noqa: E402
+from eval.errors import first_line  # noqa: E402
 
 
 @dataclass

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from eval.types import first_line
+from eval.errors import first_line
 
 
 @dataclass(frozen=True)

@@ -368,7 +368,8 @@ def loader(setting: Setting) -> Table:
 
     from PIL import Image
 
-    from modalities.face import folders, images
+    from modalities import folders
+    from modalities.face import images
     from modalities.face.augment import FLIP_VIEW
     from toolkit.data import shards
     from toolkit.data.sampling import Sampling, draws
@@ -386,10 +387,10 @@ def loader(setting: Setting) -> Table:
         path.parent.mkdir(parents=True, exist_ok=True)
         pixels = rng.integers(0, 256, (14, 14, 3), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
         Image.fromarray(pixels).save(path, quality=95)
-    shards.write(folders.items(data, split="all"), setting.folder / "tar")
+    shards.write(folders.items(data, split="all", modality="face"), setting.folder / "tar")
     counts = (0,) if setting.small else (1, 4, os.cpu_count() or 1)
     for kind, where in (("a folder", data), ("shards", setting.folder / "tar")):
-        items = folders.items(where, split="all")
+        items = folders.items(where, split="all", modality="face")
         names = sorted({item.label for item in items})
         classes = np.array([names.index(item.label) for item in items])
         for workers in counts:

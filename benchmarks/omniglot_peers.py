@@ -31,7 +31,7 @@ from performance import ROOT, is_installed, parser_of, row, table
 from torch import Tensor
 
 from eval import per_item
-from eval.bootstrap import percentile_interval
+from eval.bootstrap import effective_number, t_interval
 from eval.per_item import PerItem
 from eval.retrieval import query_metrics
 from modalities.image import omniglot
@@ -142,12 +142,13 @@ def print_row(name: str, runs: Sequence[PerItem]) -> None:
     for column in METRICS:
         metric = {column: lambda columns, column=column: per_item.mean(columns, column=column)}
         values = [100 * metric[column](run.columns) for run in runs]
-        draws = 100 * np.mean([per_item.resample(metric, run)[column] for run in runs], axis=0)
-        low, high = percentile_interval(draws, 0.95)
+        draws = np.mean([per_item.resample(metric, run)[column] for run in runs], axis=0)
+        number = effective_number(np.unique(runs[0].groups, return_counts=True)[1])
+        low, high = t_interval(draws, np.mean(values) / 100, 0.95, number)
         error = (
             f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
         )
-        cells.append(f"{np.mean(values):.2f}{error} [{low:.1f}, {high:.1f}]")
+        cells.append(f"{np.mean(values):.2f}{error} [{100 * low:.1f}, {100 * high:.1f}]")
     row(name, len(runs), *cells)
 
 

@@ -43,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 from performance import ROOT, in_turn, parser_of, row, table
 
-from eval.bootstrap import percentile_interval
+from eval.bootstrap import effective_number, t_interval
 from modalities.face import align, images, orl
 from toolkit.data.images import Pixels, encode
 from toolkit.data.items import Item
@@ -219,9 +219,10 @@ def rate(found: list[tuple[str, int]]) -> str:
     )
     draws = np.random.default_rng(0).integers(len(means), size=(NUM_DRAWS, len(means)))
     sums = means[draws].sum(axis=1)
-    low, high = percentile_interval(sums[:, 0] / sums[:, 1], 0.95)
-    if low == high:  # all or none: resampling says nothing
+    if hits.min() == hits.max():  # resampling says nothing
         return f"{100 * hits.mean():.0f}"
+    number = effective_number(means[:, 1])
+    low, high = t_interval(sums[:, 0] / sums[:, 1], hits.mean(), 0.95, number)
     return f"{100 * hits.mean():.1f} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
@@ -347,7 +348,7 @@ def landmarks_of(setting: Setting) -> dict[str, dict[str, Any]]:
 def mean_and_interval(values: Floats) -> str:
     """The mean with an interval over photographs."""
     draws = np.random.default_rng(0).integers(len(values), size=(NUM_DRAWS, len(values)))
-    low, high = percentile_interval(values[draws].mean(axis=1), 0.95)
+    low, high = t_interval(values[draws].mean(axis=1), values.mean(), 0.95, len(values))
     return f"{values.mean():.1f} [{low:.1f}, {high:.1f}]"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from performance import ROOT, row, table
 
-from eval.bootstrap import percentile_interval, resample
+from eval.bootstrap import drawn_from, resample, t_interval
 from eval.formats import embeddings
 from eval.similarity import score_trials
 from eval.types import Embeddings, Scores, Trials
@@ -223,12 +223,20 @@ def verify_part(setting: Setting) -> None:
                 scores, subjects = scored(lists, left_out)
                 error = eer(scores.targets, scores.nontargets)
                 draws = resample({"eer": eer}, scores, subjects, num_resamples=1000, seed=0)
-                low, high = percentile_interval(draws.values["eer"], 0.95)
+                number = drawn_from(scores.target, subjects).effective
+                assert number is not None
+                low, high = t_interval(draws.values["eer"], error, 0.95, number)
                 compared = ""
                 if against is None:
                     against = error, draws.values["eer"]
                 else:
-                    less, more = percentile_interval(draws.values["eer"] - against[1], 0.95)
+                    less, more = t_interval(
+                        draws.values["eer"] - against[1],
+                        error - against[0],
+                        0.95,
+                        number,
+                        difference=True,
+                    )
                     compared = (
                         f"{100 * (error - against[0]):+.2f} [{100 * less:+.1f}, {100 * more:+.1f}]"
                     )

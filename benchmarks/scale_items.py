@@ -29,8 +29,8 @@ import numpy as np
 import torch
 from performance import sizes, sizes_parser
 
+from modalities import folders
 from modalities.face import recordio
-from modalities.image import folders
 from toolkit.data import shards
 from toolkit.data.batch import Draw, Views, collate_views
 from toolkit.data.item_checks import check_unique, fingerprint, label_numbers
@@ -122,7 +122,7 @@ def list_csv(folder: Path, n: int) -> Items:
 
 def list_tree(folder: Path, n: int) -> Items:
     """List a folder tree."""
-    return folders.scan(folder)
+    return folders.scan(folder, modality="image")
 
 
 def list_shards(folder: Path, n: int) -> Items:

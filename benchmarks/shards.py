@@ -29,7 +29,8 @@ from typing import NamedTuple
 import numpy as np
 from performance import is_installed, parser_of, row, table
 
-from modalities.speaker import audio, folders
+from modalities import folders
+from modalities.speaker import audio
 from toolkit.data import shards
 from toolkit.data.items import Item
 from toolkit.data.sampling import Sampling, epoch_batches

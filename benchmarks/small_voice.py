@@ -43,7 +43,7 @@ from scipy.signal import butter, sosfilt
 
 import likeness
 from eval import groups, thresholds
-from eval.bootstrap import percentile_interval, resample
+from eval.bootstrap import intervals
 from eval.calibration import Calibration, fit_calibration
 from eval.formats import embeddings
 from eval.formats.trials import read_scores, write_scores
@@ -186,13 +186,11 @@ def rates_with_intervals(part: Tested, threshold: float) -> str:
         "FAR": lambda targets, nontargets: float(np.mean(np.asarray(nontargets) >= threshold)),
         "FRR": lambda targets, nontargets: float(np.mean(np.asarray(targets) < threshold)),
     }
-    draws = resample(
-        metrics, part.scores, subject_pairs(part.trials), num_resamples=1000, seed=0
-    ).values
+    ends = intervals(metrics, part.scores, subject_pairs(part.trials))
     texts = []
     for name, metric in metrics.items():
         value = metric(part.scores.targets, part.scores.nontargets)
-        low, high = percentile_interval(draws[name], 0.95)
+        low, high = ends[name] or (np.nan, np.nan)
         texts.append(f"{name} {100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]")
     return ", ".join(texts)
 

@@ -25,7 +25,6 @@ from pathlib import Path
 
 import numpy as np
 from folds import (
-    Draws,
     Errors,
     difference,
     errors_of,
@@ -50,16 +49,16 @@ SEEDED = ("arcface",)  # the variants that get all seeds
 
 
 def print_row(
-    name: str, files: list[Path], lda: Draws | None, without: Draws | None = None
+    name: str, files: list[Path], lda: Errors | None, without: Errors | None = None
 ) -> Errors:
-    """Print the row of a system; lda are the draws to which its EER is compared.
+    """Print the row of a system; lda are the errors to which its EER is compared.
 
-    The draws of the same system without AS-norm are `without`.
+    The errors of the same system without AS-norm are `without`.
     """
     errors = errors_of(*pooled(files))
-    compared = "" if lda is None else difference(errors.draws, lda, "eer")
+    compared = "" if lda is None else difference(errors, lda, "eer")
     if without is not None:
-        compared += f"; vs without AS-norm: {difference(errors.draws, without, 'eer')}"
+        compared += f"; vs without AS-norm: {difference(errors, without, 'eer')}"
     row(name, with_interval(errors, "eer"), with_interval(errors, "min_dcf"), compared)
     return errors
 
@@ -159,15 +158,15 @@ def main() -> None:
     train_peers({name: [name, *common] for name in peers}, data, out)
     train_missing("speechocean", runs, data, out, arguments.jobs)
     table("system", "EER %", "minDCF(.01)", "EER vs LDA, paired")
-    lda = print_row("LDA", score_files(out / "lda"), None).draws
+    lda = print_row("LDA", score_files(out / "lda"), None)
     for name in peers[1:]:
         print_row(name, score_files(out / name), lda)
     for variant, seed in runs:
         folder = out / variant / f"seed{seed}"
-        without: Draws | None = None
+        without: Errors | None = None
         for ending, said in ENDINGS:
             files = score_files(folder, ending)
-            without = print_row(f"{variant}, seed {seed}{said}", files, lda, without).draws
+            without = print_row(f"{variant}, seed {seed}{said}", files, lda, without)
     for variant in SEEDED:
         folder = out / variant / "seed0"
         for ending, said in ENDINGS:

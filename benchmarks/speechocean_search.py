@@ -30,7 +30,7 @@ from performance import ROOT, parser_of, row, table
 from modalities.speaker import speechocean
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.augment import train_view
-from modalities.speaker.folders import stratified_folds
+from modalities.speaker.folds import stratified_folds
 from toolkit.data.items import Items
 from toolkit.data.pairs import all_pairs
 from toolkit.training import recipe as recipes

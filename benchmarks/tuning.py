@@ -51,9 +51,10 @@ from eval.formats.trials import read_scores
 from eval.reports import text
 from eval.types import Scores
 from likeness.models.initial import read_initial
+from modalities import folders
 from modalities.image import omniglot
 from modalities.image.splits import Split
-from modalities.speaker import an4, folders
+from modalities.speaker import an4
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.training import recipe as recipes
 from toolkit.training.compare import Search, Terms, compare

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from performance import ROOT, parser_of, row, table
 
 from eval import per_item
-from eval.bootstrap import percentile_interval
+from eval.bootstrap import effective_number, t_interval
 from eval.per_item import PerItem
 from eval.uncertainty import METRICS, Ranking, draws_over_groups
 from toolkit.data.items import Items
@@ -117,13 +117,19 @@ def measured_of(
     return measured
 
 
-def cell(values: Sequence[float], draws: Sequence[NDArray[np.float64]], digits: int) -> str:
-    """The mean of a metric over seeds, its standard error, and the interval over characters."""
-    low, high = percentile_interval(np.mean(draws, axis=0), 0.95)
+def cell(
+    values: Sequence[float], draws: Sequence[NDArray[np.float64]], number: float, factor: int = 1
+) -> str:
+    """The mean of a metric over seeds, its standard error, and the interval over characters, of
+    which there are effectively so many.
+    """
+    low, high = t_interval(np.mean(draws, axis=0), float(np.mean(values)), 0.95, number)
+    digits = 3 if factor == 1 else 2
     error = ""
     if len(values) > 1:
-        error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.{digits}f}"
-    return f"{np.mean(values):.{digits}f}{error} [{low:.{digits}f}, {high:.{digits}f}]"
+        error = f" ± {factor * np.std(values, ddof=1) / math.sqrt(len(values)):.{digits}f}"
+    ends = f"[{factor * low:.{digits}f}, {factor * high:.{digits}f}]"
+    return f"{factor * np.mean(values):.{digits}f}{error} {ends}"
 
 
 def print_rows(variant: str, runs: Sequence[PerItem]) -> None:
@@ -137,23 +143,20 @@ def print_rows(variant: str, runs: Sequence[PerItem]) -> None:
             there = ~np.isnan(run.columns["recall@1"])  # a query alone in its class has no answer
             assert run.groups is not None
             codes = np.unique(run.groups[there], return_inverse=True)[1]
+            number = effective_number(np.bincount(codes))
             risk = 1 - run.columns["recall@1"][there]
             ranking = Ranking(run.columns[column][there], risk)
             for metric, of_draws in draws_over_groups(ranking, codes).items():
                 values[metric].append(ranking.metric(metric))
                 draws[metric].append(of_draws)
         right = [100 * per_item.mean(run.columns, column="recall@1") for run in runs]
-        percent = {metric: [100 * draw for draw in draws[metric]] for metric in METRICS}
         row(
             variant,
             name,
             len(runs),
             f"{np.mean(right):.2f}",
-            cell(values["auroc"], draws["auroc"], 3),
-            *(
-                cell([100 * value for value in values[metric]], percent[metric], 2)
-                for metric in ("aurc", "e_aurc")
-            ),
+            cell(values["auroc"], draws["auroc"], number),
+            *(cell(values[metric], draws[metric], number, 100) for metric in ("aurc", "e_aurc")),
         )
 
 

@@ -1,5 +1,4 @@
-"""Confidence intervals of verification metrics by the bootstrap over subjects (percentile
-intervals).
+"""Confidence intervals of metrics by the bootstrap over subjects.
 
 Trials share subjects, so they are not independent: an interval over trials is far too narrow. One
 resample draws n of the n subjects with replacement; with c[s] the times that subject s was drawn, a
@@ -8,8 +7,10 @@ target trial weighs c[s] and a nontarget trial c[a] * c[b] (the subsets bootstra
 resample is two cumulative sums of integer weights, shared by all metrics. EER, minDCF and strict
 TAR@FAR read them directly; any other metric gets the trials repeated by their weights.
 
-Of fewer than 5 subjects there is no interval, and of fewer than 20 it is marked, see `bounds`: so
-few do not stand for others.
+What the middle 95 % of the resamples span is too narrow for few subjects, and more so where a few
+of them have most of the trials. So an interval is one of Student's t around the metric itself, on
+the logit scale, see `t_interval`. Of fewer than 5 subjects there is no interval, and of fewer than
+20 it is marked, see `bounds`: so few do not stand for others.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, stdtrit
 
 from eval.errors import LikenessError
 from eval.resampling import Ranked, ranked, resampled
@@ -53,10 +55,13 @@ class Drawn(NamedTuple):
             how many such trials.
         what: What was counted, in words: "subjects", "subjects with target trials", "nontarget
             trials", "classes".
+        effective: How many of equal sizes would tell as much, see `effective_number`; None where
+            all are of one size.
     """
 
     number: int
     what: str
+    effective: float | None = None
 
 
 class Bounds(NamedTuple):
@@ -94,10 +99,16 @@ def _check_subjects(
             f"{enrol} and {probe}); a target trial has one subject, a nontarget trial two: correct "
             "the labels or the subjects"
         )
-    seen = _seen(pairs)
-    if seen is None:
+    return _numbered(pairs)
+
+
+def _numbered(pairs: NDArray[Any]) -> tuple[NDArray[np.integer[Any]], int]:
+    """Subjects (P, 2) as numbers 0..n-1 in the order of theirs, and n."""
+    if not (pairs.size and pairs.min() >= 0 and pairs.max() <= 10 * pairs.size):
         names, numbers = np.unique(pairs, return_inverse=True)
         return numbers.reshape(pairs.shape), names.size
+    seen = np.zeros(int(pairs.max()) + 1, dtype=np.bool_)  # a sort of millions takes seconds
+    seen[pairs.ravel()] = True
     number = np.cumsum(seen, dtype=np.int32) - 1
     return pairs if seen.all() else number[pairs], int(number[-1]) + 1
 
@@ -151,22 +162,79 @@ def check_draws(level: float, num_resamples: int, seed: int) -> None:
     check_counts("seed", [seed], least=0)
 
 
-def percentile_interval(values: Floats, level: float) -> Ends:
-    """The central `level` share of the resampled values, e.g. the 2.5 and 97.5 % quantiles for
-    0.95; NaN, a resample without a value, is left out.
+def effective_number(sizes: ArrayLike) -> float:
+    """How many subjects of equal sizes would tell as much as these: (sum w)^2 / sum w^2.
 
-    It is an interval of a metric only where enough was drawn, see `bounds`. ValueError unless 0 <
-    level < 1.
+    Args:
+        sizes: (n,) how many trials or items each subject has.
+
+    Example:
+        >>> effective_number([3, 3, 3, 3]), effective_number([9, 1, 1, 1])
+        (4.0, 1.7142857142857142)
     """
-    check_level(level)
-    if np.isnan(values).all():
-        return float("nan"), float("nan")
-    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
+    weights = np.asarray(sizes, dtype=np.float64)
+    return float(weights.sum() ** 2 / np.square(weights).sum()) if weights.any() else 0.0
+
+
+def drawn_groups(groups: ArrayLike, what: str) -> Drawn:
+    """What an interval of items rests on whose groups, such as classes, are drawn.
+
+    Args:
+        groups: (N,) the group of each item.
+        what: What the groups are, in words.
+    """
+    sizes = np.unique(np.asarray(groups), return_counts=True)[1]
+    return Drawn(sizes.size, what, effective_number(sizes))
+
+
+def t_interval(
+    values: Floats, value: float, level: float, effective: float, *, difference: bool = False
+) -> Ends:
+    """An interval of Student's t around a metric, from its values on resamples.
+
+    A metric whose values all lie between 0 and 1 is taken to the logit scale, where errors are
+    spread more evenly: log((x + m) / (1 + m - x)). The margin m, half a standard deviation of the
+    resamples, keeps it finite at 0 and 1. The spread is the root mean square distance of the
+    resamples from the metric, which also holds their bias, times sqrt(k / (k - 1)). There are k - 1
+    degrees of freedom, for k effective subjects.
+
+    Args:
+        values: (R,) the metric on the resamples, without NaN.
+        value: The metric itself.
+        level: The share of such intervals that shall cover the truth, e.g. 0.95.
+        effective: k, how many subjects of equal sizes were drawn from, see `effective_number`;
+            fewer than 2 count as 2.
+        difference: The metric is a difference of two systems. It is never taken to the logit
+            scale, and its spread is the standard deviation: both systems have the same bias.
+
+    Example:
+        >>> low, high = t_interval(np.array([0.1, 0.2, 0.3]), 0.2, 0.95, 30)
+        >>> round(low, 3), round(high, 3)
+        (0.069, 0.421)
+    """
+    k = max(effective, 2.0)
+    factor = -float(stdtrit(k - 1, (1 - level) / 2)) * np.sqrt(k / (k - 1))
+    if difference or min(values.min(), value) < 0 or max(values.max(), value) > 1:
+        spread = values.std() if difference else np.sqrt(np.mean((values - value) ** 2))
+        half = factor * spread
+        return float(value - half), float(value + half)
+    m = values.std() / 2
+    scaled, at = (np.log((x + m) / (1 + m - x)) for x in (values, np.float64(value)))
+    half = factor * np.sqrt(np.mean((scaled - at) ** 2))
+    low, high = np.clip((1 + 2 * m) * expit([at - half, at + half]) - m, 0, 1)
     return float(low), float(high)
 
 
-def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) -> Bounds:
-    """The interval of resampled values, or why there is none, or why it is not to be relied on.
+def bounds(
+    values: Floats,
+    value: float,
+    level: float,
+    drawn: Drawn,
+    *,
+    difference: bool = False,
+    num_redrawn: int = 0,
+) -> Bounds:
+    """The interval of a metric, or why there is none, or why it is not to be relied on.
 
     There is none below 5 of what was drawn, and none where the resamples do not vary: an EER that
     is 0 in each of them says nothing about other subjects, and an interval of no width would say
@@ -175,8 +243,10 @@ def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) 
 
     Args:
         values: (R,) values of the metric on the resamples; NaN where one has none.
-        level: The share that the interval covers, e.g. 0.95.
+        value: The metric itself.
+        level: The share of such intervals that shall cover the truth, e.g. 0.95.
         drawn: What was drawn, see `drawn_from`.
+        difference: The metric is a difference of two systems.
         num_redrawn: How many draws were replaced, because they held no target or no nontarget
             trial.
 
@@ -184,21 +254,23 @@ def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) 
         LikenessError: The level is not between 0 and 1.
 
     Example:
-        >>> found = bounds(np.array([0.0, 0.1, 0.2]), 0.5, Drawn(12, "subjects"))
-        >>> found.ends
-        (0.05, 0.15000000000000002)
+        >>> found = bounds(np.array([0.0, 0.1, 0.2]), 0.1, 0.5, Drawn(12, "subjects"))
+        >>> [round(end, 3) for end in found.ends]
+        [0.05, 0.167]
         >>> found.note
         '12 subjects, fewer than 20: such an interval is often too narrow'
-        >>> bounds(np.array([0.0, 0.1, 0.2]), 0.5, Drawn(2, "subjects"))
+        >>> bounds(np.array([0.0, 0.1, 0.2]), 0.1, 0.5, Drawn(2, "subjects"))
         Bounds(ends=None, note='no interval: 2 subjects, fewer than 5')
     """
-    low, high = percentile_interval(values, level)
+    check_level(level)
     if drawn.number < MIN_DRAWN:
         return Bounds(None, f"no interval: {drawn.number} {drawn.what}, fewer than {MIN_DRAWN}")
-    if np.isnan(low):
+    values = values[~np.isnan(values)]
+    if not values.size or np.isnan(value):
         return Bounds(None, "no interval: the metric has no value on any resample")
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     if high - low <= 1e-12 * max(abs(low), abs(high)):
-        constant = np.nanmin(values) == np.nanmax(values)
+        constant = values.min() == values.max()
         share = "all resamples" if constant else f"the central {100 * level:g} % of the resamples"
         return Bounds(
             None,
@@ -219,7 +291,9 @@ def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) 
             f"{100 * share_redrawn:.0f} % of the resamples held no target or no nontarget trial "
             "and were drawn again"
         )
-    return Bounds((low, high), "; ".join(notes))
+    effective = drawn.number if drawn.effective is None else drawn.effective
+    ends = t_interval(values, value, level, effective, difference=difference)
+    return Bounds(ends, "; ".join(notes))
 
 
 def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
@@ -239,9 +313,10 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
             for trials, kind in ((target, "target"), (~target, "nontarget"))
         ]
         return min(each, key=lambda drawn: drawn.number)
-    pairs = np.asarray(subjects)
-    every, with_targets, with_nontargets = _num_in_classes(pairs, target)
-    least = min(with_targets, with_nontargets)
+    of_targets, of_nontargets = _trials_of_each(np.asarray(subjects), target)
+    every = int(np.count_nonzero(of_targets + of_nontargets))
+    with_targets, with_nontargets = np.count_nonzero(of_targets), np.count_nonzero(of_nontargets)
+    least = int(min(with_targets, with_nontargets))
     return Drawn(
         least,
         "subjects"
@@ -249,45 +324,25 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
         else "subjects with target trials"
         if with_targets == least
         else "subjects in nontarget trials",
+        min(effective_number(of_targets), effective_number(of_nontargets)),
     )
 
 
-def _num_in_classes(pairs: NDArray[Any], target: NDArray[np.bool_]) -> tuple[int, int, int]:
-    """How many different integers there are, in all, in target and in nontarget trials."""
-    if not _are_small(pairs):
-        numbers = [np.unique(part).size for part in (pairs, pairs[target], pairs[~target])]
-        return numbers[0], numbers[1], numbers[2]
-    seen = np.zeros(2 * (int(pairs.max()) + 1), dtype=np.bool_)
+def _trials_of_each(pairs: NDArray[Any], target: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """How often each subject stands in a target trial, and in a nontarget trial."""
+    numbers, n = _numbered(pairs)
+    counts = np.zeros(2 * n)
     for start in range(0, len(pairs), _ROWS):
-        rows = pairs[start : start + _ROWS].astype(np.int64)
-        seen[2 * rows + target[start : start + _ROWS, None]] = True
-    nontargets, targets = seen.reshape(-1, 2).T
-    every = int(np.count_nonzero(nontargets | targets))
-    return every, int(np.count_nonzero(targets)), int(np.count_nonzero(nontargets))
+        rows = numbers[start : start + _ROWS].astype(np.int64)
+        codes = 2 * rows + target[start : start + _ROWS, None]
+        counts += np.bincount(codes.ravel(), minlength=counts.size)
+    of_nontargets, of_targets = counts.reshape(-1, 2).T
+    return of_targets, of_nontargets
 
 
 def num_subjects(pairs: ArrayLike) -> int:
-    """How many subjects (P, 2) numbers name."""
-    numbers = np.asarray(pairs)
-    seen = _seen(numbers)
-    return int(np.unique(numbers).size) if seen is None else int(np.count_nonzero(seen))
-
-
-def _are_small(numbers: NDArray[Any]) -> bool:
-    """Whether there are integers, and they are as small as subject numbers usually are."""
-    return bool(numbers.size and numbers.min() >= 0 and numbers.max() <= 10 * numbers.size)
-
-
-def _seen(numbers: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """(M + 1,) which of the integers 0 to M occur, without a sort.
-
-    None where they are not as small as subject numbers usually are, or where there are none.
-    """
-    if not _are_small(numbers):
-        return None
-    seen = np.zeros(int(numbers.max()) + 1, dtype=np.bool_)
-    seen[numbers.ravel()] = True
-    return seen
+    """How many subjects (P, 2) integers name."""
+    return _numbered(np.asarray(pairs))[1]
 
 
 def bounds_of(
@@ -305,13 +360,21 @@ def bounds_of(
     values are NaN.
     """
     trials = _sorted_trials(scores, subjects, num_resamples)
+    check_level(level)
     drawn = drawn_from(scores.target, subjects)
     if drawn.number < MIN_DRAWN:
         made = Resamples({name: np.full(num_resamples, np.nan) for name in metrics}, 0)
     else:
         made = Resamples(*resampled(metrics, trials, num_resamples, np.random.default_rng(seed)))
+    target, nontarget = trials.order.target, trials.order.nontarget
     return {
-        name: bounds(values, level, drawn, num_redrawn=made.num_redrawn)
+        name: bounds(
+            values,
+            float(metrics[name](target, nontarget)),
+            level,
+            drawn,
+            num_redrawn=made.num_redrawn,
+        )
         for name, values in made.values.items()
     }, made
 
@@ -336,7 +399,7 @@ def intervals(
             None resamples TRIALS instead, which is too narrow wherever trials share subjects and
             has to be marked as such.
         num_resamples: Draws. One that loses a whole class is drawn again; `resample` counts them.
-        level: Share of the resamples that an interval spans.
+        level: Share of such intervals that shall cover the truth.
         seed: Of the draws.
 
     Returns:

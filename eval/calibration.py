@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from eval.errors import LikenessError
 from eval.formats.files import atomic_path, bounded
 from eval.progress import step
-from eval.types import Bools, Floats, SplitScores
+from eval.types import Bools, Floats
 from eval.verification import as_labels, check_costs, eer
 
 FORMAT = "likeness calibration 1"
@@ -275,9 +275,8 @@ def error_versus_reject(
     order = np.sort(measure[:, 0])
     thresholds = order[np.minimum((shares * values.size + 1e-9).astype(np.int64), values.size - 1)]
     kept = [measure[:, 0] >= threshold for threshold in thresholds]
-    split = values.view(SplitScores)
     measured = [
-        metric(split[chosen & labels], split[chosen & ~labels])
+        metric(values[chosen & labels], values[chosen & ~labels])
         if (chosen & labels).any() and (chosen & ~labels).any()
         else np.nan
         for chosen in kept

@@ -25,7 +25,6 @@ from eval.bootstrap import (
     bounds,
     bounds_of,
     drawn_from,
-    percentile_interval,
 )
 from eval.errors import LikenessError
 from eval.formats.subjects import subjects_of
@@ -221,12 +220,11 @@ def measure_items(
     resamples of its groups.
     """
     values = {name: float(metric(measured.columns)) for name, metric in metrics.items()}
-    over = "items" if measured.groups is None else measured.over
     return Outcome(
         values,
         per_item.resample(metrics, measured, num_resamples=num_resamples, seed=seed),
         measured.digest,
-        Drawn(measured.num_groups, over),
+        measured.drawn,
     )
 
 
@@ -339,22 +337,25 @@ def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
     }
     each = np.array(list(values.values()))
     error = float(each.std(ddof=1) / np.sqrt(each.size)) if each.size > 1 else None
-    interval = _bounds(_mean_replicates(metric, runs, list(values)), runs)
+    mean = float(each.mean())
+    interval = _bounds(_mean_replicates(metric, runs, list(values)), mean, runs)
     return Cell(
         variant,
         metric,
         values,
-        float(each.mean()),
+        mean,
         error,
         interval.ends,
         interval_note=interval.note,
     )
 
 
-def _bounds(replicates: Floats, runs: Mapping[int, Outcome]) -> Bounds:
-    """The interval of replicates of these runs, which were measured on one list."""
-    drawn = next(iter(runs.values())).drawn
-    return bounds(replicates, LEVEL, Drawn(FEW_DRAWN, "subjects") if drawn is None else drawn)
+def _bounds(
+    replicates: Floats, mean: float, runs: Mapping[int, Outcome], *, difference: bool = False
+) -> Bounds:
+    """The interval of the mean of these runs, which were measured on one list."""
+    drawn = next(iter(runs.values())).drawn or Drawn(FEW_DRAWN, "subjects")
+    return bounds(replicates, mean, LEVEL, drawn, difference=difference)
 
 
 def _difference(
@@ -370,11 +371,12 @@ def _difference(
     each = np.array([runs[seed].values[metric] - against[seed].values[metric] for seed in seeds])
     drawn = _mean_replicates(metric, runs, seeds) - _mean_replicates(metric, against, seeds)
     drawn = drawn[~np.isnan(drawn)]  # resamples on which the metric has no value
-    interval = _bounds(drawn, against)
+    mean = float(each.mean())
+    interval = _bounds(drawn, mean, against, difference=True)
     behind = against[seeds[0]].drawn
     if behind is not None and behind.number < MIN_DRAWN:
         return Difference(
-            float(each.mean()),
+            mean,
             len(seeds),
             None,
             False,
@@ -382,14 +384,13 @@ def _difference(
             None,
             interval_note=interval.note,
         )
-    low, high = percentile_interval(drawn, LEVEL)
     tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
     p = min(1.0, 2 * (tail + 1) / (drawn.size + 1))
     return Difference(
-        float(each.mean()),
+        mean,
         len(seeds),
         interval.ends,
-        low > 0 or high < 0,
+        interval.ends is not None and not interval.ends[0] <= 0 <= interval.ends[1],
         _t_interval(each),
         p,
         interval_note=interval.note,

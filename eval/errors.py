@@ -1,6 +1,8 @@
-"""The one exception that is made for users."""
+"""The exceptions that are made for users."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class LikenessError(ValueError):
@@ -9,6 +11,41 @@ class LikenessError(ValueError):
     The command line prints the sentence, and exits with 2. Every other exception is a defect, of
     Likeness or of a file of the user, and is shown with its traceback.
     """
+
+
+def refuse_broken(rules: Mapping[str, bool], settings: object) -> None:
+    """Refuse settings that break a rule.
+
+    Args:
+        rules: Each rule as a sentence, and whether it holds.
+        settings: What the message shows.
+
+    Raises:
+        LikenessError: It says the first rule that does not hold.
+    """
+    for rule, holds in rules.items():
+        if not holds:
+            raise LikenessError(f"needed: {rule}; given: {settings}")
+
+
+class Unreachable(RuntimeError):
+    """A server, a store or another process does not answer, which is said in one sentence.
+
+    It is neither a LikenessError nor an OSError: an item that cannot be read is left out, and this
+    says nothing about the item.
+    """
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, or its type where it says nothing.
+
+    It is cut at 200 characters, as libraries quote whole files and their own code.
+
+    >>> first_line(OSError("disk full\\nat page 7")), first_line(AssertionError())
+    ('disk full', 'AssertionError')
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]
 
 
 LikenessError.__module__ = "likeness"  # where people import it from

@@ -16,7 +16,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval.bootstrap import FEW_DRAWN, MIN_DRAWN, Bounds, Drawn, bounds, bounds_of, drawn_from
+from eval.bootstrap import (
+    FEW_DRAWN,
+    MIN_DRAWN,
+    Bounds,
+    Drawn,
+    bounds,
+    bounds_of,
+    drawn_from,
+    drawn_groups,
+)
 from eval.errors import LikenessError
 from eval.protocols.verification import VerificationSettings
 from eval.results import NO_INTERVAL, aligned, ends_text, metric_label, percent_text
@@ -182,7 +191,7 @@ def _conventions(settings: VerificationSettings) -> dict[str, str | float | int]
     }
     if settings.num_resamples:
         conventions |= {
-            "interval": "percentile bootstrap over the group's subjects",
+            "interval": "bootstrap over the group's subjects",
             "level": settings.level,
             "num_resamples": settings.num_resamples,
             "seed": settings.seed,
@@ -250,18 +259,17 @@ def _global_rates(
     intervals: dict[str, Bounds] = {}
     values: _Draws = {}
     if len(part.subjects) and settings.num_resamples:
-        of_targets, of_nontargets = (
-            int(np.unique(part.subjects[kind]).size)
-            for kind in (part.scores.target, ~part.scores.target)
-        )
+        is_target = part.scores.target
         behind = {
-            "global_tar": Drawn(of_targets, "subjects with target trials"),
-            "global_far": Drawn(of_nontargets, "subjects in nontarget trials"),
+            "global_tar": drawn_groups(part.subjects[is_target], "subjects with target trials"),
+            "global_far": drawn_groups(part.subjects[~is_target], "subjects in nontarget trials"),
         }
         resampled = _resample_rates(*part, thresholds, settings.num_resamples, seed)
         for metric, draws in resampled.items():
             drawn = behind[metric.partition("(")[0]]
-            intervals[metric] = bounds(draws, settings.level, drawn)
+            value = rates[metric]
+            assert value is not None
+            intervals[metric] = bounds(draws, value, settings.level, drawn)
             if drawn.number >= MIN_DRAWN:
                 values[metric] = draws
     return {

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval import classification, retrieval
+from eval.bootstrap import Drawn, drawn_groups
 from eval.errors import LikenessError
 from eval.formats import npz
 from eval.formats.files import atomic_path
@@ -64,6 +65,13 @@ class PerItem:
     @property
     def num_groups(self) -> int:
         return len(self.ids) if self.groups is None else int(np.unique(self.groups).size)
+
+    @property
+    def drawn(self) -> Drawn:
+        """What an interval rests on: the groups, or the items themselves if they have none."""
+        if self.groups is None:
+            return Drawn(len(self.ids), "items")
+        return drawn_groups(self.groups, self.over)
 
     @property
     def digest(self) -> str:

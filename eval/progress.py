@@ -1,7 +1,7 @@
 """How far long work is, for whoever shows it.
 
 Nothing is shown here. Work reports what it does, and whoever listens may draw a bar
-(toolkit.showing does). A listener that raises, as Ctrl-C does, ends the work, and files that are
+(toolkit.console does). A listener that raises, as Ctrl-C does, ends the work, and files that are
 being written stay as they were.
 """
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from eval.cores import num_cores, num_threads
 from eval.errors import LikenessError
 from eval.progress import report
-from eval.types import Bools, Floats, Scores, SplitScores
+from eval.types import Bools, Floats, Scores
 from eval.verification import AnyFloats
 from eval.weighted import Block, CellSums, Counts, Metric, Order, Weighted, repeated, weighted
 
@@ -101,7 +101,7 @@ def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
     for rows in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target)):
         order = np.argsort(scores.values[rows])
         at.append(rows[order])
-    target, nontarget = (scores.values[rows].view(SplitScores) for rows in at)
+    target, nontarget = (scores.values[rows] for rows in at)
     if not (target.size and nontarget.size):
         raise LikenessError(
             f"scores: {target.size} target and {nontarget.size} nontarget trials; an "

@@ -358,9 +358,9 @@ def warn_of_zeros(*sides: tuple[Embeddings, NDArray[Any]]) -> None:
         }
     if zeros:
         warnings.warn(
-            f"{len(zeros)} embeddings in the trials are zero vectors ({name_first(zeros)}); they "
-            "have no direction and so no similarity, and their scores mean "
-            "nothing: embed these items again, or leave their trials out",
+            f"{len(zeros)} embeddings in the trials are zero vectors, such as that of "
+            f"{next(iter(zeros))!r}; they have no direction, so that their scores mean nothing: "
+            "embed these items again, or leave their trials out",
             stacklevel=3,
         )
 
@@ -384,7 +384,7 @@ def refuse_missing(
             texts.append(f"{len(missing)} of {len(ids)} {side} ids ({name_first(missing)})")
             strips = strips and found_without(missing, set(embeddings.ids))
     if texts and strips:
-        raise KeyError(
+        raise LikenessError(
             f"no embedding for {' and '.join(texts)}; without the extensions of files all are "
             "there: add --strip-extension (in Python strip_extension=True)"
         )
@@ -393,7 +393,7 @@ def refuse_missing(
         skips = "leave their lines out of the list"
         if offers_to_strip:
             skips = "leave their trials out by --missing skip"
-        raise KeyError(
+        raise LikenessError(
             f"no embedding for {' and '.join(texts)}; embed these items too, {skips}, or check "
             f"that the ids are written as in the embeddings ({example})"
         )

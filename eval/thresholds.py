@@ -288,13 +288,12 @@ def load(path: str | Path) -> tuple[Thresholds, ...]:
         The thresholds, one entry for each way of scoring.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        LikenessError: It is no such file, or it was damaged or edited so that it says nothing
-            whole.
+        LikenessError: There is no such file. It is no such file, or it was damaged or edited so
+            that it says nothing whole.
     """
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file of thresholds; correct the path")
+        raise LikenessError(f"{path}: there is no such file of thresholds; correct the path")
     try:
         value = json.loads(bounded(path, _MAX_BYTES).decode(), parse_constant=_refuse_constant)
         return _entries_from(value)

@@ -8,6 +8,7 @@ frames, F mel bins.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -52,18 +53,6 @@ def name_first(offenders: Iterable[str]) -> str:
     """The first few offenders as text, with an ellipsis if there are more."""
     listed = list(offenders)
     return ", ".join(map(quoted, listed[:_SHOWN])) + (", ..." if len(listed) > _SHOWN else "")
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an exception says, or its type where it says nothing.
-
-    It is cut at 200 characters, as libraries quote whole files and their own code.
-
-    >>> first_line(OSError("disk full\\nat page 7")), first_line(AssertionError())
-    ('disk full', 'AssertionError')
-    """
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200]
 
 
 def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
@@ -148,8 +137,7 @@ class Embeddings:
 
     ids: N distinct strings, kept in Unicode NFC. matrix: (N, D) float32, finite. meta: text that
     travels with the file (model digest, similarity to use, modality).
-    Raises ValueError for a wrong shape, repeated ids, or non-finite rows (all counted, the first
-    named).
+    Raises LikenessError for a wrong shape, a repeated id, or a row that is not finite.
     """
 
     ids: tuple[str, ...]
@@ -168,26 +156,19 @@ class Embeddings:
         object.__setattr__(self, "ids", tuple(self.ids))
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
         if len(self._row) != len(self.ids):
-            seen: set[str] = set()
-            repeated = []
-            for name in self.ids:
-                if name in seen:
-                    repeated.append(name)
-                seen.add(name)
+            repeated = Counter(self.ids).most_common(1)[0][0]
             raise LikenessError(
-                f"embeddings: {len(repeated)} repeated ids ({name_first(repeated)}); every id must "
-                "be unique"
+                f"embeddings: {repeated!r} is there twice; ids are compared in Unicode NFC, and "
+                "every one must be unique"
             )
         # blocks stay in the cache, and need no memory of the matrix's size
         step = max(1, (1 << 20) // matrix.shape[1])
         if not all(
             np.isfinite(matrix[start : start + step]).all() for start in range(0, len(matrix), step)
         ):
-            finite = np.isfinite(matrix).all(axis=1)
-            bad = [self.ids[i] for i in np.flatnonzero(~finite)]
+            bad = self.ids[int(np.argmin(np.isfinite(matrix).all(axis=1)))]
             raise LikenessError(
-                f"embeddings: {len(bad)} of {len(self.ids)} rows hold NaN or infinity "
-                f"({name_first(bad)}); extract them again or remove them"
+                f"embeddings: that of {bad!r} holds NaN or infinity; extract it again or remove it"
             )
 
     def __repr__(self) -> str:
@@ -227,17 +208,16 @@ class Embeddings:
     def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Row numbers (len(ids),) of `ids`.
 
-        KeyError says how many are missing and names the first.
+        LikenessError names the first without an embedding.
         """
         asked = list(ids)
         rows = np.fromiter(
             (self._row.get(name, -1) for name in asked), dtype=np.int64, count=len(asked)
         )
-        missing = [asked[i] for i in np.flatnonzero(rows < 0)]
-        if missing:
-            raise KeyError(
-                f"{len(missing)} of {len(asked)} ids have no embedding ({name_first(missing)})"
-            )
+        for i in np.flatnonzero(rows < 0).tolist():
+            rows[i] = self._row.get(nfc(asked[i]), -1)
+        if (rows < 0).any():
+            raise LikenessError(f"{asked[int(np.argmin(rows))]!r} has no embedding")
         return rows
 
 
@@ -308,14 +288,6 @@ class Trials:
         )
 
 
-class SplitScores(np.ndarray[Any, np.dtype[np.float64]]):
-    """Scores of one class that labels have split off: a metric need not ask whether they are labels
-    themselves.
-
-    An ordinary array otherwise. What is taken from it, such as a resample, is one too.
-    """
-
-
 @dataclass(frozen=True, eq=False)
 class Scores:
     """P scores, HIGHER = MORE SIMILAR, always. values: (P,) float64 finite. target: (P,) bool."""
@@ -333,8 +305,8 @@ class Scores:
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
             raise LikenessError(
-                f"scores: {bad.size} of {values.size} are NaN or infinite (first at trial "
-                f"{int(bad[0]) + 1}); every trial needs a finite score"
+                f"scores: that of trial {int(bad[0]) + 1} is {values[bad[0]]}; every trial needs a "
+                "finite score"
             )
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "target", target)
@@ -349,9 +321,9 @@ class Scores:
     @property
     def targets(self) -> Floats:
         """Scores of the target trials."""
-        return self.values[self.target].view(SplitScores)
+        return self.values[self.target]
 
     @property
     def nontargets(self) -> Floats:
         """Scores of the nontarget trials."""
-        return self.values[~self.target].view(SplitScores)
+        return self.values[~self.target]

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.bootstrap import Bounds, Drawn, bounds, bounds_of
+from eval.bootstrap import Bounds, bounds, bounds_of, drawn_groups
 from eval.errors import LikenessError
 from eval.types import Bools, Floats, Ints, Scores, Trials, name_first
 
@@ -260,9 +260,11 @@ def bounds_over_groups(
     Returns:
         Metric -> its interval, see `eval.bootstrap.bounds`.
     """
-    drawn = Drawn(int(np.max(groups)) + 1, "classes")
+    drawn = drawn_groups(groups, "classes")
     made = draws_over_groups(ranking, groups, num_resamples=num_resamples, seed=seed)
-    return {name: bounds(values, level, drawn) for name, values in made.items()}
+    return {
+        name: bounds(values, ranking.metric(name), level, drawn) for name, values in made.items()
+    }
 
 
 def bounds_over_subjects(
@@ -322,7 +324,7 @@ def sides_with(
         The name, the ids and the (P,) indices of each side.
 
     Raises:
-        KeyError: Only some ids of a side, or none of both sides, have it.
+        LikenessError: Only some ids of a side, or none of both sides, have it.
     """
     sides = []
     for name, of_side, index in (
@@ -331,14 +333,14 @@ def sides_with(
     ):
         missing = [id for id in of_side if id not in ids]
         if missing and len(missing) < len(of_side):
-            raise KeyError(
+            raise LikenessError(
                 f"{len(missing)} of {len(of_side)} {name} ids of the trials have no {what} "
                 f"({name_first(missing)}); give the file that has all of them"
             )
         if not missing:
             sides.append((name, of_side, index))
     if not sides:
-        raise KeyError(
+        raise LikenessError(
             f"none of the ids of the trials has any {what} ({name_first(trials.enrol_ids)}); give "
             "the file that has them"
         )
@@ -384,8 +386,7 @@ def trial_quality(
         (P,) qualities, and in words what they are.
 
     Raises:
-        KeyError: As `sides_with`.
-        LikenessError: As `numbers_of`.
+        LikenessError: As `sides_with`. As `numbers_of`.
 
     Example:
         >>> trials = Trials(("a", "b"), ("b",), [0, 1], [0, 0])

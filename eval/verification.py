@@ -20,7 +20,7 @@ integers until the last division.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
-from eval.types import Bools, Floats, SplitScores, check_choice
+from eval.types import Bools, Floats, check_choice
 
 Counts = NDArray[np.int64]
 AnyFloats = NDArray[np.floating[Any]]
@@ -165,25 +165,9 @@ def as_labels(name: str, labels: ArrayLike, size: int) -> Bools:
     return flags
 
 
-def _mistaken_for_scores(arrays: Mapping[str, AnyFloats]) -> str:
-    """The name of the array that holds labels in place of scores, "" where both may be scores: see
-    `split_classes`.
-    """
-    first, second = arrays.values()
-    if first.size != second.size:
-        return ""
-    binary = [
-        name
-        for name, values in arrays.items()
-        if _all(values, lambda block: (block == 0) | (block == 1))
-    ]
-    if len(binary) != 1:
-        return ""
-    constant = _all(arrays[binary[0]], lambda block: block == arrays[binary[0]][0])
-    few_whole = first.size < _MIN_LABELS and all(
-        _all(values, lambda block: block == np.floor(block)) for values in (first, second)
-    )
-    return "" if constant or few_whole else binary[0]
+def _is_labels(values: AnyFloats) -> bool:
+    """Whether values are 0 and 1 and nothing else."""
+    return _all(values, lambda block: (block == 0) | (block == 1)) and values.min() < values.max()
 
 
 def _all(values: AnyFloats, holds: Callable[[AnyFloats], Bools]) -> bool:
@@ -197,12 +181,8 @@ def split_classes(
     """The scores of the target and of the nontarget trials from what a metric was called with.
 
     Labels in place of scores, as scikit-learn's functions take them, would give a number that means
-    nothing. They are recognised, in either position, by their type (boolean), or by their values:
-    as many values as the other argument has, which are 0 and 1, both of them, while the other
-    argument holds other numbers. Two arrays of 0 and 1 pass: they may be the decisions of a system.
-    Fewer than 8 values pass where all scores are whole numbers, too: [3, 2] and [0, 1] may well be
-    scores. Scores that are refused without cause pass as `scores, labels=labels`; the classes of an
-    `eval.types.Scores` always pass, because its labels have split them.
+    nothing. They are refused: a boolean array, or one of eight or more values that are 0 and 1
+    while the other array has as many others. Such scores pass as `scores, labels=labels`.
 
     Args:
         target: (T,) scores of the target trials; with `labels`, the scores (P,) of all trials.
@@ -237,14 +217,11 @@ def split_classes(
                 f"{name}: {np.size(values)} boolean values are labels and not scores; {remedy}"
             )
     arrays = {name: _as_floats(name, values) for name, values in sides.items()}
-    if (
-        not isinstance(target, SplitScores)
-        and not isinstance(nontarget, SplitScores)
-        and (name := _mistaken_for_scores(arrays))
-    ):
+    binary = [name for name, values in arrays.items() if _is_labels(values)]
+    if len(binary) == 1 and arrays["target"].size == arrays["nontarget"].size >= _MIN_LABELS:
         raise LikenessError(
-            f"{name}: all {arrays[name].size} values are 0 or 1, as labels are, and there are as "
-            f"many as scores; {remedy}, also where these 0 and 1 are scores"
+            f"{binary[0]}: all values are 0 or 1, as labels are, and there are as many as scores; "
+            f"{remedy}, also where these 0 and 1 are scores"
         )
     return arrays["target"], arrays["nontarget"]
 

@@ -28,7 +28,7 @@ import matplotlib as mpl
 import numpy as np
 
 from eval.formats.files import atomic_path, json_object
-from likeness.failures import one_sentence
+from likeness.errors import one_sentence
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # the back end comes first

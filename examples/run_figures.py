@@ -31,18 +31,17 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from numpy.typing import NDArray
-from toolkit.training.of_data import of_data
 
 from eval import per_item
 from eval.formats.files import atomic_path
 from likeness.commands.recipes import located
-from likeness.failures import one_sentence
+from likeness.errors import one_sentence
 from toolkit.data.items import Items
 from toolkit.losses.vmf import VMF
 from toolkit.models.embed import embed
 from toolkit.training import recipe as recipes
 from toolkit.training.measure import load_embedder
-from toolkit.training.recipe import Classification, Recipe, Retrieval
+from toolkit.training.recipe import Classification, Recipe, Retrieval, of_data
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # the back end comes first

@@ -17,9 +17,8 @@ import torch
 
 from eval import cores
 from eval.errors import LikenessError
-from likeness.failures import one_sentence
-from toolkit.console import Interrupted
-from toolkit.printing import say
+from likeness.errors import one_sentence
+from toolkit.console import Interrupted, say
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess  # Windows has none

@@ -36,9 +36,8 @@ from likeness.commands import (
     train,
     verify,
 )
-from likeness.failures import one_sentence
-from toolkit.printing import help_columns, say
-from toolkit.showing import shown
+from likeness.errors import one_sentence
+from toolkit.console import help_columns, say, shown
 
 COMMANDS = (  # in the order of --help
     *(demo, check, align, train, compare, lists, prepare, recipes),  # train
@@ -106,14 +105,13 @@ def _show_first_sentences(group: typer.core.TyperGroup) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130.
 
-    Work that takes long is shown on stderr (toolkit.showing). LIKENESS_TRACEBACK=1 shows the
+    Work that takes long is shown on stderr (toolkit.console). LIKENESS_TRACEBACK=1 shows the
     traceback as well.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     command, line = _whole_command(), shlex.join(["likeness", *arguments])
-    whole = " ".join(["likeness", *arguments[:1]])
     remove_abandoned_folders()
-    with one_sentence("likeness"), shown(whole=whole):
+    with one_sentence("likeness"), shown():
         try:
             with command.make_context(
                 "likeness", list(arguments), obj=line, terminal_width=help_columns()

@@ -43,7 +43,7 @@ class Clusters:
         """Give a pandas DataFrame with the columns id and cluster.
 
         Raises:
-            ImportError: pandas is not installed.
+            LikenessError: pandas is not installed.
         """
         return data_frame({"id": list(self.embeddings.ids), "cluster": self.numbers})
 
@@ -123,8 +123,7 @@ def cluster(
         The clusters, the largest first.
 
     Raises:
-        FileNotFoundError: The file does not exist.
-        LikenessError: As `eval.clustering.cluster`.
+        LikenessError: The file does not exist. As `eval.clustering.cluster`.
 
     Example:
         >>> import likeness

@@ -21,12 +21,11 @@ from eval.types import Embeddings, Trials
 from likeness.evaluation_page import Page
 from likeness.models.run import load_model
 from likeness.score_files import evaluate_files
+from toolkit.console import say, shown
 from toolkit.data.item_lists import read_items, write_items
 from toolkit.data.items import Item
 from toolkit.models.embed import embed
 from toolkit.models.parts import Part
-from toolkit.printing import say
-from toolkit.showing import shown
 from toolkit.training.lock import under_lock
 from toolkit.training.recipe import Recipe, Verification
 from toolkit.training.train import fit

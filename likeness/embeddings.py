@@ -36,8 +36,8 @@ class Embeddings(types.Embeddings):
                 or .h5.
 
         Raises:
-            LikenessError: another ending, or ids that the format cannot hold.
-            ImportError: names the extra to install.
+            LikenessError: another ending, or ids that the format cannot hold. Names the extra to
+                install.
 
         Example:
             >>> Embeddings(("ann",), [[3, 4]]).save("ann.npz")
@@ -50,7 +50,7 @@ class Embeddings(types.Embeddings):
         """Give a pandas DataFrame of N rows, with `id`, `norm` and the columns 0 to D - 1.
 
         Raises:
-            ImportError: pandas is not installed.
+            LikenessError: pandas is not installed.
         """
         frame = data_frame(self.matrix)
         frame.insert(0, "norm", self.norms)
@@ -69,8 +69,7 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        LikenessError: the file is of another kind, or damaged.
-        ImportError: names the extra to install.
+        LikenessError: the file is of another kind, or damaged. Names the extra to install.
     """
     stored = read(Path(path))
     return Embeddings(stored.ids, stored.matrix, stored.meta)

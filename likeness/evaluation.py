@@ -152,8 +152,7 @@ class Evaluation:
 
         Raises:
             LikenessError: the scores do not say their model, are of another one, several systems
-                were evaluated, or there are too few subjects for a guarantee.
-            FileNotFoundError: `to` does not exist.
+                were evaluated, or there are too few subjects for a guarantee. `to` does not exist.
 
         Example:
             >>> import likeness
@@ -181,7 +180,7 @@ class Evaluation:
         """Give a pandas DataFrame with a row for each metric of each system.
 
         Raises:
-            ImportError: pandas is not installed.
+            LikenessError: pandas is not installed.
         """
         return data_frame(
             [
@@ -324,9 +323,8 @@ def evaluate(
         The results; print them to see the table.
 
     Raises:
-        FileNotFoundError: a file does not exist.
-        LikenessError: there are no labels, a file is of another kind, the scores are of a type that
-            is not known, or `reference` is none of the systems.
+        LikenessError: a file does not exist. There are no labels, a file is of another kind, the
+            scores are of a type that is not known, or `reference` is none of the systems.
 
     Example:
         >>> import likeness

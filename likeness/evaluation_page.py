@@ -84,7 +84,7 @@ class PageContents:
         """Refuse trials of items without an embedding, before the long work.
 
         Raises:
-            KeyError: There are such trials.
+            LikenessError: There are such trials.
         """
         if self.embeddings:
             sides_with(listed, frozenset(self.embeddings[system].ids))

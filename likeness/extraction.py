@@ -24,7 +24,7 @@ from eval.formats.provenance import digest
 from eval.progress import as_part
 from eval.types import Embeddings
 from likeness.models.load import aligned_size, in_parts, load_to_embed, refuse_other_reading
-from toolkit.console import console
+from toolkit.console import say
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad
@@ -254,8 +254,9 @@ def _embed_pieces(
             if len(no_numbers) >= MANY_NO_NUMBERS:
                 refuse_diverged(no_numbers, num_finite)
             files.write(_piece_path(folder, number), with_bad(embeddings, bad))
-            console.print(
-                f"piece {number + 1} of {len(pieces)}: {len(items) - len(bad)} embeddings"
+            say(
+                f"piece {number + 1} of {len(pieces)}: {len(items) - len(bad)} embeddings",
+                error=True,
             )
         num_done += len(items)
 
@@ -322,7 +323,7 @@ def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> No
                 "folder or choose another --out"
             )
         done = len(list(folder.glob("??????.npz")))
-        console.print(f"going on in {folder}: {done} of {num_pieces} pieces are there")
+        say(f"going on in {folder}: {done} of {num_pieces} pieces are there", error=True)
         return
     # The removal of earlier pieces was stopped: without a plan nobody knows of what they are.
     empty(folder)

@@ -123,5 +123,5 @@ def _path(value: File, what: str, values: str) -> Path:
         )
     path = Path(value)
     if not path.exists():
-        raise FileNotFoundError(f"{what}: there is no file {str(value)!r}; correct the path")
+        raise LikenessError(f"{what}: there is no file {str(value)!r}; correct the path")
     return path

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from eval.errors import LikenessError
+
 
 def data_frame(rows: Any) -> Any:
     """Give a pandas DataFrame.
@@ -15,12 +17,12 @@ def data_frame(rows: Any) -> Any:
         The DataFrame.
 
     Raises:
-        ImportError: pandas is not installed.
+        LikenessError: pandas is not installed.
     """
     try:
         import pandas
     except ImportError:
-        raise ImportError(
+        raise LikenessError(
             "to_frame() needs pandas, which is not installed: pip install pandas"
         ) from None
     return pandas.DataFrame(rows)

@@ -29,8 +29,8 @@ class ScoreFiles:
             nothing is stored.
 
     Raises:
-        FileNotFoundError: A file does not exist.
-        LikenessError: A file is damaged, or the files are of other trials or have other labels.
+        LikenessError: A file does not exist. A file is damaged, or the files are of other trials or
+            have other labels.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:

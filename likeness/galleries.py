@@ -41,8 +41,8 @@ def opened(
         makes: Whether a gallery is made where there is none.
 
     Raises:
-        FileNotFoundError: There is none, and none is to be made.
-        LikenessError: It is of another model, damaged, or used by another process.
+        LikenessError: There is none, and none is to be made. It is of another model, damaged, or
+            used by another process.
         OSError: A server does not answer.
     """
     if not makes:
@@ -57,7 +57,7 @@ def opened(
 def refuse_absent(name: str | Path) -> None:
     """Raise FileNotFoundError where there is no gallery; OSError where a server does not answer."""
     if not exists(name):
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{masked(name)} contains no gallery; enrol with `likeness gallery enrol`, or correct "
             "the path"
         )
@@ -397,7 +397,7 @@ def remove(name: str | Path, subjects: Sequence[str]) -> int:
         How many are left.
 
     Raises:
-        KeyError: Some are not enrolled; nobody is removed then.
+        LikenessError: Some are not enrolled; nobody is removed then.
     """
     with opened(name, None) as gallery:
         gallery.remove(subjects)

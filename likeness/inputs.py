@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.temporary import temporary_folder
-from eval.types import first_line
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
+from modalities.folders import suffixes_of
 from toolkit.data.column_names import parse_columns
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import MAX_SPAN, Item, Items
@@ -70,9 +70,9 @@ def items_of(
         folder, else the path as it was written, else the number of the input, from 0.
 
     Raises:
-        FileNotFoundError: a path does not exist; all are counted. Of a list file or a table in a
-            file some may be missing; reading them will say so.
-        LikenessError: the inputs are of another kind, none are there, or ids are repeated.
+        LikenessError: a path does not exist; all are counted. Of a list file or a table in a file
+            some may be missing; reading them will say so. The inputs are of another kind, none are
+            there, or ids are repeated.
     """
     if modality == "embedding":
         yield _rows_of(inputs)
@@ -98,17 +98,6 @@ def _rows_of(inputs: Any) -> Sequence[Item]:
     from modalities.embedding.rows import every
 
     return every(Path(inputs))
-
-
-def suffixes_of(modality: str) -> tuple[str, ...]:
-    """The endings of the files that a modality reads, in lower case."""
-    if modality == "speaker":
-        from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
-
-        return SUFFIXES + AV_SUFFIXES
-    from toolkit.data.images import SUFFIXES as IMAGES
-
-    return IMAGES
 
 
 class _Maker:
@@ -192,7 +181,7 @@ class _Maker:
         if is_url(text) and path.suffix.lower() in self.suffixes:
             return [Item(text, path)]
         if not text or not path.exists():
-            raise FileNotFoundError(f"{text!r}: there is no such file or folder; correct the path")
+            raise LikenessError(f"{text!r}: there is no such file or folder; correct the path")
         if path.is_file() and path.suffix.lower() in self.suffixes:
             return [Item(text, path)]
         try:

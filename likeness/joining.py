@@ -47,9 +47,8 @@ def join(
         The joined model.
 
     Raises:
-        FileNotFoundError: a model does not exist.
-        LikenessError: the head is none, or was trained on embeddings of another model or another
-            size; the model has no weights of torch; or `out` is not empty.
+        LikenessError: a model does not exist. The head is none, or was trained on embeddings of
+            another model or another size; the model has no weights of torch; or `out` is not empty.
 
     Example:
         >>> import likeness

@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -51,8 +52,8 @@ def items(
         gives the columns start, end, sex, age, session and group, where they are.
 
     Raises:
-        FileNotFoundError: the data, or files that they name, do not exist; all are counted.
-        LikenessError: columns or rows cannot be understood; they are listed.
+        LikenessError: the data, or files that they name, do not exist; all are counted. Columns or
+            rows cannot be understood; they are listed.
 
     Example:
         >>> import likeness
@@ -60,7 +61,8 @@ def items(
         >>> len(items), items[0].id, items[0].label
         (8, 'spk000/utt00.flac', 'spk000')
     """
-    from likeness.inputs import items_of, suffixes_of
+    from likeness.inputs import items_of
+    from modalities import folders
 
     if not isinstance(data, str | PathLike):
         is_table = hasattr(data, "columns") and hasattr(data, "__getitem__")
@@ -74,13 +76,18 @@ def items(
         ) as listed:
             return Items.of(listed)
     path = Path(data)
+    if modality not in (None, *get_args(Modality)):
+        raise LikenessError(f"modality {modality!r}: must be speaker, face or image")
     modality = modality or modality_of(path, columns=columns, label=label, root=root)
-    scan = _room(modality).scan
     if modality == "face" and path.suffix == ".rec":
-        scanned: Items = scan(path)
-        return scanned
+        return folders.scan(path, modality)
     return list_items(
-        path, suffixes=suffixes_of(modality), scan=scan, columns=columns, label=label, root=root
+        path,
+        suffixes=folders.suffixes_of(modality),
+        scan=partial(folders.scan, modality=modality),
+        columns=columns,
+        label=label,
+        root=root,
     )
 
 
@@ -108,11 +115,10 @@ def modality_of(
         have.
 
     Raises:
-        FileNotFoundError: The data do not exist.
-        LikenessError: No file has an ending that is known.
+        LikenessError: The data do not exist. No file has an ending that is known.
     """
     from likeness.checking.files import modality_of as most_of
-    from likeness.inputs import suffixes_of
+    from modalities.folders import suffixes_of
 
     if data.suffix == ".rec":
         return "face"
@@ -121,23 +127,6 @@ def modality_of(
         data, suffixes=suffixes, columns=columns, label=label, root=root, missing="leave"
     )
     return most_of(listed, str(data))
-
-
-def _room(modality: str) -> Any:
-    """The module that lists folders of this modality."""
-    if modality == "speaker":
-        from modalities.speaker import folders as speaker
-
-        return speaker
-    if modality == "face":
-        from modalities.face import folders as face
-
-        return face
-    if modality == "image":
-        from modalities.image import folders as image
-
-        return image
-    raise LikenessError(f"modality {modality!r}: must be speaker, face or image")
 
 
 @dataclass(frozen=True)
@@ -188,8 +177,6 @@ def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items,
         test_share=draw.test_share,
         seed=draw.seed,
         where=where,
-        example="DATA/LABEL/file",
-        of=of,
     )
     names, numbers = label_numbers(chosen)
     single = [names[number] for number in np.flatnonzero(np.bincount(numbers) == 1)]

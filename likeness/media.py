@@ -28,8 +28,7 @@ def media_of(source: Path) -> Media:
             stretches of recordings.
 
     Raises:
-        FileNotFoundError: there is no such file or folder.
-        LikenessError: the list or table cannot be understood.
+        LikenessError: there is no such file or folder. The list or table cannot be understood.
     """
     if source.is_dir():
         is_list = is_kaldi_folder(source)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from eval.errors import LikenessError
 from likeness.included import resolved
 from toolkit.data.remote import is_url, refuse_unreachable
 
@@ -31,40 +32,29 @@ def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> 
         allow_some: Refuse only if all are missing, as where a list is read from a wrong folder.
 
     Raises:
-        FileNotFoundError: Files are missing, or are folders. All are counted and the first are
-            named.
-        ImportError: A package that opens URLs is missing.
-        toolkit.data.remote.Unreachable: A store cannot be reached, or refuses the credentials.
+        LikenessError: A file is missing, or is a folder.
+        eval.errors.Unreachable: A store cannot be reached, or refuses the credentials.
 
     Example:
         >>> refuse_missing_files([Path("a.wav"), Path("nobody.wav")])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        FileNotFoundError: 1 of 2 files do not exist ('nobody.wav'); correct the paths, or ...
+        likeness.LikenessError: 'nobody.wav' does not exist; correct the paths, or the folder ...
     """
-    missing = []
     paths = list(dict.fromkeys(paths))  # stretches share a file
     if any(map(is_url, paths)):
         refuse_unreachable(paths)
         paths = [path for path in paths if not is_url(path)]
-    for path in paths:
-        if not path.is_file() and (path.is_dir() or not path.exists()):  # a pipe will do
-            missing.append(path)
-        elif allow_some:
-            return
-    if missing:
-        from eval.types import name_first  # numpy is not needed before
-
-        raise FileNotFoundError(
-            f"{len(missing)} of {len(paths)} files do not exist"
-            f"{' or are folders' if any(path.is_dir() for path in missing) else ''} "
-            f"({name_first(map(str, missing))}); correct the paths, or "
-            + (
-                "say with --root where they start"
-                if allow_some
-                else "the folder that they start from"
-            )
-        )
+    # a pipe will do
+    missing = (
+        path for path in paths if not path.is_file() and (path.is_dir() or not path.exists())
+    )
+    first = next(missing, None)
+    if first is None or (allow_some and sum(1 for _ in missing) + 1 < len(paths)):
+        return
+    remedy = "say with --root where they start" if allow_some else "the folder that they start from"
+    what = "is a folder" if first.is_dir() else "does not exist"
+    raise LikenessError(f"{str(first)!r} {what}; correct the paths, or {remedy}")
 
 
 def refuse_missing_folder(file: Path) -> None:
@@ -74,16 +64,16 @@ def refuse_missing_folder(file: Path) -> None:
         file: What is going to be written.
 
     Raises:
-        FileNotFoundError: There is no such folder.
+        LikenessError: There is no such folder.
 
     Example:
         >>> refuse_missing_folder(Path("nowhere/a.json"))
         Traceback (most recent call last):
             ...
-        FileNotFoundError: nowhere/a.json: there is no folder nowhere; make it first
+        likeness.LikenessError: nowhere/a.json: there is no folder nowhere; make it first
     """
     if not file.parent.is_dir():
-        raise FileNotFoundError(f"{file}: there is no folder {file.parent}; make it first")
+        raise LikenessError(f"{file}: there is no folder {file.parent}; make it first")
 
 
 def refuse_missing_model(model: str) -> None:
@@ -93,20 +83,19 @@ def refuse_missing_model(model: str) -> None:
         model: One of the forms that `likeness.load` takes.
 
     Raises:
-        FileNotFoundError: There is no such file or folder.
-        LikenessError: No model of this name comes with Likeness.
+        LikenessError: There is no such file or folder. No model of this name comes with Likeness.
 
     Example:
         >>> refuse_missing_model("runs/nothing")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        FileNotFoundError: model 'runs/nothing' does not exist; give the folder of a run, ...
+        likeness.LikenessError: model 'runs/nothing' does not exist; give the folder of a run, ...
     """
     resolved(model)
     path, colon, _ = model.rpartition(":")
     path = path if colon and path.endswith(".py") else model  # own.py:NAME
     if not model or ((":" not in model or path != model) and not Path(path).exists()):
-        raise FileNotFoundError(
+        raise LikenessError(
             f"model {model!r} does not exist; give the folder of a run, a .safetensors, .onnx or "
             ".py file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH "
             "or likeness:voice"

@@ -15,7 +15,7 @@ from eval.errors import LikenessError
 from eval.types import name_first
 from likeness.embeddings import Embeddings
 from likeness.missing import refuse_missing_model
-from toolkit.showing import shown
+from toolkit.console import shown
 
 if TYPE_CHECKING:
     from eval.thresholds import Far, Thresholds
@@ -170,9 +170,8 @@ class Model:
             Raw embeddings (N, D) with their ids, in the order of the inputs. The norms are kept.
 
         Raises:
-            FileNotFoundError: a file, a folder or a list does not exist.
-            LikenessError: nothing can be read, inputs are of a kind that is not known, or this
-                model cannot read as it is asked to.
+            LikenessError: a file, a folder or a list does not exist. Nothing can be read, inputs
+                are of a kind that is not known, or this model cannot read as it is asked to.
 
         Example:
             >>> import numpy as np, likeness
@@ -186,7 +185,7 @@ class Model:
         from toolkit.models.embed import embed_where_readable
 
         if unknown := [name for name in reading if name not in Reading.__annotations__]:
-            raise TypeError(
+            raise LikenessError(
                 f"Model.embed() has no argument {unknown[0]!r}; beside inputs, rate_hz, root, "
                 "columns, batch_size, workers and progress it has "
                 f"{', '.join(Reading.__annotations__)}"
@@ -237,9 +236,8 @@ class Model:
             The score, and `same`, `probability` and `threshold` where they are known.
 
         Raises:
-            FileNotFoundError: a file does not exist.
-            LikenessError: an input cannot be read, the threshold is no number, or no threshold is
-                stored at this false-accept rate.
+            LikenessError: a file does not exist. An input cannot be read, the threshold is no
+                number, or no threshold is stored at this false-accept rate.
 
         Example:
             >>> import numpy as np, likeness
@@ -296,8 +294,8 @@ class Model:
             A row for each pair. A pair with a file that cannot be read has a note, and no score.
 
         Raises:
-            FileNotFoundError: the list or all of its files do not exist.
-            LikenessError: as in `verify`, or the list is of another kind.
+            LikenessError: the list or all of its files do not exist. As in `verify`, or the list is
+                of another kind.
 
         Example:
             >>> import likeness
@@ -347,8 +345,7 @@ class Model:
 
         Raises:
             LikenessError: the file would give other embeddings, or the network cannot be
-                translated.
-            ImportError: names the extra to install.
+                translated. Names the extra to install.
         """
         from likeness.thresholds import carry
         from toolkit.models.export import export
@@ -420,11 +417,11 @@ def _refuse_wrong(model: object, detector: object, calibration: object, threshol
             raise LikenessError(f"{option}=True names no {option}; give its file, or leave it out")
     refuse_missing_model(str(model))
     if isinstance(calibration, str | PathLike) and not Path(calibration).is_file():
-        raise FileNotFoundError(f"{calibration}: there is no such calibration file; correct it")
+        raise LikenessError(f"{calibration}: there is no such calibration file; correct it")
     if isinstance(thresholds, str | PathLike) and not Path(thresholds).is_file():
-        raise FileNotFoundError(f"{thresholds}: there is no such file of thresholds; correct it")
+        raise LikenessError(f"{thresholds}: there is no such file of thresholds; correct it")
     if isinstance(detector, str | PathLike) and not Path(detector).is_file():
-        raise FileNotFoundError(f"{detector}: there is no such detector file; correct the path")
+        raise LikenessError(f"{detector}: there is no such detector file; correct the path")
 
 
 def load(
@@ -461,9 +458,8 @@ def load(
         The model.
 
     Raises:
-        FileNotFoundError: a file does not exist.
-        LikenessError: the file is of another kind, or damaged.
-        ImportError: names the extra to install.
+        LikenessError: a file does not exist. The file is of another kind, or damaged. Names the
+            extra to install.
 
     Example:
         >>> import likeness

@@ -139,15 +139,8 @@ class Network:
             )
 
     def _check_part(self, name: str, needed: str) -> None:
-        """Refuse what cannot be called, and a network that was made already."""
-        from toolkit.part_checks import check_factory, check_takes
-
-        value = getattr(self, name)
-        self._check(name, callable(value), needed)
-        if name == "read":
-            check_takes(value, "Network: read", ["item"])
-        else:
-            check_factory(value, f"Network: {name}")
+        """Refuse what cannot be called."""
+        self._check(name, callable(getattr(self, name)), needed)
 
     def _check_size(self) -> None:
         size = self.size

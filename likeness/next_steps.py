@@ -13,6 +13,8 @@ from eval.types import Trials
 from likeness.data_settings import takes_settings
 from likeness.held_out import HeldOut
 from likeness.missing import EXPORT_PACKAGES, SERVICE_PACKAGES, are_installed
+from likeness.models.trust import options_of
+from toolkit.models.parts import describe
 from toolkit.training.recipe import Recipe
 
 _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
@@ -37,10 +39,11 @@ def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | Non
         rate = [] if far == "eer" else ["--far", far]
         commands = [_line("evaluate", out, "--save-to", out, *rate, "--report", out / "evaluation")]
         serving = ["--far", far]
-    commands += [*_embed(recipe, data, out), *_serve(out, *serving)]
+    trust = options_of(*map(describe, (recipe.frontend, recipe.backbone, recipe.read)))
+    commands += [*_embed(recipe, data, out, trust), *_serve(out, *serving, *trust)]
     if recipe.modality == "embedding":
         return commands[:1]  # a head is joined with its model before anything else is done
-    return [*commands, *_export(out)][:_COMMANDS]
+    return [*commands, *_export(out, trust)][:_COMMANDS]
 
 
 def _far_of(trials: Trials) -> str:
@@ -50,7 +53,7 @@ def _far_of(trials: Trials) -> str:
     return next((str(far) for far in _FARS if far * nontargets >= LEAST_ERRORS), "eer")
 
 
-def _embed(recipe: Recipe, data: Path, out: Path) -> list[str]:
+def _embed(recipe: Recipe, data: Path, out: Path, trust: list[str]) -> list[str]:
     """The command that embeds all the data, if they are in a form that `embed` takes."""
     if not takes_settings(recipe.items) or data.suffix == ".rec":
         return []
@@ -59,7 +62,7 @@ def _embed(recipe: Recipe, data: Path, out: Path) -> list[str]:
     words += ["--root", stated["root"]] if stated.get("root") else []
     for column in filter(None, stated.get("columns", "").split(",")):
         words += ["--columns", column]
-    return [_line("embed", "--model", out, *words, "--out", out / "embeddings.npz")]
+    return [_line("embed", "--model", out, *words, "--out", out / "embeddings.npz", *trust)]
 
 
 def _serve(out: Path, *options: str) -> list[str]:
@@ -68,10 +71,10 @@ def _serve(out: Path, *options: str) -> list[str]:
     return [_line("serve", "--model", out, *options)]
 
 
-def _export(out: Path) -> list[str]:
+def _export(out: Path, trust: list[str]) -> list[str]:
     if not are_installed(EXPORT_PACKAGES):
         return []
-    return [_line("export", out, "--onnx", out / "model.onnx")]
+    return [_line("export", out, "--onnx", out / "model.onnx", *trust)]
 
 
 def _line(*words: str | Path) -> str:

@@ -102,7 +102,7 @@ class VerifiedPairs:
         """Give a pandas DataFrame with a row for each pair.
 
         Raises:
-            ImportError: pandas is not installed.
+            LikenessError: pandas is not installed.
         """
         return data_frame([row._asdict() for row in self.rows])
 
@@ -113,8 +113,8 @@ class VerifiedPairs:
             path: The file. It ends in .csv, .tsv, .parquet or .json.
 
         Raises:
-            LikenessError: It has another ending.
-            ImportError: It is a .parquet file, and pyarrow is not installed.
+            LikenessError: It has another ending. It is a .parquet file, and pyarrow is not
+                installed.
         """
         target = Path(path)
         check_written(target)
@@ -182,8 +182,7 @@ def check_written(path: Path) -> None:
     """Refuse a file that could not be written, before the work.
 
     Raises:
-        LikenessError: It has an ending that is not written.
-        FileNotFoundError: Its folder does not exist.
+        LikenessError: It has an ending that is not written, or its folder does not exist.
     """
     row_files.check_written(path, WRITTEN, "pairs")
 
@@ -202,9 +201,8 @@ def read_pairs(source: Any) -> list[Pair]:
         The pairs, in the order of the file.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        LikenessError: A column is missing or there twice, a row lacks a path, or a label is neither
-            1 nor 0; all are counted, the first are named.
+        LikenessError: There is no such file. A column is missing or there twice, a row lacks a
+            path, or a label is neither 1 nor 0; all are counted, the first are named.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -224,7 +222,7 @@ def read_pairs(source: Any) -> list[Pair]:
         return _from_blocks([Block(range(1, len(source) + 1), columns)], "the table", "row")
     path = Path(source)
     if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such list of pairs; correct the path")
+        raise LikenessError(f"{path}: there is no such list of pairs; correct the path")
     if path.suffix.lower() == ".parquet":
         blocks = parquet_blocks(path, lambda names: _places(path, names))
         return _from_blocks(blocks, path, "row")
@@ -309,8 +307,7 @@ def verify_pairs(
         A row for each pair. A pair with a file that cannot be read has a note in place of a score.
 
     Raises:
-        LikenessError: There are no pairs.
-        FileNotFoundError: None of the files exists.
+        LikenessError: There are no pairs. None of the files exists.
     """
     listed = list(pairs)
     if not listed:
@@ -320,7 +317,7 @@ def verify_pairs(
     paths = {name: base / name for name in names}
     absent = {name: "there is no such file" for name in names if not paths[name].is_file()}
     if len(absent) == len(names):
-        raise FileNotFoundError(
+        raise LikenessError(
             f"none of the {len(names)} files of the pairs exists ({name_first(absent)}); correct "
             "the paths, or name the folder that they start from with --root"
         )

@@ -130,7 +130,7 @@ def _connected(address: str) -> Iterator[Any]:
         import ray
         import ray.data
     except ImportError as error:
-        raise ImportError(f"--ray needs Ray ({error}): pip install 'likeness[ray]'") from None
+        raise LikenessError(f"--ray needs Ray ({error}): pip install 'likeness[ray]'") from None
     try:
         host, _, port = address.rpartition(":")
         if port.isdecimal():  # Ray itself would try for minutes

@@ -48,8 +48,7 @@ def check_written(path: Path, endings: Collection[str], what: str) -> None:
         what: What is written, in the plural.
 
     Raises:
-        LikenessError: The file has another ending.
-        FileNotFoundError: Its folder does not exist.
+        LikenessError: The file has another ending. Its folder does not exist.
     """
     if path.suffix.lower() not in endings:
         raise LikenessError(f"{path}: {what} are written to files that end in {', '.join(endings)}")

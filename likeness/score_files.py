@@ -103,8 +103,8 @@ def evaluate_files(
         The table as text, and lines on the thresholds that were kept.
 
     Raises:
-        LikenessError: As in reading the files and in the metrics.
-        KeyError: Items of the trials have no embedding.
+        LikenessError: As in reading the files and in the metrics. Items of the trials have no
+            embedding.
     """
     settings, about = settings or VerificationSettings(), about or AboutScores()
     path_of = dict(zip(names_of_files(score_files, "score"), score_files, strict=True))

@@ -73,13 +73,13 @@ def quality_files(
 
     Raises:
         LikenessError: It is the norm, and there are no embeddings, or not one for each score file.
-        FileNotFoundError: There is no such file.
+            There is no such file.
     """
     if quality is None:
         return None
     if quality != "norm":
         if not Path(quality).is_file():
-            raise FileNotFoundError(
+            raise LikenessError(
                 f"--quality {quality}: there is no such file; name a list of lines `id quality`, "
                 "or give `norm`"
             )

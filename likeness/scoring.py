@@ -51,10 +51,9 @@ def score(
         The scores (P,), higher for more similar pairs, with their trials.
 
     Raises:
-        FileNotFoundError: a file does not exist.
-        KeyError: ids have no embedding and `missing` is "refuse", or no trial has any; all are
-            counted.
-        LikenessError: a file is of another kind, or two inputs contradict each other.
+        LikenessError: a file does not exist. Ids have no embedding and `missing` is "refuse", or no
+            trial has any; all are counted. A file is of another kind, or two inputs contradict each
+            other.
 
     Example:
         >>> import likeness
@@ -188,10 +187,9 @@ def calibrate(
         The calibration.
 
     Raises:
-        FileNotFoundError: a file does not exist.
-        KeyError: ids have no embedding; all are counted.
-        LikenessError: the trials have no labels, the scores separate them without an error, or
-            higher scores are less similar; and as `score`.
+        LikenessError: a file does not exist. Ids have no embedding; all are counted. The trials
+            have no labels, the scores separate them without an error, or higher scores are less
+            similar; and as `score`.
 
     Example:
         >>> import likeness

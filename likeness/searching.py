@@ -134,8 +134,7 @@ def identify(
         The results; print them to see the table. `.report(folder)` writes a page.
 
     Raises:
-        FileNotFoundError: a file does not exist.
-        LikenessError: ids have no subject, or no probe has a mate.
+        LikenessError: a file does not exist. Ids have no subject, or no probe has a mate.
 
     Example:
         >>> import likeness
@@ -178,8 +177,7 @@ def retrieve(
         The results; print them to see the table. `.report(folder)` writes a page.
 
     Raises:
-        FileNotFoundError: a file does not exist.
-        LikenessError: ids have no class, or no query has a relevant item.
+        LikenessError: a file does not exist. Ids have no class, or no query has a relevant item.
 
     Example:
         >>> import likeness

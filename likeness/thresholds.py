@@ -61,8 +61,7 @@ def find(model: str, file: str | PathLike[str] | None = None) -> tuple[Threshold
         The thresholds; empty where the model has none.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        LikenessError: The file holds no thresholds, or is damaged.
+        LikenessError: There is no such file. The file holds no thresholds, or is damaged.
     """
     if file is not None:
         return load(Path(file))
@@ -391,8 +390,7 @@ def place_for(
 
     Raises:
         LikenessError: The scores do not say their model, or `to` is another model or no place for
-            thresholds.
-        FileNotFoundError: `to` does not exist.
+            thresholds. `to` does not exist.
     """
     if origin is None or not origin.model:
         raise LikenessError(
@@ -417,7 +415,7 @@ def place_for(
     place = place_of(to)
     if place is None or not path.exists():
         if not _has_kind(to) and not path.exists():
-            raise FileNotFoundError(f"model {to!r} does not exist; correct the path")
+            raise LikenessError(f"model {to!r} does not exist; correct the path")
         raise LikenessError(
             f"{to} has no folder or file that thresholds could be kept in; name a file, such as "
             "thresholds.json, and give it to verify, gallery and serve as --thresholds"

@@ -160,9 +160,8 @@ def verify(
         The score, and what follows from the threshold and the calibration.
 
     Raises:
-        FileNotFoundError: A file does not exist.
-        LikenessError: The model cannot read a file, the threshold is no finite number, or `misfit`
-            has a reason against the calibration.
+        LikenessError: A file does not exist. The model cannot read a file, the threshold is no
+            finite number, or `misfit` has a reason against the calibration.
     """
     if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
         raise LikenessError(f"threshold {threshold!r}: must be a finite number")
@@ -245,8 +244,7 @@ def load_to_compare(
 
     Raises:
         LikenessError: A file is damaged or of another kind, or no stored threshold is as the rule
-            says; and as `load_to_embed`.
-        ImportError: As `load_to_embed`.
+            says; and as `load_to_embed`. As `load_to_embed`.
     """
     entries = rule.read(model)
     fitted = find_calibration(model, calibration)

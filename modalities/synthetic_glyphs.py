@@ -125,7 +125,7 @@ def write_glyphs(
     """Write folder/alphabet00_character00/drawer00.png and so on, in grey.
 
     The files are the same for the same arguments. One folder is one class, as
-    modalities.image.folders reads them. Existing files are replaced.
+    modalities.folders reads them. Existing files are replaced.
 
     Args:
         folder: The folder to write to.

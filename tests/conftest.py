@@ -40,7 +40,6 @@ settings.load_profile("steady")
 # the others wait.
 LONGEST = (
     "likeness/test_wheel.py",
-    "test_contributing.py",
     "toolkit/training/test_compare.py",
     "likeness/service/test_page.py",
     "toolkit/training/test_train_many.py",

@@ -31,10 +31,17 @@ INTERNAL = {
     "toolkit.backbones": {"toolkit.backbones", "eval.errors"},
     "toolkit": {"toolkit", "eval"},
     **{
-        f"modalities.{name}": {f"modalities.{name}", *SYNTHETIC, "toolkit", "eval"}
+        f"modalities.{name}": {
+            f"modalities.{name}",
+            "modalities.folders",
+            *SYNTHETIC,
+            "toolkit",
+            "eval",
+        }
         for name in ("speaker", "face", "image", "embedding")
     },
     **{name: {"toolkit", "eval"} for name in SYNTHETIC},
+    "modalities.folders": {"modalities", "toolkit", "eval"},
     "likeness": {"likeness", "modalities", "toolkit", "eval"},
     "recipes": {"likeness", "modalities", "toolkit", "eval"},
 }
@@ -124,7 +131,7 @@ def test_only_checkpoints_import_by_name() -> None:
         "likeness/models/speechbrain.py",
         "toolkit/backbones/torchaudio_cpu.py",
     }
-    assert by_name == {"likeness/models/parts.py", *optional}
+    assert by_name == {"toolkit/models/parts.py", *optional}
 
 
 def test_the_table_is_not_vacuous() -> None:

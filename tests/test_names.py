@@ -118,7 +118,7 @@ def test_models_are_read_in_one_form(tmp_path: Path) -> None:
 
 def test_galleries_know_people_in_either_form(tmp_path: Path) -> None:
     rows = embedded("a", "b")
-    gallery = open_gallery(tmp_path)
+    gallery = open_gallery(tmp_path, {})
     gallery.enrol(Embeddings(("a",), rows.matrix[:1]), [NFD])
     gallery.enrol(Embeddings(("b",), rows.matrix[1:]), [NFC])
     assert [(entry.subject, entry.enrolments) for entry in gallery.entries()] == [(NFC, 2)]
@@ -126,6 +126,6 @@ def test_galleries_know_people_in_either_form(tmp_path: Path) -> None:
     assert gallery.search(rows, 1)[1][0].subject == NFC
     gallery.remove([NFD])
     gallery.close()
-    gallery = open_gallery(tmp_path)
+    gallery = open_gallery(tmp_path, {})
     assert len(gallery) == 0
     gallery.close()

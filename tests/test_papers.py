@@ -4,7 +4,6 @@ recipes; what it names exists, and its commands are taken.
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 from argparse import Namespace
@@ -23,19 +22,6 @@ from toolkit.training.variants import check_variants
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "papers.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-SECTIONS = {
-    part.partition("\n")[0]: part for part in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]
-}
-# The recipes of the papers. Some of their variants are no row of them.
-RECIPES = {
-    "image/vmf": "",
-    "image/nivmf": "",
-    "image/nivmf_table_2": "",
-    "image/simple": "",
-    "face/vggface2": "",
-    "face/ms1mv2": "insightface_r100",
-    "speaker/voxceleb": "wespeaker_*",
-}
 NAMED = re.findall(r"`((?:image|face|speaker)/\w+):([^`\s]+)`", TEXT)
 FILES = sorted(set(re.findall(r"(?:examples|tests|recipes)/[\w/]+\.py", TEXT)))
 COMMANDS = [
@@ -51,12 +37,6 @@ def listed(name: str) -> dict[str, recipes.Recipe]:
     return made
 
 
-def test_patterns_are_found_on_the_page() -> None:
-    assert len(NAMED) > 40
-    assert len(FILES) > 20
-    assert len(COMMANDS) > 30
-
-
 @pytest.mark.parametrize(("name", "pattern"), NAMED)
 def test_a_named_variant_exists(name: str, pattern: str) -> None:
     # a data set stands for its group
@@ -66,47 +46,9 @@ def test_a_named_variant_exists(name: str, pattern: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_row_of_a_papers_recipe_is_on_the_page(name: str) -> None:
-    # a pattern of marks alone names no row
-    patterns = [text for file, text in NAMED if file == name and re.search(r"\w", text)]
-    for variant in listed(name):
-        named = any(fnmatchcase(variant, pattern) for pattern in patterns)
-        assert named != fnmatchcase(variant, RECIPES[name]), variant
-
-
 @pytest.mark.parametrize("path", FILES)
 def test_a_named_file_exists(path: str) -> None:
     assert (ROOT / path).is_file()
-
-
-def test_every_script_of_the_papers_is_on_the_page() -> None:
-    systems = (ROOT / "examples" / "systems").glob("*.py")
-    figures = (ROOT / "examples").glob("*_figures.py")
-    scripts = {path.relative_to(ROOT).as_posix() for path in (*systems, *figures)}
-    assert scripts - {"examples/systems/shared.py"} <= {*FILES}
-
-
-def numbers_of(cell: str) -> set[int]:
-    """The numbers of "Tables 1 to 3" or "Figures 1, 3, 6 to 10"."""
-    made: set[int] = set()
-    for first, last in re.findall(r"(\d+)(?: to (\d+))?", cell):
-        made |= {*range(int(first), int(last or first) + 1)}
-    return made
-
-
-@pytest.mark.parametrize("paper", ["vmf", "nivmf", "simple"])
-def test_every_table_and_figure_of_a_paper_is_in_its_section(paper: str, shared: Path) -> None:
-    text = (shared / "papers" / f"{paper}.txt").read_text(encoding="utf-8")
-    section = {name.lower(): part for name, part in SECTIONS.items()}[paper]
-    for kind, captions in (
-        ("Table", r"^Table (\d+)[.:]"),
-        ("Figure", r"^(?:Figure|Fig\.) (\d+)[.:]"),
-    ):
-        printed = {int(number) for number in re.findall(captions, text, flags=re.MULTILINE)}
-        cells = re.findall(rf"^\| {kind}s? ([^|]+?)(?:, [A-Za-z][^|]*)? \|", section, re.MULTILINE)
-        assert printed
-        assert set().union(*map(numbers_of, cells)) == printed, kind
 
 
 def values_of(arguments: list[str], option: str) -> list[str]:
@@ -181,23 +123,3 @@ def test_simple_released_has_the_release_s_factor_and_features(name: str, simple
     released, loss = made[f"{simple}_released"], made[f"{simple}_released"].loss(8, 3)
     assert (loss.reduction, loss.weight, loss.features) == ("separate", 500, "polarlike")
     assert released.backbone.keywords["dim"] == made[simple].backbone.keywords["dim"] + 1
-
-
-def test_heads_of_the_papers_recipes_show_no_comparison_that_is_refused() -> None:
-    """Their commands stand indented, and continue on deeper lines."""
-    for name in RECIPES:
-        head = ast.get_docstring(ast.parse(Path(located(name)).read_text(encoding="utf-8"))) or ""
-        commands = re.findall(r"^    likeness compare .*(?:\n        .*)*", head, re.MULTILINE)
-        for command in commands:
-            words = command.split()
-            file, _, group = words[2].partition(":")
-            made = listed(file)
-            in_group = [text for text in made if text.startswith(f"{group}.")] if group else [*made]
-            names = values_of(words, "--variants")
-            asked = (
-                [f"{group}.{text}" if group else text for text in names[0].split(",")]
-                if names
-                else in_group
-            )
-            allowed = values_of(words, "--allow-different")[:1]
-            check_variants({text: made[text] for text in asked}, 1, "", allowed)

@@ -13,33 +13,10 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
-PAGES = [ROOT / name for name in ("CHANGELOG.md", "CITATION.cff", "SECURITY.md", "CONTRIBUTING.md")]
 
 
 def parsed(*parts: str) -> Any:
     return yaml.safe_load(ROOT.joinpath(*parts).read_text(encoding="utf-8"))
-
-
-def test_the_workflow_runs_what_ci_runs_on_every_supported_python() -> None:
-    job = parsed(".github", "workflows", "check.yml")["jobs"]["check"]
-    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
-    versions = job["strategy"]["matrix"]["python"]
-    assert f">={versions[0]}" == PROJECT["requires-python"]
-    stated = [
-        classifier.rpartition(" ")[2]
-        for classifier in PROJECT["classifiers"]
-        if re.search(r"Python :: 3\.\d+$", classifier)
-    ]
-    assert versions == stated
-
-
-def test_every_hook_is_local_and_runs_a_tool_of_the_project() -> None:
-    (repository,) = parsed(".pre-commit-config.yaml")["repos"]
-    assert repository["repo"] == "local"
-    commands = [hook["entry"].removeprefix(".venv/bin/").split() for hook in repository["hooks"]]
-    assert [words[:2] for words in commands] == [["ruff", "check"], ["ruff", "format"]]
-    assert any(text.startswith("ruff") for text in PROJECT["optional-dependencies"]["dev"])
 
 
 def released() -> list[str]:
@@ -60,24 +37,6 @@ def test_the_citation_is_of_the_newest_release() -> None:
 def test_this_version_is_the_newest_release_or_on_the_way_to_the_next() -> None:
     now, newest = Version(PROJECT["version"]), Version(released()[0])
     assert now == newest or (now > newest and now.is_devrelease)
-
-
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
-def test_templates_are_forms(path: Path) -> None:
-    form = parsed(".github", "ISSUE_TEMPLATE", path.name)
-    if path.stem == "config":
-        assert form == {"blank_issues_enabled": True}
-        return
-    assert {"name", "description", "body"} <= set(form)
-    ids = [field["id"] for field in form["body"]]
-    assert len(set(ids)) == len(ids) >= 2
-
-
-@pytest.mark.parametrize("path", [*TEMPLATES, *PAGES], ids=lambda path: path.name)
-def test_no_address_is_invented(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert not re.findall(r"[\w.]+@[\w-]+\.\w+", text)
-    assert set(re.findall(r"https?://([\w.-]+)", text)) <= {"semver.org"}
 
 
 @pytest.mark.parametrize("package", ["eval", "likeness", "modalities", "toolkit"])

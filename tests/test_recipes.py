@@ -14,17 +14,13 @@ import cv2
 import numpy as np
 import pytest
 import soundfile
-from PIL import Image
-from sklearn.metrics import roc_curve
-from sklearn.metrics.pairwise import cosine_similarity
 
 from eval.formats.trials import read_trials
 from likeness.cli import main
-from likeness.models.parts import restore
 from likeness.models.run import load_model
 from modalities import synthetic, synthetic_faces
 from toolkit.data.item_lists import read_items
-from toolkit.models.parts import describe
+from toolkit.models.parts import describe, restore
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Recipe
 from toolkit.training.train import fit
@@ -308,48 +304,3 @@ def test_orl_starts_from_the_network_of_the_demo() -> None:
     )
     for part in ("frontend", "backbone", "read"):
         assert describe(getattr(demo, part)) == describe(getattr(orl, part))
-
-
-def test_orl_baselines_agree_with_a_second_calculation(
-    shared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """EER of pixels and MAP@R, from the images by loops and scikit-learn alone."""
-    recipe = module(ROOT / "recipes" / "face" / "orl.py")
-    data = shared / "data"
-    recipe.row("pixels", [recipe.baseline("pixels", fold, data) for fold in range(5)], data, {})
-    output = capsys.readouterr().out.split("|")
-    similar, same, precisions = [], [], []
-    for fold in range(5):
-        items = recipe.orl.items(data, split="test", fold=fold)
-        images = [
-            cv2.resize(np.asarray(Image.open(item.path)), (48, 48), interpolation=cv2.INTER_AREA)
-            .ravel()
-            .astype(float)
-            for item in items
-        ]
-        cosine = cosine_similarity(images)
-        labels = np.array([item.label for item in items])
-        for i in range(len(items)):
-            ranked = [j for j in np.argsort(-cosine[i]) if j != i][:9]
-            hits = labels[ranked] == labels[i]
-            precisions.append((np.cumsum(hits) / np.arange(1, 10) * hits).sum() / 9)
-        upper = np.triu_indices(len(items), 1)
-        similar.append(cosine[upper])
-        same.append((labels[:, None] == labels)[upper])
-    false, true, _ = roc_curve(
-        np.concatenate(same), np.concatenate(similar), drop_intermediate=False
-    )
-    crossing = np.argmin(np.abs(1 - true - false))
-    assert float(output[2].split()[0]) == pytest.approx(50 * (1 - true + false)[crossing], abs=0.2)
-    assert float(output[3].split()[0]) == pytest.approx(100 * np.mean(precisions), abs=0.06)
-
-
-def test_heads_state_their_command_and_where_numbers_are() -> None:
-    for path in FILES:
-        head = module(path).__doc__ or ""
-        assert "likeness " in head, path
-        assert (
-            path.stem == "demo"
-            or "docs/reference/results.md" in head
-            or "nothing of it measured by us" in head
-        ), path

@@ -5,7 +5,6 @@ layout, and holds the settings of its paper or config.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
 
 from eval.types import Trials
-from likeness.models.parts import restore
 from modalities import synthetic_faces
 from modalities.face import bins, recordio_writer
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
 from toolkit.data.images import encode
 from toolkit.data.items import Item
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.parts import describe
+from toolkit.models.parts import describe, restore
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Recipe
 from toolkit.training.train import fit
@@ -149,42 +145,6 @@ def test_trains(name: str, variant: str, data: dict[str, Path], tmp_path: Path) 
         assert all(np.isfinite(lines[-1][metric]) for metric in recipe.metrics)
 
 
-def test_ablation_is_table_9_of_the_paper(shared: Path) -> None:
-    """Rows read from the paper's own text; those with b_theta .3 are Table 2's."""
-    text = (shared / "papers" / "simple.txt").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^(0\.\d+)\s(\d)\s(0\.\d+)\s(\d\.\d+)\s\d",
-        text[text.index("A. Effect of Hyperparameters") :],
-        flags=re.MULTILINE,
-    )
-    printed = {
-        (float(b_theta), float(r), float(alpha)): float(error) for b_theta, r, alpha, error in rows
-    }
-    assert len(printed) == 28
-    listed = MODULES["ms1mv2"].ABLATION
-    assert printed == {
-        (b, r, alpha): error
-        for b, rows in listed.items()
-        for r, alphas in rows.items()
-        for alpha, error in alphas.items()
-    }
-    table_2 = re.findall(
-        r"^(\d)\s(0\.\d+)\s(\d\.\d+)\s\d",
-        text[: text.index("Table 2: Ablation")],
-        flags=re.MULTILINE,
-    )
-    assert {(float(r), float(alpha)): float(error) for r, alpha, error in table_2} == {
-        key[1:]: error for key, error in printed.items() if key[0] == 0.3
-    }
-    trained = [
-        recipe.loss.keywords
-        for name, recipe in MODULES["ms1mv2"].RECIPES.items()
-        if "theta" in name
-    ]
-    assert {(record["b_theta"], record["r"], record["alpha"]) for record in trained} == set(printed)
-    assert len(trained) == 28
-
-
 def test_losses_of_tables_3_to_5_differ_in_augmentation_only_by_name() -> None:
     """The SimPLE paper says that the setups are the same; flips alone for the rivals are its
     release's.
@@ -216,17 +176,6 @@ def test_losses_of_tables_3_to_5_differ_in_augmentation_only_by_name() -> None:
             assert replace(recipe, augment=simple.augment) == replace(
                 result[key.removesuffix("_released")], augment=simple.augment
             )
-
-
-@pytest.mark.parametrize("name", ["vggface2", "ms1mv2"])
-def test_embeddings_of_all_losses_have_512_dimensions(name: str) -> None:
-    for variant, recipe in MODULES[name].RECIPES.items():
-        polarlike = recipe.loss.keywords.get("features") == "polarlike"
-        assert recipe.backbone.keywords["dim"] == (513 if polarlike else 512), variant
-    backbone = nn.Identity()
-    backbone.dim = MODULES[name].SIMPLE.backbone.keywords["dim"]  # type: ignore[assignment]
-    embedder = TorchEmbedder(nn.Identity(), backbone, features="polarlike")
-    assert embedder.dim == 512
 
 
 @pytest.mark.parametrize(
@@ -270,21 +219,6 @@ def test_rates_drop_where_opensphere_drops_them(
     for number, step in enumerate(drops):
         assert schedule.decay((step - 1) / schedule.steps) == pytest.approx(0.1**number)
         assert schedule.decay(step / schedule.steps) == pytest.approx(0.1 ** (number + 1))
-
-
-def test_heads_speak_of_every_variant() -> None:
-    for name in NAMES:
-        head = MODULES[name].__doc__ or ""
-        unnamed = [
-            recipe
-            for recipe in MODULES[name].RECIPES
-            if "theta" not in recipe
-            and recipe.removeprefix("ce_star_")
-            .removeprefix("cosface_star")
-            .removesuffix("_released")
-            not in head
-        ]
-        assert unnamed == []
 
 
 def test_scf_starts_from_the_class_vectors_of_arcface(

@@ -21,7 +21,6 @@ import torch
 from scipy.io import savemat
 
 from likeness.cli import main
-from likeness.models.parts import restore
 from modalities import synthetic_glyphs
 from modalities.image import digits as digits_as_files
 from modalities.image.splits import Protocol, divide_classes
@@ -30,7 +29,7 @@ from toolkit.data.item_checks import label_numbers
 from toolkit.data.item_lists import read_items
 from toolkit.data.sampling import check as check_sampling
 from toolkit.losses.contract import param_groups
-from toolkit.models.parts import Part, describe
+from toolkit.models.parts import Part, describe, restore
 from toolkit.training import recipe as recipes
 from toolkit.training.measure import metrics_of, run_test, settings_of
 from toolkit.training.recipe import Recipe

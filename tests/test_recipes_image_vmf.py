@@ -13,12 +13,9 @@ import pytest
 import torch
 
 from modalities.image.splits import divide_classes
-from toolkit.losses.contract import param_groups
-from toolkit.losses.vmf import VMF
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Classification, Recipe, Retrieval
-from toolkit.training.variants import check_variants
 
 LOSSES = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
 # the table of hyper-parameters
@@ -34,7 +31,6 @@ NAMES = {
 
 
 VMF_RECIPE = recipes.read(str(Path(__file__).parents[1] / "recipes" / "image" / "vmf.py"))
-HEAD = str(VMF_RECIPE["__doc__"])
 LISTED: dict[str, dict[str, Recipe]] = {
     name: recipes.of_group(VMF_RECIPE["RECIPES"], name) for name in NAMES.values()
 }
@@ -100,55 +96,6 @@ def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, sha
         ) == (15, 35, epoch)
 
 
-def table_of_head(*columns: str) -> dict[str, list[str]]:
-    """The rows of the head's table with these columns."""
-    heading = re.search(rf"^ +{' +'.join(columns)}\n", HEAD, flags=re.MULTILINE)
-    assert heading is not None
-    rows = HEAD[heading.end() :].partition("\n\n")[0].splitlines()
-    return {row.split()[0]: row.split()[1:] for row in rows}
-
-
-def cells(text: str, pattern: str) -> list[list[float]]:
-    """The means of the rows of a table of the paper that match a pattern, errors left out."""
-    rows = re.findall(pattern, text, flags=re.MULTILINE)
-    return [[float(text) for text in re.findall(r"([\d.]+) ± ", row)] for row in rows]
-
-
-def test_the_head_has_tables_1_to_3_of_the_paper(shared: Path) -> None:
-    text = (shared / "papers" / "vmf.txt").read_text(encoding="utf-8")
-    name = r"^(?:STANDARD|HYPERBOLIC|COSINE|ARCFACE|vMF)"
-    auroc = [
-        [float(word) for word in row.split("\t")]
-        for row in re.findall(rf"{name}\t((?:[01]\.\d\d\t?){{4}})$", text, flags=re.MULTILINE)
-    ]
-    accuracy = cells(text, rf"{name}(?:\t\d\d\.\d\d ± [\d.]+){{4}}$")
-    ece = cells(text, rf"{name}(?:\t[\d.]+ ± [\d.]+){{8}}$")
-    stated = table_of_head("mnist", "fashion_mnist", "cifar10", "cifar100")
-    assert tuple(stated) == LOSSES
-    assert len(auroc) == len(accuracy) == len(ece) == 5
-    for number, row in enumerate(stated.values()):
-        result = np.array(row, dtype=float).reshape(4, 4)  # data set, column
-        assert result[:, 0].tolist() == accuracy[number]
-        assert result[:, 1].tolist() == ece[number][:4]
-        assert result[:, 2].tolist() == ece[number][4:]
-        assert result[:, 3].tolist() == auroc[number]
-
-
-def test_the_head_has_table_4_of_the_paper(shared: Path) -> None:
-    text = (shared / "papers" / "vmf.txt").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^[\w+ ]+\t(\d\d\.\d) ± 0([.\d]+)\t(\d\d\.\d) ± 0([.\d]+)\t(\d\d\.\d) ± 0([.\d]+)$",
-        text,
-        flags=re.MULTILINE,
-    )
-    assert len(rows) == 7
-    stated = table_of_head("cars196", "cub200", "sop")
-    assert [tuple(row) for row in stated.values()] == rows
-    further = VMF_RECIPE["READINGS"]
-    expected = [name for name in LISTED["sop"] if "fixed" not in name and name not in further]
-    assert list(stated) == expected
-
-
 @pytest.mark.parametrize("name", ["cars196", "cub200", "sop"])
 def test_cosine_at_test_changes_the_similarity_of_the_test_alone(name: str) -> None:
     """Table 4's rows of one model: trained, validated, halved and stopped as without it."""
@@ -161,101 +108,6 @@ def test_cosine_at_test_changes_the_similarity_of_the_test_alone(name: str) -> N
         assert by_cosine.measure.validation == own.validation
     assert listed["hyperbolic"].loss(4, 3).similarity == "poincare:1e-05"
     assert listed["vmf"].measure.num_samples == 10  # the expected metrics
-
-
-@pytest.mark.parametrize("name", NAMES.values())
-def test_variants_differ_in_the_method_alone(name: str) -> None:
-    """So that `likeness compare` takes them all: one test but for "+ cosine at test", one
-    validation, one budget.
-    """
-    listed = LISTED[name]
-    check_variants(
-        {variant: value for variant, value in listed.items() if not variant.endswith("_cosine")},
-        1,
-        "",
-        (),
-    )
-    if "standard_cosine" in listed:
-        check_variants(listed, 1, "", ("measure.similarity",))
-        with pytest.raises(ValueError, match=r"--allow-different measure\.similarity$"):
-            check_variants(listed, 1, "", ())
-        assert "--allow-different measure.similarity" in HEAD
-
-
-@pytest.mark.parametrize("name", NAMES.values())
-def test_class_vectors_start_as_the_release_s(name: str) -> None:
-    """Uniform within +-sqrt(6 / (dim + classes)) (App. D.1) or +-1/sqrt(dim) (nn.Linear's own);
-    hyperbolic's always the latter, vmf's normal (Eq 19).
-    """
-    dim, classes = {
-        "mnist": (3, 10),
-        "fashion_mnist": (3, 10),
-        "cifar10": (128, 10),
-        "cifar100": (128, 100),
-    }.get(name, (512, 85))
-    for variant, recipe in LISTED[name].items():
-        torch.manual_seed(0)
-        w = recipe.loss(dim, classes).proxies.detach()
-        bound = (
-            (6 / (dim + classes)) ** 0.5
-            if dim == 3 and not variant.startswith("hyperbolic")
-            else dim**-0.5
-        )
-        if variant.startswith("vmf"):
-            resultant = 0.4 if dim < 512 else 0.7
-            assert float(w.std()) == pytest.approx(
-                resultant / (1 - resultant**2) * (dim - 1) / dim**0.5, rel=0.2
-            )
-        else:
-            assert 0.9 * bound < float(w.abs().max()) <= bound, variant
-            assert float(w.abs().mean()) == pytest.approx(
-                bound / 2, abs=5 * bound / (12 * w.numel()) ** 0.5
-            ), variant
-
-
-@pytest.mark.parametrize("name", ["cifar100", "cars196"])
-def test_fixed_temperatures_stay_fixed(name: str) -> None:
-    for loss in ("cosine", "arcface", "vmf"):
-        learned = LISTED[name][loss]
-        for value in VMF_RECIPE["FIXED"]:
-            recipe = LISTED[name][f"{loss}_fixed_{value}"]
-            assert replace(recipe, loss=learned.loss) == learned
-            made = recipe.loss(8, 4)
-            scale = made.scale if made.tau is None else made.tau.exp().item()
-            assert scale == pytest.approx(value, rel=1e-6)
-            groups = param_groups(made, recipe.optim)
-            assert [
-                group["lr"]
-                for group in groups
-                if any(parameter is made.tau for parameter in group["params"])
-            ] == ([] if made.tau is None else [0.0])
-            assert type(made) is type(learned.loss(8, 4))
-            if not isinstance(made, VMF):
-                unit = torch.eye(8)[:1]
-                made.proxies.data[0] = unit
-                assert made.logits(unit)[0, 0].item() == pytest.approx(value, rel=1e-6)
-
-
-@pytest.mark.parametrize("name", NAMES.values())
-def test_the_papers_letter_of_vmf_has_a_name(name: str) -> None:
-    """A variant changes what its name says, and nothing else of the row."""
-    vmf = LISTED[name]["vmf"]
-    plain = vmf.loss(512, 3)
-    assert (plain.method, plain.sharing, plain.alpha_from) == ("debye", "shared", "norm")
-    for variant, literal in {
-        "vmf_bounds": ("bounds", "shared", "norm"),
-        "vmf_independent": ("debye", "independent", "norm"),
-        "vmf_paper": ("bounds", "independent", "absolute"),
-    }.items():
-        if name in ("mnist", "fashion_mnist") and variant == "vmf_independent":
-            assert variant not in LISTED[name]
-            continue
-        recipe = LISTED[name][variant]
-        loss = recipe.loss(512, 3)
-        assert (loss.method, loss.sharing, loss.alpha_from) == literal
-        assert replace(recipe, loss=vmf.loss) == vmf
-        assert (loss.tau.item(), loss.tau_lr) == (plain.tau.item(), plain.tau_lr)
-        assert loss.concentration == plain.concentration
 
 
 def test_splits_and_batches_are_those_of_appendix_d() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from argparse import Namespace
 from dataclasses import replace
 from functools import partial
@@ -21,10 +20,8 @@ from torch import Tensor, nn
 
 import likeness
 from eval.retrieval import retrieval_metrics
-from modalities import synthetic_glyphs
 from modalities.image import digits
 from toolkit.backbones.sfnet import SFNet
-from toolkit.console import Interrupted
 from toolkit.data.batch import Batch
 from toolkit.data.sampling import Sampling
 from toolkit.models import checkpoint, user_files
@@ -532,103 +529,6 @@ def test_a_system_takes_data_and_schedule_of_another_recipe(name: str) -> None:
         assert type(loss) is type(own.loss(64, 5))
     if name == "mic":
         assert whole.loss(64, 5).auxiliary.in_features == 2048  # below the last layer of ResNet-50
-
-
-def test_settings_of_a_loss_are_the_systems_and_wrong_recipes_are_refused() -> None:
-    shared, mic = system("shared"), system("mic")
-    asked = options(recipe="image/nivmf:cub200.margin", set=["loss.every=7"], steps=20)
-    plain, whole = (shared.chosen(mic, kind, asked) for kind in ("plain", "system"))
-    assert (whole.loss(8, 3).every, plain.loss) == (7, mic.PLAIN.loss)
-    assert (whole.schedule.steps, whole.schedule.warmup_steps) == (20, 2)
-    with pytest.raises(ValueError, match=r"backbone\.fc, which a BNInception lacks"):
-        shared.chosen(mic, "plain", options(recipe="image/nivmf:cub200.r_ibn_512"))
-    with pytest.raises(ValueError, match=r"recall@1"):
-        shared.chosen(system("diva"), "system", options(recipe="image/vmf:mnist"))
-    with pytest.raises(ValueError, match="network of its own"):
-        shared.chosen(system("drml"), "system", options(recipe="image/nivmf:cub200.r_ibn_512"))
-    with pytest.raises(ValueError, match="absent"):
-        shared.chosen(mic, "system", options(recipe="image/absent"))
-
-
-@pytest.mark.parametrize(
-    ("name", "setting", "refusal"),
-    [
-        ("divide_and_conquer", "loss.every=0", "every=0 must be at least 1"),
-        ("divide_and_conquer", "loss.num_learners=0", "num_learners=0"),
-        ("divide_and_conquer", "loss.divided=2", "divided=2.0 in [0, 1]"),
-        ("mic", "loss.num_clusters=0", "num_clusters=0"),
-        ("mic", "loss.num_clusters=9999", "more than the "),
-        ("pads", "loss.num_bins=0", "num_bins=0"),
-        ("pads", "loss.every=0", "every=0"),
-        ("pads", "loss.start=0.3,0.301", "start=(0.3, 0.301)"),
-        ("diva", "backbone.dim=6", "dim=6 is not a multiple of 4"),
-        ("deepid2", "loss.window=0", "window=0"),
-    ],
-)
-def test_what_a_system_refuses_is_refused_before_the_plain_run(
-    name: str,
-    setting: str,
-    refusal: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    synthetic_glyphs.write_glyphs(
-        tmp_path / "images", num_alphabets=6, num_characters=4, num_drawers=6, size=32
-    )
-    folders = ["--data", str(tmp_path / "images"), "--out", str(tmp_path / "out")]
-    command = [name, "--recipe", "image/folders:small", "--set", setting, *folders]
-    monkeypatch.setattr(sys, "argv", command)
-    system(name)
-    with pytest.raises(SystemExit, match="2"):
-        system("shared").main(str(FOLDER / f"{name}.py"))
-    error = capsys.readouterr().err
-    assert error.startswith(f"{name}.py: ")
-    assert refusal in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_steps_of_a_system_are_at_least_one() -> None:
-    with pytest.raises(ValueError, match="--steps 0 must be at least 1"):
-        system("shared").chosen(system("diva"), "plain", options(steps=0))
-
-
-def test_ctrl_c_stops_a_system_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shared = system("shared")
-
-    def stopped(*_: object, **__: object) -> None:
-        raise Interrupted("stopped after step 6 of 60; go on with --resume")
-
-    folders = ["--data", str(tmp_path), "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["diva", *folders])
-    monkeypatch.setattr(shared, "fit", stopped)
-    with pytest.raises(SystemExit, match="130"):
-        shared.main(str(FOLDER / "diva.py"))
-    assert capsys.readouterr().err == "stopped after step 6 of 60; go on with --resume\n"
-
-
-@pytest.mark.slow  # trains twice
-@pytest.mark.parametrize("name", ADAPTABLE)
-def test_a_system_trains_on_another_recipe(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    synthetic_glyphs.write_glyphs(
-        tmp_path / "images", num_alphabets=6, num_characters=4, num_drawers=6, size=32
-    )
-    network = ["backbone.width=8", "backbone.dim=8", "sampling.batch_size=8", "compute.threads=1"]
-    command = [name, "--recipe", "image/folders:small", "--set", *network, "--steps", "4"]
-    folders = ["--data", str(tmp_path / "images"), "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", [*command, *folders])
-    system(name)
-    system("shared").main(str(FOLDER / f"{name}.py"))
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[-2:]] == [
-        ["plain", "recall@1"],
-        ["system", "recall@1"],
-    ]
 
 
 def stopping(step: Step, at: int) -> Step:

@@ -1,4 +1,4 @@
-"""Whatever is killed while it writes, or meets a full disk, leaves the old file or the new one."""
+"""Whatever is killed while it writes leaves the old file or the new one."""
 
 from __future__ import annotations
 

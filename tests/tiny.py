@@ -4,7 +4,8 @@ from dataclasses import replace
 from functools import partial
 
 from eval.verification import eer
-from modalities.speaker import audio, folders
+from modalities import folders
+from modalities.speaker import audio
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34

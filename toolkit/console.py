@@ -1,120 +1,302 @@
-"""Stderr as a terminal or a log: texts, bars below them, and Ctrl-C."""
+"""The one place that prints: texts, how far long work is, and Ctrl-C.
+
+Text goes out as it is, whatever the width, the encoding or the reader: nothing is wrapped or cut.
+Control characters are written as their escapes: the names of files are the work of others, and must
+not clear a screen, change its colours or turn a line around.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
-from rich.text import Text
+from eval.progress import Report, current_listener, reported_to
 
-from eval.progress import Report
-from toolkit.printing import is_terminal, one_line, say, visible
+if TYPE_CHECKING:
+    import argparse
+
+    from rich.progress import Progress, TaskID
+
+_UNLIMITED = 100_000  # columns: more than any line of help holds
+
+# line ends, and marks that turn the order of what follows
+_TURNING = (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_ESCAPES = {
+    code: ascii(chr(code))[1:-1]
+    for code in (*range(32), *range(127, 160), *_TURNING)
+    if chr(code) not in "\n\t"
+}
 
 
-class _Stderr(Console):
-    """Stderr, with progress bars where it is a terminal.
+def visible(text: str) -> str:
+    """The text with its control characters as escapes; line ends and tabs stay.
 
-    Text is printed as it is: never wrapped, cut or read as markup.
+    >>> visible("a\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    return text if text.isprintable() else text.translate(_ESCAPES)
+
+
+def one_line(text: str) -> str:
+    """The text, in which the name of a file may hold a line end, on one line.
+
+    >>> one_line("a\\nb")
+    'a\\\\nb'
+    """
+    return text.replace("\n", "\\n")
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print `text` and a line end, unwrapped and uncut, to stdout, or with error=True to stderr.
+
+    A control character, or one that the stream cannot encode, is written as its escape. On a
+    terminal it goes above a running bar. A reader that has gone (`likeness evaluate ... | head`)
+    ends the printing, not the work: whatever is still to be written to files is written.
+    """
+    stream = sys.stderr if error else sys.stdout
+    text = visible(text)
+    if stream is None:  # pythonw on Windows has no streams
+        return
+    if _bars and is_terminal(stream):
+        _bars[-1].console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
+        return
+    try:
+        try:
+            stream.write(f"{text}\n")
+        except UnicodeEncodeError:
+            encoding = stream.encoding or "ascii"
+            stream.write(f"{text.encode(encoding, 'backslashreplace').decode(encoding)}\n")
+        stream.flush()
+    except BrokenPipeError:
+        silence(stream)
+    except OSError:
+        # a full disk: without this Python's flush at the end would fail again, with a text of its
+        # own
+        silence(stream)
+        raise
+
+
+def warn(sentence: str) -> None:
+    """Print a warning to stderr, on one line."""
+    say(one_line(f"warning: {sentence}"), error=True)
+
+
+def silence(stream: TextIO) -> None:
+    """Lead a stream whose reader has gone to nowhere, so that neither later prints nor Python's
+    flush at the end fail.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person's terminal shows the stream.
+
+    FORCE_COLOR and the like, which CI sets for logs, make no terminal of a file.
+    """
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def help_columns() -> int | None:
+    """The width that help and usage are laid out to: None, the terminal's, or without a terminal so
+    many columns that nothing is wrapped or cut.
+    """
+    return None if is_terminal(sys.stdout) and is_terminal(sys.stderr) else _UNLIMITED
+
+
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """An argparse parser for a recipe that runs as a script; its help keeps the description's lines
+    and is laid out by help_columns().
+    """
+    import argparse
+
+    return argparse.ArgumentParser(
+        description=description,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+            prog, width=help_columns()
+        ),
+    )
+
+
+SWITCH = "LIKENESS_PROGRESS"  # of the environment: 0 shows nothing
+_SHOWN_AFTER = 2.0  # seconds of a step
+_LINE_EVERY = 10.0  # seconds
+_bars: list[Progress] = []  # that are drawn now
+
+
+@contextmanager
+def shown(show: bool = True) -> Iterator[None]:
+    """Show how far the work of the block is, if nobody else does so already.
+
+    It is shown on stderr: as bars on a terminal, and as lines elsewhere, such as in a log. Only the
+    first of several processes shows anything (RANK of torchrun), and none does where the
+    environment has LIKENESS_PROGRESS=0.
+
+    Args:
+        show: False shows nothing new.
+
+    Example:
+        >>> from eval.progress import tracked
+        >>> with shown():
+        ...     squares = [value**2 for value in tracked(range(3), "squaring")]
+    """
+    is_quiet = os.environ.get(SWITCH) == "0" or os.environ.get("RANK", "0") != "0"
+    if not show or is_quiet or current_listener() is not None:
+        yield
+        return
+    has_bars = is_terminal(sys.stderr) and os.environ.get("TERM") not in ("dumb", "unknown")
+    steps = Steps(has_bars=has_bars)
+    try:
+        with reported_to(steps):
+            yield
+    finally:
+        steps.clear()
+
+
+class Steps:
+    """Shows the steps of which it hears that take longer than two seconds.
+
+    In a log a step has a line after two seconds, one every ten seconds, and one at its end. It is
+    written when the work reports, so no thread is needed, and no process is forked while one draws.
+
+    Args:
+        clock: Gives the time in seconds.
+        has_bars: Whether bars are drawn, which vanish with their steps.
     """
 
-    @property
-    def is_terminal(self) -> bool:
-        """Whether stderr itself is one: rich alone would take FORCE_COLOR's word for it, and cut a
-        bar's lines in a log.
-        """
-        return is_terminal(cast(TextIO, self.file))
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        """Print texts with a line end. Beside a running progress bar they go above it."""
-        if not all(isinstance(value, str) for value in objects):
-            # A bar, drawn by rich itself; or what was written to stdout beside one, which comes as
-            # Text and is to be copied as it is.
-            if any(isinstance(value, Text) for value in objects):
-                options["soft_wrap"] = True
-            super().print(*objects, **options)
-        elif self.is_terminal:
-            super().print(
-                *map(visible, objects), soft_wrap=True, markup=False, highlight=False, emoji=False
-            )
-        else:
-            say(" ".join(objects), error=True)
-
-    def print_line(self, text: str) -> None:
-        """Print a text in which the name of a file may hold a line end, on one line."""
-        self.print(one_line(text))
-
-
-# names of files may hold [..] and :..:, which rich reads as its own
-console = _Stderr(stderr=True, markup=False, highlight=False, emoji=False)
-
-
-class Bars:
-    """A bar for each step of long work, below what is printed. They vanish when their steps end."""
-
-    def __init__(self) -> None:
-        self._progress: Progress | None = None
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, has_bars: bool = False
+    ) -> None:
+        self._clock, self._has_bars = clock, has_bars
+        self._began: dict[str, tuple[float, int]] = {}  # when, and how much was done then
+        self._wrote: dict[str, float] = {}  # when a step was shown last
         self._tasks: dict[str, TaskID] = {}
+        self._bar: Progress | None = None
+        self._process = os.getpid()
 
-    def draw(self, steps: Sequence[tuple[Report, str]]) -> None:
-        """Draw the bars of these steps, each with its report and its text, and no others."""
-        if self._progress is None:
-            self._progress = _new_progress()
-            self._progress.start()
-        for what in self._tasks.keys() - {reached.what for reached, _ in steps}:
-            self._progress.remove_task(self._tasks.pop(what))
-        for reached, text in steps:
-            state: Any = {
-                "total": reached.total,
-                "completed": reached.done,
-                "text": _plain(text),
-            }
-            if reached.what in self._tasks:
-                self._progress.update(self._tasks[reached.what], **state)
-            else:
-                name = _plain(reached.what)
-                self._tasks[reached.what] = self._progress.add_task(name, **state)
-        self._progress.refresh()
-
-    def remove(self, what: str) -> None:
-        """Remove the bar of a step, if there is one."""
-        if self._progress is not None and what in self._tasks:
-            self._progress.remove_task(self._tasks.pop(what))
-            if not self._tasks:
+    def __call__(self, reached: Report) -> None:
+        """Take a report."""
+        if os.getpid() != self._process:  # this process was forked from the one that shows
+            return
+        now = self._clock()
+        began, first = self._began.setdefault(reached.what, (now, reached.done))
+        is_long = now - min(began for began, _ in self._began.values()) >= _SHOWN_AFTER
+        if self._has_bars and is_long:
+            self._draw(reached, _text(reached, first, now - began))
+        elif not self._has_bars and reached.is_end and now - began >= _SHOWN_AFTER:
+            amount = _amount(reached.done - first, reached.unit) + " in "
+            _write(f"{reached.what}: {amount * (reached.done > first)}{duration(now - began)}")
+        elif not self._has_bars and not reached.is_end:
+            wrote = self._wrote.get(reached.what)
+            if now - (wrote or began) >= (_LINE_EVERY if wrote else _SHOWN_AFTER):
+                self._wrote[reached.what] = now
+                _write(f"{reached.what}: {_text(reached, first, now - began)}")
+        if reached.is_end:
+            del self._began[reached.what]
+            self._wrote.pop(reached.what, None)
+            if not self._began:
                 self.clear()
+
+    def _draw(self, reached: Report, text: str) -> None:
+        """Draw the bar of a step, or remove it at its end."""
+        bar = self._bar
+        if bar is None:
+            bar = self._bar = _new_bar()
+            _bars.append(bar)
+            bar.start()
+        if reached.what not in self._tasks:
+            name = visible(one_line(reached.what))
+            self._tasks[reached.what] = bar.add_task(name, total=reached.total, text="")
+        task, text = self._tasks[reached.what], visible(one_line(text))
+        if reached.is_end:
+            bar.remove_task(self._tasks.pop(reached.what))
+        else:
+            bar.update(task, total=reached.total, completed=reached.done, text=text)
+        if reached.is_end or self._clock() - self._wrote.get("", 0.0) > 0.1:
+            self._wrote[""] = self._clock()
+            bar.refresh()
 
     def clear(self) -> None:
         """Remove all bars."""
-        progress, self._progress = self._progress, None
-        self._tasks.clear()
-        if progress is not None:
-            for task in progress.task_ids:
-                progress.remove_task(task)
-            progress.stop()
+        if self._bar is not None and os.getpid() == self._process:
+            for task in self._bar.task_ids:
+                self._bar.remove_task(task)
+            self._bar.stop()
+            _bars.remove(self._bar)
+            self._bar = None
+            self._tasks.clear()
 
 
-def _new_progress() -> Progress:
-    """Bars of rich that nothing but `draw` moves."""
+def _new_bar() -> Progress:
+    """Bars that nothing but `Steps` moves."""
+    # slow to import, needed for long work only
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[text]}", markup=False),
-        console=console,
+        console=Console(file=sys.stderr, force_terminal=True),
         transient=True,
         auto_refresh=False,
-        # what goes into a file must not be printed above a bar instead
-        redirect_stdout=is_terminal(sys.stdout),
+        redirect_stdout=False,
+        redirect_stderr=False,
     )
 
 
-def _plain(text: str) -> str:
-    """A text that may hold the name of a file, as a bar can show it."""
-    return visible(one_line(text))
+def _text(reached: Report, first: int, spent: float) -> str:
+    """How far a step is: "1,200 of 12,000, 3 min 20 s left"."""
+    done, total = reached.done, reached.total
+    parts = [reached.note] if reached.note else []
+    if total is not None:
+        begin = f"{done / 1e6:,.0f}" if reached.unit == "bytes" else f"{done:,}"
+        parts.insert(0, f"{begin} of {_amount(total, reached.unit)}")
+    elif done:
+        parts.insert(0, _amount(done, reached.unit))
+    if total is not None and done > first:
+        left = spent * (total - done) / (done - first)
+        return ", ".join([*parts, f"{duration(left)} left"])
+    return ", ".join([*parts, f"{duration(spent)} so far"])
+
+
+def _amount(number: int, unit: str) -> str:
+    """A number with what it counts.
+
+    >>> _amount(1200, "steps"), _amount(2_500_000, "bytes")
+    ('1,200 steps', '2 MB')
+    """
+    if unit == "bytes":
+        return f"{number / 1e6:,.0f} MB"
+    return f"{number:,} {unit}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """A length of time in the two units that say enough.
+
+    >>> duration(3.4), duration(200), duration(7500)
+    ('3 s', '3 min 20 s', '2 h 5 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def _write(line: str) -> None:
+    say(one_line(line), error=True)
 
 
 class Interrupted(Exception):
@@ -145,7 +327,10 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             if number == signal.SIGINT
             else "SIGTERM (another process of the run ended, or the machine is wanted)"
         )
-        console.print(f"{what}: finishing this step and saving; press Ctrl-C again to stop at once")
+        say(
+            f"{what}: finishing this step and saving; press Ctrl-C again to stop at once",
+            error=True,
+        )
         for again in (signal.SIGINT, signal.SIGTERM):
             signal.signal(again, signal.default_int_handler)
 

@@ -73,9 +73,9 @@ def read(path: str | Path) -> Embeddings:
         LikenessError: The suffix is another one. The file is damaged, truncated or foreign, or it
             is a pipe or a device. It contains pickled objects, a .scp contains commands, or a .h5
             contains links to other files. Ids are repeated, or numbers are NaN. The embeddings take
-            more than 1 GiB that is also over 100 times the size of the file.
+            more than 1 GiB that is also over 100 times the size of the file. A package is missing;
+            the message names the extra to install.
         FileNotFoundError: There is no such file.
-        ImportError: A package is missing; the message names the extra to install.
     """
     path = Path(path)
     suffix, stated = _suffix(path, _READ), path
@@ -106,8 +106,8 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
         embeddings: N ids, the matrix (N, D) and the meta.
 
     Raises:
-        LikenessError: The suffix is another one, or the format cannot hold some of the ids.
-        ImportError: A package is missing; the message names the extra to install.
+        LikenessError: The suffix is another one, or the format cannot hold some of the ids. A
+            package is missing; the message names the extra to install.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -147,8 +147,7 @@ def check_suffix(path: str | Path) -> None:
         path: The file that is to be written.
 
     Raises:
-        LikenessError: There is no format with this suffix.
-        ImportError: A package for the format is missing.
+        LikenessError: There is no format with this suffix. A package for the format is missing.
     """
     path = Path(path)
     _suffix(path, _WRITTEN)

@@ -21,11 +21,11 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats import plain
 from eval.formats.writing import atomic_path as atomic_path
 from eval.progress import report
-from eval.types import Floats, Ints, first_line, nfc, quoted
+from eval.types import Floats, Ints, nfc, quoted
 
 MAX_LINE = 65_536  # bytes
 # The widest tables have half as many fields in a line. The bound keeps a file of another kind from

@@ -55,8 +55,7 @@ def write(path: Path, embeddings: Embeddings, meta: str) -> None:
         meta: A JSON object of texts, as text.
 
     Raises:
-        LikenessError: The path cannot stand in a .scp.
-        IsADirectoryError: The path is a folder.
+        LikenessError: The path cannot stand in a .scp. The path is a folder.
         OSError: The disk is full; what was there before stays.
     """
     text = str(path)
@@ -66,7 +65,7 @@ def write(path: Path, embeddings: Embeddings, meta: str) -> None:
             "its ends"
         )
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; name a file in it")
+        raise LikenessError(f"{path} is a folder; name a file in it")
     files = _Files(
         Path(os.path.realpath(path)),
         Path(os.path.realpath(path.with_suffix(".scp"))),
@@ -130,7 +129,7 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
         FileNotFoundError: There is no such file.
     """
     if path.suffix.lower() == ".scp" and not path.exists() and path.with_suffix(".ark").is_file():
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{path} does not exist, but {path.with_suffix('.ark').name} does: a writer was "
             "stopped; read that file, or write both again"
         )

@@ -6,8 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from eval.errors import LikenessError
-from eval.types import first_line
+from eval.errors import LikenessError, first_line
 
 
 def read_variable(path: Path, name: str, *, max_bytes: int, squeeze: bool = False) -> Any:

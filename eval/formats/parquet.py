@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats import plain
 from eval.formats.files import EXPANSION, refuse_device
-from eval.types import Bools, first_line, quoted
+from eval.types import Bools, quoted
 
 _FREE_EXPANSION = 1 << 30  # bytes that a file of any size may take in memory
 _ROW_BYTES = 17  # of a trial with a label and a score

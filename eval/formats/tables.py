@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats import parquet, plain
 from eval.formats.files import MAX_LINE, atomic_path
 from eval.formats.kaldi import MAX_DIM, MAX_META
-from eval.types import Embeddings, first_line, quoted
+from eval.types import Embeddings, quoted
 
 # The ids (N,), the matrix (N, D) of floats, and the meta as JSON text.
 Read = tuple[tuple[str, ...], NDArray[Any], str]
@@ -49,7 +49,7 @@ def _h5py(path: Path) -> Any:
     try:
         import h5py
     except ImportError:
-        raise ImportError(
+        raise LikenessError(
             f"{path}: .h5 files need h5py; run `pip install 'likeness[formats]'`, or choose .npz"
         ) from None
     return h5py

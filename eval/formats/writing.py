@@ -40,9 +40,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         The path to write to.
 
     Raises:
-        IsADirectoryError: `path` is a folder.
-        FileNotFoundError: Its folder does not exist.
-        LikenessError: It is /dev/stdout sent to a file, which cannot be replaced.
+        LikenessError: `path` is a folder. Its folder does not exist. It is /dev/stdout sent to a
+            file, which cannot be replaced.
         OSError: The disk is full; `path` is then as it was.
 
     Example:
@@ -54,7 +53,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     # of its own.
     if target.exists() and not target.is_file():
         if target.is_dir():
-            raise IsADirectoryError(f"{target} is a folder; name a file in it")
+            raise LikenessError(f"{target} is a folder; name a file in it")
         yield target
         return
     path = Path(os.path.realpath(target))
@@ -82,11 +81,11 @@ def staged(path: Path) -> Iterator[Path]:
         The path to write to; the block calls `move` with it when it is whole.
 
     Raises:
-        FileNotFoundError: The folder of `path` does not exist.
+        LikenessError: The folder of `path` does not exist.
         OSError: The disk is full, or the folder cannot be written to.
     """
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+        raise LikenessError(f"{path}: there is no folder {path.parent}; make it first")
     with hidden_folder(path) as folder, full_disk(path):
         yield folder / path.name
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval import results as report
-from eval.bootstrap import Drawn, bounds, check_draws
+from eval.bootstrap import Drawn, bounds, check_draws, drawn_groups
 from eval.errors import LikenessError
 from eval.identification import (
     RULES,
@@ -268,7 +268,7 @@ def identify_labelled(
         value, threshold = measure(np.ones(mated.size, dtype=np.int64), exact=True)
         ends = None
         if settings.num_resamples:
-            ends = bounds(values[metric], settings.level, behind[metric])
+            ends = bounds(values[metric], value, settings.level, behind[metric])
         result = Result(
             system, metric, value, None, threshold, counts, own[metric] | common, protocol
         )
@@ -359,17 +359,13 @@ def _behind(
     settings: IdentificationSettings,
 ) -> dict[str, Drawn]:
     """Metric -> what its interval rests on: the kind of probes with fewer subjects."""
-    with_mate, without = (np.unique(subject[kind]).size for kind in (mated > 0, mated == 0))
-    all_mated = with_mate == int(subject.max()) + 1
-    behind = dict.fromkeys(
-        measures, Drawn(with_mate, "subjects" if all_mated else "subjects with mated probes")
-    )
-    if settings.protocol != "closed" and without < with_mate:
-        behind |= {
-            metric: Drawn(without, "subjects with non-mated probes")
-            for metric in measures
-            if metric.startswith("tpir")
-        }
+    with_mate = drawn_groups(subject[mated > 0], "subjects with mated probes")
+    if with_mate.number == int(subject.max()) + 1:
+        with_mate = with_mate._replace(what="subjects")
+    without = drawn_groups(subject[mated == 0], "subjects with non-mated probes")
+    behind = dict.fromkeys(measures, with_mate)
+    if settings.protocol != "closed" and without.number < with_mate.number:
+        behind |= {metric: without for metric in measures if metric.startswith("tpir")}
     return behind
 
 
@@ -387,7 +383,7 @@ def _common(
     }
     if settings.num_resamples:
         common |= {
-            "interval": "percentile bootstrap over subjects of the probes",
+            "interval": "bootstrap over subjects of the probes",
             "level": settings.level,
             "num_resamples": settings.num_resamples,
             "seed": settings.seed,

@@ -289,9 +289,9 @@ def verification_1_1(
         }
         intervals, drawn = bounds_of(metrics, scores, subjects, num_resamples=num_resamples)
         common |= {
-            "interval": "percentile bootstrap over subjects"
+            "interval": "bootstrap over subjects"
             if subjects is not None
-            else "percentile bootstrap over trials: optimistic, trials share subjects",
+            else "bootstrap over trials: optimistic, trials share subjects",
             "level": 0.95,
             "num_resamples": num_resamples,
             "seed": 0,
@@ -367,7 +367,7 @@ def identification_1_n(
         settings: What is measured. Intervals are over the subjects of the probes.
 
     Raises:
-        KeyError: `pooled` lacks templates.
+        LikenessError: `pooled` lacks templates.
     """
     return identify_labelled(
         [Labelled(_chosen(pooled, side), side.subject) for side in galleries],

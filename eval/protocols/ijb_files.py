@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats import plain
 from eval.formats.files import text_blocks
 from eval.memory import keep_freed_memory
-from eval.types import Bools, Floats, Ints, Trials, first_line, name_first, nfc
+from eval.types import Bools, Floats, Ints, Trials, name_first, nfc
 
 _BLOCK = 1 << 22  # bytes of a file that are read together, few enough to stay in the cache
 _CELLS = 1 << 17  # numbers that are looked up together
@@ -86,15 +86,15 @@ def meta_files(root: str | Path, name: str = "") -> MetaFiles:
         The paths of the files.
 
     Raises:
-        FileNotFoundError: There is no pack, or none of that name.
-        LikenessError: There are several packs in one folder, and no name is given.
+        LikenessError: There is no pack, or none of that name. There are several packs in one
+            folder, and no name is given.
     """
     meta = Path(root) / "meta"
     there = sorted(pack.name.removesuffix(_FACES) for pack in meta.glob(f"*{_FACES}"))
     names = [pack for pack in there if pack == name] if name else there
     if not names:
         others = f" beside those of {name_first(there)}" if there else ""
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{meta}: there is no {name or '..'}{_FACES}{others}; give the folder in which the "
             "pack's meta and loose_crop lie"
         )

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
 from eval.formats.files import bounded
-from eval.types import Bools, Floats, Ints, SplitScores, Trials, nfc
+from eval.types import Bools, Floats, Ints, Trials, nfc
 from eval.verification import tar_threshold
 
 Thresholds = Literal["scores", "grid"]
@@ -159,7 +159,7 @@ def val_at_far(
                 "fold needs both"
             )
         limit = (
-            tar_threshold(target.view(SplitScores), nontarget, far)
+            tar_threshold(target, nontarget, far)
             if grid is None
             else _interpolated(nontarget, grid, far)
         )

@@ -170,8 +170,7 @@ def rate_decisions(
         subjects: (P, 2) the subjects of both sides, None where they are unknown.
 
     Raises:
-        KeyError: Ids have no quality.
-        LikenessError: It is not finite.
+        LikenessError: Ids have no quality. It is not finite.
     """
     values, meaning = trial_quality(trials, quality, "quality")
     threshold = threshold_at_eer(scores.targets, scores.nontargets)

@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from eval.bootstrap import Bounds, Drawn, Ends, bounds, check_draws
+from eval.bootstrap import Bounds, Drawn, Ends, bounds, check_draws, effective_number
 from eval.errors import LikenessError
 from eval.progress import step
 from eval.protocols.labels import labels_of
@@ -245,7 +245,7 @@ def retrieve(
 def class_intervals(
     per_query: dict[str, Floats], codes: Counts, settings: RetrievalSettings = RetrievalSettings()
 ) -> dict[str, Ends | None]:
-    """Percentile intervals of the means of per-query values (Q,), all on the same draws.
+    """Intervals of the means of per-query values (Q,), all on the same draws.
 
     A draw takes C of the C classes with replacement, every query of a class as often as its class
     was drawn. The ranks stay those of the whole gallery.
@@ -326,7 +326,7 @@ def _common(
     }
     if settings.num_resamples:
         common |= {
-            "interval": "percentile bootstrap over classes of queries, gallery as it is",
+            "interval": "bootstrap over classes of queries, gallery as it is",
             "level": settings.level,
             "num_resamples": settings.num_resamples,
             "seed": settings.seed,
@@ -338,6 +338,7 @@ def _class_bounds(
     per_query: dict[str, Floats], codes: Counts, settings: RetrievalSettings
 ) -> dict[str, Bounds]:
     sizes = np.bincount(codes)
+    drawn_from = Drawn(sizes.size, "classes", effective_number(sizes))
     totals = np.stack(
         [sizes, *(np.bincount(codes, weights=values) for values in per_query.values())], axis=1
     ).astype(np.float64)
@@ -356,6 +357,6 @@ def _class_bounds(
     drawn_sums = np.concatenate(sums)
     means = drawn_sums[:, 1:] / drawn_sums[:, :1]
     return {
-        name: bounds(means[:, i], settings.level, Drawn(sizes.size, "classes"))
-        for i, name in enumerate(per_query)
+        name: bounds(means[:, i], float(values.mean()), settings.level, drawn_from)
+        for i, (name, values) in enumerate(per_query.items())
     }

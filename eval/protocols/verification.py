@@ -143,10 +143,12 @@ class Evaluated:
         """The result of a metric, by its name such as "eer" or "tar_at_far(0.01)".
 
         Raises:
-            KeyError: It was not measured.
+            LikenessError: It was not measured.
         """
         if metric not in self._by_metric:
-            raise KeyError(f"{metric!r} was not measured; there is {', '.join(self._by_metric)}")
+            raise LikenessError(
+                f"{metric!r} was not measured; there is {', '.join(self._by_metric)}"
+            )
         return self._by_metric[metric]
 
     @property
@@ -297,9 +299,9 @@ def _interval_conventions(
     if resamples is None:
         return {}
     return {
-        "interval": "percentile bootstrap over subjects"
+        "interval": "bootstrap over subjects"
         if over_subjects
-        else "percentile bootstrap over trials: optimistic, trials share subjects",
+        else "bootstrap over trials: optimistic, trials share subjects",
         "level": settings.level,
         "num_resamples": settings.num_resamples,
         "seed": settings.seed,

@@ -27,9 +27,7 @@ from eval.types import Scores
 SCHEMA = "likeness.comparison/1"
 # (variant, seed) -> the entries of its log.jsonl
 Logs = Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]
-_OPTIMISTIC = (
-    "percentile bootstrap over trials, of the mean over seeds: optimistic, trials share subjects"
-)
+_OPTIMISTIC = "bootstrap over trials, of the mean over seeds: optimistic, trials share subjects"
 
 
 def write(
@@ -79,7 +77,7 @@ def to_json(comparison: Comparison, *, command: str, version: str) -> str:
         "level": LEVEL,
         "interval": _OPTIMISTIC
         if over == "trials"
-        else f"percentile bootstrap over {over}, of the mean over seeds",
+        else f"bootstrap over {over}, of the mean over seeds",
         "seed_interval": "Student's t over seeds of the differences of equal seeds, the test "
         "subjects fixed",
         "p": "two-sided, from the resampled differences: 2 (k + 1) / (R + 1)",

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from eval import per_item
-from eval.bootstrap import Drawn, bounds
+from eval.bootstrap import bounds
 from eval.per_item import Metric, PerItem
 from eval.progress import step
 from eval.reports.figures import Log, training_curves
@@ -72,20 +72,20 @@ def _metrics(measured: PerItem, metrics: Mapping[str, Metric], num_resamples: in
     resampled = per_item.resample(metrics, measured, num_resamples=num_resamples)
     rows = []
     reasons: dict[str, list[str]] = {}
-    over = measured.over if measured.groups is not None else "items"
     for name, metric in metrics.items():
-        interval = bounds(resampled[name], _LEVEL, Drawn(measured.num_groups, over))
+        value = metric(measured.columns)
+        interval = bounds(resampled[name], value, _LEVEL, measured.drawn)
         ends = (
             NO_INTERVAL
             if interval.ends is None
             else " to ".join(ends_text("", interval.ends)) + (" *" if interval.note else "")
         )
-        rows.append([name, f"{metric(measured.columns):.4f}", ends])
+        rows.append([name, f"{value:.4f}", ends])
         if interval.note:
             reasons.setdefault(interval.note, []).append(name)
     text = (
-        f"Intervals: {100 * _LEVEL:g} % bootstrap over {measured.num_groups:,} {over}, "
-        f"{num_resamples:,} resamples. The model is fixed."
+        f"Intervals: {100 * _LEVEL:g} % bootstrap over {measured.drawn.number:,} "
+        f"{measured.drawn.what}, {num_resamples:,} resamples. The model is fixed."
     )
     notes = [prose(f"{', '.join(names)}: {note}.", soft=True) for note, names in reasons.items()]
     return table(["", "value", "interval"], rows) + prose(text, soft=True) + joined(notes)

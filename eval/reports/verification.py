@@ -97,7 +97,7 @@ def write_page(
         The path of the page.
 
     Raises:
-        KeyError: items of the trials have no embedding.
+        LikenessError: items of the trials have no embedding.
     """
     page = Path(folder) / "index.html"
     html(
@@ -141,8 +141,8 @@ def html(
 
     Raises:
         LikenessError: the systems of the results, scores, trials and embeddings are not the same,
-            or the trials and scores of a system are not equally many.
-        KeyError: items of the trials have no embedding.
+            or the trials and scores of a system are not equally many. Items of the trials have no
+            embedding.
     """
     seen = evidence or Evidence()
     media = seen.media or Media(lambda _: None)

@@ -85,8 +85,7 @@ class Scoring:
 
     Raises:
         LikenessError: A name is unknown, or two fields contradict each other, or a field would
-            change nothing.
-        KeyError: Ids of the cohort have no subject. All are counted, the first are named.
+            change nothing. Ids of the cohort have no subject. All are counted, the first are named.
 
     >>> Scoring(similarity="cosine", norm="q")
     Traceback (most recent call last):
@@ -154,7 +153,7 @@ class Scoring:
             subject_of = MappingProxyType(dict(self.cohort_subjects))
             missing = [name for name in self.cohort.ids if name not in subject_of]
             if missing:
-                raise KeyError(
+                raise LikenessError(
                     f"cohort_subjects: {len(missing)} of {len(self.cohort.ids)} cohort ids have no "
                     f"subject ({name_first(missing)}); add them"
                 )
@@ -295,8 +294,8 @@ def score(
         The scores (P,), with the trials and what gave them.
 
     Raises:
-        KeyError: Ids have no embedding, no model or no duration. All are counted, the first named.
-        LikenessError: The embeddings, the cohort and the mean differ in D, the calibration is of
+        LikenessError: Ids have no embedding, no model or no duration. All are counted, the first
+            named. The embeddings, the cohort and the mean differ in D, the calibration is of
             another system, or the cohort or the durations that it needs are missing.
 
     Warns:
@@ -350,8 +349,8 @@ def calibrate(
 
     Raises:
         LikenessError: The trials have no labels, `scoring` has a calibration already, a measure is
-            unknown or lacks its cohort or durations; and as `calibration.fit_calibration`.
-        KeyError: As `score`.
+            unknown or lacks its cohort or durations; and as `calibration.fit_calibration`. As
+            `score`.
 
     >>> import numpy as np
     >>> subjects = np.repeat([[0.5], [-0.5]], 4, axis=0)

@@ -73,8 +73,8 @@ def sides_of(
         pooling, subtract_mean, cohort, cohort_subjects: As in `eval.scoring.score.Scoring`.
 
     Raises:
-        KeyError: Ids have no embedding or no model. All are counted, the first are named.
-        LikenessError: The embeddings differ in D.
+        LikenessError: Ids have no embedding or no model. All are counted, the first are named. The
+            embeddings differ in D.
 
     Warns:
         UserWarning: The cohort has ids of the trials, or embeddings are zero vectors.
@@ -144,7 +144,7 @@ def _models_of(trials: Trials, models: Models) -> dict[str, tuple[str, ...]]:
     known = {model: tuple(items) for model, items in models.items()}
     absent = [model for model in trials.enrol_ids if not known.get(model)]
     if absent:
-        raise KeyError(
+        raise LikenessError(
             f"{len(absent)} of {len(trials.enrol_ids)} enrolment ids of the trials are no models "
             f"of the enrolment list, or models without items ({name_first(absent)}); add their "
             "items to it"
@@ -221,8 +221,8 @@ def quality_of(
         (P, 2 K): the lower and the higher value of each measure.
 
     Raises:
-        LikenessError: The cohort or the durations that a measure needs are missing.
-        KeyError: Items have no duration. All are counted, the first are named.
+        LikenessError: The cohort or the durations that a measure needs are missing. Items have no
+            duration. All are counted, the first are named.
     """
     columns = []
     for measure in measures:
@@ -252,7 +252,7 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     used = dict.fromkeys(name for group in items for name in group)
     missing = [name for name in {**used, **dict.fromkeys(sides.probe.ids)} if name not in durations]
     if missing:
-        raise KeyError(
+        raise LikenessError(
             f"durations: {len(missing)} ids of the trials have no duration "
             f"({name_first(missing)}); add them"
         )

@@ -60,13 +60,12 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from likeness.commands.recipes import located
-from likeness.failures import one_sentence
-from toolkit.console import Interrupted
+from likeness.errors import one_sentence
+from toolkit.console import Interrupted, say
 from toolkit.data.batch import collate
 from toolkit.data.items import Item
 from toolkit.losses.mining import Triplets
 from toolkit.losses.triplet import MarginLoss
-from toolkit.printing import say
 from toolkit.training import recipe as recipes
 from toolkit.training.loading import on_device
 from toolkit.training.measure import metrics_of, run_test

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from eval.types import Embeddings, name_first
-from likeness.checking.files import Modality, inspection_of, look_at
-from likeness.checking.findings import Checked, Finding
-from likeness.checking.similar import similar_findings
+from eval.cleaning import near_pairs, suspects
+from eval.errors import LikenessError
+from eval.types import Embeddings
+from likeness.checking.files import Files, Modality, Problem, inspection_of, look_at
 from toolkit.data.inspection import Header
 from toolkit.data.items import Items
 from toolkit.data.label_checks import alike, suggest_labels
@@ -23,7 +26,13 @@ CLIPPED_SHARE = 0.001  # of the samples of a recording, from which on it is call
 NEAR = 0.98  # the cosine from which on two items are called nearly the same
 # The content is decoded without being asked for where there is no more than this.
 DECODED_FILES, DECODED_SECONDS = 5_000, 36_000.0
-OF = {"speaker": "speaker", "face": "subject", "image": "class"}
+_PLURALS = {"speaker": "speakers", "subject": "subjects", "class": "classes"}
+_PROBLEMS = {  # of files: what they are, and what to do
+    "missing": ("that do not exist", "Correct the paths, or say with --root where they start."),
+    "unreadable": ("that cannot be read", "Write or fetch them again, or leave them out."),
+    "cut": ("that end before their header says", "Fetch them again."),
+    "silent": ("without content (silence, or one colour)", "Leave them out."),
+}
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,54 @@ class Settings:
     root: Path | None = None
 
 
+@dataclass(frozen=True)
+class Finding:
+    """One thing that looks wrong.
+
+    Attributes:
+        kind: A short name, such as "duplicate", which stays the same between versions.
+        count: How many items, labels or groups it concerns.
+        text: A sentence that says what was found, with the count.
+        remedy: A sentence that says what to do.
+        groups: The items or labels. Those of one group belong together, as copies of one file do.
+        details: A text for some of the items, such as the sentence of the reader.
+        are_items: Whether the groups hold ids of items, not labels.
+        pattern: A value of --label that would fit, or "".
+    """
+
+    kind: str
+    count: int
+    text: str
+    remedy: str
+    groups: tuple[tuple[str, ...], ...]
+    details: Mapping[str, str] = field(default_factory=dict)
+    are_items: bool = True
+    pattern: str = ""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A data set and what was found in it.
+
+    Attributes:
+        data: What was checked, as it was given.
+        modality: "speaker", "face" or "image".
+        items: All N items.
+        files: What was seen of their files.
+        findings: What looks wrong, the gravest first.
+        notes: What could not be checked, and why.
+        left_out: (N,) why an item is not to be trained on; "" where it is.
+    """
+
+    data: str
+    modality: Modality
+    items: Items
+    files: Files
+    findings: Sequence[Finding]
+    notes: Sequence[str]
+    left_out: Sequence[str]
+
+
 def check(
     items: Items,
     modality: Modality,
@@ -54,6 +111,7 @@ def check(
     test: Items | None = None,
     embeddings: Embeddings | None = None,
     settings: Settings | None = None,
+    passed_over: Sequence[str] = (),
 ) -> Checked:
     """Check items before anything trains on them.
 
@@ -65,6 +123,7 @@ def check(
             these.
         embeddings: Of the items, by their ids. Items without one are compared with nothing.
         settings: How they are checked.
+        passed_over: Names of files and folders that cannot be used, as `toolkit.data.tree` found.
 
     Returns:
         What was found. Nothing is written.
@@ -90,8 +149,15 @@ def check(
 
     files = look_at(every, inspection_of(modality), decides)
     result = _Result(items, modality, settings)
-    result.add_problems(list(files.problems[:num]))
-    result.add_copies(files.same[:num], files.was_decoded)
+    result.add(
+        "name",
+        "Files and folders whose names are not UTF-8, or whose paths are too long",
+        "Rename them: they are left out.",
+        [(name.encode("utf-8", "backslashreplace").decode(),) for name in passed_over],
+        are_items=False,
+    )
+    result.add_problems(files.problems[:num])
+    result.add_copies(files.same[:num], "decoded content" if files.was_decoded else "bytes")
     if test is not None:
         result.add_leaks(test, files.same[:num], files.same[num:])
     result.add_labels()
@@ -100,17 +166,11 @@ def check(
         result.add_clipped([None if c is None else c.clipped for c in files.contents[:num]])
     if not files.was_decoded:
         result.notes.append(
-            f"The content of the {num:,} files was not decoded: whether recordings are silent or "
-            "clipped, images of one colour, and copies in other formats are not known. --decode "
-            "decodes it."
+            "The content of the files was not decoded: whether recordings are silent or clipped, "
+            "images of one colour, and copies in other formats are not known. --decode decodes it."
         )
     if embeddings is not None:
-        similar = similar_findings(items, result.left_out, embeddings, settings.near, OF[modality])
-        result.notes += similar.notes
-        for finding, dropped in similar.findings:
-            result.findings.append(finding)
-            if settings.clean:
-                result.leave_out(dropped)
+        result.add_similar(embeddings)
     return Checked(data, modality, items, files, result.findings, result.notes, result.left_out)
 
 
@@ -120,221 +180,200 @@ class _Result:
     def __init__(self, items: Items, modality: Modality, settings: Settings) -> None:
         self.items, self.modality, self.settings = items, modality, settings
         self.ids, self.labels = list(items.ids), list(items.labels)
-        self.of = OF[modality]
-        self.several = f"{self.of}es" if self.of.endswith("s") else f"{self.of}s"
-        self.what = "recordings" if modality == "speaker" else "images"
+        self.of = {"speaker": "speaker", "face": "subject", "image": "class"}[modality]
+        self.several = _PLURALS[self.of]
+        self.what = "Recordings" if modality == "speaker" else "Images"
         self.findings: list[Finding] = []
         self.notes: list[str] = []
         self.left_out = [""] * len(items)
 
-    def leave_out(self, reasons: dict[int, str]) -> None:
-        """Leave items out, by their rows, unless they are left out already."""
-        for row, reason in reasons.items():
+    def add(
+        self,
+        kind: str,
+        what: str,
+        remedy: str,
+        groups: Iterable[Sequence[str]],
+        *,
+        details: Mapping[str, str] | None = None,
+        are_items: bool = True,
+        leave_out: Mapping[int, str] | None = None,
+    ) -> None:
+        """Add a finding, if there are groups, and leave out the rows that it says.
+
+        Of items that belong together, all but one are counted.
+        """
+        chosen = tuple(map(tuple, groups))
+        if not chosen:
+            return
+        copies = kind in ("duplicate", "near-duplicate")
+        count = sum(len(group) - 1 for group in chosen) if copies else len(chosen)
+        text = f"{what}: {count:,}."
+        self.findings.append(Finding(kind, count, text, remedy, chosen, details or {}, are_items))
+        for row, reason in (leave_out or {}).items():
             self.left_out[row] = self.left_out[row] or reason
 
-    def add_problems(self, problems: Sequence[object]) -> None:
+    def _ids_of(self, groups: Iterable[Sequence[int]]) -> list[list[str]]:
+        return [[self.ids[row] for row in rows] for rows in groups]
+
+    def add_problems(self, problems: Sequence[Problem | None]) -> None:
         """Add the files that cannot be used."""
-        from likeness.checking.files import Problem
-
-        silent = "are silent" if self.modality == "speaker" else "have one colour only"
-        texts = {
-            "missing": ("do not exist", "Correct the paths, or say with --root where they start."),
-            "unreadable": ("cannot be read", "Write or fetch them again, or leave them out."),
-            "cut": ("are cut short: they end before their header says", "Fetch them again."),
-            "silent": (silent, "Leave them out."),
-        }
-        for kind, (text, remedy) in texts.items():
-            rows = [
-                row
+        for kind, (text, remedy) in _PROBLEMS.items():
+            reasons = {
+                row: problem.reason
                 for row, problem in enumerate(problems)
-                if isinstance(problem, Problem) and problem.kind == kind
-            ]
-            reasons = {self.ids[row]: getattr(problems[row], "reason", "") for row in rows}
-            if not rows:
-                continue
-            groups = tuple((self.ids[row],) for row in rows)
-            said = f"{_count(len(rows), self.what)} {text}."
-            if len(rows) == 1:
-                said = said.replace("do not", "does not").replace(" are ", " is ")
-                said = said.replace("have one", "has one").replace("they end", "it ends")
-                said = said.replace("before their", "before its")
-                remedy = remedy.replace("them", "it").replace("the paths", "the path")
-            self.findings.append(Finding(kind, len(rows), said, remedy, groups, reasons))
-            self.leave_out({row: f"{kind}: {reasons[self.ids[row]]}" for row in rows})
+                if problem is not None and problem.kind == kind
+            }
+            self.add(
+                kind,
+                f"{self.what} {text}",
+                remedy,
+                self._ids_of([row] for row in reasons),
+                details={self.ids[row]: reason for row, reason in reasons.items()},
+                leave_out={row: f"{kind}: {reason}" for row, reason in reasons.items()},
+            )
 
-    def add_copies(self, same: Sequence[object], was_decoded: bool) -> None:
+    def add_copies(self, same: Sequence[object], by: str) -> None:
         """Add the items that are copies of others."""
         rows_of = defaultdict(list)
         for row, key in enumerate(same):
             if key is not None:
                 rows_of[key].append(row)
         groups = [rows for rows in rows_of.values() if len(rows) > 1]
-        by = "decoded content" if was_decoded else "bytes"
-        conflicting = [rows for rows in groups if len({self.labels[row] for row in rows}) > 1]
-        plain = [rows for rows in groups if len({self.labels[row] for row in rows}) == 1]
-        if conflicting:
-            self.findings.append(
-                Finding(
-                    "conflict",
-                    len(conflicting),
-                    f"{_count(len(conflicting), self.what)} {_is(conflicting)} there with several "
-                    f"labels (by the SHA-256 of their {by}).",
-                    "At most one of the labels is right: correct or remove the others.",
-                    self._ids_of(conflicting),
-                    {self.ids[row]: str(self.labels[row]) for rows in conflicting for row in rows},
-                )
-            )
-            for rows in conflicting:
-                names = name_first(sorted({str(self.labels[row]) for row in rows}))
-                self.leave_out(dict.fromkeys(rows, f"conflict: it is there under {names}"))
-        if plain:
-            extra = sum(len(rows) - 1 for rows in plain)
-            self.findings.append(
-                Finding(
-                    "duplicate",
-                    extra,
-                    f"{_count(extra, self.what)} {_copies(extra)} of another one with "
-                    f"the same label (by the SHA-256 of their {by}).",
-                    "Keep one of each.",
-                    self._ids_of(plain),
-                )
-            )
-            for rows in plain:
-                reason = f"duplicate: of {self.ids[rows[0]]}"
-                self.leave_out(dict.fromkeys(rows[1:], reason))
-
-    def _ids_of(self, groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
-        return tuple(tuple(self.ids[row] for row in rows) for rows in groups)
+        several = [rows for rows in groups if len({self.labels[row] for row in rows}) > 1]
+        one = [rows for rows in groups if len({self.labels[row] for row in rows}) == 1]
+        self.add(
+            "conflict",
+            f"{self.what} that are there with several labels (by the SHA-256 of their {by})",
+            "At most one of the labels is right: correct or remove the others.",
+            self._ids_of(several),
+            details={self.ids[row]: str(self.labels[row]) for rows in several for row in rows},
+            leave_out={
+                row: "conflict: it is there under "
+                + " and ".join(sorted({str(self.labels[row]) for row in rows}))
+                for rows in several
+                for row in rows
+            },
+        )
+        self.add(
+            "duplicate",
+            f"Copies of another item with the same label (by the SHA-256 of their {by})",
+            "Keep one of each.",
+            self._ids_of(one),
+            leave_out={
+                row: f"duplicate: of {self.ids[rows[0]]}" for rows in one for row in rows[1:]
+            },
+        )
 
     def add_leaks(self, test: Items, same: Sequence[object], tested: Sequence[object]) -> None:
         """Add what is in the training and in the test data."""
         ids = list(test.ids)
-        known = {key: row for row, key in enumerate(tested) if key is not None}
-        rows = [row for row, key in enumerate(same) if key is not None and key in known]
-        if rows:
-            groups = tuple((self.ids[row], f"test: {ids[known[same[row]]]}") for row in rows)
-            self.findings.append(
-                Finding(
-                    "leak-content",
-                    len(rows),
-                    f"{_count(len(rows), self.what)} {_is(rows)} in the test data too.",
-                    "A test on what was trained on measures nothing: remove them from one side.",
-                    groups,
-                )
-            )
-            self.leave_out(
-                {row: f"leak-content: in the test data as {ids[known[same[row]]]}" for row in rows}
-            )
+        known = {key: ids[row] for row, key in enumerate(tested) if key is not None}
+        leaks = {row: known[key] for row, key in enumerate(same) if key in known}
+        self.add(
+            "leak-content",
+            f"{self.what} that are in the test data too",
+            "A test on what was trained on measures nothing: remove them from one side.",
+            [(self.ids[row], f"test: {name}") for row, name in leaks.items()],
+            leave_out={
+                row: f"leak-content: in the test data as {name}" for row, name in leaks.items()
+            },
+        )
         there = {str(name).strip().casefold() for name in test.labels if name is not None}
-        both = sorted({n for n in self.labels if n and n.strip().casefold() in there})
-        if both:
-            self.findings.append(
-                Finding(
-                    "leak-subject",
-                    len(both),
-                    f"{_count(len(both), self.several)} {_is(both)} in the training and in the "
-                    "test data.",
-                    "Verification is tested on subjects that were never trained on: give each "
-                    "subject to one side.",
-                    tuple((name,) for name in both),
-                    are_items=False,
-                )
-            )
-            shared = set(both)
-            self.leave_out(
-                {
-                    row: f"leak-subject: {name} is in the test data"
-                    for row, name in enumerate(self.labels)
-                    if name in shared
-                }
-            )
+        both = {name for name in self.labels if name and name.strip().casefold() in there}
+        self.add(
+            "leak-subject",
+            f"{self.several.capitalize()} that are in the training and in the test data",
+            "Verification is tested on subjects that were never trained on: give each subject to "
+            "one side.",
+            [(name,) for name in sorted(both)],
+            are_items=False,
+            leave_out={
+                row: f"leak-subject: {name} is in the test data"
+                for row, name in enumerate(self.labels)
+                if name in both
+            },
+        )
 
     def add_labels(self) -> None:
         """Add the labels that look wrong."""
-        counts: dict[str, int] = defaultdict(int)
-        for name in self.labels:
-            if name is not None:
-                counts[name] += 1
-        unlabelled = [(self.ids[row],) for row, name in enumerate(self.labels) if name is None]
-        if unlabelled:
-            self.findings.append(
-                Finding(
-                    "no-label",
-                    len(unlabelled),
-                    f"{_count(len(unlabelled), self.what)} {_has(unlabelled)} no label.",
-                    self._how_to_label() + ", or take them from the names with --label, as in "
-                    "--label '{label}_*.wav'.",
-                    tuple(unlabelled),
-                )
-            )
-            reasons = {row: "no-label" for row, name in enumerate(self.labels) if name is None}
-            self.leave_out(reasons)
-        suggested = self._suggested()
-        if len(counts) == 1 and suggested is None:
-            self.findings.append(
-                Finding(
-                    "one-label",
-                    1,
-                    f"All items have the label {next(iter(counts))!r}.",
-                    f"Training needs at least {LEAST_LABELS} {self.several}: say where the labels "
-                    "are with --label or --columns.",
-                    (tuple(counts),),
-                    are_items=False,
-                )
-            )
-        if suggested is not None:
-            self.findings.append(suggested)
+        counts = Counter(name for name in self.labels if name is not None)
+        how = (
+            f"Put each into the folder of its {self.of}, give a table with a column of labels"
+            if self.settings.root is not None
+            else "Fill them in: in a table in the column that --columns label=COLUMN names, in a "
+            "Kaldi folder in utt2spk"
+        )
+        without = [row for row, name in enumerate(self.labels) if name is None]
+        self.add(
+            "no-label",
+            f"{self.what} without a label",
+            f"{how}, or take them from the names with --label, as in --label '{{label}}_*.wav'.",
+            self._ids_of([row] for row in without),
+            leave_out=dict.fromkeys(without, "no-label"),
+        )
+        if self._add_suggested(counts):
             return  # what follows would be about labels that are none
-        groups = alike(counts)
-        if groups:
-            self.findings.append(
-                Finding(
-                    "alike-labels",
-                    len(groups),
-                    f"{_count(len(groups), 'groups')} of labels differ only in case, blanks, _ or "
-                    "-.",
-                    f"If they are one {self.of}, write them alike: training would drive them "
-                    "apart.",
-                    tuple(groups),
-                    are_items=False,
-                )
+        if len(counts) == 1:
+            self.add(
+                "one-label",
+                "Labels in all",
+                f"Training needs at least {LEAST_LABELS} {self.several}: say where the labels are "
+                "with --label or --columns.",
+                [tuple(counts)],
+                are_items=False,
             )
+        self.add(
+            "alike-labels",
+            "Groups of labels that differ only in case, blanks, _ or -",
+            f"If they are one {self.of}, write them alike: training would drive them apart.",
+            alike(counts),
+            are_items=False,
+        )
         few = sorted(name for name, count in counts.items() if count <= FEW)
-        if few and len(counts) > 1:
-            self.findings.append(
-                Finding(
-                    "few-items",
-                    len(few),
-                    f"{_count(len(few), self.several)} of {len(counts):,} {_has(few)} {FEW} items "
-                    "or fewer.",
-                    "Nothing can be learnt about what varies within one of them; collect more, or "
-                    "expect little.",
-                    tuple((name,) for name in few),
-                    {name: _count(counts[name], "items") for name in few},
-                    are_items=False,
-                )
-            )
-
+        self.add(
+            "few-items",
+            f"{self.several.capitalize()} with {FEW} items or fewer",
+            "Nothing can be learnt about what varies within one of them; collect more, or expect "
+            "little.",
+            [(name,) for name in few if len(counts) > 1],
+            details={name: f"items: {counts[name]}" for name in few},
+            are_items=False,
+        )
         self._note_what_train_refuses()
 
-    def _how_to_label(self) -> str:
-        """How items of this source get labels."""
-        if self.settings.root is not None:
-            return (
-                f"Put each into the folder of its {self.of}, give a table with a column of labels"
+    def _add_suggested(self, counts: Collection[str]) -> bool:
+        """Add the finding that the folders are no subjects; returns whether they are none."""
+        root = self.settings.root
+        if root is None:
+            return False
+        before = (root / "x").as_posix()[:-1]
+        paths = [item.path.as_posix().removeprefix(before) for item in self.items]
+        found = suggest_labels(paths, are_voices=self.modality == "speaker")
+        if found is None:
+            return False
+        why = {
+            "parent": "one folder holds all items",
+            "split": "they are parts of a data set",
+            "word": f"the same names return in {found.num_labels:.3g} folders each",
+        }[found.kind]
+        self.findings.append(
+            Finding(
+                "folder-label",
+                len(counts),
+                f"Folders that are taken for {self.several}, but {why}: {len(counts):,}.",
+                f"If the names are the {self.several}, take them as the labels: --label "
+                f"'{found.pattern}' gives {len(found.names):,}, as {found.names[0]!r}.",
+                (found.names,),
+                are_items=False,
+                pattern=found.pattern,
             )
-        return (
-            "Fill them in: in a table in the column that --columns label=COLUMN names, in a Kaldi "
-            "folder in utt2spk"
         )
+        return True
 
     def _note_what_train_refuses(self) -> None:
         """Note that what is kept is too little to hold subjects out of the training."""
-        kept = Counter(
-            name
-            for name, reason in zip(self.labels, self.left_out, strict=True)
-            if name is not None and not reason
-        )
+        labels = zip(self.labels, self.left_out, strict=True)
+        kept = Counter(name for name, reason in labels if name is not None and not reason)
         if 1 < len(kept) < LEAST_LABELS:
             self.notes.append(
                 f"{len(kept)} {self.several} are too few for `likeness train`: it holds two out, "
@@ -347,36 +386,6 @@ class _Result:
                 f"`likeness train` could not test, and refuses them. Add items of the same "
                 f"{self.several}."
             )
-
-    def _suggested(self) -> Finding | None:
-        """The finding that the folders are no subjects."""
-        root = self.settings.root
-        if root is None:
-            return None
-        before = (root / "x").as_posix()[:-1]
-        paths = [item.path.as_posix().removeprefix(before) for item in self.items]
-        found = suggest_labels(paths, are_voices=self.modality == "speaker")
-        if found is None:
-            return None
-        num = len({name for name in self.labels if name is not None})
-        folders = name_first(sorted({str(name) for name in self.labels if name is not None}))
-        text = {
-            "parent": f"All items lie in the folder {folders}, which is taken for one {self.of}.",
-            "split": f"The folders {folders} are parts of a data set, and are taken for "
-            f"{_count(num, self.several)}.",
-            "word": f"The {num:,} folders ({folders}) are taken for {self.several}, but the same "
-            f"names ({name_first(found.names)}) return in {found.num_labels:.3g} folders each.",
-        }[found.kind]
-        return Finding(
-            "folder-label",
-            num,
-            text,
-            f"If the names are the {self.several}, take them as the labels: --label "
-            f"'{found.pattern}' gives {len(found.names):,} ({name_first(found.names)}).",
-            (found.names,),
-            are_items=False,
-            pattern=found.pattern,
-        )
 
     def add_sessions(self) -> None:
         """Add the subjects of whom one session is known."""
@@ -393,62 +402,104 @@ class _Result:
         for name, session in zip(self.labels, self.items.column("session"), strict=True):
             if name is not None and session is not None:
                 sessions[name].add(session)
-        single = sorted(name for name, known in sessions.items() if len(known) == 1)
-        if single:
-            self.findings.append(
-                Finding(
-                    "one-session",
-                    len(single),
-                    f"{_count(len(single), self.several)} of {len(sessions):,} {_has(single)} one "
-                    "session only.",
-                    "Microphone, room and light then tell them apart as well as they do "
-                    "themselves: collect a second session, and test with `likeness lists "
-                    "--cross-session`.",
-                    tuple((name,) for name in single),
-                    are_items=False,
-                )
-            )
+        self.add(
+            "one-session",
+            f"{self.several.capitalize()} with one session only",
+            "Microphone, room and light then tell them apart as well as they do themselves: "
+            "collect a second session, and test with `likeness lists --cross-session`.",
+            [(name,) for name in sorted(sessions) if len(sessions[name]) == 1],
+            are_items=False,
+        )
 
     def add_clipped(self, shares: Sequence[float | None]) -> None:
         """Add the recordings that are clipped. They are kept."""
-        rows = [row for row, share in enumerate(shares) if share and share >= CLIPPED_SHARE]
-        if rows:
-            self.findings.append(
-                Finding(
-                    "clipped",
-                    len(rows),
-                    f"{_count(len(rows), self.what)} {_is(rows)} clipped: at least "
-                    f"{100 * CLIPPED_SHARE:g} % of the samples lie in runs of 3 or more at full "
-                    "scale.",
-                    "Record with less gain. They can be trained on, and are kept.",
-                    tuple((self.ids[row],) for row in rows),
-                    {self.ids[row]: f"{100 * (shares[row] or 0):.2g} % clipped" for row in rows},
-                )
+        clipped = {
+            self.ids[row]: f"{100 * share:.2g} % clipped"
+            for row, share in enumerate(shares)
+            if share and share >= CLIPPED_SHARE
+        }
+        self.add(
+            "clipped",
+            f"Clipped recordings, of which at least {100 * CLIPPED_SHARE:g} % of the samples lie "
+            "in runs of 3 or more at full scale",
+            "Record with less gain. They can be trained on, and are kept.",
+            [(name,) for name in clipped],
+            details=clipped,
+        )
+
+    def add_similar(self, embeddings: Embeddings) -> None:
+        """Add labels that are likely wrong and items that are nearly the same.
+
+        Items that are left out already are not compared.
+        """
+        row_of = {id: row for row, id in enumerate(embeddings.ids)}
+        kept = [row for row, reason in enumerate(self.left_out) if not reason]
+        rows = [row for row in kept if self.ids[row] in row_of]
+        if kept and not rows:
+            raise LikenessError(
+                f"none of {len(kept)} items has an embedding of its id (the first are "
+                f"{self.ids[kept[0]]!r} and {embeddings.ids[0]!r}); embed the same data: likeness "
+                "embed --items DATA"
             )
+        if len(rows) < len(kept):
+            self.notes.append(
+                f"{len(kept) - len(rows):,} of {len(kept):,} items have no embedding, and were "
+                "compared with nothing."
+            )
+        if not rows:
+            return
+        unit = embeddings.unit()[[row_of[self.ids[row]] for row in rows]]
+        self._add_near_copies(rows, unit)
+        self._add_wrong_labels(rows, unit)
 
+    def _add_near_copies(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
+        pairs = near_pairs(unit, self.settings.near)
+        graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(rows),) * 2)
+        _, parts = connected_components(graph, directed=False)
+        groups = defaultdict(list)
+        for place in np.unique(pairs).tolist():
+            groups[int(parts[place])].append(rows[place])
+        near = list(groups.values())
+        dropped = {
+            row: f"near-duplicate: of {self.ids[group[0]]}" for group in near for row in group[1:]
+        }
+        self.add(
+            "near-duplicate",
+            "Items that are nearly the same as another one, with a cosine of "
+            f"{self.settings.near:g} or more",
+            "Look whether they are copies, and keep one of each; --clean keeps the first.",
+            self._ids_of(near),
+            details={self.ids[row]: str(self.labels[row]) for group in near for row in group},
+            leave_out=dropped if self.settings.clean else None,
+        )
 
-def _count(number: int, what: str) -> str:
-    """A number and what it counts, in the plural or not.
-
-    Example:
-        >>> _count(1, "classes"), _count(1, "images"), _count(2000, "images")
-        ('1 class', '1 image', '2,000 images')
-    """
-    if number == 1:
-        what = what.removesuffix("es") if what.endswith("sses") else what.removesuffix("s")
-    return f"{number:,} {what}"
-
-
-def _copies(number: int) -> str:
-    return "is a copy" if number == 1 else "are copies"
-
-
-def _is(values: Sequence[object]) -> str:
-    return "is" if len(values) == 1 else "are"
-
-
-def _has(values: Sequence[object]) -> str:
-    return "has" if len(values) == 1 else "have"
+    def _add_wrong_labels(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
+        labelled = [place for place, row in enumerate(rows) if self.labels[row] is not None]
+        texts = np.array([str(self.labels[rows[place]]) for place in labelled], dtype=object)
+        names, numbers = np.unique(texts.astype(str), return_inverse=True)
+        if len(names) < 2:
+            return
+        wrong = suspects(unit[labelled], numbers)
+        details, dropped = {}, {}
+        for place, other, own, nearer in zip(
+            wrong.rows.tolist(), wrong.looks_like.tolist(), wrong.own, wrong.other, strict=True
+        ):
+            row, like = rows[labelled[place]], str(names[other])
+            details[self.ids[row]] = (
+                f"is called {self.labels[row]}, looks like {like} (cosine {nearer:.3f} against "
+                f"{own:.3f})"
+            )
+            dropped[row] = f"wrong-label: looks like {like}"
+        self.add(
+            "wrong-label",
+            f"Items that look like another {self.of} than the label says (nearer to the mean of "
+            "the other than to that of its own without itself, and as near as the other's own "
+            "items are on average)",
+            "Look at them, the surest first, and correct the labels; --clean leaves them out.",
+            [(name,) for name in details],
+            details=details,
+            leave_out=dropped if self.settings.clean else None,
+        )
 
 
 def duration_quantiles(headers: Sequence[Header | None]) -> dict[str, float]:

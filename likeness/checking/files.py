@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from eval.errors import LikenessError
 from eval.progress import report
-from likeness.inputs import suffixes_of
+from modalities.folders import suffixes_of
 from toolkit.data.inspection import Content, Header, Inspection, digest_of_bytes
 from toolkit.data.items import Item
 from toolkit.data.reading import Unreadable
@@ -103,8 +103,12 @@ def look_at(
     """
 
     def header(item: Item) -> Header | Problem:
-        if not os.path.isfile(item.path):
+        try:
+            os.stat(item.path)
+        except (FileNotFoundError, NotADirectoryError):
             return Problem("missing", f"{item.name}: no such file; correct the path")
+        except (OSError, ValueError) as error:  # a path that is too long, or holds NUL
+            return Problem("unreadable", f"{item.name}: {getattr(error, 'strerror', error)}")
         return _attempt(lambda: inspection.header(item))
 
     seen = _over("reading headers", header, items)

@@ -14,9 +14,7 @@ from typing import Any
 from eval.errors import LikenessError
 from eval.formats.provenance import likeness_version
 from eval.formats.writing import atomic_path
-from eval.types import name_first
-from likeness.checking.check import duration_quantiles
-from likeness.checking.findings import Checked, Finding
+from likeness.checking.check import Checked, Finding, duration_quantiles
 from toolkit.data.inspection import Header
 
 SCHEMA = "likeness.check/1"
@@ -39,7 +37,7 @@ def facts(checked: Checked) -> dict[str, str]:
         of_files = f" in {len({item.path for item in checked.items}):,} files"
     lines = {
         "items": f"{len(checked.items):,}{of_files}",
-        "labels": f"{len(labels):,} ({name_first(sorted(labels))})" if labels else "none",
+        "labels": f"{len(labels):,}" if labels else "none",
         "readable": f"{sum(problem is None for problem in _problems(checked)):,}",
         "bytes": _bytes(_num_bytes(checked)),
         "format": _most(header.format for header in known),
@@ -73,20 +71,15 @@ def as_text(checked: Checked) -> str:
 
 
 def _examples(finding: Finding) -> list[str]:
-    """The first groups of a finding, a line for each, or one line for all names."""
+    """The first groups of a finding, a line for each."""
     if finding.pattern:
         return []
-    if not finding.details and all(len(group) == 1 for group in finding.groups):
-        return [f"   {name_first(finding.names)}"] if finding.groups else []
     lines = []
     for group in finding.groups[:_SHOWN]:
         names = [
             f"{name} ({finding.details[name]})" if name in finding.details else name
             for name in group[:_SHOWN]
         ]
-        if len(group) == 1 and group[0] in finding.details:
-            detail = finding.details[group[0]]
-            names = [detail if group[0] in detail else f"{group[0]}: {detail}"]
         more = f", and {len(group) - _SHOWN:,} more" if len(group) > _SHOWN else ""
         lines.append(f"   - {' = '.join(names)}{more}")
     if len(finding.groups) > _SHOWN:
@@ -176,12 +169,10 @@ def write_items_csv(out: Path, checked: Checked) -> None:
         checked: The result of a check.
 
     Raises:
-        LikenessError: The ending is another one, nothing is left, or items lie in tar shards.
+        LikenessError: Nothing is left, or items lie in tar shards.
     """
     items = checked.items
     kept = [row for row, reason in enumerate(checked.left_out) if not reason]
-    if out.suffix.lower() != ".csv":
-        raise LikenessError(f"--out {out}: a list to train on ends in .csv; name it so")
     if items.spans is not None:
         raise LikenessError(
             f"--out {out}: the items lie in tar shards, and a list names files only"

@@ -9,7 +9,7 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import EXISTING
-from toolkit.printing import say
+from toolkit.console import say
 
 app = typer.Typer()
 

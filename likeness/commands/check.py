@@ -19,7 +19,7 @@ from likeness.commands.options import (
     refuse_idle,
 )
 from likeness.missing import refuse_missing_folder
-from toolkit.printing import say, warn
+from toolkit.console import say, warn
 
 if TYPE_CHECKING:
     from eval.types import Embeddings
@@ -142,10 +142,11 @@ def check(
         warnings.simplefilter("always", UserWarning)
         listing = ",".join(columns or ()), label, root
         plain = data.is_dir() and not label and not is_kaldi_folder(data)
-        items, kind = _listed(data, modality, *listing)
+        passed_over: list[str] = []
+        items, kind = _listed(data, modality, *listing, passed_over)
         if plain:
             _warn_of_unread(data)
-        tested = None if test is None else _listed(test, kind, *listing)[0]
+        tested = None if test is None else _listed(test, kind, *listing, passed_over)[0]
         vectors = _vectors(embeddings, model, trust or [], items, kind)
         checked = check_items(
             items,
@@ -154,6 +155,7 @@ def check(
             test=tested,
             embeddings=vectors,
             settings=Settings(decode, near, clean, data if plain else None),
+            passed_over=list(dict.fromkeys(passed_over)),
         )
     for text in dict.fromkeys(str(warning.message) for warning in caught):
         warn(text)
@@ -192,16 +194,27 @@ def _refuse_outputs(data: Path, out: Path | None, json_file: Path | None) -> Non
 
 
 def _listed(
-    data: Path, modality: Modality | None, columns: str, label: str, root: Path | None
+    data: Path,
+    modality: Modality | None,
+    columns: str,
+    label: str,
+    root: Path | None,
+    passed_over: list[str],
 ) -> tuple[Items, Modality]:
     """The items of the data and what they are."""
     from likeness.checking.files import modality_of
-    from likeness.inputs import suffixes_of
+    from modalities.folders import suffixes_of
     from toolkit.data.listing import list_items
 
     def listed(suffixes: tuple[str, ...]) -> Items:
         return list_items(
-            data, suffixes=suffixes, columns=columns, label=label, root=root, missing="leave"
+            data,
+            suffixes=suffixes,
+            columns=columns,
+            label=label,
+            root=root,
+            missing="leave",
+            passed_over=passed_over,
         )
 
     if modality is not None:
@@ -216,8 +229,7 @@ def _listed(
     warnings.warn(
         f"{data}: {others:,} files are no {'recordings' if kind == 'speaker' else 'images'}, as "
         "most are, and "
-        + ("were passed over" if data.is_dir() else "cannot be read as such")
-        + "; --modality says which are meant",
+        "cannot be read as such; --modality says which are meant",
         stacklevel=2,
     )
     return items, kind
@@ -227,7 +239,7 @@ def _warn_of_unread(folder: Path) -> None:
     """Warn of recordings and images in formats that nothing here reads."""
     from toolkit.data.tree import anywhere
 
-    counts = Counter(item.suffix for item in anywhere(folder, _UNREAD))
+    counts = Counter(item.suffix for item in anywhere(folder, _UNREAD, passed_over=[]))
     if counts:
         formats = ", ".join(f"{suffix} {count:,}" for suffix, count in counts.most_common())
         warnings.warn(

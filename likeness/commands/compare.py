@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 
 from likeness.commands import recipes
-from likeness.commands.options import Columns, LabelPattern, Root
-from likeness.commands.stopping import stoppable
-from toolkit.printing import say
+from likeness.commands.options import Columns, LabelPattern, Root, stoppable
+from toolkit.console import say
 
 app = typer.Typer()
 

@@ -10,8 +10,8 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands import recipes
-from likeness.commands.stopping import stoppable
-from toolkit.printing import say
+from likeness.commands.options import stoppable
+from toolkit.console import say
 
 app = typer.Typer()
 _STOPPED = (

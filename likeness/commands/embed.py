@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.bad_items import NUM_NAMED, check_bad_items, print_bad
-from likeness.commands.options import EXISTING, PACK, BadItems, Columns, Frontend, Trust
+from likeness.commands.options import (
+    EXISTING,
+    NUM_NAMED,
+    PACK,
+    BadItems,
+    Columns,
+    Frontend,
+    Trust,
+    print_bad,
+)
 from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
-from toolkit.printing import say
+from toolkit.console import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,7 +157,6 @@ def embed(
     """
     from eval.formats import embeddings
 
-    check_bad_items(bad_items)
     skips_bad = bad_items == "skip"
     embeddings.check_suffix(out)
     refuse_missing_folder(out)
@@ -265,7 +272,7 @@ def _load_only(model: str, reading: Reading) -> Loaded:
 
 def _items(listing: Listing, modality: str | None) -> Sequence[Item]:
     """The items of a list. modality: What the model takes; None where it is not known yet."""
-    from likeness.inputs import suffixes_of
+    from modalities.folders import suffixes_of
     from toolkit.data.listing import list_items
 
     kinds = ("speaker", "image") if modality is None else (modality,)

@@ -27,7 +27,7 @@ from likeness.commands.options import (
     refuse_input_as_output,
 )
 from likeness.held_out import existing, run_of_scores
-from toolkit.printing import say, warn
+from toolkit.console import say, warn
 
 app = typer.Typer()
 _NOT_WITH_IJB = (

@@ -14,7 +14,7 @@ from eval.errors import LikenessError
 from likeness.commands.options import EXISTING, Root, Trust, refuse_idle
 from likeness.defaults import MAX_LOSS
 from likeness.missing import refuse_missing_folder, refuse_missing_model
-from toolkit.printing import say
+from toolkit.console import say
 
 if TYPE_CHECKING:
     from likeness.exports.cost import OnTrials
@@ -247,7 +247,7 @@ def _for_calibration(loaded: Loaded, source: Path, root: Path | None) -> list[It
 
 
 def _items(loaded: Loaded, source: Path, root: Path | None) -> list[Item]:
-    from likeness.inputs import suffixes_of
+    from modalities.folders import suffixes_of
     from toolkit.data.listing import list_items
 
     return list(list_items(source, suffixes=suffixes_of(loaded.modality), root=root))

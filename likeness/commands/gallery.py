@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.bad_items import print_bad
 from likeness.commands.options import (
     EXISTING,
     Columns,
@@ -22,13 +21,14 @@ from likeness.commands.options import (
     StoredThreshold,
     ThresholdFile,
     Trust,
+    print_bad,
     refuse_idle,
     rule_of,
 )
 from likeness.missing import refuse_missing_model
 from likeness.row_files import DELIMITERS, check_written
+from toolkit.console import one_line, say, warn
 from toolkit.gallery.postgres import masked
-from toolkit.printing import one_line, say, warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -339,7 +339,7 @@ class Grouping(NamedTuple):
 def _refuse_missing(data: str, model: str | None) -> None:
     """Refuse data and a model that do not exist, before anything slow is imported."""
     if not data or not Path(data).exists():
-        raise FileNotFoundError(f"{data!r}: there is no such file or folder; correct the path")
+        raise LikenessError(f"{data!r}: there is no such file or folder; correct the path")
     if model is not None:
         refuse_missing_model(model)
 

@@ -20,12 +20,13 @@ from likeness.commands.options import (
     MediaFiles,
     ReportFolder,
     Resamples,
+    SearchPage,
     SubjectLines,
     refuse_beside_ijb,
     refuse_input_as_output,
+    search_page,
 )
-from likeness.commands.search_page import SearchPage, search_page
-from toolkit.printing import say
+from toolkit.console import say
 
 if TYPE_CHECKING:
     from eval.protocols.identification import IdentificationSettings

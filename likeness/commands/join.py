@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from likeness.commands.options import Frontend, Trust
-from toolkit.printing import say
+from toolkit.console import say
 
 app = typer.Typer()
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from likeness.commands.options import Columns, LabelPattern, Root
-from toolkit.printing import say, warn
+from toolkit.console import say, warn
 
 app = typer.Typer()
 _SUBJECTS = {"speaker": "speaker", "face": "subject", "image": "class"}

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from eval.errors import LikenessError
 from likeness.models import filterbanks
+from toolkit.console import Interrupted, one_line, say
 
 if TYPE_CHECKING:
+    from eval.protocols.identification import Identified
+    from eval.protocols.retrieval import Retrieved
     from likeness.thresholds import Rule
+    from toolkit.data.reading import Bad
 
+NUM_NAMED = 20  # so many are named, and the others counted
 EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
@@ -25,9 +34,9 @@ Frontend = Annotated[
 Trust = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PACKAGE_OR_FILE",
-        help="A package of others, or a Python file, that may be imported because parts of the "
-        "model are of it. It may be given several times.",
+        metavar="PACKAGE|FILE|FOLDER",
+        help="A package of others, a Python file, or a folder of such files, that may be imported "
+        "because parts of the model are of it. It may be given several times.",
     ),
 ]
 Columns = Annotated[
@@ -54,7 +63,7 @@ Root = Annotated[
     ),
 ]
 BadItems = Annotated[
-    str,
+    Literal["skip", "refuse"],
     typer.Option(
         help="What becomes of unreadable items: skip leaves them out and names them, refuse "
         "writes nothing."
@@ -234,3 +243,108 @@ def refuse_input_as_output(context: typer.Context, output: str) -> None:
                     f"{out} is one of the inputs, and the output would replace it; name another "
                     "file for the output"
                 )
+
+
+def print_bad(bad: Sequence[Bad], others: str) -> None:
+    """Print to stderr which items cannot be read, and why.
+
+    Args:
+        bad: The items, of which the first are named.
+        others: What the rest is called after its number, such as "files".
+    """
+    for item in bad[:NUM_NAMED]:
+        say(one_line(f"skipped {item.id}: {item.reason}"), error=True)
+    if len(bad) > NUM_NAMED:
+        say(f"skipped {len(bad) - NUM_NAMED} more {others}", error=True)
+
+
+@contextmanager
+def stoppable(sentence: str = "") -> Iterator[None]:
+    """Ctrl-C in training ends the command with exit code 130 and one sentence on stderr.
+
+    Args:
+        sentence: What is printed; by default what the run says of itself.
+    """
+    try:
+        yield
+    except Interrupted as stopped:
+        say(sentence or str(stopped), error=True)
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def ending_at_sigterm() -> Iterator[None]:
+    """Within the block, SIGTERM ends the command as an exception does, with exit code 143.
+
+    A machine that is taken away says so by SIGTERM a while before. What the work holds is then
+    given back.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        say("stopped by SIGTERM", error=True)
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+Files = tuple[Path | None, Path | None]
+"""A file of embeddings and its list of labels, where there are such."""
+
+
+@dataclass(frozen=True)
+class SearchPage:
+    """A page to write.
+
+    Attributes:
+        folder: Where `index.html` is written.
+        media: What `likeness.media.media_of` takes, for the images or recordings of the ids.
+        command: The command line, which the page repeats.
+    """
+
+    folder: Path
+    media: Path | None
+    command: str
+
+    def write(self, measured: Identified | Retrieved, queries: Files, gallery: Files) -> None:
+        """Write the page.
+
+        Args:
+            measured: What was measured.
+            queries: What was searched for.
+            gallery: What was searched in, of galleries apart the first; without a file the queries
+                themselves.
+        """
+        from eval.formats import embeddings
+        from eval.formats.provenance import sha256
+        from eval.formats.subjects import read_mapping
+        from likeness.searching import SearchEvaluation
+
+        sides = [
+            (embeddings.read(file), read_mapping(labels) if labels else None) if file else None
+            for file, labels in (queries, gallery)
+        ]
+        assert sides[0] is not None
+        files = dict.fromkeys(path for path in (*queries, *gallery) if path)
+        SearchEvaluation(measured, sides[0], sides[1]).report(
+            self.folder,
+            media=self.media,
+            command=self.command,
+            inputs={str(path): sha256(path) for path in files},
+        )
+
+
+def search_page(folder: Path | None, media: Path | None, command: str) -> SearchPage | None:
+    """The page that was asked for, or None without a folder.
+
+    Raises:
+        LikenessError: There is no folder for what only a page shows.
+    """
+    if folder is not None:
+        return SearchPage(folder, media, command)
+    if media is not None:
+        raise LikenessError("media are shown in the report; name a folder for it with --report")
+    return None

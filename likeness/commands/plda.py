@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from eval.errors import LikenessError
 from likeness.commands.options import EMBEDDINGS, EXISTING, refuse_input_as_output
-from toolkit.printing import say
+from toolkit.console import say
 
 app = typer.Typer()
 
@@ -75,8 +76,8 @@ def fit_files(embeddings: Path, out: Path, *, labels: Path | None = None, **opti
         What was done, as text.
 
     Raises:
-        KeyError: Ids have no class. All are counted, the first are named.
-        LikenessError: As in reading and in `fit_plda`.
+        LikenessError: Ids have no class. All are counted, the first are named. As in reading and in
+            `fit_plda`.
     """
     from eval.formats import embeddings as embedding_files
     from eval.formats.subjects import read_mapping
@@ -88,7 +89,7 @@ def fit_files(embeddings: Path, out: Path, *, labels: Path | None = None, **opti
     missing = [name for name in rows.ids if name not in class_of]
     if missing:
         where = f"{labels}: " if labels else ""
-        raise KeyError(
+        raise LikenessError(
             f"{where}{len(missing)} of {len(rows.ids)} ids have no class ({name_first(missing)}); "
             "give a list of `id class` lines"
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from toolkit.printing import say
+from toolkit.console import say
 
 app = typer.Typer()
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from eval.errors import LikenessError
-from toolkit.printing import say
+from toolkit.console import say
 
 app = typer.Typer()
 SHARED = "_shared.py"  # what the recipes of one folder share

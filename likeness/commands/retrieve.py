@@ -16,11 +16,12 @@ from likeness.commands.options import (
     QualityMeasured,
     ReportFolder,
     Resamples,
+    SearchPage,
     Similarity,
     refuse_input_as_output,
+    search_page,
 )
-from likeness.commands.search_page import SearchPage, search_page
-from toolkit.printing import say
+from toolkit.console import say
 
 if TYPE_CHECKING:
     from eval.protocols.retrieval import RetrievalSettings

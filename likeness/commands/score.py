@@ -22,7 +22,7 @@ from likeness.commands.options import (
     refuse_idle,
     refuse_input_as_output,
 )
-from toolkit.printing import say
+from toolkit.console import say
 
 if TYPE_CHECKING:
     from eval.scoring.score import Scoring

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from eval.errors import LikenessError
+from eval.progress import reported_to
 from likeness.commands.options import (
     EXISTING,
     Frontend,
@@ -20,8 +21,7 @@ from likeness.commands.options import (
 )
 from likeness.included import VOICE
 from likeness.missing import SERVICE_PACKAGES, are_installed, refuse_missing_model
-from toolkit.printing import say, warn
-from toolkit.showing import hidden
+from toolkit.console import say, warn
 
 app = typer.Typer()
 
@@ -136,7 +136,7 @@ def serve(
     """
     refuse_missing_model(model)
     if not are_installed(SERVICE_PACKAGES):
-        raise ImportError(
+        raise LikenessError(
             "likeness serve needs FastAPI, Granian, python-multipart and prometheus-client; run "
             "`pip install 'likeness[serve]'`"
         )
@@ -166,5 +166,5 @@ def serve(
         certificate=tls_certificate,
         key=tls_key,
     )
-    with hidden():  # how far the embedding of an upload is
+    with reported_to(None):  # how far the embedding of an upload is
         start(setup, say=say, warn=warn)

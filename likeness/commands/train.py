@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from likeness.commands import recipes
-from likeness.commands.options import Columns, LabelPattern, Root
-from likeness.commands.stopping import stoppable
-from toolkit.printing import say, warn
+from likeness.commands.options import Columns, LabelPattern, Root, stoppable
+from toolkit.console import say, warn
 
 if TYPE_CHECKING:
     from eval.per_item import PerItem

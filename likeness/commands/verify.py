@@ -24,7 +24,7 @@ from likeness.commands.options import (
 )
 from likeness.included import introduction, model_for
 from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
-from toolkit.printing import say, warn
+from toolkit.console import say, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -114,8 +114,7 @@ def write(model: Loaded, path: Path) -> tuple[float, int]:
 
     Raises:
         LikenessError: sherpa-onnx does not have the model's filterbanks, the network cannot be
-            exported, or its embeddings differ by more than MAX_DISTANCE.
-        ImportError: A package is missing.
+            exported, or its embeddings differ by more than MAX_DISTANCE. A package is missing.
     """
     export.check_exportable(model, path)
     fbank = check(model, path)

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.provenance import digest, sha256
-from eval.types import first_line
 from likeness.models import arcface_torch, insightface, speechbrain, wespeaker
 from likeness.models.filterbanks import SETTINGS, Frontend
 from modalities.face import images
@@ -25,7 +24,7 @@ from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank, RawWave
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from toolkit.backbones.weights import read_weights
-from toolkit.console import console
+from toolkit.console import say
 from toolkit.data.pixels import INSIGHTFACE, PixelScale
 from toolkit.models import onnx
 from toolkit.models.embedder import TorchEmbedder
@@ -149,7 +148,7 @@ def load_insightface(source: str) -> Loaded:
     # enough.
     pixels = f"{mean} {std}" if pack.stated else pack.named
     summed = digest([sha256(path), pixels]) if pixels else sha256(path)
-    insightface.say(pack)
+    insightface.say_licence(pack)
     frontend = PixelScale((mean,) * 3, (std,) * 3, scale=1.0, bgr=bgr)
     return Loaded(TorchEmbedder(frontend, network).eval(), read, "face", "cosine", summed, 0)
 
@@ -157,7 +156,7 @@ def load_insightface(source: str) -> Loaded:
 def _load_arcface_torch(path: Path) -> Loaded:
     network, summed = arcface_torch.read_network(path), sha256(path)
     size = network.image_size
-    console.print(f"{path}: {size} x {size} RGB, (x - 127.5) / 127.5; {insightface.LICENCE}")
+    say(f"{path}: {size} x {size} RGB, (x - 127.5) / 127.5; {insightface.LICENCE}", error=True)
     read = partial(images.read, size=(size, size))
     return Loaded(TorchEmbedder(INSIGHTFACE(), network).eval(), read, "face", "cosine", summed, 0)
 

@@ -35,10 +35,9 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.files import bounded
 from eval.formats.provenance import digest, sha256
-from eval.types import first_line
 from modalities.image import hub
 from modalities.speaker import audio
 from modalities.speaker.hub import StackedFbank, UnitWave, WhisperMel
@@ -168,7 +167,7 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
     # The JSON alone may have been fetched, for a recipe.
     if folder.name and (_WEIGHTS not in patterns or any(folder.glob("*.safetensors"))):
         return folder
-    raise OSError(
+    raise LikenessError(
         f"{model} could not be fetched from the Hugging Face hub ({reason}), and it is not in the "
         "cache; connect, or fetch its files elsewhere and give the folder"
     )
@@ -200,9 +199,8 @@ def load(source: str) -> Loaded:
 
     Raises:
         LikenessError: The source is neither, its network is none that is read, or its weights do
-            not fit; then nothing is loaded.
+            not fit; then nothing is loaded. The package transformers is missing.
         OSError: The hub cannot be reached, or has no such repository.
-        ImportError: transformers is missing.
     """
     files = find_files(source)
     part, front, reading = _parts(files)
@@ -329,9 +327,9 @@ def _pixels(stated: Mapping[str, Any]) -> Part:
     """Return the front-end of images."""
     rescaled = stated.get("do_rescale", True)
     scale = round(1 / stated.get("rescale_factor", 1 / 255), 9) if rescaled else 1.0
-    mean, std = (0.0,) * 3, (1.0,) * 3
-    if stated.get("do_normalize", True):
-        mean, std = (tuple(map(float, stated[name])) for name in ("image_mean", "image_std"))
+    if not stated.get("do_normalize", True):
+        return partial(PixelScale, mean=(0.0,) * 3, std=(1.0,) * 3, scale=scale)
+    mean, std = (tuple(map(float, stated[name])) for name in ("image_mean", "image_std"))
     return partial(PixelScale, mean=mean, std=std, scale=scale)
 
 

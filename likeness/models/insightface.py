@@ -24,10 +24,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from eval.errors import LikenessError
-from eval.types import first_line, name_first
+from eval.errors import LikenessError, first_line
+from eval.types import name_first
 from likeness.models.pixels import MAX_SIDE, Pixels, Stated, split
-from toolkit.console import console
+from toolkit.console import say
 
 if TYPE_CHECKING:
     import onnx
@@ -211,9 +211,9 @@ def kind(graph: onnx.GraphProto) -> Kind:
     return "recognition" if height >= 112 and height % 16 == 0 else "unknown"
 
 
-def say(pack: Pack) -> None:
+def say_licence(pack: Pack) -> None:
     """Print the licence to stderr where the weights are loaded."""
-    console.print(pack.text())
+    say(pack.text(), error=True)
 
 
 def _guess_scale(graph: onnx.GraphProto) -> tuple[float, float]:
@@ -281,7 +281,7 @@ def _graph(path: Path) -> onnx.GraphProto:
     try:
         import onnx
     except ImportError:
-        raise ImportError(
+        raise LikenessError(
             f"{path}: an .onnx model needs onnx; run `pip install 'likeness[export]'`"
         ) from None
     try:

@@ -73,8 +73,7 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
 
     Raises:
         LikenessError: The file is of another kind, its sizes contradict its weights, or its
-            architecture is not known.
-        ImportError: A package is missing; the message names the extra to install.
+            architecture is not known. A package is missing; the message names the extra to install.
     """
     if frontend not in get_args(Frontend):
         raise LikenessError(
@@ -125,7 +124,7 @@ def _refuse_without_torch(model: str) -> None:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise ImportError(
+        raise LikenessError(
             f"model {model!r} needs torch, which cannot be imported here ({error}); where it can, "
             f"run `likeness export {model} --onnx FILE.onnx`, and give that file here as the model"
         ) from None
@@ -166,8 +165,7 @@ def load_to_embed(
         takes_heads: Whether a head, which takes embeddings, is let pass.
 
     Raises:
-        LikenessError: As `load` and `with_detector`; or the model is a head.
-        ImportError: As `load`.
+        LikenessError: As `load` and `with_detector`; or the model is a head. As `load`.
     """
     loaded = load(model, frontend=frontend, trust=trust)
     if loaded.modality == "embedding" and not takes_heads:

@@ -31,12 +31,11 @@ from toolkit.backbones.external import External
 from toolkit.backbones.weights import read_weights
 from toolkit.data.pixels import PixelScale
 from toolkit.data.reading import name_of
-from toolkit.models import foreign, user_files
+from toolkit.models import user_files
 from toolkit.models.checkpoint import put
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded
-from toolkit.models.parts import Part, describe
-from toolkit.part_checks import check_features, made
+from toolkit.models.parts import Part, describe, version_of
 
 DEFAULT = "MODEL"
 _REMEDY = "take the weights of this network, or set prefix or leave_out of the Network"
@@ -70,7 +69,7 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
     network = _network(defined, path, name)
     where = str(path) if name == DEFAULT else f"{path}:{name}"
     frontend, read = _frontend(network), _reading(network)
-    made_frontend = cast(nn.Module, made(frontend, "frontend"))
+    made_frontend = cast(nn.Module, frontend())
     embedder, backbone, weights = _embedder(network, made_frontend, path.parent, where)
     parts = {}
     with suppress(ValueError):  # a part without a name: the model can be used, but not joined
@@ -103,20 +102,16 @@ def _plainly(value: Any) -> Any:
 
 
 def _versions(embedder: TorchEmbedder, read: Any) -> list[str]:
-    """Return the modules of others that the network, front-end and reading are defined in.
+    """Return the packages of others that the network, front-end and reading are defined in.
 
     Each of them is "NAME VERSION", where the version of a file is its SHA-256: another class gives
     other embeddings, so a model's digest has to tell it apart.
     """
     function = read.func if isinstance(read, partial) else read
     makers = [*map(type, embedder.modules()), function]
-    names = {str(getattr(maker, "__module__", "")) for maker in makers}
-    known = {"torch", *OURS, *sys.stdlib_module_names}
-    return [
-        f"{name} {foreign.version_of(name)}"
-        for name in sorted(names)
-        if name and name.partition(".")[0] not in known
-    ]
+    packages = {str(getattr(maker, "__module__", "")).partition(".")[0] for maker in makers}
+    others = packages - {"", "torch", *OURS, *sys.stdlib_module_names}
+    return [f"{name} {version_of(name)}" for name in sorted(others)]
 
 
 def _network(defined: Mapping[str, Any], path: Path, name: str) -> Network:
@@ -194,7 +189,7 @@ def _input_shape(network: Network, frontend: nn.Module, where: str) -> tuple[int
         return (in_dim, *network.size)
     size = (1, network.rate_hz) if speech else (1, 3, *network.size)
     with _of_user(where):
-        features, _ = check_features(frontend.eval()(torch.zeros(size), None), frontend)
+        features, _ = frontend.eval()(torch.zeros(size), None)
     shape = tuple(features.shape)
     is_frames = speech and len(shape) == 3 and shape[2] == in_dim
     if not is_frames and not (len(shape) == 4 and shape[1] == in_dim):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from likeness.models.parts import restore
 from likeness.models.trust import check_trusted
 from toolkit.data.reading import Read
 from toolkit.models.loaded import Loaded
 from toolkit.models.onnx import read
+from toolkit.models.parts import restore
 
 
 def load(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
@@ -24,17 +24,15 @@ def load(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
 
     Raises:
         LikenessError: As toolkit.models.onnx.read, and for a reading that does not exist or is of a
-            package that is not trusted.
-        ImportError: A package is missing; the message names the extra to install.
+            package that is not trusted. A package is missing; the message names the extra to
+            install.
     """
     contents = read(path)
     if contents is None:
         return None
     embedder, stated = contents
     trusted = check_trusted(stated.get("read"), trust, str(path))
-    reading = restore(
-        stated.get("read"), f"{path}: read", kind="read", untrusted=True, trusted=trusted
-    )
+    reading = restore(stated.get("read"), f"{path}: read", kind="read", trusted=trusted)
     quality = stated.get("norm_is_quality") is True
     return Loaded(
         embedder,

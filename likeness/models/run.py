@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from eval.errors import LikenessError
-from likeness.models.parts import restore
 from likeness.models.trust import check_trusted
 from toolkit.models.checkpoint import (
     FORMAT,
@@ -23,14 +22,11 @@ from toolkit.models.checkpoint import (
     put,
     read,
     without_loss,
-    without_weights,
 )
 from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.foreign import parts_in
 from toolkit.models.loaded import Loaded
-from toolkit.models.parts import Part
+from toolkit.models.parts import Part, parts_in, restore
 
-_MAX_NAME = 256  # characters
 _MAX_DEPTH = 64  # of parts that hold parts, each of which is two levels of a description
 _FREE_SIZE = 2**18  # sampling rates, lengths of windows and the like are smaller
 _DAMAGED = "they are not those of its own description: copy or train it again"
@@ -58,17 +54,14 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
     trusted = check_trusted(described, trust, str(path))
     try:
         parts = [
-            restore(description[name], name, kind="module", untrusted=True, trusted=trusted)
-            for name in names[:2]
+            restore(description[name], name, kind="module", trusted=trusted) for name in names[:2]
         ]
     except ValueError as error:
         raise LikenessError(
             f"{path}: {error}; use the version of Likeness that wrote it "
             f"({description.get('version', 'unknown')}), or train it again"
         ) from None
-    # `weights` is the file that training started from. What became of it is in this checkpoint,
-    # and no checkpoint chooses a file to be opened.
-    frontend_part, network = map(without_weights, parts)
+    frontend_part, network = parts
     try:
         frontend = frontend_part()
         _refuse_larger(network, frontend.dim, tensors, path)
@@ -82,9 +75,7 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
             f"{str(error)[:200]}); {_remedy(described, 'it is damaged: copy it again')}"
         ) from error
     put(embedder, without_loss(tensors), str(path), _remedy(described, _DAMAGED))
-    reading = restore(
-        description["read"], f"{path}: read", kind="read", untrusted=True, trusted=trusted
-    )
+    reading = restore(description["read"], f"{path}: read", kind="read", trusted=trusted)
     step = int(description["step"])
     quality = norm_is_quality(description)
     return Loaded(
@@ -115,56 +106,32 @@ def _refuse_description(description: dict[str, Any], num_weights: int, path: Pat
     Parts allocate what their arguments ask for, so a size that no part of the file's weights can
     have is refused with a ValueError.
     """
-    kinds = {
-        "frontend": dict,
-        "backbone": dict,
-        "read": dict,
-        "features": str,
-        "modality": str,
-        "similarity": str,
-        "step": int,
-    }
-    wrong = [
-        name
-        for name, kind in kinds.items()
-        if not isinstance(description.get(name), kind) or isinstance(description[name], bool)
-    ]
-    wrong += [
-        name
-        for name in ("modality", "similarity")
-        if name not in wrong and len(description[name]) > _MAX_NAME
-    ]
+    kinds = {"frontend": dict, "backbone": dict, "read": dict, "step": int} | dict.fromkeys(
+        ("features", "modality", "similarity"), str
+    )
+    wrong = [name for name, kind in kinds.items() if type(description.get(name)) is not kind]
     if wrong or description["features"] not in ("raw", "polarlike"):
         raise LikenessError(
             f"{path}: its description lacks {', '.join(wrong) or 'known features'}, or has it of "
             "another type; it is damaged: copy it again"
         )
     largest = max(num_weights, _FREE_SIZE)
-    asked: float = 0
-    values: list[Any] = [description["frontend"], description["backbone"]]
-    depths = [1, 1]
+    values: list[tuple[Any, int]] = [(description["frontend"], 1), (description["backbone"], 1)]
     while values:
-        value, depth = values.pop(), depths.pop()
+        value, depth = values.pop()
         if depth > _MAX_DEPTH:
             raise LikenessError(
                 f"{path}: its description has parts inside parts over {_MAX_DEPTH} levels; it is "
-                "damaged or hostile"
+                "damaged"
             )
         if isinstance(value, dict | list):
-            values += value.values() if isinstance(value, dict) else value
-            depths += [depth + 1] * len(value)
-        elif isinstance(value, int | float):
-            asked = max(asked, abs(value)) if abs(value) < float("inf") else largest + 1
-    if not 0 <= description["step"] < 2**53:
-        raise LikenessError(
-            f"{path}: its description states step {str(description['step'])[:40]}, which no "
-            "training has; it is damaged: copy it again"
-        )
-    if asked > largest:
-        raise LikenessError(
-            f"{path}: its description states {asked}, beyond any size of its {num_weights} "
-            "weights; it is damaged or hostile"
-        )
+            inner = value.values() if isinstance(value, dict) else value
+            values += [(element, depth + 1) for element in inner]
+        elif isinstance(value, int | float) and not abs(value) <= largest:
+            raise LikenessError(
+                f"{path}: its description states {value:g}, beyond any size of its {num_weights} "
+                "weights; it is damaged"
+            )
 
 
 def _refuse_larger(network: Part, dim: int, tensors: Mapping[str, Tensor], path: Path) -> None:

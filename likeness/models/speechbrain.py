@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.files import bounded
-from eval.types import first_line, name_first
+from eval.types import name_first
 from likeness.models.hub import fetch
 
 _MAX_YAML = 2**16  # bytes: the published ones have 2 kB; one number of 1 MB takes minutes to parse

@@ -1,28 +1,25 @@
-"""Which packages of others a model may import: those that the user names, and no others.
+"""Which packages and files of others a model may import: those that the user names, and no others.
 
-A checkpoint or an exported model may name parts of any package or file. Importing a package runs
-its code, so it is imported only where `--trust PACKAGE_OR_FILE` or `trust=[...]` names it.
+A checkpoint or an exported model may name parts of any package or file. Importing them runs their
+code, so they are imported only where `--trust` or `trust=[...]` names them: an installed package, a
+Python file, or a folder of Python files.
 """
 
 from __future__ import annotations
 
-import keyword
 import os
 import re
 import sys
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from eval.errors import LikenessError
-from toolkit.models import foreign, user_files
+from toolkit.models import user_files
+from toolkit.models.parts import parts_in, version_of
 
 OURS = frozenset({"eval", "likeness", "modalities", "recipes", "toolkit"})
-_FILE_VERSION = re.compile(rf"[0-9a-f]{{{foreign.SUM_DIGITS}}}")
-_VERSION = re.compile(r"[\w.+!-]*", re.ASCII)
-_MAX_TEXT = 100  # characters of a package's name and of a version
-_MOST_NAMED = 3  # packages in one sentence
 
 
 def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozenset[str]:
@@ -30,44 +27,45 @@ def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozen
 
     Args:
         descriptions: What a file says of its parts, as JSON values.
-        trust: Names of packages, and paths of Python files. Of the folder of such a file nothing
-            else can be imported.
+        trust: Names of packages, and paths of Python files and folders, which become importable.
         where: What an error begins with: the model.
 
     Returns:
         The names of the packages that may be imported, which are all that `trust` names.
 
     Raises:
-        LikenessError: A package is not trusted, or is not installed; or `trust` names what is
-            neither a package nor a file.
+        LikenessError: A package is not trusted, or is not installed; or `trust` names what is no
+            package, file or folder.
     """
-    trusted = frozenset(_name(entry) for entry in trust)
-    parts = list(foreign.parts_in(descriptions))
-    packages = {_package(part, where): str(part["version"]) for part in parts}
-    # A module without a distribution is a file, unless its parts are in modules below it.
-    files = {
-        str(part["package"])
-        for part in parts
-        if _FILE_VERSION.fullmatch(str(part["version"])) and str(part["call"]).count(".") == 1
-    }
-    if others := sorted(packages.keys() - trusted):
-        _refuse(others, packages, files, trust, where)
-    for package, version in packages.items():
-        if not user_files.exists(package):
-            install = (
-                f"give the path of its file, --trust FOLDER/{package}.py"
-                if package in files
-                else "put the folder that holds it on PYTHONPATH"
-                if _FILE_VERSION.fullmatch(version)
-                else f"install it in version {version}"
-            )
+    trusted = frozenset(name for entry in trust for name in _names(entry))
+    stated = {str(part["package"]): str(part.get("version")) for part in parts_in(descriptions)}
+    if others := sorted(stated.keys() - trusted):
+        named = ", ".join(f"{name[:80]} {stated[name][:40]}" for name in others[:3])
+        entries = [
+            f"{name[:80]}.py" if re.fullmatch("[0-9a-f]{12}", stated[name]) else name[:80]
+            for name in others[:3]
+        ]
+        options = " ".join(f"--trust {entry}" for entry in entries)
+        listed = ", ".join(f'"{entry}"' for entry in [*trust, *entries])
+        raise LikenessError(
+            f"{where}: it has parts of others ({named}), which are imported only if you trust "
+            f"them; if you do, add {options}, in Python trust=[{listed}]; of your own files, give "
+            "the path, or that of the folder in which they lie"
+        )
+    for package, version in stated.items():
+        now = version_of(package)
+        if user_files.find(package) is None:
             raise LikenessError(
-                f"{where}: its parts are of the package {package}, which is not installed; "
-                f"{install}"
+                f"{where}: its parts are of {package} {version}, which is not installed; install "
+                "it, or give the path of its file or folder by --trust"
             )
-    modules = {str(part["call"]).rpartition(".")[0]: part for part in parts}
-    for part in modules.values():
-        _warn_of_version(part, where)
+        if now != version:
+            warnings.warn(
+                f"{where} was made with {package} {version}, and {package} {now or 'unknown'} is "
+                "here; its weights are compared, but embeddings may differ: take the version that "
+                "it was made with if they must not",
+                stacklevel=2,
+            )
     return trusted
 
 
@@ -79,7 +77,25 @@ def packages_of(*descriptions: Any) -> list[str]:
         >>> packages_of({"network": part}, part)
         ['nets']
     """
-    return sorted({str(part["package"]) for part in foreign.parts_in(descriptions)})
+    return sorted({str(part["package"]) for part in parts_in(descriptions)})
+
+
+def options_of(*descriptions: Any) -> list[str]:
+    """Return the --trust options that a model needs whose parts can be imported in this process.
+
+    A package has its name. Of the user's own files it is the path of the file, or that of the
+    folder where parts are of several files in it.
+    """
+    entries: dict[str, str] = {}
+    for package in packages_of(*descriptions):
+        folder = user_files.folder_of(package)
+        file = Path(folder, f"{package}.py")
+        if not folder:
+            entries[package] = package
+        else:
+            alone = folder not in entries and file.is_file()
+            entries[folder] = os.path.relpath(file if alone else folder)
+    return [word for entry in entries.values() for word in ("--trust", entry)]
 
 
 def entries_of(trust: str | Path | Sequence[str | Path]) -> list[str]:
@@ -92,92 +108,33 @@ def entries_of(trust: str | Path | Sequence[str | Path]) -> list[str]:
     return [str(entry) for entry in ([trust] if isinstance(trust, str | Path) else trust)]
 
 
-def _name(entry: str) -> str:
-    """Return the name of the module that an entry of `trust` means; make a file importable."""
-    if entry.endswith(".py"):
-        path = Path(entry)
-        if not os.path.isfile(path):  # also false of a name that is too long for any file
-            raise LikenessError(f"trust {_short(entry)}: there is no such file; correct the path")
-        if not user_files.offer(path):
-            raise LikenessError(
-                f"trust {entry!r}: the file cannot be imported by its name; {user_files.RENAME}"
-            )
-        return path.stem
-    if (
-        not entry.isidentifier()
-        or keyword.iskeyword(entry)
-        or entry.startswith("__")
-        or len(entry) > _MAX_TEXT
-        or entry in OURS
-        or entry in sys.stdlib_module_names
-    ):
+def _names(entry: str) -> list[str]:
+    """Return the modules that an entry of `trust` means; make a file or a folder importable."""
+    path = Path(os.path.abspath(entry)) if "\0" not in entry else Path("\0")
+    is_others = entry not in OURS and entry not in sys.stdlib_module_names
+    if entry.isidentifier() and is_others and not entry.startswith("__"):
+        # A folder of the user is found as a module, too, but as one without a file.
+        found = user_files.find(entry)
+        if not os.path.isdir(path) or (found is not None and found.origin is not None):
+            return [entry]
+    if is_others and entry and os.path.isdir(path):
+        if (path / "__init__.py").is_file():
+            user_files.enter(path.parent)
+            inside = [path]
+        else:
+            user_files.enter(path)
+            inside = [file for file in sorted(path.iterdir()) if file.suffix in (".py", "")]
+        names = [file.stem for file in inside if user_files.is_importable(file)]
+    elif entry.endswith(".py") and os.path.isfile(path):
+        user_files.enter(path.parent)
+        names = [path.stem] if user_files.is_importable(path) else []
+    else:
         raise LikenessError(
-            f"trust {_short(entry)} is neither the name of a package of others nor a Python file; "
-            "give the name that is imported, such as mypackage, or a path that ends in .py"
+            f"trust {entry[:100]!r} is neither a package of others nor a Python file nor a folder; "
+            "give the name that is imported, such as mypackage, or a path that exists"
         )
-    return entry
-
-
-def _short(entry: str) -> str:
-    """Return an entry as an error quotes it."""
-    return repr(entry if len(entry) <= _MAX_TEXT else f"{entry[:_MAX_TEXT]}...")
-
-
-def _package(part: Mapping[str, Any], where: str) -> str:
-    """Return the package of a description, after checking that it says what such parts say."""
-    call, package, version = (part.get(key) for key in ("call", "package", "version"))
-    words = call.split(".") if isinstance(call, str) else []
-    if (
-        set(part) != foreign.FIELDS
-        or not isinstance(package, str)
-        or not isinstance(version, str)
-        or max(len(package), len(version)) > _MAX_TEXT
-        or not _VERSION.fullmatch(version)
-        or len(words) < 2
-        or max(map(len, words)) > _MAX_TEXT
-        or not all(word.isidentifier() and not word.startswith("__") for word in words)
-        or words[0] != package
-        or package in OURS
-        or package in sys.stdlib_module_names
-    ):
+    if not names:
         raise LikenessError(
-            f"{where}: a part of it is described as {str(call)[:80]!r} of the package "
-            f"{str(package)[:80]!r}, which is no part of another package; it is damaged or "
-            "hostile: copy it again"
+            f"trust {entry[:100]!r}: no file there can be imported by its name; {user_files.RENAME}"
         )
-    return package
-
-
-def _refuse(
-    others: Sequence[str],
-    packages: Mapping[str, str],
-    files: Collection[str],
-    trust: Sequence[str],
-    where: str,
-) -> None:
-    """Raise the ValueError that names the packages which are not trusted."""
-    named = ", ".join(f"{name} {packages[name]}".rstrip() for name in others[:_MOST_NAMED])
-    named += ", ..." if len(others) > _MOST_NAMED else ""
-    entries = [f"{name}.py" if name in files else name for name in others[:_MOST_NAMED]]
-    options = " ".join(f"--trust {name}" for name in entries)
-    listed = ", ".join(f'"{name}"' for name in [*trust, *entries])
-    several = len(others) > 1
-    raise LikenessError(
-        f"{where}: it has parts of {len(others)} package{'s' if several else ''} of others "
-        f"({named}), which {'are' if several else 'is'} imported only if you trust "
-        f"{'them' if several else 'it'}; if you do, add {options}, in Python trust=[{listed}]"
-        + (", with the path of the file" if any(name.endswith(".py") for name in entries) else "")
-    )
-
-
-def _warn_of_version(part: Mapping[str, Any], where: str) -> None:
-    """Warn if a trusted package has another version than the model was made with."""
-    module, package, before = part["call"].rpartition(".")[0], part["package"], part["version"]
-    now = foreign.version_of(module)
-    if now != before:
-        warnings.warn(
-            f"{where} was made with {package} {before}, and {package} {now or 'unknown'} is here; "
-            "its weights are compared, but embeddings may differ: take the version that it was "
-            "made with if they must not",
-            stacklevel=3,
-        )
+    return names

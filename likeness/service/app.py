@@ -40,6 +40,7 @@ from likeness.service import pages
 from likeness.service.guard import Guard, Limits, Metrics
 from likeness.service.pages import responses
 from likeness.service.work import Service, takes
+from toolkit.gallery.gallery import NotEnrolled
 
 _PLACE = re.compile(r"\b(postgres(ql)?|faiss):[^\s,;()]*[^\s,;():.]")
 _UPLOAD = (413, 422, 503)  # errors of all routes that take files
@@ -120,11 +121,11 @@ def _in_threads(limits: Limits) -> Work:
                 "enrol or remove again",
                 {"Retry-After": "5"},
             ) from None
+        except (KeyError, NotEnrolled) as error:
+            raise HTTPException(404, str(error.args[0])) from None
         except ValueError as error:
             # A client need not know where the gallery lies.
             raise HTTPException(422, _PLACE.sub("the gallery", str(error))) from None
-        except KeyError as error:
-            raise HTTPException(404, str(error.args[0])) from None
 
     return work
 

@@ -88,8 +88,6 @@ def items(
         test_share=test_share,
         seed=seed,
         where=file,
-        example="SUBJECT/1",
-        of="subject",
     )
 
 
@@ -161,7 +159,7 @@ def read(item: Item) -> NDArray[np.float32]:
     table = _table(item.path)
     try:
         row = int(table.rows([item.id])[0])
-    except KeyError:
+    except LikenessError:
         raise LikenessError(
             f"{item.path}: it has no embedding of {item.id!r}; a head reads the rows of an "
             "embeddings file: list these"
@@ -247,7 +245,7 @@ def _file(data: str | Path) -> Path:
     """Return the embeddings file that a path means: itself, or the only one in a folder."""
     path = Path(data)
     if not path.exists():
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{path}: there is no such file; --data is an embeddings file of `likeness embed`, or "
             "the folder of one"
         )

@@ -35,7 +35,7 @@ from eval.progress import tracked
 from eval.types import name_first
 from modalities.face import scrfd, yunet
 from modalities.face.images import decode
-from toolkit.console import console
+from toolkit.console import say
 from toolkit.data import tree
 from toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
 from toolkit.data.items import Item, Items
@@ -211,12 +211,12 @@ def load_detector(path: str | Path, *, min_score: float | None = None) -> Any:
         The detector, for detect() and align_one().
 
     Raises:
-        FileNotFoundError: The file is missing.
-        LikenessError: The file is no such detector, or min_score is out of range.
+        LikenessError: The file is missing. The file is no such detector, or min_score is out of
+            range.
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{path}: no such file; the path of an SCRFD or YuNet .onnx file on this machine is "
             "needed (nothing is downloaded; `likeness prepare yunet` fetches YuNet)"
         )
@@ -424,8 +424,7 @@ def read(
     Raises:
         BadImage: The image cannot be decoded, no face is found, or the landmarks lie outside the
             image.
-        FileNotFoundError: The detector is missing.
-        LikenessError: What load_detector() and check() refuse.
+        LikenessError: The detector is missing. What load_detector() and check() refuse.
     """
     check(size, width, choose)
     model = _detector_of(os.getpid(), detector, min_score)
@@ -440,7 +439,7 @@ def read(
             "hand"
         ) from None
     if num_faces > 1 and face is None:
-        console.print(f"{item.name}: {num_faces} faces; the {_TAKEN[choose]} was taken")
+        say(f"{item.name}: {num_faces} faces; the {_TAKEN[choose]} was taken", error=True)
     return to_floats(aligned)
 
 
@@ -505,9 +504,9 @@ def align_folder(
         What was done, and what failed.
 
     Raises:
-        FileNotFoundError: root or the detector is missing.
-        LikenessError: There are no images, out lies in root, two images would get one name (they
-            are counted), or load_detector() or check() refuses an argument.
+        LikenessError: root or the detector is missing. There are no images, out lies in root, two
+            images would get one name (they are counted), or load_detector() or check() refuses an
+            argument.
     """
     check(size, width, choose)
     root, out = Path(root), Path(out)
@@ -525,7 +524,7 @@ def align_folder(
 def _targets(root: Path, out: Path, suffix: str) -> list[tuple[Item, Path]]:
     """List the images below root with the paths that their crops get."""
     if not root.is_dir():
-        raise FileNotFoundError(f"{root}: no such folder; one with images is needed")
+        raise LikenessError(f"{root}: no such folder; one with images is needed")
     if out.resolve().is_relative_to(root.resolve()):
         raise LikenessError(
             f"{out}: the folder lies in {root}, so that its images would be aligned again the next "

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.files import atomic_path, refuse_device
-from eval.types import Trials, first_line, name_first, quoted
+from eval.types import Trials, name_first, quoted
 from modalities.face.images import encoded
 from toolkit.data.items import Item
 

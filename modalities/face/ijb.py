@@ -59,15 +59,14 @@ def pack(root: str | Path, name: str = "") -> Pack:
         The faces.
 
     Raises:
-        FileNotFoundError: Meta files or the images' folder are missing; they are counted.
-        LikenessError: Faces have no image or no landmarks, or lines are of another kind; all are
-            counted.
+        LikenessError: Meta files or the images' folder are missing; they are counted. Faces have no
+            image or no landmarks, or lines are of another kind; all are counted.
     """
     root, images = Path(root), Path(root) / "loose_crop"
     files = meta_files(root, name)
     lacking = [str(path) for path in (files.landmarks, images) if not path.exists()]
     if lacking:
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{root}: {len(lacking)} parts of the pack are missing ({name_first(lacking)}); unpack "
             "it so that loose_crop and meta lie in it"
         )

@@ -45,15 +45,15 @@ def items(
         Items with id and label as in "s1/1" and "s1".
 
     Raises:
-        FileNotFoundError: The folder is missing; the message says what to fetch.
-        LikenessError: The folder is laid out otherwise or has too few subjects (the message says
-            what to fetch), or the fold is out of range.
+        LikenessError: The folder is missing; the message says what to fetch. The folder is laid out
+            otherwise or has too few subjects (the message says what to fetch), or the fold is out
+            of range.
     """
     folder = Path(data) / "orl"
     if split not in ("train", "test", "all"):
         raise LikenessError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder; {FETCH}")
+        raise LikenessError(f"{folder}: no such folder; {FETCH}")
     images = [
         item
         for item in find_images(folder)
@@ -89,8 +89,7 @@ def trials(
         The items, and the trials.
 
     Raises:
-        FileNotFoundError: The folder is missing.
-        LikenessError: items() refuses the data.
+        LikenessError: The folder is missing. Items() refuses the data.
     """
     chosen = items(data, split=split, fold=fold, num_folds=num_folds)
     return chosen, all_pairs(chosen)

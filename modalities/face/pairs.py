@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.files import as_stored, at_lines, text_lines
 from eval.formats.mat import read_variable
 from eval.protocols import lfw
-from eval.types import Ints, Trials, first_line, name_first
+from eval.types import Ints, Trials, name_first
 from toolkit.data.images import SUFFIXES
 from toolkit.data.items import Item
 
@@ -82,13 +82,12 @@ def read_folder(folder: str | Path) -> Pairs:
         The pairs.
 
     Raises:
-        FileNotFoundError: There is no list.
-        LikenessError: What find_list() and the readers refuse.
+        LikenessError: There is no list. What find_list() and the readers refuse.
     """
     folder = Path(folder)
     path = find_list(folder)
     if path is None:
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{folder}: there is no list of pairs; pairs.txt, pairs_NAME.txt, CFP's folder "
             "Protocol or AgeDB's .mat is needed"
         )
@@ -193,9 +192,8 @@ def read_cfp(protocol: str | Path, kind: Literal["FF", "FP"] = "FP") -> Pairs:
         The pairs.
 
     Raises:
-        FileNotFoundError: There are no folders of folds.
-        LikenessError: kind is another word, or lines of a list are of another kind; they are
-            counted.
+        LikenessError: There are no folders of folds. Kind is another word, or lines of a list are
+            of another kind; they are counted.
     """
     if kind not in ("FF", "FP"):
         raise LikenessError(
@@ -205,7 +203,7 @@ def read_cfp(protocol: str | Path, kind: Literal["FF", "FP"] = "FP") -> Pairs:
     sides = [_numbered_paths(protocol / f"Pair_list_{side}.txt") for side in ("F", kind[1])]
     splits = sorted(path for path in (protocol / "Split" / kind).glob("*") if path.is_dir())
     if len(splits) < 2:
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{protocol / 'Split' / kind}: there are {len(splits)} folders of folds; 01 to 10 are "
             "needed, from the data set's archive"
         )
@@ -294,15 +292,12 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
         One item for each id; its label is the image's folder, if there is any.
 
     Raises:
-        FileNotFoundError: root is missing.
-        LikenessError: Ids name no file, or one outside root; they are counted, and the first is
-            named.
+        LikenessError: root is missing. Ids name no file, or one outside root; they are counted, and
+            the first is named.
     """
     root = Path(root)
     if not root.is_dir():
-        raise FileNotFoundError(
-            f"{root}: no such folder; one with the images of the pairs is needed"
-        )
+        raise LikenessError(f"{root}: no such folder; one with the images of the pairs is needed")
     ids = list(dict.fromkeys((*trials.enrol_ids, *trials.probe_ids)))
     items: list[Item] = []
     missing = []

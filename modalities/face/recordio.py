@@ -62,16 +62,16 @@ def items(rec: str | Path, *, idx: str | Path | None = None, prefix: str = "") -
         Items whose id is the prefix and the key, and whose label is the class number as text.
 
     Raises:
-        FileNotFoundError: The file, or an index that was asked for, is missing.
-        LikenessError: The index is damaged. Records begin or end outside the file, or are damaged.
-            Labels are no whole number below 2^24, beyond which float32 merges classes. Or there are
-            fewer or more images than key 0 announces. All are counted within the first 2^16 records
-            that have any, and the first is named.
+        LikenessError: The file, or an index that was asked for, is missing. The index is damaged.
+            Records begin or end outside the file, or are damaged. Labels are no whole number below
+            2^24, beyond which float32 merges classes. Or there are fewer or more images than key 0
+            announces. All are counted within the first 2^16 records that have any, and the first is
+            named.
     """
     rec = Path(rec)
     index = rec.with_suffix(".idx") if idx is None else Path(idx)
     if not rec.is_file() or (idx is not None and not index.is_file()):
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{index if rec.is_file() else rec}: no such file; a .rec file and its .idx are needed"
         )
     if rec.stat().st_size < PART.size:

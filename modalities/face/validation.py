@@ -40,8 +40,8 @@ def trials(
         The items, with ids NAME/... and without labels, and the trials.
 
     Raises:
-        FileNotFoundError: Sets are missing; the message names them.
-        LikenessError: There is no set, a set is named twice, or a reader refuses its file.
+        LikenessError: Sets are missing; the message names them. There is no set, a set is named
+            twice, or a reader refuses its file.
     """
     data = Path(data)
     if not sets or len(set(sets)) < len(sets):
@@ -55,7 +55,7 @@ def trials(
     ]
     if missing:
         present = [name for name in sets if name not in missing]
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{data}: {len(missing)} of {len(sets)} verification sets are not there "
             f"({name_first(missing)}); put NAME.bin, or the folder NAME with its list of pairs and "
             f"its images, there, or name those that you have: "

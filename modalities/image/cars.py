@@ -5,17 +5,15 @@ images are in.
 
 Layouts: DATA/cars_annos.mat with DATA/car_ims/*.jpg; or the later DATA/cars_train/ and
 DATA/cars_test/ with DATA/devkit/cars_train_annos.mat and cars_test_annos_withlabels.mat (there or
-in DATA). Each may also lie in DATA/cars196 or DATA/stanford_cars. Where the classes are folders
-instead, use folders.items(protocol="standard").
+in DATA). Each may also lie in DATA/cars196 or DATA/stanford_cars.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.mat import read_variable
-from eval.types import first_line
 from modalities.image import packed
 from modalities.image.lists import check_whole, inside
 from modalities.image.splits import Protocol, Split, of_classes
@@ -52,9 +50,8 @@ def items(
             things out; the classes are divided all the same.
 
     Raises:
-        FileNotFoundError: The lists are missing; the message says what to fetch.
-        LikenessError: The lists are not this data set's, or, if `whole`, images are missing; they
-            are counted.
+        LikenessError: The lists are missing; the message says what to fetch. The lists are not this
+            data set's, or, if `whole`, images are missing; they are counted.
     """
     data = Path(data)
     folders = (data / "cars196", data / "stanford_cars")

@@ -92,9 +92,8 @@ def items(
         Items with the ids "train/00000" and "test/00000".
 
     Raises:
-        FileNotFoundError: the data set is not there, or only its Python version; the message says
-            what to fetch.
-        LikenessError: a file is missing, cut short or damaged, or the settings do not fit together.
+        LikenessError: the data set is not there, or only its Python version; the message says what
+            to fetch. A file is missing, cut short or damaged, or the settings do not fit together.
     """
     check_split(split)
     if num_classes not in _LAYOUTS or (coarse and num_classes == 10):
@@ -133,7 +132,7 @@ def _files(data: Path, layout: _Layout) -> dict[str, Item]:
     places = (layout.folder, layout.archive)
     unread = [name for name in layout.python if (data / name).exists()]
     if unread and not any((data / place).exists() for place in places):
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{data}: {unread[0]} is the Python version of CIFAR, a pickle, which is not read; "
             f"{fetch}"
         )

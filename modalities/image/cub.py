@@ -43,9 +43,8 @@ def items(
             things out; the classes are divided all the same.
 
     Raises:
-        FileNotFoundError: The list is missing; the message says what to fetch.
-        LikenessError: The list is not this data set's, or, if `whole`, images are missing; they are
-            counted.
+        LikenessError: The list is missing; the message says what to fetch. The list is not this
+            data set's, or, if `whole`, images are missing; they are counted.
     """
     root = packed.locate(Path(data), ("CUB_200_2011", ""), FETCH)
     every: list[Item] = []

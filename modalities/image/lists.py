@@ -66,10 +66,9 @@ def oml_retrieval(data: str | Path, *, root: str | Path | None = None) -> Retrie
         root: Where relative paths start; None is the file's folder.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        LikenessError: Columns are missing, rows are malformed (they are counted, the first is
-            named), a path is repeated, an image has a box (x_1 ...: crop the images first), or the
-            validation part has no queries or no gallery.
+        LikenessError: There is no such file. Columns are missing, rows are malformed (they are
+            counted, the first is named), a path is repeated, an image has a box (x_1 ...: crop the
+            images first), or the validation part has no queries or no gallery.
     """
     listed = _table(Path(data), "validation", root)
     if not listed.queries.any() or not listed.gallery.any():
@@ -86,7 +85,7 @@ def _table(data: Path, split: str, root: str | Path | None) -> Retrieval:
         raise LikenessError(f"split is {split!r}; allowed are 'train', 'validation' and 'all'")
     path = data / "df.csv" if data.is_dir() else data
     if not path.is_file():
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{path}: no such file; a CSV file with the columns {', '.join(_NEEDED)}, is_query, "
             "is_gallery is needed"
         )
@@ -168,11 +167,11 @@ def rows(path: Path, num_fields: int, fetch: str) -> Iterator[tuple[int, list[st
         fetch: What an error says about where the data set comes from.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        LikenessError: A line has another number of fields or a path outside the data set.
+        LikenessError: There is no such file. A line has another number of fields or a path outside
+            the data set.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; {fetch}")
+        raise LikenessError(f"{path}: no such file; {fetch}")
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(_bounded(file, path), 1):
             fields = line.split()

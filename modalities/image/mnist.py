@@ -70,9 +70,8 @@ def items(
         name: "mnist" or "fashion_mnist".
 
     Raises:
-        FileNotFoundError: A file is missing; the message says what to fetch.
-        LikenessError: A file is damaged, cut short or no such IDX file, or split is "validation"
-            with a share of 0.
+        LikenessError: A file is missing; the message says what to fetch. A file is damaged, cut
+            short or no such IDX file, or split is "validation" with a share of 0.
     """
     check_split(split)
     if name not in _FOLDERS:
@@ -99,9 +98,7 @@ def _folder(data: Path, name: str) -> Path:
     """Return the folder with the files of a data set."""
     folder = packed.locate(data, (*_FOLDERS[name], ""), FETCH[name])
     if not any(folder.glob("train*")):
-        raise FileNotFoundError(
-            f"{folder}: no train-images-idx3-ubyte(.gz) is there; {FETCH[name]}"
-        )
+        raise LikenessError(f"{folder}: no train-images-idx3-ubyte(.gz) is there; {FETCH[name]}")
     return folder
 
 
@@ -141,7 +138,7 @@ def _find(folder: Path, stem: str, name: str) -> Path:
     """Return the file of this name, plain or .gz; raise FileNotFoundError if there is none."""
     path = _there(folder, stem)
     if path is None:
-        raise FileNotFoundError(f"{folder}: neither {stem}.gz nor {stem} is there; {FETCH[name]}")
+        raise LikenessError(f"{folder}: neither {stem}.gz nor {stem} is there; {FETCH[name]}")
     return path
 
 

@@ -67,9 +67,8 @@ def items(
             turns them.
 
     Raises:
-        FileNotFoundError: The images are missing; the message says what to fetch.
-        LikenessError: The layout is another one, there are too few alphabets or characters, or a
-            turn is none of these.
+        LikenessError: The images are missing; the message says what to fetch. The layout is another
+            one, there are too few alphabets or characters, or a turn is none of these.
     """
     check_split(split)
     if (
@@ -215,7 +214,7 @@ def _background(root: Path) -> list[Item]:
 def _scan(folder: Path) -> list[Item]:
     """List the drawings below a folder of alphabets."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder; {FETCH}")
+        raise LikenessError(f"{folder}: no such folder; {FETCH}")
     files = sorted(folder.glob("*/*/*.png"))
     if not files:
         loose = name_first(sorted(path.name for path in folder.iterdir()))

@@ -119,11 +119,11 @@ def locate(data: Path, names: tuple[str, ...], fetch: str) -> Path:
         fetch: What an error says about where the data set comes from.
 
     Raises:
-        FileNotFoundError: None of them exists.
+        LikenessError: None of them exists.
     """
     for name in names:
         if (data / name).exists():
             return data / name
-    raise FileNotFoundError(
+    raise LikenessError(
         f"{data}: none of {', '.join(name or '.' for name in names)} is there; {fetch}"
     )

@@ -44,9 +44,8 @@ def items(
             things out; the classes are divided all the same.
 
     Raises:
-        FileNotFoundError: The lists are missing; the message says what to fetch.
-        LikenessError: The lists are not this data set's, or, if `whole`, images are missing; they
-            are counted.
+        LikenessError: The lists are missing; the message says what to fetch. The lists are not this
+            data set's, or, if `whole`, images are missing; they are counted.
     """
     root = packed.locate(Path(data), ("Stanford_Online_Products", ""), FETCH)
     every: list[Item] = []

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from eval.errors import LikenessError
 from eval.types import Trials, name_first
+from modalities.folders import scan
 from modalities.speaker.audio import speed_copies
-from modalities.speaker.folders import Split, check_split, of_fold, scan
+from modalities.speaker.folds import Split, check_split, of_fold
 from toolkit.data.items import Item, Items
 from toolkit.data.pairs import all_pairs
 
@@ -56,9 +57,8 @@ def items(
         Items with id "SPEAKER/name" and label SPEAKER.
 
     Raises:
-        FileNotFoundError: A folder is missing; the message says what to fetch.
-        LikenessError: A folder is laid out otherwise; the message says what to fetch. Or the fold
-            is out of range.
+        LikenessError: A folder is missing; the message says what to fetch. A folder is laid out
+            otherwise; the message says what to fetch. Or the fold is out of range.
     """
     check_split(split)
     data = Path(data)
@@ -95,8 +95,7 @@ def trials(
         The items, and the trials.
 
     Raises:
-        FileNotFoundError: A folder is missing.
-        LikenessError: items() refuses the data.
+        LikenessError: A folder is missing. Items() refuses the data.
     """
     chosen = items(data, split=split, fold=fold, num_folds=num_folds)
     sexes = [item.id[0] for item in chosen] if same_sex else None
@@ -107,9 +106,7 @@ def _scan(folder: Path, fetch: str, *, prefix: str) -> list[Item]:
     """Call scan(), strip suffixes, put a prefix on ids and labels, and say what to fetch."""
     try:
         scanned = scan(folder)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{folder}: no such folder; {fetch}") from error
-    except ValueError as error:
+    except LikenessError as error:
         raise LikenessError(f"{folder}: no audio files in its folders; {fetch}") from error
     ids = [prefix + item.id.removesuffix(item.suffix) for item in scanned]
     if len(set(ids)) < len(ids):

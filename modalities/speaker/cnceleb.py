@@ -55,8 +55,8 @@ def items(
         enroll/ or test/.
 
     Raises:
-        FileNotFoundError: A folder or list is missing.
-        LikenessError: Listed speakers have no audio; they are counted, and the first is named.
+        LikenessError: A folder or list is missing. Listed speakers have no audio; they are counted,
+            and the first is named.
     """
     data = Path(data)
     if split not in ("dev", "eval"):
@@ -87,9 +87,8 @@ def trials(data: str | Path) -> tuple[Items, Trials]:
         The items of eval/enroll and eval/test, and the trials.
 
     Raises:
-        FileNotFoundError: A list is missing.
-        LikenessError: enroll.lst does not name some models, or ids have no audio. All are counted,
-            and the first is named.
+        LikenessError: A list is missing. Enroll.lst does not name some models, or ids have no
+            audio. All are counted, and the first is named.
     """
     root = _root(Path(data))
     path = _list(root, "trials.lst")
@@ -131,8 +130,7 @@ def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Tria
         and the trials of models against probes.
 
     Raises:
-        FileNotFoundError: A list is missing.
-        LikenessError: As trials(), with enroll.map in place of enroll.lst.
+        LikenessError: A list is missing. As trials(), with enroll.map in place of enroll.lst.
     """
     root = _root(Path(data))
     map_path, trials_path = _list(root, "enroll.map"), _list(root, "trials.lst")
@@ -211,7 +209,7 @@ def _root(data: Path) -> Path:
     for name in _ROOTS:
         if (data / name / "eval" / "lists").is_dir():
             return data / name
-    raise FileNotFoundError(f"{data}: there is no CN-Celeb_flac with eval/lists in it; {FETCH}")
+    raise LikenessError(f"{data}: there is no CN-Celeb_flac with eval/lists in it; {FETCH}")
 
 
 def _second_root(data: Path) -> Path | None:
@@ -224,14 +222,14 @@ def _list(root: Path, name: str) -> Path:
     names = [name, name.replace("enroll", "enrol")]
     path = find(root, names, ["eval/lists"])
     if path is None:
-        raise FileNotFoundError(f"{root / 'eval' / 'lists'}: there is no {name}; {FETCH}")
+        raise LikenessError(f"{root / 'eval' / 'lists'}: there is no {name}; {FETCH}")
     return path
 
 
 def _names(path: Path) -> list[str]:
     """Return the first field of every line."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such list; {FETCH}")
+        raise LikenessError(f"{path}: no such list; {FETCH}")
     return [line.split()[0] for _, line in text_lines(path)]
 
 
@@ -255,7 +253,7 @@ def _listed(folder: Path, listing: Path) -> list[Item]:
 def _files(folder: Path, prefix: str) -> list[Item]:
     """List the audio files directly in a folder, sorted; the id is the prefix and the name."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder; {FETCH}")
+        raise LikenessError(f"{folder}: no such folder; {FETCH}")
     paths = [
         path
         for path in folder.iterdir()

@@ -20,7 +20,7 @@ from typing import Literal
 from eval.errors import LikenessError
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
-from modalities.speaker.folders import Split, check_split
+from modalities.speaker.folds import Split, check_split
 from toolkit.data.items import Item, Items
 from toolkit.data.pairs import all_pairs
 
@@ -54,9 +54,8 @@ def items(
         Items with id SPEAKER/digit_index.wav.
 
     Raises:
-        FileNotFoundError: The folder is missing.
-        LikenessError: File names have another form (they are counted, and the first is named), the
-            fold is out of range, or there are fewer than 4 speakers.
+        LikenessError: The folder is missing. File names have another form (they are counted, and
+            the first is named), the fold is out of range, or there are fewer than 4 speakers.
     """
     check_split(split)
     if label not in ("speaker", "digit") or (label == "digit" and speeds):
@@ -107,8 +106,7 @@ def trials(
         The items, and the trials.
 
     Raises:
-        FileNotFoundError: The folder is missing.
-        LikenessError: digits is another word, or items() refuses the data.
+        LikenessError: The folder is missing. Digits is another word, or items() refuses the data.
     """
     if digits not in ("any", "same", "different"):
         raise LikenessError(
@@ -140,7 +138,7 @@ def _scan(data: Path) -> list[tuple[str, str, Path]]:
     places = (data / "fsdd" / "recordings", data / "recordings", data)
     folder = next((place for place in places if any(place.glob("*_*_*.wav"))), None)
     if folder is None:
-        raise FileNotFoundError(f"{data}: there are no recordings of FSDD; {FETCH}")
+        raise LikenessError(f"{data}: there are no recordings of FSDD; {FETCH}")
     recordings, strange = [], []
     for path in sorted(folder.glob("*.wav")):
         parts = re.fullmatch(r"(\d)_([^_]+)_(\d+)", path.stem)

@@ -55,9 +55,9 @@ def items(
         One item for each row.
 
     Raises:
-        FileNotFoundError: The CSV is missing.
-        LikenessError: A column is unknown, a row has another width or no path or id, a file is
-            missing, an id is repeated, or no row is left. All are counted, and the first is named.
+        LikenessError: The CSV is missing. A column is unknown, a row has another width or no path
+            or id, a file is missing, an id is repeated, or no row is left. All are counted, and the
+            first is named.
     """
     data = Path(data)
     source = data / file
@@ -126,8 +126,7 @@ def trials(
         The items, and the trials.
 
     Raises:
-        FileNotFoundError: A list is missing.
-        LikenessError: What items() and matched() refuse.
+        LikenessError: A list is missing. What items() and matched() refuse.
     """
     listed = Path(data) / trial_list
     chosen = items(
@@ -258,7 +257,7 @@ def find(data: Path, names: Iterable[str], folders: Iterable[str]) -> Path | Non
 def _rows(source: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, stripped fields) of every row that is not blank."""
     if not source.is_file():
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{source}: no such file; give the CSV's path with file=..., from the data folder"
         )
 

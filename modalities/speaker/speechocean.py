@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from eval.errors import LikenessError
 from eval.types import Trials, name_first
+from modalities.folders import scan
 from modalities.speaker.audio import speed_copies
-from modalities.speaker.folders import Split, check_split, of_fold, scan
+from modalities.speaker.folds import Split, check_split, of_fold
 from toolkit.data.items import Items
 from toolkit.data.pairs import all_pairs
 
@@ -57,8 +58,8 @@ def speakers(data: str | Path) -> dict[str, Speaker]:
         Speaker, such as "0001", to sex and age, in alphabetical order.
 
     Raises:
-        FileNotFoundError: There is neither folder; the message says what to fetch.
-        LikenessError: A line of the tables has another form.
+        LikenessError: There is neither folder; the message says what to fetch. A line of the tables
+            has another form.
     """
     recordings = _folder(Path(data))
     home = recordings.parent
@@ -99,9 +100,8 @@ def items(
         Items with id "SPEAKER/name" and label SPEAKER, such as "0001/000010011" and "0001".
 
     Raises:
-        FileNotFoundError: A folder is missing; the message says what to fetch.
-        LikenessError: A folder is laid out otherwise, speakers have no sex or age, or the fold is
-            out of range.
+        LikenessError: A folder is missing; the message says what to fetch. A folder is laid out
+            otherwise, speakers have no sex or age, or the fold is out of range.
     """
     check_split(split)
     folder = _folder(Path(data))
@@ -160,8 +160,7 @@ def trials(
         The items, and the trials.
 
     Raises:
-        FileNotFoundError: A folder is missing.
-        LikenessError: items() refuses the data.
+        LikenessError: A folder is missing. Items() refuses the data.
     """
     chosen = items(data, split=split, fold=fold, num_folds=num_folds)
     return chosen, all_pairs(chosen)
@@ -172,14 +171,14 @@ def _folder(data: Path) -> Path:
     for folder in (data / "speechocean" / "flac", data / "speechocean762" / "WAVE"):
         if folder.is_dir():
             return folder
-    raise FileNotFoundError(
+    raise LikenessError(
         f"{data}: there is neither speechocean/flac nor speechocean762/WAVE; {FETCH}"
     )
 
 
 def _lines(path: Path) -> list[str]:
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; {FETCH}")
+        raise LikenessError(f"{path}: no such file; {FETCH}")
     try:
         return path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:

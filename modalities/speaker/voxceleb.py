@@ -154,9 +154,8 @@ def items(
         Items with id SPEAKER/VIDEO/name.wav and label SPEAKER.
 
     Raises:
-        FileNotFoundError: The folder is missing.
-        LikenessError: There is no audio, or nothing states the split of VoxCeleb2 speakers; these
-            are counted, and the first is named.
+        LikenessError: The folder is missing. There is no audio, or nothing states the split of
+            VoxCeleb2 speakers; these are counted, and the first is named.
     """
     if (
         split not in ("dev", "test", "all")
@@ -196,9 +195,8 @@ def trials(
         The items, and the trials.
 
     Raises:
-        FileNotFoundError: There is no list.
-        LikenessError: The list has another number of trials, or ids have no audio; these are
-            counted, and the first is named.
+        LikenessError: There is no list. The list has another number of trials, or ids have no
+            audio; these are counted, and the first is named.
     """
     data = Path(data)
     if protocol not in PROTOCOLS:
@@ -208,7 +206,7 @@ def trials(
     names, num_trials, num_target = PROTOCOLS[protocol]
     path = data / file if file else find(data, names, _PLACES)
     if path is None:
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{data}: no trial list of VoxCeleb1-{protocol} ({' or '.join(names)}) in it or in "
             f"vox1/, meta/, ...; {FETCH}"
         )
@@ -247,15 +245,15 @@ def metadata(data: str | Path) -> dict[str, Speaker]:
         The speakers by their id.
 
     Raises:
-        FileNotFoundError: Both files are absent.
-        LikenessError: A file is laid out otherwise; its malformed lines are counted.
+        LikenessError: Both files are absent. A file is laid out otherwise; its malformed lines are
+            counted.
     """
     data = Path(data)
     places = (*_PLACES, "voxceleb1_meta")
     candidates = [find(data, [name], places) for name in ("vox1_meta.csv", "vox2_meta.csv")]
     paths = [path for path in candidates if path is not None]
     if not paths:
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{data}: neither vox1_meta.csv nor vox2_meta.csv is in it or in vox1/, meta/, ...; "
             f"{FETCH}"
         )
@@ -270,7 +268,7 @@ def _corpus(speaker: str) -> str:
 def _scan(data: Path, corpus: Corpus, split: Split) -> Items:
     """List every utterance of a corpus and split once, sorted by id."""
     if not data.is_dir():
-        raise FileNotFoundError(f"{data}: no such folder; {FETCH}")
+        raise LikenessError(f"{data}: no such folder; {FETCH}")
     made, ranks = ItemsBuilder(), Growing(np.int64)
     people = None if split == "all" else _vox2_people(data)
     unknown: dict[str, None] = {}

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 from eval.verification import eer, tar_at_far
-from modalities.face import folders, images, validation
+from modalities import folders
+from modalities.face import images, validation
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
@@ -40,7 +41,7 @@ def aligned(
         frontend=INSIGHTFACE,
         backbone=backbone,
         loss=loss,
-        items=partial(folders.items, split="all"),
+        items=partial(folders.items, modality="face", split="all"),
         read=partial(images.read, size=(112, 112)),
         augment=partial(ADAFACE_VIEW),
         sampling=Sampling(batch_size=512),

@@ -18,8 +18,8 @@ import numpy as np
 from eval.types import Embeddings
 from eval.verification import eer, tar_at_far
 from likeness import demo
-from modalities import synthetic_faces
-from modalities.face import folders, images
+from modalities import folders, synthetic_faces
+from modalities.face import images
 from modalities.face.augment import geometric_view
 from toolkit.backbones.sfnet import SFNet
 from toolkit.data.items import Item
@@ -37,9 +37,9 @@ RECIPES = {
         frontend=INSIGHTFACE,
         backbone=partial(SFNet, dim=64, depth=10, width=16, image_size=SIZE, batch_norm=True),
         loss=partial(ArcFace, margin=0.2, scale=16.0),
-        items=partial(folders.items, split="train", test_share=0.25),
+        items=partial(folders.items, modality="face", split="train", test_share=0.25),
         measure=Verification(
-            trials=partial(folders.trials, split="test", test_share=0.25),
+            trials=partial(folders.trials, modality="face", split="test", test_share=0.25),
             metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
         ),
         read=partial(images.read, size=(SIZE, SIZE), fit="resize"),

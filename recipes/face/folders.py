@@ -30,7 +30,8 @@ from functools import partial
 
 from _shared import FEW_TRIALS, simple
 
-from modalities.face import folders, images
+from modalities import folders
+from modalities.face import images
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
@@ -45,9 +46,9 @@ SMALL = Recipe(
     frontend=INSIGHTFACE,
     backbone=partial(SFNet, dim=128, depth=10, width=16, image_size=64, batch_norm=True),
     loss=partial(ArcFace, margin=0.2, scale=16.0),
-    items=partial(folders.items, split="train", test_share=0.2),
+    items=partial(folders.items, modality="face", split="train", test_share=0.2),
     measure=Verification(
-        trials=partial(folders.trials, split="test", test_share=0.2),
+        trials=partial(folders.trials, modality="face", split="test", test_share=0.2),
         metrics=FEW_TRIALS,
     ),
     read=partial(images.read, size=(64, 64), fit="resize"),

@@ -34,19 +34,19 @@ from eval.retrieval import query_metrics
 from eval.similarity import score_trials
 from eval.types import Embeddings, Scores
 from eval.verification import eer
-from likeness.failures import one_sentence
+from likeness.errors import one_sentence
 from likeness.models.run import load_model
 from modalities.face import images, orl
 from modalities.face.augment import geometric_view
 from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.sfnet import SFNet
+from toolkit.console import argument_parser, say
 from toolkit.data.items import Item
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.models.embed import embed
-from toolkit.printing import argument_parser, say
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification, override
 from toolkit.training.train import fit
@@ -208,13 +208,13 @@ def row(name: str, folds: list[Embeddings], data: Path, against: dict[str, Drawn
     error = eer(scores.targets, scores.nontargets)
     behind = drawn_from(scores.target, pairs)
     for point, draws in ((error, drawn), (np.mean(precisions), means)):
-        ends = bounds(draws, 0.95, behind).ends
+        ends = bounds(draws, float(point), 0.95, behind).ends
         cells.append(
             f"{100 * point:.1f} "
             + ("no interval" if ends is None else f"[{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]")
         )
     for point, draws in against.values():
-        ends = bounds(drawn - draws, 0.95, behind).ends
+        ends = bounds(drawn - draws, error - point, 0.95, behind, difference=True).ends
         cells.append(
             f"{100 * (error - point):+.1f} "
             + ("no interval" if ends is None else f"[{100 * ends[0]:+.1f}, {100 * ends[1]:+.1f}]")

@@ -26,7 +26,8 @@ from functools import partial
 
 from _shared import means
 
-from modalities.image import folders, images
+from modalities import folders
+from modalities.image import images
 from modalities.image.transforms import crop_view
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.sfnet import SFNet
@@ -40,9 +41,9 @@ SMALL = Recipe(
     frontend=partial(PixelScale, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
     backbone=partial(SFNet, dim=128, depth=10, width=16, image_size=64, batch_norm=True),
     loss=partial(ArcFace, margin=0.2, scale=16.0),
-    items=partial(folders.items, split="train"),
+    items=partial(folders.items, modality="image", split="train"),
     measure=Retrieval(
-        items=partial(folders.items, split="test"),
+        items=partial(folders.items, modality="image", split="test"),
         metrics=means("recall@1", "map@r"),
     ),
     read=partial(images.read, size=(64, 64)),

@@ -77,13 +77,14 @@ import numpy as np
 from _shared import means
 
 from eval import per_item
-from eval.bootstrap import Drawn, bounds
+from eval.bootstrap import bounds
 from eval.per_item import PerItem
 from eval.retrieval import query_metrics
-from likeness.failures import one_sentence
+from likeness.errors import one_sentence
 from modalities.image import cub, images
 from modalities.image.transforms import BENCHMARKER
 from toolkit.backbones.bninception import BNInception
+from toolkit.console import argument_parser, say
 from toolkit.data.pixels import BN_INCEPTION
 from toolkit.data.sampling import Sampling
 from toolkit.losses.contrast import NTXent
@@ -96,7 +97,6 @@ from toolkit.losses.softmax import NormFace
 from toolkit.losses.triplet import MarginLoss, Triplet
 from toolkit.losses.weighted import MultiSimilarity
 from toolkit.models.parts import Part
-from toolkit.printing import argument_parser, say
 from toolkit.training.measure import load_model, measure_items
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule, override
@@ -252,11 +252,12 @@ def row(name: str, recipe: Recipe, data: Path, out: Path) -> str:
     drawn = per_item.resample(recipe.metrics, measured)
     cells = [name]
     for column, metric in recipe.metrics.items():
-        ends = bounds(drawn[column], 0.95, Drawn(measured.num_groups, measured.over)).ends
+        value = metric(measured.columns)
+        ends = bounds(drawn[column], value, 0.95, measured.drawn).ends
         interval = "no interval"
         if ends is not None:
             interval = f"[{100 * ends[0]:.2f}, {100 * ends[1]:.2f}]"
-        cells.append(f"{100 * metric(measured.columns):.2f} {interval}")
+        cells.append(f"{100 * value:.2f} {interval}")
     for metric in recipe.metrics.values():
         cells.append(f"{100 * np.mean([metric(fold.columns) for fold in alone]):.2f}")
     return "| " + " | ".join(cells) + " |"

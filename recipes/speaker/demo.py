@@ -19,8 +19,8 @@ import torch
 from eval.types import Embeddings
 from eval.verification import eer, min_dcf
 from likeness import demo
-from modalities import synthetic
-from modalities.speaker import audio, folders
+from modalities import folders, synthetic
+from modalities.speaker import audio
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.pooling import statistics

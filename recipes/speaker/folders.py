@@ -21,7 +21,8 @@ from dataclasses import replace
 from functools import partial
 
 from eval.verification import eer, min_dcf
-from modalities.speaker import audio, folders
+from modalities import folders
+from modalities.speaker import audio
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA

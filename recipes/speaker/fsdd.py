@@ -30,19 +30,19 @@ from eval.formats.trials import read_scores, write_scores
 from eval.similarity import score_trials
 from eval.types import Embeddings
 from eval.verification import eer, min_dcf
-from likeness.failures import one_sentence
+from likeness.errors import one_sentence
 from likeness.models.run import load_model
 from modalities.speaker import audio, fsdd
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.pooling import statistics
 from toolkit.backbones.statistics import OrderStatistics
+from toolkit.console import say
 from toolkit.data.items import Item
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.models.embed import embed
-from toolkit.printing import say
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification, override
 from toolkit.training.train import fit

@@ -83,12 +83,13 @@ from typing import get_args
 from eval.errors import LikenessError
 from eval.formats.trials import write_trials
 from eval.verification import eer, min_dcf
-from likeness.failures import one_sentence
+from likeness.errors import one_sentence
 from modalities.speaker import audio, voxceleb
 from modalities.speaker.augment import WESPEAKER_VIEW, train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import WeSpeakerECAPA
 from toolkit.backbones.resnet import ResNet34
+from toolkit.console import say
 from toolkit.data.item_lists import write_items
 from toolkit.data.sampling import Sampling
 from toolkit.losses.intertopk import InterTopK
@@ -96,7 +97,6 @@ from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import Softmax
 from toolkit.losses.sphereface import SphereFace
-from toolkit.printing import say
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 from toolkit.training.schedules import exponential, multistep

@@ -49,7 +49,7 @@ def test_pooled_folds_have_all_trials_and_none_across(folds: ModuleType, tmp_pat
     assert trials.target is not None
     assert errors.eer == pytest.approx(eer(expected[trials.target], expected[~trials.target]))
     assert folds.with_interval(errors, "eer").startswith(f"{100 * errors.eer:.2f} [")
-    assert folds.difference(errors.draws, errors.draws, "eer") == "[+0.00, +0.00]"
+    assert folds.difference(errors, errors, "eer") == "[+0.00, +0.00]"
 
 
 def test_as_norm_is_the_definition_written_as_loops(folds: ModuleType) -> None:

@@ -26,42 +26,6 @@ def correct(script: Callable[[str], ModuleType]) -> ModuleType:
     return script("gpu_correct")
 
 
-@pytest.fixture(scope="module")
-def setting(
-    script: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory
-) -> object:
-    made = script("gpu_setting").Setting
-    return made(torch.device("cpu"), True, float("inf"), tmp_path_factory.mktemp("gpu"))
-
-
-def test_a_report_has_the_tables_and_why_others_are_missing(
-    gpu: ModuleType, script: Callable[[str], ModuleType], tmp_path: Path
-) -> None:
-    table = script("gpu_setting").Table(["work", "ms"], "Two things.")
-    table.add("one", 1234.5678)
-    table.add_failed("two", ValueError("a | b"))
-    report = gpu.Report("a machine", "2026-01-02", "python benchmarks/gpu.py")
-    report.sections = {"times": gpu.Section(table, 1.0), "other": gpu.Section(problem="no time")}
-    report.write(tmp_path)
-    text = (tmp_path / "gpu.md").read_text(encoding="utf-8")
-    assert text.startswith("`python benchmarks/gpu.py`, 2026-01-02, a machine.\n")
-    assert "| one | 1235 |\n| two | failed: ValueError: a / b |\n" in text
-    assert "Not measured: no time." in text
-    stated = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
-    assert stated["sections"]["times"]["table"]["rows"][0] == ["one", "1235"]
-
-
-def test_a_section_that_fails_costs_no_other_its_rows(gpu: ModuleType, setting: object) -> None:
-    def absent(_: object) -> None:
-        raise ModuleNotFoundError("No module named 'soundfile'", name="soundfile")
-
-    def wrong(_: object) -> None:
-        raise RuntimeError("out of memory\nmore")
-
-    assert gpu.run(absent, setting).problem == "soundfile is not installed"
-    assert gpu.run(wrong, setting).problem == "RuntimeError: out of memory"
-
-
 def test_a_difference_is_seen(correct: ModuleType) -> None:
     """Otherwise the comparison of a CPU with itself would prove nothing."""
 

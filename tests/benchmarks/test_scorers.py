@@ -26,7 +26,6 @@ from eval.verification import min_dcf
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-SHARED = ROOT.parent / "shared"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -172,94 +171,6 @@ def test_equal_scores_are_perfect_to_a_count_by_rows_and_to_the_far_where_rates_
 
 
 # ---------------------------------------------------------------- the page
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not SHARED.exists(), reason="the public scores are not beside the checkout")
-def test_the_page_says_what_the_rules_give_for_the_public_scores() -> None:
-    """The tables of docs/explanation/comparing.md, where no other package is needed."""
-    scorers = importlib.import_module("scorers")
-    page = (ROOT / "docs" / "explanation" / "comparing.md").read_text(encoding="utf-8").splitlines()
-    scores, labels = scorers.read(SHARED / "data")
-    rules = {
-        name: peers().SCORERS[name]
-        for name in (
-            "Likeness",
-            "Likeness, convex_hull",
-            "Likeness, nearest",
-            "one point per row",
-            "scikit-learn, brentq",
-            "scikit-learn, argmin",
-            "Kaldi's compute-eer",
-            "400 thresholds",
-        )
-    }
-    orders = scorers.orders(labels)
-    variants = [scorers.variant(scores, rounding) for rounding in scorers.ROUNDINGS]
-    for name, rule in rules.items():
-        made = {} if rule.eer is None else {"eer": rule.eer}
-        if rule.min_dcf is not None:
-            made |= {
-                f"min_dcf({p:g})": lambda s, y, rule=rule, p=p: rule.min_dcf(s, y, p)
-                for p in peers().P_TARGETS
-            }
-        for metric, work in made.items():
-            cells = [
-                scorers.cell(
-                    [{metric: work(values[order], labels[order])} for order in orders], metric, ""
-                )
-                for values in variants
-            ]
-            assert f"| {name} | {' | '.join(cells)} |" in page
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not SHARED.exists(), reason="the public scores are not beside the checkout")
-def test_the_page_says_what_changes_of_the_trials_and_the_cost_do(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The numbers of the first table of docs/explanation/comparing.md, rounded as there."""
-    scorers = importlib.import_module("scorers")
-    page = (ROOT / "docs" / "explanation" / "comparing.md").read_text(encoding="utf-8")
-    checks = page.partition("## What to check")[2].partition("\n## ")[0]
-    scorers.changes(*scorers.read(SHARED / "data"))
-    printed = {
-        cells[0].partition(" (")[0]: cells[1:]
-        for line in capsys.readouterr().out.splitlines()
-        if len(cells := [text.strip() for text in line.strip("|").split("|")]) == 4
-    }
-    stated = {
-        ("nothing", 0): "4.0948",
-        ("nothing", 1): ".2142",
-        ("nothing", 2): ".3233",
-        ("distances 1 - s in place of similarities s", 0): "95.91",
-        ("the first 5,000 rows twice", 0): "4.55",
-        ("a tenth of the nontarget trials", 0): "4.31",
-        ("only the higher half of the nontarget scores", 0): "5.32",
-        ("mean over 10 folds of random rows", 0): "4.07",
-        ("mean over 10 folds of random rows", 1): ".2054",
-        ("mean over 100 folds of random rows", 1): ".1605",
-        ("mean over 100 folds of random rows", 2): ".1843",
-        ("mean over 10 folds of consecutive rows", 0): "2.25",
-        ("threshold of the other half of the trials", 1): ".2155",
-        ("threshold of the other half of the trials", 2): ".3617",
-        ("cost not divided by min(p, 1 - p)", 1): ".0107",
-        ("c_miss = 10", 1): ".1018",
-    }
-    for (title, column), text in stated.items():
-        decimals = len(text.partition(".")[2])
-        assert f"{float(printed[title][column]):.{decimals}f}".removeprefix("0") == text, title
-        assert text in checks
-    for title, column, text in (
-        ("interval over trials", 0, "3.92 to 4.27"),
-        ("interval over trials", 1, ".200 to .227"),
-        ("interval over trials", 2, ".280 to .356"),
-        ("the same, every row twice", 0, "3.97 to 4.21"),
-    ):
-        decimals = 2 if column == 0 else 3
-        ends = [float(end) for end in printed[title][column].split(" to ")]
-        assert " to ".join(f"{end:.{decimals}f}".removeprefix("0") for end in ends) == text
-        assert text in checks
 
 
 # ---------------------------------------------------------------- the command

@@ -4,6 +4,8 @@ of the draws, coverage, refusals.
 
 from __future__ import annotations
 
+import math
+import statistics
 import threading
 from functools import partial
 
@@ -11,10 +13,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from scipy.stats import norm
 
 import eval.resampling as resampling
-from eval.bootstrap import interval, intervals, resample
+from eval.bootstrap import (
+    Drawn,
+    bounds,
+    drawn_from,
+    effective_number,
+    interval,
+    intervals,
+    resample,
+    t_interval,
+)
 from eval.types import Scores
 from eval.verification import eer, min_dcf, tar_at_far
 from eval.weighted import weighted
@@ -199,20 +211,95 @@ def test_wider_levels_hold_narrower_ones_and_subjects_are_wider_than_trials():
     assert high - low < 0.6 * (high90 - low90)
 
 
-def test_coverage_of_the_true_eer():
+def test_the_interval_is_that_of_its_definition() -> None:
+    """Draws, weights, spread and quantile again, with loops and the standard library."""
+    rng = np.random.default_rng(4)
+    n, num_resamples = 12, 80
+    scores, subjects = all_pairs(n, 6, rng, spread=0.7)
+    chosen = (subjects[:, 0] > 3) | (rng.random(len(scores)) < 0.4)  # unequal subjects
+    scores, subjects = Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen]
+    draws = np.random.default_rng(8).integers(n, size=(num_resamples, n))
+
+    def measured(drawn):
+        target, nontarget = [], []
+        for value, is_target, (a, b) in zip(scores.values, scores.target, subjects, strict=True):
+            times = list(drawn).count(a) * (1 if is_target else list(drawn).count(b))
+            (target if is_target else nontarget).extend([value] * times)
+        return eer(np.array(target), np.array(nontarget))
+
+    point, values = measured(range(n)), [measured(drawn) for drawn in draws]
+    trials_of = [[0] * n, [0] * n]
+    for is_target, (a, b) in zip(scores.target, subjects, strict=True):
+        for subject in (a, b):
+            trials_of[int(is_target)][subject] += 1
+    k = min(sum(of) ** 2 / sum(each**2 for each in of) for of in trials_of)
+    margin = statistics.pstdev(values) / 2
+    logits = [math.log((x + margin) / (1 + margin - x)) for x in (point, *values)]
+    spread = math.sqrt(sum((x - logits[0]) ** 2 for x in logits[1:]) / num_resamples)
+    half = float(stats.t(k - 1).ppf(0.95)) * math.sqrt(k / (k - 1)) * spread
+    expected = [
+        (1 + 2 * margin) / (1 + math.exp(-(logits[0] + side * half))) - margin for side in (-1, 1)
+    ]
+    found = interval(eer, scores, subjects, num_resamples=num_resamples, level=0.9, seed=8)
+    assert k < 0.97 * n
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_an_interval_holds_its_metric_and_stays_between_0_and_1() -> None:
+    rng = np.random.default_rng(0)
+    for value in (0.0, 0.002, 0.5, 0.99, 1.0):
+        values = np.clip(value + 0.05 * rng.standard_normal(200), 0, 1)
+        low, high = t_interval(values, value, 0.95, 20)
+        assert 0 <= low <= value <= high <= 1
+        assert high - low > 0.05
+        wider = t_interval(values, value, 0.95, 3)
+        assert wider[0] <= low < high <= wider[1]
+        with_few = t_interval(values, value, 0.95, 1.0)
+        assert with_few == t_interval(values, value, 0.95, 2.0)
+
+
+def test_a_difference_and_what_is_no_share_are_not_taken_to_the_logit_scale() -> None:
+    values = np.array([0.1, 0.2, 0.4])
+    factor = float(stats.t(29).ppf(0.975)) * np.sqrt(30 / 29)
+    drawn = Drawn(30, "subjects")
+    found = bounds(values, 0.2, 0.95, drawn, difference=True).ends
+    half = factor * np.std(values)
+    assert found == pytest.approx((0.2 - half, 0.2 + half))
+    half = factor * np.sqrt(np.mean((values - 0.2) ** 2))
+    assert t_interval(values + 1, 1.2, 0.95, 30) == pytest.approx((1.2 - half, 1.2 + half))
+
+
+def test_the_effective_number_is_of_the_class_whose_trials_are_more_unequal() -> None:
+    own = np.repeat(np.arange(4), [9, 1, 1, 1])
+    target_pairs = np.stack([own, own], axis=1)
+    others = np.array([[0, 1], [2, 3]] * 3)
+    drawn = drawn_from(np.arange(18) < 12, np.concatenate([target_pairs, others]))
+    assert drawn == Drawn(4, "subjects", effective_number([9, 1, 1, 1]))
+    scaled = drawn_from(np.arange(18) < 12, 10**9 * np.concatenate([target_pairs, others]))
+    assert scaled == drawn
+
+
+def test_coverage_of_the_true_eer_with_unequal_subjects() -> None:
     """Target scores N(2 + offset of the subject, 1), offsets N(0, 1): N(2, 2) over the population;
-    nontarget scores N(0, 1).
+    nontarget scores N(0, 1). The target trials of the 40 subjects are a geometric series, 1 to 30.
     """
     edges = np.linspace(-1, 3, 100_001)
     truth = norm.sf(edges)[np.argmin(np.abs(norm.sf(edges) - norm.cdf(edges, 2, np.sqrt(2))))]
-    covered = {"subjects": 0, "trials": 0}
-    for seed in range(80):
-        scores, subjects = all_pairs(40, 10, np.random.default_rng(seed), spread=1.0)
+    sizes = np.round(30 ** (np.arange(40) / 39)).astype(int)
+    covered = dict.fromkeys(("subjects", "trials", "middle"), 0)
+    for seed in range(200):
+        scores, subjects = all_pairs(40, 30, np.random.default_rng(seed), spread=1.0)
+        kept = ~scores.target
+        kept[: 40 * 30] = (np.arange(30) < sizes[:, None]).ravel()
+        scores, subjects = Scores(scores.values[kept], scores.target[kept]), subjects[kept]
         for over, chosen in (("subjects", subjects), ("trials", None)):
             low, high = interval(eer, scores, chosen, num_resamples=150, seed=seed)
             covered[over] += low <= truth <= high
-    assert covered["subjects"] / 80 > 0.85
-    assert covered["trials"] < covered["subjects"]
+        values = resample({"eer": eer}, scores, subjects, num_resamples=150, seed=seed).values
+        low, high = np.quantile(values["eer"], [0.025, 0.975])
+        covered["middle"] += low <= truth <= high
+    assert covered["subjects"] >= 0.92 * 200
+    assert covered["trials"] < covered["middle"] < covered["subjects"]
 
 
 def test_empty_resamples_are_drawn_again_and_counted(monkeypatch):

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from eval.calibration import Calibration, load_calibration
@@ -17,7 +16,6 @@ from eval.formats import embeddings
 from eval.formats.files import bounded
 from eval.protocols import lfw
 from eval.scoring.plda import load_plda
-from eval.types import Embeddings
 from toolkit.data.images import BadImage, file_bytes
 from toolkit.data.items import Item
 
@@ -52,14 +50,6 @@ def test_a_small_text_is_read_up_to_its_bound(
     (tmp_path / "a.json").symlink_to("/dev/zero")
     with pytest.raises(ValueError, match="bytes"):
         read(tmp_path / "a.json")
-
-
-def test_the_meta_of_an_archive_is_read_up_to_its_bound(tmp_path: Path) -> None:
-    embeddings.write(tmp_path / "a.ark", Embeddings(("a",), np.ones((1, 2), np.float32)))
-    (tmp_path / "a.meta.json").unlink()
-    (tmp_path / "a.meta.json").symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match=r"meta\.json.*bytes"):
-        embeddings.read(tmp_path / "a.ark")
 
 
 def test_a_calibration_comes_through_a_pipe(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import likeness
+from eval.errors import LikenessError
 from eval.extensions import with_spellings
 from eval.types import Embeddings, Trials
 
@@ -15,7 +16,7 @@ EMBEDDINGS = Embeddings(("ann/1", "ann/2.flac", "bob/1.0"), ROWS)
 
 def test_scores_are_those_of_the_ids_without_extension() -> None:
     trials = Trials(("ann/1.wav", "ann/2"), ("ann/2.WAV", "bob/1.0"), [0, 1, 1], [0, 0, 1])
-    with pytest.raises(KeyError, match="--strip-extension"):
+    with pytest.raises(ValueError, match="--strip-extension"):
         likeness.score(trials, EMBEDDINGS)
     scored = likeness.score(trials, EMBEDDINGS, strip_extension=True)
     assert scored.values.tolist() == [0, 1, 0]
@@ -24,10 +25,10 @@ def test_scores_are_those_of_the_ids_without_extension() -> None:
 
 def test_it_is_not_offered_where_it_does_not_help() -> None:
     trials = Trials(("ann/1.wav", "cid/1.wav"), ("bob/1.0",), [0, 1], [0, 0])
-    with pytest.raises(KeyError) as caught:
+    with pytest.raises(LikenessError) as caught:
         likeness.score(trials, EMBEDDINGS)
     assert "strip" not in str(caught.value)
-    with pytest.raises(KeyError, match="cid/1"):
+    with pytest.raises(ValueError, match="cid/1"):
         likeness.score(trials, EMBEDDINGS, strip_extension=True)
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eval.bootstrap import effective_number, t_interval
 from eval.formats.trials import write_scores
 from eval.groups import Grouped, evaluate_groups, sides_of, table
 from eval.protocols.verification import VerificationSettings
@@ -150,10 +151,26 @@ def test_intervals_are_those_of_trials_repeated_by_their_draws() -> None:
                     float(np.mean(repeated[False])) if repeated[False] else np.nan
                 )
             for name, values in drawn.items():
-                low, high = np.nanquantile(values, [0.025, 0.975])
+                kept = np.array(values)[~np.isnan(values)]
+                sides = [
+                    value
+                    for k in inside
+                    if scores.target[k] == (name == "global_tar")
+                    for value in pair_of[k]
+                ]
+                number_of = effective_number(np.unique(sides, return_counts=True)[1])
                 rate = row.rates[f"{name}({at})"]
-                assert rate.interval == (pytest.approx((low, high)) if low < high else None)
-                assert "same value" in rate.note if low == high else "5 subjects" in rate.note
+                assert rate.value is not None
+                if np.ptp(kept):
+                    ends = t_interval(kept, rate.value, 0.95, number_of)
+                    assert rate.interval == pytest.approx(ends)
+                else:
+                    assert rate.interval is None
+                assert (
+                    "same value" in rate.note
+                    if rate.interval is None
+                    else "5 subjects" in rate.note
+                )
     for rate in made.across.rates.values():
         assert (rate.interval is None) == (rate.value is None)
     ratio = made.ratios["global_far(eer)"]

@@ -157,7 +157,7 @@ def test_tied_scores_are_rejected_together() -> None:
 def test_too_few_subjects_are_told_how_many_would_do() -> None:
     scores, subjects = population(59, np.random.default_rng(0))
     assert guaranteed_threshold(scores, subjects, FAR)[1].pairs == 29
-    with pytest.raises(ValueError, match=r"299 nontarget .* 598 subjects, .* 29 .* 9\.9 % or more"):
+    with pytest.raises(ValueError, match=r"9\.9 %"):
         guaranteed_threshold(scores, subjects, 0.01)
     star = np.array([[0, 0], *([0, i] for i in range(1, 200))])  # one subject is in every trial
     values = Scores(np.arange(200.0)[::-1], np.arange(200) < 1)

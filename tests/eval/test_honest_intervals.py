@@ -84,7 +84,7 @@ def test_subjects_without_target_trials_do_not_count() -> None:
     others = np.stack([np.arange(num), np.roll(np.arange(num), 1)], axis=1)
     subjects, target = np.concatenate([own, others]), np.arange(num + 3) < 3
     scores = Scores(np.random.default_rng(0).standard_normal(num + 3), target)
-    assert drawn_from(target, subjects) == Drawn(3, "subjects with target trials")
+    assert drawn_from(target, subjects)[:2] == (3, "subjects with target trials")
     assert drawn_from(~target, None) == Drawn(3, "nontarget trials")
     for behind in (subjects, None):
         assert bounds_of({"eer": eer}, scores, behind, num_resamples=20)[0]["eer"].ends is None
@@ -93,8 +93,9 @@ def test_subjects_without_target_trials_do_not_count() -> None:
 def test_subjects_without_nontarget_trials_do_not_count() -> None:
     own = np.stack([np.arange(30)] * 2, axis=1)
     others = np.array([[0, 1], [1, 2], [2, 0]])
-    assert drawn_from(np.arange(33) < 30, np.concatenate([own, others])) == Drawn(
-        3, "subjects in nontarget trials"
+    assert drawn_from(np.arange(33) < 30, np.concatenate([own, others]))[:2] == (
+        3,
+        "subjects in nontarget trials",
     )
 
 
@@ -124,15 +125,15 @@ def test_resamples_that_lose_a_class_mark_the_interval() -> None:
 
 def test_an_interval_without_width_is_none() -> None:
     many = Drawn(40, "subjects")
-    assert bounds(np.zeros(50), 0.95, many).ends is None
-    assert bounds(np.full(50, 0.3) + 1e-17 * np.arange(50), 0.95, many).ends is None
-    assert bounds(np.full(50, np.nan), 0.95, many) == Bounds(
+    assert bounds(np.zeros(50), 0.0, 0.95, many).ends is None
+    assert bounds(np.full(50, 0.3) + 1e-17 * np.arange(50), 0.3, 0.95, many).ends is None
+    assert bounds(np.full(50, np.nan), 0.1, 0.95, many) == Bounds(
         None, "no interval: the metric has no value on any resample"
     )
     nearly = np.zeros(1000)
     nearly[0] = 1.0  # outside the central 95 %
-    assert "central 95 %" in bounds(nearly, 0.95, many).note
-    assert bounds(np.arange(50.0), 0.95, many).note == ""
+    assert "central 95 %" in bounds(nearly, 0.0, 0.95, many).note
+    assert bounds(np.arange(50.0), 25.0, 0.95, many).note == ""
 
 
 def test_ends_are_printed_with_the_digits_that_part_them() -> None:

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 from eval import verification
-from eval.bootstrap import resample
-from eval.calibration import error_versus_reject, fit_calibration
-from eval.protocols.verification import VerificationSettings, evaluate
+from eval.calibration import fit_calibration
 from eval.types import Scores
-from eval.verification import actual_dcf, eer, min_dcf, tar_at_far, tar_threshold
+from eval.verification import eer
 
 METRICS: dict[str, Any] = {
     name: function
@@ -70,20 +68,6 @@ def test_labels_are_checked(labels: Any, says: str) -> None:
         eer([0.5, 0.25, 0.75], labels=labels)
 
 
-def test_other_calls_are_refused() -> None:
-    scores, labels = drawn()
-    with pytest.raises(ValueError, match="nontarget: missing"):
-        eer(scores)
-    with pytest.raises(ValueError, match="labels: given beside"):
-        eer(scores, scores, labels=labels)
-    with pytest.raises(ValueError, match="far: missing"):
-        tar_at_far(scores, labels=labels)
-    with pytest.raises(ValueError, match="far: missing"):
-        tar_threshold(scores, labels=labels)
-    with pytest.raises(ValueError, match=r"scores: 1 of 40 .* position 4"):
-        actual_dcf(np.where(np.arange(40) == 3, np.nan, scores), labels=labels, p_target=0.1)
-
-
 @pytest.mark.parametrize("wrong", [[True, False], [True, True], [False], np.ones(30, dtype=bool)])
 def test_booleans_are_never_scores(wrong: Any) -> None:
     """Also where numbers would pass: few of them, all the same, or of another count."""
@@ -107,35 +91,6 @@ def test_decisions_and_scores_that_labels_have_split_pass() -> None:
         eer(values[:3], values[3:])
     assert eer(split.targets, split.nontargets) == eer(values, labels=target)
     assert type(np.asarray(split.targets)) is np.ndarray
-
-
-def test_evaluation_of_coarse_scores_never_takes_them_for_labels() -> None:
-    """Scores of three values: resamples of one class, and the classes themselves, hold 0 and 1
-    only.
-    """
-    rng = np.random.default_rng(0)
-    own = np.arange(6)
-    subjects = np.concatenate(
-        [np.stack([own, own], axis=1), np.stack([own, np.roll(own, 1)], axis=1)]
-    )
-    scores = Scores(np.r_[1, 1, 0, 1, 1, 0.5, rng.choice([0.0, 1.0], 6)], np.arange(12) < 6)
-    scores.values[6:8] = 0, 1
-    results = evaluate(
-        scores,
-        VerificationSettings(num_resamples=200, eer_method="convex_hull", tar_rule="nearest"),
-        subjects=subjects,
-        subjects_from="ids",
-        system="x",
-    ).results
-    assert results[0].metric == "eer"
-    made = resample(
-        {"slow": lambda target, nontarget: min_dcf(target, nontarget, p_target=0.5)},
-        scores,
-        subjects,
-        num_resamples=200,
-    )
-    assert np.isfinite(made.values["slow"]).all()
-    error_versus_reject(scores.values, scores.target, np.arange(12.0))
 
 
 def test_calibration_checks_its_labels_alike() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.bootstrap import resample
+from eval.bootstrap import drawn_from, resample, t_interval
 from eval.formats.trials import read_scores, write_scores
 from eval.paired import match_trials
 from eval.protocols.verification import VerificationSettings
@@ -81,8 +81,11 @@ def test_the_difference_is_that_of_each_resample(
         for side, pairs in sides
     ]
     gaps = draws[1] - draws[0]
-    assert actual["eer"]["interval"] == pytest.approx(np.quantile(gaps, [0.025, 0.975]), abs=1e-12)
     rates = [eer(side.targets, side.nontargets) for side, _ in sides]
+    number = drawn_from(sides[0][0].target, sides[0][1]).effective
+    assert number is not None
+    ends = t_interval(gaps, rates[1] - rates[0], 0.95, number, difference=True)
+    assert actual["eer"]["interval"] == pytest.approx(ends, abs=1e-12)
     assert actual["eer"]["value"] == pytest.approx(rates[1] - rates[0], abs=1e-12)
     tail = min((gaps <= 0).sum(), (gaps >= 0).sum())
     assert actual["eer"]["p"] == pytest.approx(min(1, 2 * (tail + 1) / 201))

@@ -17,7 +17,7 @@ def test_embeddings_are_raw():
     np.testing.assert_allclose(made.unit(), [[0.6, 0.8], [0, 0]])
     np.testing.assert_array_equal(made.matrix, matrix)  # unit() made a copy
     assert made.rows(["b", "a", "b"]).tolist() == [1, 0, 1]
-    with pytest.raises(KeyError, match=r"6 of 7 ids .*'g', \.\.\."):
+    with pytest.raises(ValueError, match="'c' has no embedding"):
         made.rows("acdefgh")
 
 
@@ -38,11 +38,11 @@ def test_embeddings_are_frozen():
         (("a", "b"), np.ones((3, 2)), r"but got shape \(3, 2\)"),
         (("a", "b"), np.ones(2), r"but got shape \(2,\)"),
         (("a", "b"), np.ones((2, 0)), "D >= 1"),
-        (("a", "b", "a", "a"), np.ones((4, 2)), r"2 repeated ids \('a', 'a'\)"),
+        (("a", "b", "a", "a"), np.ones((4, 2)), "'a' is there twice"),
         (
             ("a", "b", "c"),
             np.array([[1, np.nan], [1, 1], [np.inf, 1]]),
-            r"2 of 3 rows hold NaN or infinity \('a', 'c'\)",
+            "NaN or infinity",
         ),
     ],
 )
@@ -93,7 +93,7 @@ def test_scores():
     scores = Scores(np.array([1, 2, 3], dtype=np.float32), np.array([True, False, True]))
     assert scores.values.dtype == np.float64
     assert (scores.targets.tolist(), scores.nontargets.tolist()) == ([1, 3], [2])
-    with pytest.raises(ValueError, match=r"2 of 3 .*trial 2"):
+    with pytest.raises(ValueError, match="trial 2"):
         Scores(np.array([0, np.nan, np.inf]), np.ones(3, bool))
     with pytest.raises(ValueError, match=r"\(3,\) and labels \(2,\)"):
         Scores(np.zeros(3), np.ones(2, bool))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +18,10 @@ from PIL import Image
 from eval.formats import embeddings
 from eval.types import Embeddings
 from likeness.checking import report
-from likeness.checking.check import Settings, check
-from likeness.checking.findings import Checked
+from likeness.checking.check import Checked, Settings, check
 from likeness.cli import main
-from likeness.inputs import suffixes_of
-from modalities.speaker import folders
+from modalities import folders
+from modalities.folders import suffixes_of
 from toolkit.data.listing import list_items
 
 RATE_HZ = 8_000
@@ -206,7 +207,7 @@ def test_sessions_and_stretches_of_a_table(voices: Path) -> None:
 
 
 def test_data_that_train_refuses_are_noted(voices: Path) -> None:
-    with pytest.raises(ValueError, match=r"3 speakers .* add speakers"):
+    with pytest.raises(ValueError, match="of 3 labels leave 1 for train"):
         folders.items(voices, split="train")
     assert checked(voices).notes[0].startswith("3 speakers are too few")
     for name in ("dan", "eva"):
@@ -340,6 +341,38 @@ def test_wrong_input(
     assert run("check", voices, *options) == 2
     assert word in capsys.readouterr().err
     assert not list(tmp_path.rglob("items*"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_names_that_cannot_be_used_are_reported_and_the_others_checked(
+    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.rename(voices / "ann" / "0.wav", os.fsencode(voices / "ann") + b"/\xff\xfe.wav")
+    os.mkdir(os.fsencode(voices) + b"/d\xff")
+    shutil.copy(voices / "bob" / "0.wav", os.fsencode(voices) + b"/d\xff/0.wav")
+    monkeypatch.chdir(voices / "bob")
+    for _ in range(20):  # deeper than the 4,096 bytes of a path
+        os.mkdir("x" * 250)
+        os.chdir("x" * 250)
+    shutil.copy(voices / "bob" / "0.wav", "0.wav")
+    monkeypatch.chdir(tmp_path)
+    assert run("check", voices, "--json", tmp_path / "a.json", "--out", tmp_path / "i.csv") == 0
+    result = json.loads((tmp_path / "a.json").read_text())
+    (finding,) = [f for f in result["findings"] if f["kind"] == "name"]
+    names = [name for (name,) in finding["groups"]]
+    assert {"ann/\\udcff\\udcfe.wav", "d\\udcff"} < set(names)
+    assert len(names) == 3
+    assert result["num_items"] == 11
+
+
+def test_a_list_with_a_path_that_is_too_long_is_checked(voices: Path, tmp_path: Path) -> None:
+    rows = ["path,label", "ann/0.wav,ann", "x" * 300 + ".wav,ann", "none.wav,bob"]
+    (voices / "l.csv").write_text("\n".join(rows) + "\n")
+    result = checked(voices / "l.csv")
+    assert {finding.kind: finding.count for finding in result.findings if finding.are_items} == {
+        "missing": 1,
+        "unreadable": 1,
+    }
 
 
 def test_files_of_the_other_kind_are_counted(

@@ -14,7 +14,8 @@ import torch
 
 from eval.formats import embeddings
 from likeness.cli import main
-from modalities.speaker import audio, folders
+from modalities import folders
+from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.statistics import OrderStatistics
 from toolkit.models import export

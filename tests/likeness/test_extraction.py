@@ -18,7 +18,8 @@ from eval.formats import embeddings as files
 from likeness import extraction
 from likeness.cli import main
 from likeness.models.run import load_model
-from modalities.speaker import audio, folders
+from modalities import folders
+from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
 from toolkit.data.items import Item

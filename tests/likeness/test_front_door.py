@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import inspect
 import io
-import json
 import pkgutil
 import subprocess
 import sys
@@ -24,12 +22,14 @@ from torch import nn
 import likeness
 import toolkit.backbones
 import toolkit.losses
+from eval.errors import LikenessError
 from eval.formats.trials import write_trials
 from likeness.cli import _whole_command, main
 from likeness.inputs import items_of
 from likeness.missing import refuse_missing_files, refuse_missing_model
+from modalities import folders
 from modalities.face import images
-from modalities.speaker import audio, folders
+from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.small import SmallCNN
@@ -182,7 +182,7 @@ def test_without_pandas_there_are_no_data_frames(
         likeness.read_embeddings(world / "voices.npz"),
         likeness.evaluate(world / "scores.txt", settings),
     ):
-        with pytest.raises(ImportError, match="pip install pandas"):
+        with pytest.raises(ValueError, match="pip install pandas"):
             value.to_frame()
 
 
@@ -252,15 +252,15 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
 @pytest.mark.parametrize(
     ("inputs", "error", "word"),
     [
-        (["no.wav", "none.wav"], FileNotFoundError, "2 of 2"),
-        ("nowhere", FileNotFoundError, "nowhere"),
-        ("", FileNotFoundError, "no such"),
+        (["no.wav", "none.wav"], ValueError, "does not exist"),
+        ("nowhere", ValueError, "nowhere"),
+        ("", ValueError, "no such"),
         ([], ValueError, "nothing"),
         (3, ValueError, "int"),
         ([3], ValueError, "int"),
         (np.zeros((3, 40, 2), np.float32), ValueError, "shape"),
         (np.zeros((100, 100), np.float32), ValueError, "shape"),
-        (np.array(["a.wav"]), FileNotFoundError, "1 of 1"),
+        (np.array(["a.wav"]), ValueError, "does not exist"),
         (io.StringIO("text"), ValueError, "binary"),
         (io.TextIOWrapper(io.BytesIO(b"\xc0\xff")), ValueError, "binary"),
         ("https://example.org/a.wav", ValueError, "address"),
@@ -312,7 +312,7 @@ def test_temporary_files_do_not_stay(model: likeness.Model) -> None:
 )
 def test_damaged_tables(model: likeness.Model, tmp_path: Path, table: str) -> None:
     (tmp_path / "table.csv").write_text(table)
-    with pytest.raises((ValueError, FileNotFoundError)):
+    with pytest.raises(LikenessError):
         model.embed(tmp_path / "table.csv")
 
 
@@ -337,18 +337,18 @@ def test_embeddings_are_saved_and_read(model: likeness.Model, voices: Path, tmp_
 
 
 def test_a_missing_model_is_refused() -> None:
-    with pytest.raises(FileNotFoundError, match="runs/nothing"):
+    with pytest.raises(ValueError, match="runs/nothing"):
         likeness.load("runs/nothing")
-    with pytest.raises(FileNotFoundError, match="''"):
+    with pytest.raises(ValueError, match="''"):
         likeness.load("")
-    with pytest.raises(FileNotFoundError, match="detector"):
+    with pytest.raises(ValueError, match="detector"):
         likeness.load("insightface:none", detector="nothing.onnx")
 
 
 @pytest.mark.parametrize(
     ("options", "error", "word"),
     [
-        ({"calibration": "nothing.json"}, FileNotFoundError, "calibration"),
+        ({"calibration": "nothing.json"}, ValueError, "calibration"),
         ({"calibration": True}, ValueError, "calibration"),
         ({"detector": True}, ValueError, "detector"),
         ({"device": "gpu"}, ValueError, "'gpu'"),
@@ -368,33 +368,13 @@ def test_a_model_is_loaded_by_its_name(value: object) -> None:
         likeness.load(value)  # type: ignore[arg-type]
 
 
-def test_settings_and_lists_of_another_kind_are_named(world: Path) -> None:
-    embeddings, scores = world / "voices.npz", world / "scores.txt"
-    for function, arguments in (
-        (likeness.evaluate, (scores, "far")),
-        (likeness.identify, (embeddings, embeddings, {"similarity": "dot"})),
-        (likeness.retrieve, (embeddings, None, "r")),
-    ):
-        with pytest.raises(ValueError, match="Settings"):
-            function(*arguments)
-    for function, arguments, more, word in (
-        (likeness.evaluate, (scores,), {"subjects": "no.txt"}, "subjects"),
-        (likeness.retrieve, (embeddings, "no.txt"), {}, "labels"),
-        (likeness.identify, (embeddings, embeddings), {"probe_subjects": "no.txt"}, "probe_s"),
-    ):
-        with pytest.raises(FileNotFoundError, match=word):
-            function(*arguments, **more)
-    with pytest.raises(ValueError, match="none of the systems"):
-        likeness.evaluate(scores, reference="other")
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["verify", "a.wav", "b.wav", "--model", "RUN"], "2 of 2 files"),
+        (["verify", "a.wav", "b.wav", "--model", "RUN"], "does not exist"),
         (["verify", "HERE", "HERE", "--model", "nothing"], "'nothing'"),
         (["embed", "--items", "LIST", "--model", "nothing", "--out", "out.npz"], "'nothing'"),
-        (["embed", "--items", "LIST", "--model", "RUN", "--out", "out.npz"], "2 of 2 files"),
+        (["embed", "--items", "LIST", "--model", "RUN", "--out", "out.npz"], "does not exist"),
     ],
 )
 def test_a_missing_file_is_an_error_before_a_network_is_loaded(
@@ -477,18 +457,6 @@ def test_several_systems_stand_side_by_side(world: Path) -> None:
         _ = both.eer
     with pytest.raises(KeyError, match="cosine"):
         _ = both["nothing"]
-
-
-def test_systems_are_quoted_where_one_has_to_be_named(world: Path) -> None:
-    trials = likeness.read_trials(world / "trials.txt")
-    scored = [
-        likeness.score(trials, world / "voices.npz", likeness.Scoring(similarity=name))
-        for name in ("cosine", "dot")
-    ]
-    with pytest.raises(ValueError, match=r"'cosine, model \w+'"):
-        _ = likeness.evaluate(scored).eer
-    with pytest.raises(ValueError, match=r"'cosine, model \w+'"):
-        likeness.evaluate(scored, reference="euclidean")
 
 
 def test_identify_and_retrieve(world: Path, voices: Path, tmp_path: Path) -> None:
@@ -584,35 +552,6 @@ def test_scores_without_ids_are_evaluated_over_trials(world: Path) -> None:
             likeness.evaluate(mixed, **more)
 
 
-def test_a_sequence_is_named_as_the_command_names_it(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    settings = likeness.VerificationSettings(num_resamples=0)
-    Path("again").mkdir()
-    for name in ("scores.txt", "dot.txt"):
-        content = (world / name).read_bytes()
-        Path(name).write_bytes(content)
-        Path("again", f"{name}.gz").write_bytes(gzip.compress(content))
-    for files, names in (
-        (["scores.txt", "again/dot.txt.gz"], ["scores", "dot"]),
-        (["dot.txt", "again/dot.txt.gz"], ["dot.txt", "again/dot.txt.gz"]),
-    ):
-        result = likeness.evaluate(files, settings)
-        with pytest.raises(SystemExit):
-            main(["evaluate", *files, "--resamples", "0", "--json", "results.json"])
-        document = json.loads(Path("results.json").read_text())
-        by_command = [row["system"] for row in document["results"]]
-        assert list(dict.fromkeys(by_command)) == list(result.compared.scores) == names
-    embeddings = likeness.read_embeddings(world / "voices.npz")
-    cosine = likeness.score(world / "trials.txt", embeddings)
-    dot = likeness.score(world / "trials.txt", embeddings, likeness.Scoring(similarity="dot"))
-    both = likeness.evaluate((cosine, Path("dot.txt"), dot), settings)
-    assert list(both.compared.scores) == [cosine.system, "dot", dot.system]
-    with pytest.raises(ValueError, match="mapping"):
-        likeness.evaluate([cosine, cosine], settings)
-
-
 def test_scores_are_saved_as_the_command_writes_them(world: Path, tmp_path: Path) -> None:
     scored = likeness.score(world / "trials.txt", world / "voices.npz")
     assert isinstance(scored, likeness.Scored)
@@ -652,31 +591,13 @@ def test_a_calibration_of_values_is_that_of_the_command(
         likeness.calibrate(trials, world / "voices.npz", scoring)
 
 
-@pytest.mark.parametrize(
-    ("name", "reader"),
-    [
-        ("cohort", "read_embeddings"),
-        ("subtract_mean", "read_embeddings"),
-        ("plda", "load_plda"),
-        ("calibration", "load_calibration"),
-        ("cohort_subjects", "read_mapping"),
-        ("durations", "read_durations"),
-    ],
-)
-def test_scoring_takes_values_and_says_how_files_are_read(name: str, reader: str) -> None:
-    for file in ("file.npz", Path("file.npz")):
-        with pytest.raises(ValueError, match=f"{name} is of type .*{reader}"):
-            likeness.Scoring(**{name: file})  # type: ignore[arg-type]
-    assert callable(getattr(likeness, reader))
-
-
 @pytest.mark.parametrize("measure", ["score", "calibrate"])
 def test_what_cannot_be_scored(world: Path, measure: str) -> None:
     trials, embeddings = world / "trials.txt", world / "voices.npz"
     function = getattr(likeness, measure)
     for arguments, error, word in (
-        (("nowhere.txt", embeddings), FileNotFoundError, "nowhere"),
-        ((trials, "nowhere.npz"), FileNotFoundError, "nowhere"),
+        (("nowhere.txt", embeddings), ValueError, "nowhere"),
+        ((trials, "nowhere.npz"), ValueError, "nowhere"),
         (([("a", "b")], embeddings), ValueError, "Trials"),
         ((trials, np.ones((2, 3))), ValueError, "ndarray"),
         ((trials, embeddings, "dot"), ValueError, "Scoring"),
@@ -717,11 +638,11 @@ def test_missing_files_and_models_are_refused_without_numpy(tmp_path: Path) -> N
     there.touch()
     missing = [there, tmp_path / "b.wav", tmp_path]
     refuse_missing_files(missing, allow_some=True)
-    with pytest.raises(FileNotFoundError, match=r"2 of 3 .* folders"):
+    with pytest.raises(ValueError, match="folder"):
         refuse_missing_files(missing)
-    with pytest.raises(FileNotFoundError, match="2 of 2"):
+    with pytest.raises(ValueError, match="does not exist"):
         refuse_missing_files(missing[1:], allow_some=True)
-    with pytest.raises(FileNotFoundError, match=r"'b\.wav'"):
+    with pytest.raises(ValueError, match=r"'b\.wav'"):
         refuse_missing_model("b.wav")
     refuse_missing_model("speechbrain:somewhere")
 
@@ -769,7 +690,7 @@ def test_embed_reads_as_the_command_does(
         ({"crops": 1.5}, ValueError, "crops: 1.5"),
         ({"crops": 1, "crop_seconds": float("nan")}, ValueError, "crop_seconds"),
         ({"batch_size": 0}, ValueError, "batch_size 0"),
-        ({"mirror": True}, TypeError, r"embed\(\) .*'mirror'"),
+        ({"mirror": True}, ValueError, r"embed\(\) .*'mirror'"),
     ],
 )
 def test_what_embed_cannot_read(
@@ -785,12 +706,6 @@ def test_a_root_counts_for_paths_in_memory(model: likeness.Model, voices: Path) 
     embeddings = model.embed(names, root=voices)
     assert embeddings.ids == tuple(names)
     same(model.embed({names[0]: names[0], names[1]: files[1].resolve()}, root=voices), embeddings)
-
-
-def test_a_table_without_paths_names_its_columns(model: likeness.Model, tmp_path: Path) -> None:
-    (tmp_path / "list.csv").write_text("ID;clip\na;a.wav\n")
-    with pytest.raises(ValueError, match=r"\(ID, clip\).*--columns path="):
-        model.embed(tmp_path / "list.csv")
 
 
 def test_the_truth_of_a_verification_is_its_decision(model: likeness.Model) -> None:

@@ -5,12 +5,7 @@ aligned, embedded with both views, killed and gone on, 1:1 and 1:N.
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,16 +24,14 @@ from eval.types import Embeddings
 from likeness import extraction
 from likeness.cli import main
 from likeness.models.run import load_model
-from modalities import synthetic_faces
-from modalities.face import folders, images
+from modalities import folders, synthetic_faces
+from modalities.face import images
 from toolkit.backbones.sfnet import SFNet
 from toolkit.data.images import encode
-from toolkit.data.items import Item
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
 from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
 from toolkit.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -48,22 +41,9 @@ RECIPE = Recipe(
     frontend=INSIGHTFACE,
     backbone=partial(SFNet, dim=12, depth=4, width=8, batch_norm=True),
     loss=ArcFace,
-    items=folders.items,
+    items=partial(folders.items, modality="face"),
     read=images.read,
 )
-# The pieces of a real extraction are thousands of faces long; these have ten, and the process is
-# killed before it writes the third.
-KILLED = """
-import os, signal, sys
-from likeness import cli, extraction
-extraction.extract.__kwdefaults__["piece_items"] = 10
-write, calls = extraction.files.write, []
-def write_twice(*arguments):
-    calls.append(0)
-    os.kill(os.getpid(), signal.SIGKILL) if len(calls) == 3 else write(*arguments)
-extraction.files.write = write_twice
-cli.main(sys.argv[1:])
-"""
 
 
 def likeness(*arguments: object) -> None:
@@ -197,55 +177,6 @@ def test_faces_are_aligned_and_both_views_embedded(
             read_back[0].matrix, expected[:4], rtol=1e-4, atol=1e-5 * np.abs(rows).max()
         )
         assert read_back[0].meta.get("flip", "none") == flip
-
-
-@pytest.mark.slow  # a process that extracts; test_extraction.py stops one without
-def test_a_killed_extraction_goes_on(
-    small: Small,
-    model: Path,
-    features: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    out, environment = (
-        tmp_path / "ijbc.npz",
-        {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
-    command = [
-        "embed",
-        "--model",
-        str(model),
-        "--ijb",
-        str(small.root),
-        "--flip",
-        "concat",
-        "--out",
-        str(out),
-    ]
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, *command], env=environment, capture_output=True, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL
-    assert not out.exists()
-    before = {
-        path.name: path.stat().st_mtime_ns for path in tmp_path.glob("ijbc.npz.pieces/0*.npz")
-    }
-    assert len(before) == 2
-    assert extraction.extract.__kwdefaults__ is not None
-    monkeypatch.setitem(extraction.extract.__kwdefaults__, "piece_items", 10)
-    with pytest.raises(SystemExit):  # other features than those of the pieces
-        main([*command[:-4], "--flip", "sum", *command[-2:]])
-    assert "settings differ" in capfd.readouterr().err
-    likeness(*command)
-    output = capfd.readouterr()
-    assert f"2 of {-(-len(small.names) // 10)} pieces are there" in output.out + output.err
-    whole, again = files.read(features), files.read(out)
-    assert (again.ids, dict(again.meta)) == (whole.ids, dict(whole.meta))
-    np.testing.assert_allclose(
-        again.matrix, whole.matrix, rtol=1e-5, atol=1e-5 * np.abs(whole.matrix).max()
-    )
-    assert not list(tmp_path.glob("*.pieces"))
 
 
 def pooled_as(tool: str, small: Small, held: Embeddings) -> dict[int, np.ndarray[Any, Any]]:
@@ -392,46 +323,21 @@ def test_intervals_switches_and_wrong_options(
         loaded["conventions"]["preset"],
     ) == (SUBJECTS, "interpolated", "custom")
     assert loaded["interval"][0] <= loaded["value"] <= loaded["interval"][1]
-    for command, message in (
-        (
-            ["evaluate", str(features), *rest, "--tar-rule", "strict", "--llr"],
-            "--tar-rule and --llr do not go with --ijb",
-        ),
-        (
-            ["evaluate", str(features), *rest, "--score-order", "label-score"],
-            "--score-order does not go with --ijb",
-        ),
-        (
-            ["evaluate", str(features), "--preset", "adaface"],
-            "--preset without --ijb would change nothing; give that too, or leave it out",
-        ),
-        (
-            ["evaluate", str(features), *rest, "--switch", "norm=yes"],
-            "the switches are flip, keep_norm",
-        ),
-        (
-            ["evaluate", str(features), *rest, "--switch", "keep_norm=yes"],
-            "keep_norm is true or false",
-        ),
-        (["evaluate", str(features), *rest, "--preset", "arcface"], "unknown preset 'arcface'"),
-        (
-            ["evaluate", str(features), "--ijb", str(tmp_path)],
-            "give the folder in which the pack's meta and loose_crop lie",
-        ),
-        (["identify", "--probes", str(features)], "identify needs --gallery FILE or --ijb FOLDER"),
-        (
-            ["identify", "--probes", str(features), *rest, "--protocol", "closed"],
-            "--protocol does not go with --ijb",
-        ),
-        (
-            ["embed", "--model", "x", "--out", str(tmp_path / "y.npz")],
-            "--items LIST or --ijb FOLDER",
-        ),
+    evaluate, identify = ["evaluate", str(features)], ["identify", "--probes", str(features)]
+    for command, word in (
+        ([*evaluate, *rest, "--tar-rule", "strict", "--llr"], "--tar-rule and --llr"),
+        ([*evaluate, "--preset", "adaface"], "--ijb"),
+        ([*evaluate, *rest, "--switch", "norm=yes"], "keep_norm"),
+        ([*evaluate, *rest, "--switch", "keep_norm=yes"], "true or false"),
+        ([*evaluate, *rest, "--preset", "arcface"], "'arcface'"),
+        ([*evaluate, "--ijb", str(tmp_path)], "loose_crop"),
+        (identify, "--gallery FILE or --ijb FOLDER"),
+        ([*identify, *rest, "--protocol", "closed"], "--protocol"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(command)
         assert stopped.value.code == 2
-        assert message in capsys.readouterr().err
+        assert word in capsys.readouterr().err
 
 
 def test_what_the_features_hold_decides_which_switches_they_serve(
@@ -463,41 +369,3 @@ def test_what_the_features_hold_decides_which_switches_they_serve(
     ):
         with pytest.raises(ValueError, match=message):
             templates(inputs, faces, preset(tool), detector_scores=small.scores)
-
-
-def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: Path) -> None:
-    loaded = load_model(model)
-    copied = tmp_path / "copied"
-    shutil.copytree(small.root, copied)
-    (copied / "loose_crop" / "2.png").unlink()
-    with pytest.raises(ValueError, match=r"1 of \d+ images .*'2.png'"):
-        extraction.ijb_pack(loaded, copied)
-    (copied / "meta" / "ijbb_face_tid_mid.txt").write_text("1.png 1 1\n")
-    with pytest.raises(ValueError, match="the meta files of 2 packs"):
-        extraction.ijb_pack(loaded, copied)
-    speech = Loaded(loaded.embedder, loaded.read, "speaker", "cosine", "", 0)
-    with pytest.raises(ValueError, match="modality 'speaker'"):
-        extraction.ijb_pack(speech, small.root)
-    with pytest.raises(ValueError, match="flip 'sum'"):
-        extraction.with_flip(speech, "sum")
-    with pytest.raises(
-        ValueError,
-        match="64 x 64",
-    ):
-        extraction.ijb_pack(
-            Loaded(
-                loaded.embedder,
-                partial(images.read, size=(64, 64), fit="resize"),
-                "face",
-                "cosine",
-                "",
-                0,
-            ),
-            small.root,
-        )
-    narrow = Loaded(loaded.embedder, partial(images.read, size=(112, 96)), "face", "cosine", "", 0)
-    made, listed = extraction.ijb_pack(narrow, small.root)
-    value = made.read(listed[0])
-    assert isinstance(value, np.ndarray)
-    assert value.shape == (3, 112, 96)
-    assert isinstance(listed[0], Item)

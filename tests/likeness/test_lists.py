@@ -14,8 +14,7 @@ from eval.formats.embeddings import read as read_embeddings
 from eval.formats.subjects import read_mapping
 from eval.formats.trials import read_trials
 from likeness.cli import main
-from modalities import synthetic
-from modalities.speaker import folders
+from modalities import folders, synthetic
 from toolkit.data.item_lists import read_items
 from toolkit.data.listing import list_items
 

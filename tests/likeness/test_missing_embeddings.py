@@ -67,5 +67,5 @@ def test_nothing_is_left_out_without_need_and_not_everything(tmp_path: Path) -> 
     trials, embeddings = written(tmp_path, set())
     assert len(likeness.score(trials, embeddings, missing="skip")) == 10
     other = Embeddings(("x",), MATRIX[:1], {})
-    with pytest.raises(KeyError, match="no embedding for"):
+    with pytest.raises(ValueError, match="no embedding for"):
         likeness.score(trials, other, missing="skip")

@@ -185,29 +185,6 @@ def test_wrong_sizes_and_statements_are_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_of_ours_is_refused_as_it_scales_the_pixels_itself(tmp_path: Path) -> None:
-    import onnx
-
-    made = onnx.load(network(tmp_path / "ours.onnx", (112, 96)))
-    onnx.helper.set_model_props(made, {"likeness": "{}"})
-    onnx.save(made, tmp_path / "ours.onnx")
-    with pytest.raises(ValueError, match="likeness export"):
-        load.load(f"insightface:{tmp_path / 'ours.onnx'}")
-
-
-def test_a_folder_takes_no_statement(own: Path) -> None:
-    with pytest.raises(ValueError, match="is a folder"):
-        load.load(f"insightface:{own.parent}@std=128")
-
-
-def test_a_size_that_no_template_has_is_refused_before_the_work(
-    detector: Path, tmp_path: Path
-) -> None:
-    file = network(tmp_path / "n.onnx", (160, 160))
-    with pytest.raises(ValueError, match=r"160 x 160.*112 x 96"):
-        likeness.load(f"insightface:{file}", detector=detector)
-
-
 def test_align_writes_crops_of_the_detector_and_goes_on(
     detector: Path, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,6 @@ import csv
 import json
 import math
 import shutil
-import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +20,11 @@ import likeness as front_door
 from eval.formats import embeddings as files
 from eval.formats.trials import read_scores
 from eval.guarantee import guaranteed_threshold
-from eval.protocols.side_by_side import evaluate_together
 from eval.scoring.origin import read_origin, write_origin
-from eval.types import Embeddings, Scores, Trials
+from eval.types import Embeddings, Scores
 from likeness.cli import main
 from likeness.pairs import read_pairs
-from likeness.thresholds import Rule, carry, find, look_up, over_subjects
+from likeness.thresholds import Rule, carry, find, over_subjects
 
 FARS = ("--far", 0.5, "--far", 0.01, "--resamples", 0)
 
@@ -152,32 +150,6 @@ def test_subjects_that_are_only_supposed_guarantee_nothing(
         front_door.evaluate("flat").save_thresholds("t.json", guarantee=0.95)
     assert not Path("t.json").exists()
     assert likeness(*evaluate, "--save-to", "t.json", "--subjects", "who") == 0
-
-
-def test_subjects_are_known_in_any_form_of_unicode() -> None:
-    ids = tuple(
-        f"{name}-{number}" for name in ("h\u00e9l\u00e8ne", "zo\u00eb") for number in (1, 2)
-    )
-    trials = Trials(ids, ids, [0, 2, 0, 1], [1, 3, 2, 3], np.array([True, True, False, False]))
-    scores = Scores([1.0, 0.9, 0.1, 0.2], trials.target)
-    listed = {unicodedata.normalize("NFD", id): id.partition("-")[0] for id in ids}
-    settings = front_door.VerificationSettings(num_resamples=0)
-    compared = evaluate_together({"x": (trials, scores)}, settings, subject_of=listed)
-    asked = over_subjects(0.95, compared.trials["x"], compared.subject_of)
-    assert asked is not None
-    assert asked.pairs.tolist() == [[0, 0], [1, 1], [0, 1], [0, 1]]
-
-
-def test_a_guarantee_on_the_subjects_that_chose_the_checkpoint_is_warned_of(
-    world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    held_out = Path("runs/voices/held-out")
-    held_out.mkdir(exist_ok=True)
-    for name in ("s", "s.origin.json"):
-        shutil.copy(name, held_out / name.replace("s", "scores.txt", 1))
-    arguments = ("--resamples", 0, "--guarantee", 0.95, "--far", 0.8, "--save-to", "runs/voices")
-    assert likeness("evaluate", "runs/voices", *arguments) == 0
-    assert "warning: the held-out subjects" in capsys.readouterr().err
 
 
 def test_thresholds_of_other_scores_are_not_stored_and_not_used(
@@ -404,14 +376,3 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(
         assert word in capsys.readouterr().err
     assert likeness("gallery", "cluster", "voices", "--num-clusters", 2, "--out", "c.csv") == 2
     assert "--model is needed" in capsys.readouterr().err
-
-
-def test_what_nothing_depends_on_is_said_and_not_raised(tmp_path: Path) -> None:
-    (tmp_path / "thresholds.json").write_text("{}")
-    said: list[str] = []
-    found, reason = look_up(str(tmp_path), {"model": "ab"}, None, warn=said.append)
-    assert found is None
-    assert str(tmp_path) in said[0]
-    assert str(tmp_path) not in reason  # which strangers may read
-    assert look_up("", {}, None, warn=said.append)[0] is None
-    assert len(said) == 1

@@ -19,8 +19,9 @@ import torch
 import likeness
 from eval.formats import embeddings
 from eval.formats.trials import write_trials
+from modalities import folders
 from modalities.face import images
-from modalities.speaker import audio, folders
+from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from modalities.synthetic import write_voices
 from modalities.synthetic_faces import write_faces
@@ -35,20 +36,6 @@ from toolkit.models.loaded import Loaded
 pytest.importorskip("onnxruntime")
 
 ROOT = Path(__file__).parents[2]
-# Modules that may import torch when they are imported; no other module does.
-OF_TORCH = (
-    *("toolkit.backbones", "toolkit.losses", "toolkit.parallel", "toolkit.training", "toolkit.vmf"),
-    *("toolkit.data.batch", "toolkit.data.pixels", "toolkit.data.sampling", "toolkit.part_checks"),
-    *(f"toolkit.models.{name}" for name in ("adapter", "checkpoint", "embedder", "export")),
-    *("toolkit.models.joined", "modalities.embedding.rows", "modalities.image.transforms"),
-    *(f"modalities.speaker.{name}" for name in ("cmn", "features", "hub", "spec_augment")),
-    "modalities.speaker.speechbrain_fbank",
-    *(f"likeness.models.{name}" for name in ("arcface_torch", "elsewhere", "hub")),
-    *(f"likeness.models.{name}" for name in ("initial", "model_file", "run", "speechbrain")),
-    *("likeness.models.wespeaker", "likeness.all_demos", "likeness.backbones", "likeness.demo"),
-    *("likeness.data_settings", "likeness.exports.sherpa"),
-    *("likeness.losses", "likeness.next_steps"),
-)
 WITHOUT = """
 import contextlib, importlib, io, json, pkgutil, sys
 
@@ -220,22 +207,3 @@ def test_a_model_of_torch_is_refused_in_one_sentence(world: Path) -> None:
     assert len(lines) == 1
     assert "torch" in lines[0]
     assert "likeness export likeness:voice" in lines[0]
-
-
-def test_only_the_modules_of_torch_import_it() -> None:
-    code = """
-for package in ("eval", "toolkit", "modalities", "likeness"):
-    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
-        if module.name.endswith("__main__"):
-            continue
-        try:
-            importlib.import_module(module.name)
-        except ModuleNotFoundError as error:
-            if error.name.partition(".")[0] in WITHOUT:
-                given.append(module.name)
-"""
-    given = without_torch(code, ROOT)
-    others = [name for name in given if not f"{name}.".startswith(tuple(f"{x}." for x in OF_TORCH))]
-    assert not others
-    unneeded = [name for name in OF_TORCH if not any(f"{x}.".startswith(f"{name}.") for x in given)]
-    assert not unneeded

@@ -15,7 +15,7 @@ from likeness.cli import main
 from likeness.model import load as load_model
 from likeness.models import load
 from likeness.verification import Verification, find_calibration, verify
-from modalities.speaker import folders
+from modalities import folders
 from toolkit.data.items import Item
 from toolkit.models.embed import embed
 from toolkit.training import recipe
@@ -78,11 +78,9 @@ def test_a_calibration_gives_the_probability(run: Path, voices: Path) -> None:
         ),
     )
     assert got.llr == pytest.approx(8 * plain.score - 3 + 0.5 * low + 0.25 * high, abs=1e-5)
-    with pytest.raises(
-        ValueError, match=r"fitted for \[plda\], but these scores are \[cosine, model"
-    ):
+    with pytest.raises(ValueError, match=r"plda"):
         verify(model, first, second, calibration=Calibration(1.0, 0.0, system="plda"))
-    with pytest.raises(ValueError, match="needs log_duration_low, log_duration_high"):
+    with pytest.raises(ValueError, match=r"log_duration_low"):
         verify(
             model,
             first,
@@ -330,7 +328,7 @@ def test_verify_names_the_file_that_is_bad(
     assert likeness("verify", folder / "plain.wav", folder / name, "--model", run) == 2
     output = capsys.readouterr().err
     assert name in output
-    assert BAD.get(name, "1 of 2 files do not exist") in output
+    assert BAD.get(name, "does not exist") in output
     assert "plain.wav" not in output
     assert output.count("\n") == 1
 

@@ -69,7 +69,7 @@ def test_a_file_reads(data: Path) -> None:
 
 
 def test_refusals_say_what_to_fetch(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"fetch AN4 .*SPEAKER/name.flac"):
+    with pytest.raises(ValueError, match=r"fetch AN4 .*SPEAKER/name.flac"):
         an4.items(tmp_path)
     (tmp_path / "an4" / "wav" / "an4_clstk" / "fash").mkdir(parents=True)
     with pytest.raises(ValueError, match="fetch AN4"):
@@ -85,5 +85,5 @@ def test_refusals_say_what_to_fetch(tmp_path: Path) -> None:
     for speaker in ("fabc", "mabc", "mdef", "mghi"):
         (tmp_path / "an4" / "wav" / speaker).mkdir()
         (tmp_path / "an4" / "wav" / speaker / "a.flac").touch()
-    with pytest.raises(FileNotFoundError, match=r"librispeech.*fetch train-clean-100"):
+    with pytest.raises(ValueError, match=r"librispeech.*fetch train-clean-100"):
         an4.items(tmp_path, librispeech=True)

@@ -1,4 +1,4 @@
-"""Folders of speakers: they are divided by speaker, and pairs are drawn from them."""
+"""Folders of any modality are divided by label, and pairs are drawn from them."""
 
 from __future__ import annotations
 
@@ -9,35 +9,52 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from modalities.speaker.folders import items, scan, stratified_folds, trials
+from modalities import folders
+from modalities.folders import items, scan, trials
+from modalities.speaker.folds import stratified_folds
 from toolkit.data.items import Item
 from toolkit.data.pairs import all_pairs, draw_pairs
 
 
-def lay_out(root: Path, files_per_speaker: list[int]) -> Path:
+def lay_out(root: Path, files_per_speaker: list[int], suffix: str = ".wav") -> Path:
     for number, files in enumerate(files_per_speaker):
         for file in range(files):
-            path = root / f"s{number:02d}" / f"session{file % 2}" / f"{file}.wav"
+            path = root / f"s{number:02d}" / f"session{file % 2}" / f"{file}{suffix}"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
     return root
 
 
-def test_speakers_are_divided_never_files(tmp_path: Path) -> None:
-    data = lay_out(tmp_path, [3] * 10)
-    train, test = items(data, split="train"), items(data, split="test")
-    every = items(data, split="all")
-    assert len({item.label for item in test}) == 2
-    assert not {item.label for item in train} & {item.label for item in test}
-    assert sorted(train + test) == sorted(every)
-    assert every[0] == Item("s00/session0/0.wav", tmp_path / "s00" / "session0" / "0.wav", "s00")
-    assert items(data, split="test", seed=1) != test
-    assert items(data, split="train", test_share=0.0) == every
+@pytest.mark.parametrize(
+    ("modality", "suffix"), [("speaker", ".wav"), ("face", ".png"), ("image", ".webp")]
+)
+def test_labels_are_divided_never_files(
+    tmp_path: Path, modality: folders.Modality, suffix: str
+) -> None:
+    data = lay_out(tmp_path, [3] * 10, suffix)
+    parts = {
+        split: items(data, modality=modality, split=split, validation_share=0.25)
+        for split in ("train", "validation", "test")
+    }
+    labels = {split: {item.label for item in part} for split, part in parts.items()}
+    assert {split: len(part) for split, part in labels.items()} == {
+        "train": 6,
+        "validation": 2,
+        "test": 2,
+    }
+    every = items(data, modality=modality, split="all")
+    assert sorted(item for part in parts.values() for item in part) == sorted(every)
+    first = f"s00/session0/0{suffix}"
+    assert every[0] == Item(first, tmp_path / first, "s00")
+    assert items(data, modality=modality, split="test", seed=1) != parts["test"]
+    assert items(data, modality=modality, test_share=0.0) == every
+    chosen, made = trials(data, modality=modality)
+    assert (chosen, len(made)) == (parts["test"], 15)
 
 
-def test_only_audio_files_that_are_not_hidden(tmp_path: Path) -> None:
+def test_only_files_of_the_modality_that_are_not_hidden(tmp_path: Path) -> None:
     lay_out(tmp_path, [1, 1])
-    for name in ("s00/notes.txt", "s00/._x.wav", "s01/B.FLAC", "loose.wav", ".cache/x.wav"):
+    for name in ("s00/a.JPG", "s00/._x.wav", "s01/B.FLAC", "loose.wav", ".cache/x.wav"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert [item.id for item in scan(tmp_path)] == [
@@ -45,35 +62,52 @@ def test_only_audio_files_that_are_not_hidden(tmp_path: Path) -> None:
         "s01/B.FLAC",
         "s01/session0/0.wav",
     ]
+    assert [item.id for item in scan(tmp_path, "face")] == ["s00/a.JPG"]
 
 
-def test_refusals_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"missing.*no such file or folder"):
+def test_a_folder_that_cannot_be_divided_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="missing"):
         items(tmp_path / "missing")
     (tmp_path / "loose.wav").touch()
-    with pytest.raises(ValueError, match=r"1 lie directly in it.*\.wav, \.flac"):
+    with pytest.raises(ValueError, match="1 lie directly in it"):
         items(tmp_path)
     lay_out(tmp_path, [2])
-    with pytest.raises(ValueError, match=r"only one speaker \('s00'\) was found"):
+    with pytest.raises(ValueError, match="only one label"):
         items(tmp_path)
     lay_out(tmp_path, [2, 2, 2])
-    with pytest.raises(ValueError, match="leaves 1 to train and 2 to test"):
-        items(tmp_path)
-    with pytest.raises(ValueError, match="split is 'dev'"):
-        items(tmp_path, split="dev")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"test_share is 1.0"):
-        items(tmp_path, test_share=1.0)
-    with pytest.raises(ValueError, match="0 to test"):
-        trials(tmp_path, test_share=0.0)
+    for wrong, reason in (
+        ({}, "1 for train, 0 for validation, 2 for test"),
+        ({"split": "dev"}, "split is 'dev'"),
+        ({"test_share": 1.0}, "test_share is 1.0"),
+        ({"split": "test", "test_share": 0.0}, "0 for test"),
+        ({"split": "validation", "test_share": 0.0}, "0 for validation"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            items(tmp_path, **wrong)  # type: ignore[arg-type]
 
 
-def test_single_files_are_stated(tmp_path: Path) -> None:
+def test_labels_with_a_single_file_are_warned_of(tmp_path: Path) -> None:
     data = lay_out(tmp_path, [1, 3, 1])
-    with pytest.warns(UserWarning, match=r"2 of 3 speakers .*'s00', 's02'"):
+    with pytest.warns(UserWarning, match=r"2 of 3 labels .*'s00', 's02'"):
         chosen, made = trials(data, split="all")
     assert (len(chosen), len(made)) == (5, 10)
-    with pytest.raises(ValueError, match="each of the 2 speakers"):
+    with pytest.raises(ValueError, match="no target trial"):
         trials(lay_out(tmp_path / "other", [1, 1]), split="all")
+
+
+def test_a_list_of_faces_is_labelled_by_its_folders(tmp_path: Path) -> None:
+    """As OpenSphere's training lists, SUBJECT/image.jpg."""
+    for name in ("b/1.jpg", "a/2.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    (tmp_path / "train.txt").write_text("b/1.jpg\na/2.jpg\n")
+    listed = items(tmp_path / "train.txt", modality="face", split="all")
+    assert list(listed) == [
+        Item("b/1.jpg", tmp_path / "b/1.jpg", "b"),
+        Item("a/2.jpg", tmp_path / "a/2.jpg", "a"),
+    ]
+    with pytest.raises(ValueError, match="no label"):
+        items(tmp_path / "train.txt", modality="image", split="all")
 
 
 def of_counts(counts: list[int]) -> list[Item]:
@@ -127,7 +161,7 @@ def test_all_pairs_within_groups() -> None:
     group = ["odd" if item.label == "1" else "even" for item in chosen]
     assert len(all_pairs(chosen)) == 15
     assert len(all_pairs(chosen, within=group)) == 6 + 1
-    with pytest.raises(ValueError, match=r"1 of 7 items have no label \('x'\)"):
+    with pytest.raises(ValueError, match="no label"):
         all_pairs([*chosen, Item("x", Path("x"), None)])
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modalities.speaker import folders
+from modalities import folders
 from modalities.speaker.features import KaldiFbank
 from modalities.synthetic import speaker_traits, voice, write_voices
 

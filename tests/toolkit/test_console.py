@@ -1,42 +1,195 @@
-"""Names are printed as they are, and the second signal stops at once, whichever it is."""
+"""Text is printed as it is, long work is shown, and the second signal stops at once."""
 
 from __future__ import annotations
 
+import io
+import multiprocessing
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
-from toolkit.console import console, interruptible
+from eval.progress import Report, step, tracked
+from likeness.cli import main
+from toolkit import console
+from toolkit.console import Steps, argument_parser, interruptible, say, shown
 from toolkit.data.reading import Bad
 from toolkit.training.log import BadItems
 
-# rich reads these as a style, the end of one that never began, and an emoji
-NAMES = "a[bold].wav", "b[/red].wav", "c:dog:.wav"
+LONG = " ".join(f"word{number}" for number in range(60)) + " a\ttab"  # some 400 characters
+HOSTILE = "a\x1b[2Jb\x1b]0;title\x07c\rd\x9b31me\u202ef\u2028g\x7f"
 
 
-def test_names_are_not_read_as_markup(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+# FORCE_COLOR is set by many CI services, whose logs are files
+@pytest.mark.parametrize("forced", ["", "1"])
+def test_lines_stay_whole_where_there_is_no_terminal(
+    forced: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(console, "_width", 200)
-    bad = BadItems(0.9)
-    bad.count([Bad(name, "[no] sound") for name in NAMES], 10)
-    bad.report()
-    console.print("from [runs/an4]")
-    output = capsys.readouterr().err
-    for name in NAMES:
-        assert f"skipped {name}: [no] sound" in output
-        assert output.count(name) == 2
-    assert "from [runs/an4]" in output
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", forced)
+    say(LONG)
+    say(LONG, error=True)
+    assert capsys.readouterr() == (f"{LONG}\n", f"{LONG}\n")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "with intervals resampled over subjects." in capsys.readouterr().out
+    parser = argument_parser(LONG)
+    parser.add_argument("--data", help=LONG, required=True)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    assert f"--data DATA  {' '.join(LONG.split())}\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("number", "start"), [(1, "1 item was "), (2, "2 items were ")])
-def test_one_item_is_no_plural(number: int, start: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_files_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    say(f"{HOSTILE}\tz")
     bad = BadItems(0.9)
-    bad.count([Bad(f"name{k}", "empty") for k in range(number)], 10)
-    capsys.readouterr()
-    bad.report()
-    assert capsys.readouterr().err.startswith(start)
+    # rich reads these as a style, the end of one that never began, and an emoji
+    for name in (f"{HOSTILE}\nskipped b", "a[bold].wav", "b[/red].wav", "c:dog:.wav"):
+        bad.count([Bad(name, "[no] sound")], 10)
+    out, err = capsys.readouterr()
+    whole = r"a\x1b[2Jb\x1b]0;title\x07c\rd\x9b31me\u202ef\u2028g\x7f"
+    assert out == f"{whole}\tz\n"
+    names = [rf"{whole}\nskipped b", "a[bold].wav", "b[/red].wav", "c:dog:.wav"]
+    assert err.splitlines() == [f"skipped {name}: [no] sound" for name in names]
+
+
+def test_what_a_stream_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    say("κ \udcff")
+    assert raw.getvalue() == b"\\u03ba \\udcff\n"
+
+
+def test_a_reader_that_has_gone_ends_the_printing_not_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.txt").write_text(
+        "".join(f"a{i}/1 {'ab'[i % 2]}{i}/2 {i % 7 / 7} {1 - i % 2}\n" for i in range(40))
+    )
+    for arguments in (
+        ["evaluate", tmp_path / "s.txt", "--resamples", 0, "--json", tmp_path / "r.json"],
+        ["--help"],
+    ):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with monkeypatch.context() as patched, os.fdopen(writer, "w") as stream:
+            patched.setattr(sys, "stdout", stream)
+            with pytest.raises(SystemExit) as ended:
+                main([str(argument) for argument in arguments])
+        assert ended.value.code == 0
+        assert capfd.readouterr().err == ""
+    assert (tmp_path / "r.json").is_file()
+
+
+class Log:
+    """Steps whose time is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.steps = Steps(clock=lambda: self.now)
+
+    def tell(self, now: float, report: Report) -> None:
+        self.now = now
+        self.steps(report)
+
+
+def test_a_log_gets_a_line_after_two_seconds_one_every_ten_and_one_at_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = Log()
+    for now, done in ((0, 900), (1, 910), (2, 920), (11, 940), (12, 950), (16, 1_000)):
+        log.tell(now, Report("training", done, 1_000, "steps", "loss 0.5"))
+    assert capsys.readouterr().err.splitlines() == [
+        "training: 920 of 1,000 steps, loss 0.5, 8 s left",
+        "training: 950 of 1,000 steps, loss 0.5, 12 s left",
+        "training: 100 steps in 16 s",
+    ]
+
+
+def test_a_step_that_nobody_can_count_is_shown_with_its_time_if_it_is_long(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = Log()
+    for start, end in ((0, 1), (10, 13)):
+        log.tell(start, Report("loading", 0, None))
+        log.tell(end, Report("loading", 0, 0))
+    log.tell(20, Report("fetching", 0, None, "bytes"))
+    log.tell(22, Report("fetching", 2_000_000, None, "bytes"))
+    expected = ["loading: 3 s", "fetching: 2 MB, 2 s so far"]
+    assert capsys.readouterr().err.splitlines() == expected
+
+
+def test_a_step_that_is_left_by_an_exception_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = Log()
+    monkeypatch.delenv("LIKENESS_PROGRESS", raising=False)
+    monkeypatch.setattr(console, "Steps", lambda **_: log.steps)
+
+    def divide() -> None:
+        for value in tracked([1, 0, 2], "dividing"):
+            log.now += 3.0
+            1 / value
+
+    with pytest.raises(ZeroDivisionError), shown():
+        divide()
+    assert capsys.readouterr().err == "dividing: 1 of 3, 6 s left\ndividing: 1 in 6 s\n"
+
+
+@pytest.mark.parametrize(("name", "value"), [("RANK", "1"), ("LIKENESS_PROGRESS", "0")])
+def test_others_than_the_first_process_and_who_wants_none_show_nothing(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LIKENESS_PROGRESS", raising=False)
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr(console, "Steps", None)  # which cannot be made
+    with shown(), step("loading the model"):
+        pass
+    monkeypatch.delenv(name)
+    with pytest.raises(TypeError), shown():
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_is_forked_does_not_write_for_its_parent(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    log = Log()
+    log.tell(0, Report("embedding", 0, 10))
+    child = multiprocessing.get_context("fork").Process(
+        target=log.tell, args=(5, Report("embedding", 10, 10))
+    )
+    child.start()
+    child.join()
+    assert (child.exitcode, capfd.readouterr().err) == (0, "")
+
+
+def test_bars_are_below_what_is_printed_and_vanish(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, now = Screen(), 0.0
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    steps = Steps(clock=lambda: now, has_bars=True)
+    steps(Report("reading a\x1b[2J\nb", 0, 10))
+    assert screen.getvalue() == ""
+    now = 2.0
+    steps(Report("reading a\x1b[2J\nb", 4, 10))
+    drawn = screen.getvalue()
+    assert r"reading a\x1b[2J\nb" in drawn
+    assert "4 of 10, 3 s left" in drawn
+    say(f"[bold] {LONG.expandtabs(8)}", error=True)
+    assert f"[bold] {LONG.expandtabs(8)}\n" in screen.getvalue()
+    steps(Report("reading a\x1b[2J\nb", 10, 10))
+    num_written = len(screen.getvalue())
+    say("later", error=True)
+    assert screen.getvalue()[num_written:] == "later\n"
 
 
 @pytest.mark.parametrize(

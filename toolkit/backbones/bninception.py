@@ -5,13 +5,14 @@ It is the backbone of most deep metric learning results before 2020.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
+from toolkit.backbones.given import one_of
 from toolkit.backbones.image_resnet import ImagePooling, pool
 from toolkit.backbones.images import BatchNorm, check_images, hold_still, in_float32, start_from
 
@@ -83,11 +84,7 @@ class BNInception(nn.Module):
         weights: str = "",
     ):
         super().__init__()
-        if pooling not in ImagePooling.__args__:  # type: ignore[attr-defined]
-            raise LikenessError(
-                f"BNInception: pooling is {pooling!r}; it must be one of "
-                f"{', '.join(ImagePooling.__args__)}"  # type: ignore[attr-defined]
-            )
+        one_of("BNInception", "pooling", pooling, get_args(ImagePooling))
         self.in_dim, self.pooling, self.batch_norm = in_dim, pooling, batch_norm
         self._add("conv1_7x7_s2", in_dim, 64, 7, 2)
         self._add("conv2_3x3_reduce", 64, 64, 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.backbones.pooling import Pooling, frame_mask, keep, pool
 
 
@@ -85,9 +84,6 @@ class WeSpeakerECAPA(nn.Module):
             variants, which WeSpeaker's recipes use: 6.19 and 14.66 M parameters at 80 mel).
         normalise: Whether batch norm follows the embedding (emb_bn).
         pooling: The pooling over time, see toolkit.backbones.pooling.pool.
-
-    Raises:
-        LikenessError: res2net_scale does not divide the channels.
     """
 
     pads_exactly = True
@@ -170,11 +166,6 @@ class _Res2(nn.Module):
 
     def __init__(self, channels: int, dilation: int, scale: int):
         super().__init__()
-        if scale < 2 or channels % scale:
-            raise LikenessError(
-                f"WeSpeakerECAPA: res2net_scale is {scale}; it must be 2 or more and divide the "
-                f"{channels} channels"
-            )
         self.width = channels // scale
         self.convs = nn.ModuleList(
             nn.Conv1d(self.width, self.width, 3, padding=dilation, dilation=dilation)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
+from toolkit.backbones.given import one_of
 from toolkit.backbones.images import check_images, in_float32, start_from
 
 Size = Literal["xxs", "xs", "s", "base"]
@@ -54,8 +55,7 @@ class EdgeFace(nn.Module):
         weights: A local file to start from; `started_from` says what was taken.
 
     Raises:
-        LikenessError: The size is another one, the heads cannot share a width, the images are
-            smaller, or the file does not fit.
+        LikenessError: The size is another one, the images are smaller, or the file does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -73,18 +73,10 @@ class EdgeFace(nn.Module):
         weights: str = "",
     ):
         super().__init__()
-        if size not in _SHAPES:
-            raise LikenessError(
-                f"EdgeFace: size is {size!r}; it must be one of {', '.join(get_args(Size))}"
-            )
+        one_of("EdgeFace", "size", size, _SHAPES)
         shape = _SHAPES[size]
         self.in_dim, self.dim = in_dim, dim
         widths = widths or shape.widths
-        if any(width % shape.heads for width in widths[1:]):
-            raise LikenessError(
-                f"EdgeFace: widths are {widths}; the {shape.heads} heads of size {size!r} need "
-                "multiples in all but the first"
-            )
         self.model = _EdgeNeXt(in_dim, dim, shape._replace(widths=widths), depths or shape.depths)
         self.started_from = start_from(self, weights)
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
-from eval.types import first_line
 from toolkit.backbones.given import described
 
 Lengths = Literal["none", "relative", "counts"]
@@ -138,10 +137,10 @@ class External(nn.Module):
         except LikenessError:
             raise
         except Exception as error:  # a network of others may raise anything
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise LikenessError(
-                f"External: {self.name} does not take an input of {input_shape} "
-                f"({type(error).__name__}: {first_line(error)}); set the size of the input, and "
-                "lengths, to what it takes"
+                f"External: {self.name} does not take an input of {input_shape} ({reason}); set "
+                "the size of the input, and lengths, to what it takes"
             ) from error
         finally:
             self.train(was_training)

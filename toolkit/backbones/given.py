@@ -1,10 +1,15 @@
-"""What a network, or another part of a model, gives, in words. Nothing here imports torch."""
+"""What a network, or another part of a model, is asked for and gives, in words.
+
+Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+
+from eval.errors import LikenessError
 
 
 def is_tensor(value: Any) -> bool:
@@ -36,3 +41,24 @@ def described(given: Any) -> str:
         values = f": {', '.join(map(described, given[:4]))}" if given else ""
         return f"a {type(given).__name__} of {len(given)}{values}"
     return f"a {type(given).__name__}"
+
+
+def one_of(owner: str, name: str, value: object, allowed: Collection[object]) -> None:
+    """Refuse a setting that is none of those there are.
+
+    Args:
+        owner: The name of the network.
+        name: The name of the setting.
+        value: Its value.
+        allowed: The values that it may have.
+
+    Raises:
+        LikenessError: The value is another one.
+
+    Example:
+        >>> one_of("ResNet", "depth", 34, (18, 34))
+    """
+    if value not in allowed:
+        raise LikenessError(
+            f"{owner}: {name} is {value!r}; it must be one of {', '.join(map(str, allowed))}"
+        )

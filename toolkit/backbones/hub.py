@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eval.errors import LikenessError
-from eval.types import first_line
 from toolkit.backbones.images import check_images, in_float32
 from toolkit.backbones.layer_pooling import LayerPooling, pool_layers, pool_places
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
@@ -134,7 +133,7 @@ def import_transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise ImportError(
+        raise LikenessError(
             "networks of the Hugging Face hub need transformers; run `pip install 'likeness[hub]'`"
         ) from None
     return transformers
@@ -159,12 +158,12 @@ def configuration(stated: Mapping[str, Any], where: str = "config") -> str:
         ...                "embedding_size": 4, "id2label": {"0": "cat"}})
         '{"depths": [1, 1], "embedding_size": 4, "hidden_sizes": [4, 8], "model_type": "resnet"}'
     """
-    model_type = stated.get("model_type")
+    model_type = str(stated.get("model_type"))
     if model_type in _TOWERS and isinstance(stated.get("vision_config"), dict):
         stated, model_type = stated["vision_config"], _TOWERS[model_type]
     if model_type not in FAMILIES:
         raise LikenessError(
-            f"{where}: model_type is {str(model_type)[:40]!r}; allowed are {', '.join(FAMILIES)}, "
+            f"{where}: model_type is {model_type[:40]!r}; allowed are {', '.join(FAMILIES)}, "
             f"and the image tower of {', '.join(_TOWERS)}"
         )
     known = _sizes(model_type) - set(FAMILIES[model_type].fixed)
@@ -236,9 +235,10 @@ def build(text: str, *, images: bool) -> tuple[Any, Any]:
     except LikenessError:
         raise
     except Exception as error:  # transformers and torch raise errors of any type here
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise LikenessError(
-            f"config: no network can be built from {text[:60]!r} ({type(error).__name__}: "
-            f"{first_line(error)}); give the config.json of a published network"
+            f"config: no network can be built from {text[:60]!r} ({reason}); give the config.json "
+            "of a published network"
         ) from None
     _take_out(network, family)
     return network, config

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
+from toolkit.backbones.given import one_of
 from toolkit.backbones.images import BatchNorm, check_images, hold_still, in_float32, start_from
 
 Stem = Literal["7x7", "3x3", "3x3 whole"]
@@ -76,16 +76,9 @@ class ImageResNet(nn.Module):
         weights: str = "",
     ):
         super().__init__()
-        if depth not in _DEPTHS:
-            raise LikenessError(
-                f"ImageResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
-            )
-        for name, word, allowed in (("stem", stem, Stem), ("pooling", pooling, ImagePooling)):
-            if word not in allowed.__args__:  # type: ignore[attr-defined]
-                raise LikenessError(
-                    f"ImageResNet: {name} is {word!r}; it must be one of "
-                    f"{', '.join(allowed.__args__)}"  # type: ignore[attr-defined]
-                )
+        one_of("ImageResNet", "depth", depth, _DEPTHS)
+        one_of("ImageResNet", "stem", stem, get_args(Stem))
+        one_of("ImageResNet", "pooling", pooling, get_args(ImagePooling))
         self.in_dim, self.stem, self.pooling, self.batch_norm = in_dim, stem, pooling, batch_norm
         counts, bottleneck = _DEPTHS[depth]
         self.conv1 = (

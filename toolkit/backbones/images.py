@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
+from toolkit.backbones.given import one_of
 from toolkit.backbones.weights import first_names, load_published, read_weights
 
 BatchNorm = Literal["trained", "fixed", "frozen"]
@@ -75,10 +76,7 @@ def hold_still(network: nn.Module, batch_norm: BatchNorm) -> None:
     Raises:
         LikenessError: The word is another one.
     """
-    if batch_norm not in BatchNorm.__args__:  # type: ignore[attr-defined]
-        raise LikenessError(
-            f"batch_norm is {batch_norm!r}; it must be one of {', '.join(get_args(BatchNorm))}"
-        )
+    one_of(type(network).__name__, "batch_norm", batch_norm, get_args(BatchNorm))
     if batch_norm == "trained":
         return
     for module in network.modules():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
+from toolkit.backbones.given import one_of
 from toolkit.backbones.images import check_images, in_float32
 
 # Depth -> the number of blocks of the four stages (arcface_torch/backbones/iresnet.py).
@@ -41,7 +41,7 @@ class IResNet(nn.Module):
             opensphere/module/backbone/iresnet.py).
 
     Raises:
-        LikenessError: The depth, the number of blocks or the shape of the images is another one.
+        LikenessError: The depth or the shape of the images is another one.
     """
 
     pads_exactly = True  # images have no lengths
@@ -65,16 +65,8 @@ class IResNet(nn.Module):
         opensphere: bool = False,
     ):
         super().__init__()
-        if depth not in _DEPTHS:
-            raise LikenessError(
-                f"IResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
-            )
+        one_of("IResNet", "depth", depth, _DEPTHS)
         counts = _DEPTHS[depth] if blocks is None else blocks
-        if len(counts) != 4 or min(counts) < 1:
-            raise LikenessError(
-                f"IResNet: blocks is {counts}; it must be four numbers, one for each stage, none "
-                "below 1"
-            )
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         self.conv1 = nn.Conv2d(in_dim, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)

@@ -47,7 +47,7 @@ def pool_layers(
         compressed: For MHFA: the size of keys and values.
 
     Raises:
-        LikenessError: The name is another one, or a size is below its least.
+        LikenessError: The name is another one.
 
     Example:
         >>> module, size = pool_layers("MHFA", 3, 8, heads=4, compressed=5)
@@ -55,11 +55,6 @@ def pool_layers(
         >>> module(layers, None).shape, size
         (torch.Size([2, 20]), 20)
     """
-    if num_layers < 2 or min(channels, heads, compressed) < 1:
-        raise LikenessError(
-            f"pooling {name!r} over {num_layers} layers of {channels} channels with {heads} heads "
-            f"of {compressed}: at least 2 layers, and at least 1 of the others, are needed"
-        )
     if name == "mean":
         return _LastMean(), channels
     if name == "weighted":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.backbones.images import check_images, in_float32
 
 
@@ -25,7 +24,7 @@ class MobileFaceNet(nn.Module):
         image_size: The edge of the images in pixels.
 
     Raises:
-        LikenessError: The number of blocks or the shape of the images is another one.
+        LikenessError: The shape of the images is another one.
     """
 
     pads_exactly = True  # images have no lengths
@@ -42,11 +41,6 @@ class MobileFaceNet(nn.Module):
         image_size: int = 112,
     ):
         super().__init__()
-        if len(blocks) != 4 or min(blocks) < 0:
-            raise LikenessError(
-                f"MobileFaceNet: blocks is {blocks}; it must be four numbers, one for each stage, "
-                "none below 0"
-            )
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         narrow, wide = 64 * scale, 128 * scale
         # A single first block is a plain depth-wise convolution, as in the paper.

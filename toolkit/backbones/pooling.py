@@ -123,8 +123,7 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
     - MQMHASTP: two queries of eight heads with channel-wise attention (Zhao et al. 2022).
 
     Raises:
-        LikenessError: The name is another one, global_context is set without ASTP, or the heads
-            cannot share the channels.
+        LikenessError: The name is another one, or global_context is set without ASTP.
     """
     if global_context and name != "ASTP":
         raise LikenessError(
@@ -205,11 +204,6 @@ class _MultiHead(nn.Module):
 
     def __init__(self, channels: int, *, heads: int, channelwise: bool, hidden: int = 64):
         super().__init__()
-        if channels % heads:
-            raise LikenessError(
-                f"attentive pooling of {heads} heads over {channels} channels: the heads share "
-                f"them equally; take a width that {heads} divides"
-            )
         size = channels // heads
         self.heads_att_trans = nn.ModuleList(
             nn.Sequential(

@@ -48,27 +48,6 @@ def _joined(x: Tensor) -> Tensor:
     return x.permute(0, 3, 2, 1).flatten(2).transpose(1, 2)
 
 
-def _check(name: str, in_dim: int, wide: int, rows: Sequence[Row]) -> None:
-    """Check that strides divide the bands, and that four heads share the reduced channels.
-
-    Raises:
-        LikenessError: They do not.
-    """
-    strides = math.prod(row.stride for row in rows)
-    if in_dim % strides:
-        raise LikenessError(
-            f"{name}: in_dim is {in_dim}; the strides of the stages over bands need a multiple of "
-            f"{strides}"
-        )
-    for row in rows:
-        reduced = wide // row.reduction if row.reduction else 4
-        if reduced % 4 or not reduced:
-            raise LikenessError(
-                f"{name}: {wide} channels, reduced by {row.reduction}, are {reduced}; the four "
-                "heads of attention need a multiple of 4"
-            )
-
-
 def stages(
     name: str,
     in_dim: int,
@@ -92,11 +71,12 @@ def stages(
         second: Whether it is ReDimNet2, whose strided convolutions join as few channels as
             possible, and whose widened blocks are narrowed by a 1x1 convolution.
         group_norm: Whether group norm over frames follows the stem and every stage.
-
-    Raises:
-        LikenessError: The strides do not divide the bands, or the reductions the channels.
     """
-    _check(name, in_dim, width * in_dim, rows)
+    if in_dim % (strides := math.prod(row.stride for row in rows)):
+        raise LikenessError(
+            f"{name}: in_dim is {in_dim}; the strides of the stages over bands need a multiple of "
+            f"{strides}"
+        )
     norms: list[nn.Module | None] = [
         _GroupNorm(width, width * in_dim) if group_norm else None for _ in range(len(rows) + 1)
     ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.backbones import redimension
+from toolkit.backbones.given import one_of
 from toolkit.backbones.pooling import frame_mask, pool
 
 Size = Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6"]
@@ -119,10 +119,7 @@ class ReDimNet(nn.Module):
         normalise: bool = True,
     ):
         super().__init__()
-        if size not in _SHAPES:
-            raise LikenessError(
-                f"ReDimNet: size is {size!r}; it must be one of {', '.join(get_args(Size))}"
-            )
+        one_of("ReDimNet", "size", size, _SHAPES)
         shape = _SHAPES[size]
         self.in_dim, self.dim = in_dim, dim
         width = width or shape.width

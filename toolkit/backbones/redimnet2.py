@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
 from toolkit.backbones import redimension
+from toolkit.backbones.given import one_of
 from toolkit.backbones.pooling import flat, pool
 
 Size = Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6"]
@@ -88,10 +89,7 @@ class ReDimNet2(nn.Module):
         group_norm: bool = False,
     ):
         super().__init__()
-        if size not in _SHAPES:
-            raise LikenessError(
-                f"ReDimNet2: size is {size!r}; it must be one of {', '.join(get_args(Size))}"
-            )
+        one_of("ReDimNet2", "size", size, _SHAPES)
         shape = _SHAPES[size]
         self.in_dim, self.dim = in_dim, dim
         width, strides = width or shape.width, (1, 2, 1, 3 if size == "b2" else 2, 1, 2)

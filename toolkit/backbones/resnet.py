@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
+from toolkit.backbones.given import one_of
 from toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
 
 # Depth -> the number of blocks of the four stages, and whether these are bottlenecks. Up to 152
@@ -58,10 +58,7 @@ class ResNet(nn.Module):
         two_layers: bool = False,
     ):
         super().__init__()
-        if depth not in _DEPTHS:
-            raise LikenessError(
-                f"ResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
-            )
+        one_of("ResNet", "depth", depth, _DEPTHS)
         self.in_dim, self.dim, self.two_layers = in_dim, dim, two_layers
         counts, bottleneck = _DEPTHS[depth]
         block = _Bottleneck if bottleneck else _BasicBlock

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
+from toolkit.backbones.given import one_of
 from toolkit.backbones.images import check_images, in_float32
 
 # Depth -> the number of residual blocks of the four stages: Liu et al. 2017 (SphereFace), Table 2.
@@ -46,8 +47,8 @@ class SFNet(nn.Module):
         gain: The first weight of the batch norm over the embedding.
 
     Raises:
-        LikenessError: The depth, the number of blocks or the shape of the images is another one, or
-            batch norm is asked of the deprecated form.
+        LikenessError: The depth or the shape of the images is another one, or batch norm is asked
+            of the deprecated form.
     """
 
     pads_exactly = True  # images have no lengths
@@ -73,16 +74,8 @@ class SFNet(nn.Module):
         gain: float = 0.1,
     ):
         super().__init__()
-        if depth not in _DEPTHS:
-            raise LikenessError(
-                f"SFNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
-            )
+        one_of("SFNet", "depth", depth, _DEPTHS)
         counts = _DEPTHS[depth] if blocks is None else blocks
-        if len(counts) != 4 or min(counts) < 0:
-            raise LikenessError(
-                f"SFNet: blocks is {counts}; it must be four numbers, one for each stage, none "
-                "below 0"
-            )
         if deprecated and batch_norm:
             raise LikenessError(
                 "SFNet: the deprecated form has no batch norm; set deprecated=False or "

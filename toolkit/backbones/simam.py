@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
+from toolkit.backbones.given import one_of
 from toolkit.backbones.pooling import flat, frame_mask, keep, pool, precise
 from toolkit.backbones.resnet import shortcut
 
@@ -50,10 +50,7 @@ class SimAMResNet(nn.Module):
         blocks: tuple[int, int, int, int] | None = None,
     ):
         super().__init__()
-        if depth not in _DEPTHS:
-            raise LikenessError(
-                f"SimAMResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
-            )
+        one_of("SimAMResNet", "depth", depth, _DEPTHS)
         self.in_dim, self.dim = in_dim, dim
         self.front = _Front(width, blocks or _DEPTHS[depth])
         bands = in_dim

@@ -13,6 +13,8 @@ import importlib
 import sys
 from types import ModuleType
 
+from eval.errors import LikenessError
+
 _LOADER = "torchaudio._extension.utils"
 
 
@@ -27,8 +29,8 @@ def import_torchaudio() -> ModuleType:
     is free.
 
     Raises:
-        ImportError: torchaudio is not installed, or it changed so that its extension can no longer
-            be skipped.
+        LikenessError: torchaudio is not installed, or it changed so that its extension can no
+            longer be skipped.
     """
     loaded = sys.modules.get("torchaudio")
     if loaded is not None:
@@ -43,12 +45,12 @@ def _import_without_extension(cause: Exception) -> ModuleType:
     """Import torchaudio once more, with a loader that finds no extension."""
     loader = sys.modules.get(_LOADER)
     if loader is None or not hasattr(loader, "_load_lib"):
-        raise ImportError(_changed(cause)) from cause
+        raise LikenessError(_changed(cause)) from cause
     vars(loader)["_load_lib"] = _no_extension
     try:
         torchaudio = importlib.import_module("torchaudio")
     except (OSError, RuntimeError) as again:
-        raise ImportError(_changed(again)) from cause
+        raise LikenessError(_changed(again)) from cause
     return torchaudio
 
 

@@ -40,8 +40,7 @@ class FaceViT(nn.Module):
         mlp_ratio: How much wider than a token the hidden layer of a block is.
 
     Raises:
-        LikenessError: The heads cannot share the width, a patch is larger than the image, the share
-            leaves no token, or the images have another shape.
+        LikenessError: The share leaves no token, or the images have another shape.
     """
 
     pads_exactly = True  # images have no lengths
@@ -62,7 +61,6 @@ class FaceViT(nn.Module):
         mlp_ratio: float = 4.0,
     ):
         super().__init__()
-        _check_patch("FaceViT", patch, image_size)
         self.in_dim, self.dim, self.image_size, self.masked = in_dim, dim, image_size, masked
         self.left_out = () if masked else ("mask_token",)
         # With 112 pixels and patches of 9, the last 4 pixels are not seen, as in the release.
@@ -154,8 +152,7 @@ class ViT(nn.Module):
             mask_token (which only its training uses) are left out, and `started_from` says so.
 
     Raises:
-        LikenessError: A side of an image is no multiple of patch, a patch is larger than
-            image_size, the heads cannot share the width, or the file does not fit.
+        LikenessError: A side of an image is no multiple of patch, or the file does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -178,7 +175,6 @@ class ViT(nn.Module):
         weights: str = "",
     ):
         super().__init__()
-        _check_patch("ViT", patch, image_size)
         self.in_dim, self.dim = in_dim, dim or width
         self.patch, self.grid, self.registers = patch, image_size // patch, registers
         self.patch_embed = _Patches(in_dim, width, patch)
@@ -236,15 +232,6 @@ class ViT(nn.Module):
         return torch.cat([self.pos_embed[:, :1], sampled.flatten(2).transpose(1, 2)], dim=1)
 
 
-def _check_patch(name: str, patch: int, image_size: int) -> None:
-    """Raise ValueError for patches that are larger than the image."""
-    if not 1 <= patch <= image_size:
-        raise LikenessError(
-            f"{name}: patch is {patch} of images of {image_size} x {image_size}; it must be from 1 "
-            f"to {image_size}"
-        )
-
-
 def _draw(network: nn.Module) -> None:
     """Draw the first weights."""
     nn.init.trunc_normal_(cast(Tensor, network.pos_embed), std=0.02)
@@ -271,11 +258,6 @@ class _Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, qkv_bias: bool):
         super().__init__()
-        if width % heads:
-            raise LikenessError(
-                f"vision transformer: {heads} heads over a width of {width}; take a width that "
-                f"{heads} divides"
-            )
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from eval.errors import LikenessError
 from eval.formats.provenance import digest
-from eval.types import name_first
 from toolkit.data.columns import blocks
 from toolkit.data.items import Item, Items
 
@@ -64,7 +63,7 @@ def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.in
         The sorted class names, and the class number of each item (N,).
 
     Raises:
-        LikenessError: Items have no label; they are counted.
+        LikenessError: An item has no label.
 
     Example:
         >>> from pathlib import Path
@@ -72,14 +71,11 @@ def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.in
         (('ann', 'bob'), array([1, 0]))
     """
     if isinstance(items, Items):
-        unlabelled = list(items.ids.take(np.flatnonzero(items.labels.numbers < 0)))
+        unlabelled = list(items.ids.take(np.flatnonzero(items.labels.numbers < 0)[:1]))
     else:
         unlabelled = [item.id for item in items if item.label is None]
     if unlabelled:
-        raise LikenessError(
-            f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); "
-            "training needs one for each"
-        )
+        raise LikenessError(f"{unlabelled[0]!r} has no label; training needs one for each item")
     if isinstance(items, Items):
         used = items.labels.used()
         rank = np.zeros(len(items.labels.names), dtype=np.int64)
@@ -98,18 +94,15 @@ def check_unique(items: Sequence[Item], where: str) -> None:
         where: The name of the list or folder, with which the message begins.
 
     Raises:
-        LikenessError: Ids are repeated; they are counted, and the first is named.
+        LikenessError: An id is repeated.
     """
     if isinstance(items, Items):
         items = items.take(items.ids.repeated())  # the others are unique
-    seen: set[str] = set()
-    repeated = []
+    seen: dict[str, Item] = {}
     for item in items:
-        if item.id in seen:
-            repeated.append(item.id)
-        seen.add(item.id)
-    if repeated:
-        raise LikenessError(
-            f"{where}: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be "
-            f"unique: remove the repeated ones, or give each a name of its own"
-        )
+        if seen.setdefault(item.id, item) is not item:
+            raise LikenessError(
+                f"{where}: the id {item.id!r} is there twice ({seen[item.id].path.name!a} and "
+                f"{item.path.name!a}; ids are compared in Unicode NFC); remove one, or give each a "
+                "name of its own"
+            )

@@ -87,7 +87,7 @@ class Item(NamedTuple):
             OSError: As from open().
             LikenessError: It is a pipe or a device, a span or a file of a URL over 1 GiB, or a span
                 past the end of the shard.
-            remote.Unreachable: The store of a URL cannot be reached, or refuses the credentials.
+            Unreachable: The store of a URL cannot be reached, or refuses the credentials.
         """
         if remote.is_url(self.path) and self.span is None:
             return io.BytesIO(remote.read(remote.url_of(self.path), MAX_SPAN))

@@ -33,6 +33,7 @@ def list_items(
     label: str = "",
     root: str | Path | None = None,
     missing: Literal["refuse", "leave"] = "refuse",
+    passed_over: list[str] | None = None,
 ) -> Items:
     """Lists the items of whatever a person has.
 
@@ -52,14 +53,15 @@ def list_items(
         root: The folder that relative paths start from, by default that of the list or table. For
             an RTTM file, where the recordings lie.
         missing: Whether files that do not exist are refused, or left for whoever reads them.
+        passed_over: Takes what of a folder has a name that cannot be used (see `tree.anywhere`);
+            by default it is refused.
 
     Returns:
         The items. Those of a list may have further columns: `items.column("sex")`.
 
     Raises:
-        FileNotFoundError: There is no such data, or files are missing; they are counted, and the
-            first is named.
-        LikenessError: Columns or rows cannot be understood, or there are no items.
+        LikenessError: There is no such data, or files are missing; they are counted, and the first
+            is named. Columns or rows cannot be understood, or there are no items.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -74,13 +76,13 @@ def list_items(
     pattern = LabelPattern(label) if label else None
     start_from = None if root is None or root == "" else Path(root)
     if not os.path.exists(path):
-        raise FileNotFoundError(f"{str(data)!r}: there is no such file or folder; correct the path")
+        raise LikenessError(f"{str(data)!r}: there is no such file or folder; correct the path")
     if path.name == "wav.scp":
         path = path.parent
     if path.is_dir():
         _refuse_columns(stated, path, "a folder")
         if not is_kaldi_folder(path):
-            return _of_folder(path, suffixes, scan, pattern)
+            return _of_folder(path, suffixes, scan, pattern, passed_over)
         items, base = read_kaldi_folder(path, root=start_from), start_from or path
     else:
         base = start_from or path.parent
@@ -99,12 +101,16 @@ def list_items(
 
 
 def _of_folder(
-    folder: Path, suffixes: Collection[str], scan: Scan | None, pattern: LabelPattern | None
+    folder: Path,
+    suffixes: Collection[str],
+    scan: Scan | None,
+    pattern: LabelPattern | None,
+    passed_over: list[str] | None,
 ) -> Items:
     """The items of a folder that is no list."""
     if scan is not None and pattern is None:
         return scan(folder)
-    items = tree.anywhere(folder, suffixes)
+    items = tree.anywhere(folder, suffixes, passed_over=passed_over)
     if not items:
         raise LikenessError(
             f"{folder}: the folder holds no files that are read here ({', '.join(suffixes)})"
@@ -139,7 +145,7 @@ def _is_table(path: Path, stated: Mapping[str, str], suffixes: Collection[str]) 
 
 
 def _refuse_missing(items: Items, path: Path, base: Path, root: Path | None) -> None:
-    """Raises FileNotFoundError for items that are no files."""
+    """Raises LikenessError for items that are no files."""
     known: dict[Path, bool] = {}
     missing: dict[Path, None] = {}
     last = None
@@ -166,7 +172,7 @@ def _refuse_missing(items: Items, path: Path, base: Path, root: Path | None) -> 
         hint = f"they were looked for in {base}, and start from the current folder: add --root ."
     elif len(missing) < len(known):
         hint += ", or take the list that `likeness check --out` writes without them"
-    raise FileNotFoundError(
+    raise LikenessError(
         f"{path}: {len(missing)} of {len(known)} files do not exist "
         f"({name_first(map(str, missing))}); {hint}"
     )

@@ -21,10 +21,9 @@ def hold_out(
     *,
     split: str,
     test_share: float,
+    validation_share: float = 0.0,
     seed: int,
     where: object,
-    example: str,
-    of: str = "subject",
 ) -> Items:
     """Returns the items of one split, in their order.
 
@@ -33,49 +32,59 @@ def hold_out(
 
     Args:
         every: All items, with labels.
-        split: "train", "test" or "all".
+        split: "train", "validation", "test" or "all".
         test_share: The share of the labels that is held out, from 0 to below 1.
+        validation_share: The share of the other labels that validates, from 0 to below 1.
         seed: The seed of the draw.
         where: The data set, with which messages begin.
-        example: The layout of its folder for messages, such as DATA/SPEAKER/file.wav.
-        of: What a label is, for messages.
 
     Raises:
-        LikenessError: The split or the share is another one, there is a single label, or there are
+        LikenessError: The split or a share is another one, there is a single label, or there are
             too few labels to hold some out.
 
     Example:
         >>> from pathlib import Path
         >>> items = [Item(id, Path(id), id[0]) for id in ("a1", "a2", "b1", "c1", "d1")]
-        >>> split = {"test_share": 0.25, "seed": 0, "where": "DATA", "example": "DATA/A/1.wav"}
-        >>> len({item.label for item in hold_out(items, split="test", **split)})
+        >>> chosen = hold_out(items, split="test", test_share=0.25, seed=0, where="DATA")
+        >>> len({item.label for item in chosen})
         2
     """
-    if split not in ("train", "test", "all"):
-        raise LikenessError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
-    if not 0.0 <= test_share < 1.0:
+    if split not in ("train", "validation", "test", "all"):
         raise LikenessError(
-            f"{where}: test_share is {test_share}; a share from 0 to below 1 is needed"
+            f"split is {split!r}; allowed are 'train', 'validation', 'test' and 'all'"
+        )
+    if not (0.0 <= test_share < 1.0 and 0.0 <= validation_share < 1.0):
+        raise LikenessError(
+            f"{where}: test_share is {test_share} and validation_share {validation_share}; shares "
+            "from 0 to below 1 are needed"
         )
     every = Items.of(every)
     labels = distinct_labels(every)
     if len(labels) < 2:
         raise LikenessError(
-            f"{where}: only one {of} ({labels[0]!r}) was found; at least 2 are needed, each in a "
-            f"folder of their own: {example}"
+            f"{where}: only one label ({labels[0]!r}) was found; at least 2 are needed, each in a "
+            "folder of its own: DATA/LABEL/file"
         )
     if split == "all":
         return every
+    shuffled = [labels[i] for i in np.random.default_rng(seed).permutation(len(labels))]
     num_test = max(2, round(test_share * len(labels))) if test_share > 0 else 0
-    if len(labels) - num_test < 2 or (split == "test" and num_test == 0):
+    rest = shuffled[num_test:]
+    num_validation = max(2, round(validation_share * len(rest))) if validation_share > 0 else 0
+    parts = {
+        "train": rest[num_validation:],
+        "validation": rest[:num_validation],
+        "test": shuffled[:num_test],
+    }
+    if len(parts["train"]) < 2 or not parts[split]:
+        sizes = ", ".join(f"{len(part)} for {name}" for name, part in parts.items())
         raise LikenessError(
-            f"{where}: test_share {test_share} of {len(labels)} {of}s leaves "
-            f"{len(labels) - num_test} to train and {num_test} to test;"
-            f" at least 2 of each are needed: add {of}s, or test a model that was trained "
-            "elsewhere on all of them (`likeness lists --split all`)"
+            f"{where}: test_share {test_share} and validation_share {validation_share} of "
+            f"{len(labels)} labels leave {sizes}; at least 2 are needed: add labels, change the "
+            "shares, or test a model that was trained elsewhere on all of them "
+            "(`likeness lists --split all`)"
         )
-    held_out = {labels[i] for i in np.random.default_rng(seed).permutation(len(labels))[:num_test]}
-    return every.take(np.flatnonzero(every.labelled(held_out) == (split == "test")))
+    return every.take(np.flatnonzero(every.labelled(set(parts[split]))))
 
 
 def all_pairs(items: Sequence[Item], *, within: Sequence[str] | None = None) -> Trials:

@@ -117,7 +117,7 @@ def _work(
         except BrokenPipeError:
             raise
         except Exception as error:
-            # likeness/failures.py finds the user's own line in such a text
+            # likeness/errors.py finds the user's own line in such a text
             text = f"Caught {type(error).__name__} in a process that reads items.\nOriginal "
             text += traceback.format_exc()
             try:

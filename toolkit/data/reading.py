@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.errors import LikenessError
 from toolkit.backbones.given import described, is_tensor
 from toolkit.data.items import Item
 
@@ -36,7 +37,7 @@ class Bad(NamedTuple):
     reason: str
 
 
-class Unreadable(ValueError):
+class Unreadable(LikenessError):
     """An item cannot be used, as its reading finds, or the augmentation that decodes a part."""
 
 

@@ -11,6 +11,7 @@ the user has named: by the root of the list, by the environment or by fsspec's c
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -18,8 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from eval.errors import LikenessError
-from eval.types import first_line
+from eval.errors import LikenessError, Unreachable, first_line
 
 SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "sftp")
 _BEGINNINGS = tuple(f"{scheme}:/" for scheme in SCHEMES)
@@ -33,14 +33,6 @@ _NAMING = re.compile(
 )
 _named: set[str] = set()  # schemes that are known to be named: a list may have millions of URLs
 _LOOKED_AT = 8  # buckets of a list that are asked before the work begins
-
-
-class Unreachable(RuntimeError):
-    """A store cannot be reached, or refuses the credentials.
-
-    This is no OSError: an item is left out where it cannot be read, and this says nothing about the
-    item.
-    """
 
 
 def is_url(path: str | Path) -> bool:
@@ -135,7 +127,7 @@ def file_system(url: str) -> tuple[Any, str]:
     """Return what opens a URL, and the URL's path in it. Lists of files are never remembered.
 
     Raises:
-        ImportError: A package is missing; the message names what to install.
+        Unreachable: A package is missing; the message names what to install.
     """
     scheme = url.partition(":")[0]
     try:
@@ -145,7 +137,7 @@ def file_system(url: str) -> tuple[Any, str]:
     except ImportError as error:
         extra = _EXTRAS.get(scheme)
         remedy = f"pip install 'likeness[{extra}]'" if extra else str(error)
-        raise ImportError(f"{url} needs a package that is not installed: {remedy}") from None
+        raise Unreachable(f"{url} needs a package that is not installed: {remedy}") from None
     with plain_errors(url):
         return fsspec.filesystem(scheme, use_listings_cache=False), kind._strip_protocol(url)
 
@@ -178,7 +170,7 @@ def refuse_unreachable(paths: Iterable[str | Path]) -> None:
         paths: What is going to be read. Those that are no URLs are passed over.
 
     Raises:
-        ImportError: A package is missing.
+        Unreachable: A package is missing.
         Unreachable: A store cannot be reached, or refuses these credentials.
     """
     asked: set[tuple[str, str]] = set()
@@ -203,9 +195,8 @@ def plain_errors(url: str) -> Iterator[None]:
     except LikenessError:
         raise
     except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{url}: there is no such file, or no such bucket; correct the URL"
-        ) from None
+        reason = "there is no such file, or no such bucket; correct the URL"
+        raise FileNotFoundError(errno.ENOENT, reason, url) from None
     except Exception as error:  # packages of stores have exceptions of any type
         reason = re.sub(r"//[^/@\s]*@", "//", first_line(error))  # without passwords of addresses
         raise Unreachable(

@@ -43,7 +43,7 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
     """
     folder = path.parent if root is None else root
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: there is no such folder of recordings; correct it")
+        raise LikenessError(f"{folder}: there is no such folder of recordings; correct it")
     recordings: dict[str, list[str]] = {}
     for item in tree.anywhere(folder, suffixes):
         # RTTM has underscores where a name has blanks, which would be several fields.

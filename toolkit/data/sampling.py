@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, refuse_broken
 from toolkit.data.batch import Draw
 
 Index = NDArray[np.int64]
@@ -147,26 +147,18 @@ def check_settings(sampling: Sampling) -> None:
         LikenessError: The message says which setting is wrong, and what is allowed.
     """
     size, each, window = sampling.batch_size, sampling.items_per_class, sampling.open_shards
-    if size < 1 or each < 0 or window < 0:
-        raise LikenessError(
-            f"sampling: batch_size={size}, items_per_class={each} and open_shards={window}; "
-            "batch_size must be at least 1, items_per_class and open_shards at"
-            " least 0 (0 = shuffled)"
-        )
-    if sampling.weighting not in ("uniform", "sqrt"):
-        raise LikenessError(
-            f"sampling: weighting={sampling.weighting!r}; 'uniform' and 'sqrt' are allowed"
-        )
-    if (each > 0) + (sampling.weighting == "sqrt") + (window > 0) > 1:
-        raise LikenessError(
-            f"sampling: items_per_class={each}, weighting={sampling.weighting!r} and "
-            f"open_shards={window} exclude each other; set one of them, since classes"
-            " that are drawn by their weight lie in any shard"
-        )
-    if each and size % each:
-        raise LikenessError(
-            f"sampling: batch_size={size} is not a multiple of items_per_class={each}"
-        )
+    is_weighted = sampling.weighting == "sqrt"
+    rules = {
+        "sampling.batch_size is at least 1": size >= 1,
+        "sampling.items_per_class is at least 0": each >= 0,
+        "sampling.open_shards is at least 0": window >= 0,
+        "sampling.weighting is uniform or sqrt": sampling.weighting in ("uniform", "sqrt"),
+        "sampling.items_per_class, weighting=sqrt and open_shards exclude each other": (
+            (each > 0) + is_weighted + (window > 0) <= 1
+        ),
+        "sampling.batch_size is a multiple of items_per_class": not each or size % each == 0,
+    }
+    refuse_broken(rules, sampling)
 
 
 def fitted(labels: Index, sampling: Sampling) -> Sampling:

@@ -37,10 +37,10 @@ from eval.formats.files import atomic_path
 from eval.formats.writing import move
 from eval.progress import as_part, report
 from eval.types import name_first
+from toolkit.console import shown
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import MAX_SPAN, NO_SPAN, Item, Items, ItemsBuilder
 from toolkit.data.shard_scan import LABEL_SUFFIXES, MAX_NAME, Member, is_name, scan
-from toolkit.showing import shown
 
 _BLOCK = tarfile.BLOCKSIZE
 _MAX_INDEX = 2**30  # bytes
@@ -74,9 +74,9 @@ def items(
         The items, in the order of the shards and of their places in them.
 
     Raises:
-        FileNotFoundError: There are no shards.
-        LikenessError: Shards are truncated, damaged or do not match their index; items have no
-            label; or ids are repeated. All are counted, and the first are named.
+        LikenessError: There are no shards. Shards are truncated, damaged or do not match their
+            index; items have no label; or ids are repeated. All are counted, and the first are
+            named.
     """
     shards = _find(Path(data), pattern)
     listed = _list_all(shards, suffixes, prefix)
@@ -426,7 +426,7 @@ def _find(data: Path, pattern: str) -> list[Path]:
     ]
     if not shards:
         again = "; shards that are not finished lie there, pack again" if begun else ""
-        raise FileNotFoundError(
+        raise LikenessError(
             f"{data}: no tar shards{f' like {pattern!r}' if data.is_dir() else ''}; a folder, a "
             f"shard or a pattern is needed{again}"
         )

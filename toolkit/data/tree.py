@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -50,7 +51,9 @@ def in_folders(root: Path, suffixes: Collection[str]) -> Items:
     return _items(root, runs)
 
 
-def anywhere(root: Path, suffixes: Collection[str]) -> Items:
+def anywhere(
+    root: Path, suffixes: Collection[str], *, passed_over: list[str] | None = None
+) -> Items:
     """Lists the files below `root`, at any depth, in the order of their paths.
 
     Links to folders are not followed. What is hidden, or lies in a hidden folder, is passed over.
@@ -58,15 +61,25 @@ def anywhere(root: Path, suffixes: Collection[str]) -> Items:
     Args:
         root: The folder.
         suffixes: The suffixes of the files to list, in small letters.
+        passed_over: Takes the names of files and folders that are not UTF-8, and the folders whose
+            path is too long for the system. By default these are refused.
 
     Returns:
         Items whose id is the posix path below root, and whose label is the first folder; None for
         those that lie directly in root.
     """
-    return _items(root, _walk(os.fspath(root), "", suffixes, hidden=False))
+    runs = _walk(os.fspath(root), "", suffixes, hidden=False, passed_over=passed_over)
+    return _items(root, runs)
 
 
-def _walk(folder: str, below: str, suffixes: Collection[str], *, hidden: bool) -> Iterator[_Run]:
+def _walk(
+    folder: str,
+    below: str,
+    suffixes: Collection[str],
+    *,
+    hidden: bool,
+    passed_over: list[str] | None = None,
+) -> Iterator[_Run]:
     """Yields the files of a folder and of the folders in it, in order.
 
     Nothing is asked about a file but its kind, which comes with its name on most disks.
@@ -75,17 +88,20 @@ def _walk(folder: str, below: str, suffixes: Collection[str], *, hidden: bool) -
     """
     names: list[str] = []
     # A list and no recursion, because a tree may be deeper than Python's calls.
-    open_folders = [(below, _entries(folder))]
+    open_folders = [(below, _entries(folder, passed_over))]
     while open_folders:
         below, entries = open_folders[-1]
         for entry in entries:
             name = entry.name
+            if passed_over is not None and not name.isascii() and not _is_utf8(name):
+                passed_over.append(below + name)
+                continue
             fits = name[name.rfind(".") :].lower() in suffixes and name[0] != "."
             if fits and entry.is_file(follow_symlinks=False):
                 names.append(name)
             elif entry.is_dir(follow_symlinks=False):
                 if hidden or name[0] != ".":
-                    open_folders.append((f"{below}{name}/", _entries(entry.path)))
+                    open_folders.append((f"{below}{name}/", _entries(entry.path, passed_over)))
                     break
             elif fits and entry.is_symlink() and os.path.isfile(entry.path):
                 names.append(name)
@@ -96,12 +112,25 @@ def _walk(folder: str, below: str, suffixes: Collection[str], *, hidden: bool) -
             names = []
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _entries(folder: str, passed_over: list[str] | None) -> Iterator[os.DirEntry[str]]:
     """The entries of a folder, sorted by name; none of one that may not be read."""
     try:
         with os.scandir(folder) as inside:
             entries = {entry.name: entry for entry in inside}
     except PermissionError:
+        entries = {}
+    except OSError as error:
+        if passed_over is None or error.errno != errno.ENAMETOOLONG:
+            raise
+        passed_over.append(folder)
         entries = {}
     return iter([entries[name] for name in sorted(entries, key=_AS_SORTED)])
 

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.blocks import TILE, scorer
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.writing import atomic_path
 from eval.progress import report, step, tracked
 from eval.protocols.retrieval import Conventions
 from eval.ranks import label_codes, prepared
-from eval.types import Floats, Floats32, first_line
+from eval.types import Floats, Floats32
 from toolkit.gallery import media
 from toolkit.gallery.sqlite import SqliteStore
 from toolkit.gallery.store import Candidates, Templates, refuse_similarity
@@ -294,7 +294,9 @@ def _package() -> Any:
     try:
         import faiss
     except ImportError:
-        raise ImportError("this search needs FAISS; run `pip install 'likeness[search]'`") from None
+        raise LikenessError(
+            "this search needs FAISS; run `pip install 'likeness[search]'`"
+        ) from None
     return faiss
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from eval.errors import LikenessError
 from eval.similarity import pairs
-from eval.types import Embeddings, Floats32, name_first, nfc
+from eval.types import Embeddings, Floats32, nfc
 from toolkit.gallery import media
 from toolkit.gallery.faiss import FaissStore
 from toolkit.gallery.postgres import Address, PostgresStore, has_gallery, masked
@@ -53,6 +53,10 @@ class Match(NamedTuple):
     subject: str
     score: float
     norm: float
+
+
+class NotEnrolled(LikenessError):
+    """A subject is not enrolled."""
 
 
 class Gallery:
@@ -118,7 +122,7 @@ class Gallery:
             subjects: The subject of each, N names.
 
         Raises:
-            KeyError: Some subjects are not enrolled. Nothing is changed then.
+            NotEnrolled: Some subjects are not enrolled. Nothing is changed then.
             LikenessError: As for `enrol`.
         """
         self._write(embeddings, subjects, replace=True)
@@ -129,7 +133,7 @@ class Gallery:
         """Erases subjects, from the disk too.
 
         Raises:
-            KeyError: Some are not enrolled, and nobody is removed.
+            NotEnrolled: Some are not enrolled, and nobody is removed.
         """
         leaving = list(dict.fromkeys(map(nfc, subjects)))
         with self._store.changing():
@@ -174,7 +178,7 @@ class Gallery:
         """Gives the raw enrolments (R, D) of a subject, in the order in which they were made.
 
         Raises:
-            KeyError: The subject is not enrolled.
+            NotEnrolled: The subject is not enrolled.
         """
         rows = self._store.enrolments([nfc(subject)])
         _refuse_unknown([nfc(subject)], rows)
@@ -420,10 +424,7 @@ def _refuse_names(subjects: Sequence[str], rows: int) -> None:
 
 
 def _refuse_unknown(subjects: Collection[str], known: Collection[str]) -> None:
-    """Raises KeyError for subjects that are not enrolled."""
+    """Raises NotEnrolled for subjects that are not enrolled."""
     absent = [name for name in subjects if name not in known]
     if absent:
-        raise KeyError(
-            f"{len(absent)} of {len(subjects)} subjects are not enrolled ({name_first(absent)}); "
-            "check the names"
-        )
+        raise NotEnrolled(f"{absent[0]!r} is not enrolled; check the name")

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.types import Floats32, first_line
+from eval.errors import LikenessError, first_line
+from eval.types import Floats32
+from toolkit.gallery import postgres_server
 from toolkit.gallery.store import Candidates, Entry, Templates, no_gallery, refuse_similarity
 
 INDEXED_FROM = 20_000  # subjects
@@ -108,7 +109,7 @@ class PostgresStore:
                 elif not _is_there(cursor, self._schema):
                     raise no_gallery(self.name)
                 cursor.execute(f"SELECT meta FROM {self._schema}.gallery")
-                self.meta: dict[str, str] = dict(cursor.fetchone()[0])
+                self.meta: Mapping[str, str] = dict(cursor.fetchone()[0])
         except BaseException:
             self.close()
             raise
@@ -409,7 +410,7 @@ class _Connection:
         try:
             import psycopg
         except ImportError:
-            raise ImportError(
+            raise LikenessError(
                 "a gallery in PostgreSQL needs psycopg; run `pip install 'likeness[postgres]'`"
             ) from None
         self._psycopg: Any = psycopg
@@ -418,8 +419,6 @@ class _Connection:
         self._connection: Any = None
         self.is_own = not address.is_server
         if self.is_own:
-            from toolkit.gallery import postgres_server  # which Windows has not the locks for
-
             self.name = f"postgresql:{address.place}"
             self._url = postgres_server.start(Path(address.place))
         else:

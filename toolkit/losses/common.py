@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -78,6 +79,33 @@ def known_settings(init: Init) -> Init:
         init(self, *args, **kwargs)
 
     return cast(Init, run)
+
+
+def positive(loss: nn.Module, **settings: float) -> None:
+    """Refuse settings that are not above 0, or not finite.
+
+    Raises:
+        LikenessError: One of them; the message begins with the name of the loss.
+    """
+    _refuse(loss, settings, lambda value: 0 < value < math.inf, "positive and finite")
+
+
+def radians(loss: nn.Module, **settings: float) -> None:
+    """Refuse settings that are no angles in [0, pi), like `positive`."""
+    _refuse(loss, settings, lambda value: 0 <= value < math.pi, "radians in [0, pi)")
+
+
+def share(loss: nn.Module, **settings: float) -> None:
+    """Refuse settings that are not in [0, 1), like `positive`."""
+    _refuse(loss, settings, lambda value: 0 <= value < 1, "in [0, 1)")
+
+
+def _refuse(
+    loss: nn.Module, settings: Mapping[str, float], allowed: Callable[[float], bool], what: str
+) -> None:
+    for name, value in settings.items():
+        if not allowed(value):
+            raise LikenessError(f"{type(loss).__name__}: {name}={value} must be {what}")
 
 
 def refuse_angular_bias(owner: str, b_theta: float) -> None:
@@ -174,8 +202,7 @@ def checked(forward: Forward) -> Forward:
 
     Raises:
         LikenessError: By the decorated method: z is not (B, dim), y not (B,) int64, or a label is
-            outside 0..num_classes - 1.
-        TypeError: By the decorated method: z is not floating point.
+            outside 0..num_classes - 1. By the decorated method: z is not floating point.
     """
 
     @wraps(forward)
@@ -199,7 +226,7 @@ def _check_batch(loss: nn.Module, z: Tensor, y: Tensor) -> None:
             f"{name}: embeddings must be (B, {dim or 'D'}), but their shape is {tuple(z.shape)}"
         )
     if not z.is_floating_point():
-        raise TypeError(f"{name}: embeddings must be floating point, but are {z.dtype}")
+        raise LikenessError(f"{name}: embeddings must be floating point, but are {z.dtype}")
     if y.shape != z.shape[:1] or y.dtype != torch.int64:
         raise LikenessError(
             f"{name}: labels must be ({z.shape[0]},) int64, but are {tuple(y.shape)} {y.dtype}"

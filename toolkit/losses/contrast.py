@@ -12,8 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from toolkit.losses.common import checked, known_settings
+from toolkit.losses.common import checked, known_settings, positive, radians
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.margin import sine
 from toolkit.losses.pairing import (
@@ -56,11 +55,8 @@ class TupletMargin(nn.Module):
         scale: float = 64.0,
     ):
         super().__init__()
-        if not 0 <= margin < math.pi or scale <= 0:
-            raise LikenessError(
-                f"TupletMargin: margin={margin} must be radians in [0, pi) and scale={scale} "
-                "positive"
-            )
+        radians(self, margin=margin)
+        positive(self, scale=scale)
         self.dim, self.margin, self.scale = dim, margin, scale
         self.bank: KeyBank | None = None
 
@@ -179,8 +175,7 @@ class NTXent(nn.Module):
 
     def __init__(self, dim: int, num_classes: int = 0, *, temperature: float = 0.07):
         super().__init__()
-        if temperature <= 0:
-            raise LikenessError(f"NTXent: temperature={temperature} must be positive")
+        positive(self, temperature=temperature)
         self.dim, self.temperature = dim, temperature
         self.bank: KeyBank | None = None
 
@@ -229,8 +224,7 @@ class SupCon(nn.Module):
         without_positives: WithoutPositives = "drop",
     ):
         super().__init__()
-        if temperature <= 0:
-            raise LikenessError(f"SupCon: temperature={temperature} must be positive")
+        positive(self, temperature=temperature)
         self.dim = dim
         self.temperature, self.without_positives = temperature, without_positives
         self.bank: KeyBank | None = None

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from eval.errors import LikenessError
 from toolkit.losses.classes import cross_entropy
-from toolkit.losses.common import checked, in_full, proxies, uniform
+from toolkit.losses.common import checked, in_full, positive, proxies, uniform
 from toolkit.losses.contract import Rates, proxy_group
 from toolkit.losses.softmax import norms
 
@@ -91,8 +90,7 @@ class Hyperbolic(nn.Module):
         epsilon: float = 0.0,
     ):
         super().__init__()
-        if c <= 0:
-            raise LikenessError(f"Hyperbolic: c={c} must be positive; for curvature 0 take Softmax")
+        positive(self, c=c)
         self.dim, self.num_classes = dim, num_classes
         self.c, self.riemannian, self.epsilon = c, riemannian, epsilon
         self.proxies = proxies(num_classes, dim, uniform(dim**-0.5))  # kaiming_uniform(sqrt 5)

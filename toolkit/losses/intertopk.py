@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.losses.classes import hardest_classes, target_column
-from toolkit.losses.common import checked, in_full, known_settings, proxies
+from toolkit.losses.common import checked, in_full, known_settings, positive, proxies, radians
 from toolkit.losses.contract import Rates, proxy_group
 from toolkit.losses.margin import (
     MovingMargin,
@@ -74,15 +72,8 @@ class InterTopK(nn.Module):
         ramp: Ramp = "linear",
     ):
         super().__init__()
-        if not 0 <= margin < math.pi or not 0 <= penalty < math.pi:
-            raise LikenessError(
-                f"InterTopK: margin={margin} and penalty={penalty} must be radians in [0, pi)"
-            )
-        if scale <= 0 or num_subcentres < 1 or hardest < 0:
-            raise LikenessError(
-                f"InterTopK: scale={scale} and num_subcentres={num_subcentres} must be positive, "
-                f"and hardest={hardest} must not be negative"
-            )
+        radians(self, margin=margin, penalty=penalty)
+        positive(self, scale=scale, num_subcentres=num_subcentres)
         self.dim, self.num_classes = dim, num_classes
         self.margin, self.scale, self.wrap, self.hardest = margin, scale, wrap, hardest
         self.moving = MovingMargin("InterTopK", margin, warmup_steps, ramp)

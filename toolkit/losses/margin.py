@@ -15,7 +15,9 @@ from toolkit.losses.common import (
     checked,
     in_full,
     known_settings,
+    positive,
     proxies,
+    radians,
     refuse_angular_bias,
     uniform,
 )
@@ -159,10 +161,10 @@ class MovingMargin:
         """The margin of the current step; in evaluation without a step, the final one.
 
         Raises:
-            RuntimeError: In training, if there is a warm-up and `at_step` was never called.
+            LikenessError: In training, if there is a warm-up and `at_step` was never called.
         """
         if self.current is None and training:
-            raise RuntimeError(
+            raise LikenessError(
                 f"{self.owner}: warmup_steps={self.start, self.stop}, but the step is unknown; "
                 "call loss.at_step(step) before every training step"
             )
@@ -216,10 +218,8 @@ class ArcFace(nn.Module):
         start: float = 0.0,
     ):
         super().__init__()
-        if not 0 <= margin < math.pi or scale <= 0:
-            raise LikenessError(
-                f"ArcFace: margin={margin} must be radians in [0, pi) and scale={scale} positive"
-            )
+        radians(self, margin=margin)
+        positive(self, scale=scale)
         self.dim, self.num_classes = dim, num_classes
         self.margin, self.scale, self.wrap = margin, scale, wrap
         self.grad, self.tau_lr = grad, tau_lr
@@ -287,8 +287,7 @@ class CosFace(nn.Module):
         ramp: Ramp = "linear",
     ):
         super().__init__()
-        if scale <= 0:
-            raise LikenessError(f"CosFace: scale={scale} must be positive")
+        positive(self, scale=scale)
         refuse_angular_bias("CosFace", b_theta)
         self.moving = MovingMargin("CosFace", margin, warmup_steps, ramp)
         self.dim, self.num_classes = dim, num_classes
@@ -381,11 +380,8 @@ class SubCenterArcFace(nn.Module):
         grad: Grad = "exact",
     ):
         super().__init__()
-        if not 0 <= margin < math.pi or scale <= 0 or num_subcentres < 1:
-            raise LikenessError(
-                f"SubCenterArcFace: margin={margin} must be radians in [0, pi), scale={scale} and "
-                f"num_subcentres={num_subcentres} positive"
-            )
+        radians(self, margin=margin)
+        positive(self, scale=scale, num_subcentres=num_subcentres)
         self.dim, self.num_classes = dim, num_classes
         self.margin, self.scale, self.wrap = margin, scale, wrap
         self.grad = grad

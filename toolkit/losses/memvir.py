@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from eval.errors import LikenessError
 from toolkit.losses.classes import cross_entropy
-from toolkit.losses.common import checked, in_full, known_settings, proxies
+from toolkit.losses.common import checked, in_full, known_settings, positive, proxies
 from toolkit.losses.proxy import anchor_proxies
 from toolkit.losses.softmax import scaled_cosine
 from toolkit.vmf.precision import unit
@@ -84,13 +83,7 @@ class MemVir(nn.Module):
         batch_size: int = 256,
     ):
         super().__init__()
-        whole = num_steps >= 1 and batch_size >= 1 and step_gap >= 0 and warmup_steps >= 0
-        if not (whole and 0 < scale < math.inf):
-            raise LikenessError(
-                f"MemVir: scale={scale}, num_steps={num_steps} and batch_size={batch_size} must be "
-                f"positive and finite, and step_gap={step_gap} and warmup_steps={warmup_steps} at "
-                "least 0"
-            )
+        positive(self, scale=scale, num_steps=num_steps, batch_size=batch_size)
         self.dim, self.num_classes, self.base = dim, num_classes, base
         self.scale, self.margin = scale, margin
         self.num_steps, self.step_gap, self.warmup_steps = num_steps, step_gap, warmup_steps

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from toolkit.losses.common import against, checked, known_settings
+from toolkit.losses.common import against, checked, known_settings, positive
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.pairing import (
     Pairs,
@@ -62,8 +60,7 @@ class PairBCE(nn.Module):
         learn_scale: bool = False,
     ):
         super().__init__()
-        if not 0 < scale < math.inf:
-            raise LikenessError(f"PairBCE: scale={scale} must be positive and finite")
+        positive(self, scale=scale)
         self.dim, self.product = dim, product
         self.bank: KeyBank | None = None
         self.scale: nn.Parameter | float = (

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from eval.errors import LikenessError
 from toolkit.losses.classes import cross_entropy, is_spread
-from toolkit.losses.common import checked, in_full, known_settings
+from toolkit.losses.common import checked, in_full, known_settings, positive
 from toolkit.losses.contract import (
     Classifier,
     Estimated,
@@ -93,11 +93,7 @@ class ProbabilisticNCA(nn.Module):
         temperature_lr_scale: float = 1.0,
     ):
         super().__init__()
-        if temperature <= 0 or concentration < 0.1 or num_samples < 1:
-            raise LikenessError(
-                f"ProbabilisticNCA: temperature={temperature} must be positive, concentration="
-                f"{concentration} at least .1 and num_samples={num_samples} at least 1"
-            )
+        positive(self, temperature=temperature, num_samples=num_samples)
         self.dim, self.num_classes = dim, num_classes
         self.distance, self.num_samples = distance, num_samples
         self.temperature_inside = temperature_inside

@@ -21,7 +21,7 @@ from toolkit.losses.classes import (
     target_column,
     with_target,
 )
-from toolkit.losses.common import checked, in_full, known_settings, normal, proxies
+from toolkit.losses.common import checked, in_full, known_settings, normal, positive, proxies
 from toolkit.losses.contract import Rates, proxy_group
 from toolkit.losses.softmax import norms, scaled_cosine
 from toolkit.vmf.precision import full, unit
@@ -138,8 +138,7 @@ class ProxyNCAPlusPlus(nn.Module):
 
     def __init__(self, dim: int, num_classes: int, *, temperature: float = 1 / 9):
         super().__init__()
-        if temperature <= 0:
-            raise LikenessError(f"ProxyNCAPlusPlus: temperature={temperature} must be positive")
+        positive(self, temperature=temperature)
         self.dim, self.num_classes, self.temperature = dim, num_classes, temperature
         self.proxies = proxies(num_classes, dim, normal(1 / 8))
 
@@ -202,8 +201,7 @@ class ProxyAnchor(nn.Module):
         epsilon: float = 0.0,
     ):
         super().__init__()
-        if scale <= 0:
-            raise LikenessError(f"ProxyAnchor: scale={scale} must be positive")
+        positive(self, scale=scale)
         self.dim, self.num_classes = dim, num_classes
         self.margin, self.scale, self.epsilon = margin, scale, epsilon
         self.proxies = proxies(num_classes, dim, normal(math.sqrt(2) / math.sqrt(num_classes)))
@@ -257,11 +255,7 @@ class SoftTriple(nn.Module):
         tau: float = 0.2,
     ):
         super().__init__()
-        if num_centres < 1 or scale <= 0 or gamma <= 0:
-            raise LikenessError(
-                f"SoftTriple: num_centres={num_centres}, scale={scale} and gamma={gamma} must be "
-                "positive"
-            )
+        positive(self, num_centres=num_centres, scale=scale, gamma=gamma)
         self.dim, self.num_classes = dim, num_classes
         self.scale, self.gamma, self.margin = scale, gamma, margin
         self.tau = tau
@@ -330,8 +324,7 @@ class HUG(nn.Module):
         self, dim: int, num_classes: int, *, s: float = 2.0, alpha: float = 1.0, beta: float = 1.0
     ):
         super().__init__()
-        if s <= 0:
-            raise LikenessError(f"HUG: s={s} must be positive")
+        positive(self, s=s)
         self.dim, self.num_classes, self.s, self.alpha, self.beta = dim, num_classes, s, alpha, beta
         self.proxies = proxies(num_classes, dim)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
-from toolkit.losses.common import checked, known_settings
+from toolkit.losses.common import checked, known_settings, positive
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, mean, over, pair_up
 from toolkit.vmf.precision import once_in_full
@@ -35,8 +35,7 @@ class FastAP(nn.Module):
 
     def __init__(self, dim: int, num_classes: int = 0, *, num_bins: int = 10):
         super().__init__()
-        if num_bins < 1:
-            raise LikenessError(f"FastAP: num_bins={num_bins} must be 1 or more")
+        positive(self, num_bins=num_bins)
         self.dim, self.num_bins = dim, num_bins
         self.bank: KeyBank | None = None
 
@@ -145,8 +144,7 @@ class SmoothAP(nn.Module):
         include_query: bool = False,
     ):
         super().__init__()
-        if temperature <= 0:
-            raise LikenessError(f"SmoothAP: temperature={temperature} must be positive")
+        positive(self, temperature=temperature)
         self.dim = dim
         self.temperature, self.include_query = temperature, include_query
         self.bank: KeyBank | None = None

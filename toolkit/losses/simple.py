@@ -9,7 +9,14 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from eval.errors import LikenessError
-from toolkit.losses.common import against, checked, known_settings, refuse_angular_bias
+from toolkit.losses.common import (
+    against,
+    checked,
+    known_settings,
+    positive,
+    refuse_angular_bias,
+    share,
+)
 from toolkit.losses.contract import KeyBank, Rates, default_groups
 from toolkit.vmf.precision import once_in_full, unit
 
@@ -223,10 +230,8 @@ class SimPLE(nn.Module):
         scale: float = 30.0,
     ):
         super().__init__()
-        if not (0 < alpha < 1 and r > 0 and scale > 0):
-            raise LikenessError(
-                f"SimPLE: alpha={alpha} must be in (0, 1), r={r} and scale={scale} positive"
-            )
+        share(self, alpha=alpha)
+        positive(self, alpha=alpha, r=r, scale=scale)
         refuse_angular_bias("SimPLE", b_theta)
         if product == "cosine" and learn_b_theta:
             raise LikenessError(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from eval.errors import LikenessError
 from toolkit.losses.classes import cross_entropy
 from toolkit.losses.common import (
     checked,
     in_full,
     known_settings,
     normal,
+    positive,
     proxies,
     refuse_angular_bias,
     uniform,
@@ -208,8 +207,7 @@ class NormFace(nn.Module):
 
     def __init__(self, dim: int, num_classes: int, *, scale: float = 30.0):
         super().__init__()
-        if not 0 < scale < math.inf:
-            raise LikenessError(f"NormFace: scale={scale} must be positive")
+        positive(self, scale=scale)
         self.dim, self.num_classes, self.scale = dim, num_classes, scale
         self.proxies = proxies(num_classes, dim)
 
@@ -257,8 +255,7 @@ class NormSoft(nn.Module):
         self, dim: int, num_classes: int, *, temperature: float = 0.05, layer_norm: bool = True
     ):
         super().__init__()
-        if not 0 < temperature < math.inf:
-            raise LikenessError(f"NormSoft: temperature={temperature} must be positive")
+        positive(self, temperature=temperature)
         self.dim, self.num_classes = dim, num_classes
         self.temperature, self.layer_norm = temperature, layer_norm
         self.proxies = proxies(num_classes, dim, uniform(dim**-0.5))

@@ -11,7 +11,16 @@ from torch.nn.functional import linear, softplus
 
 from eval.errors import LikenessError
 from toolkit.losses.classes import class_rows, class_sum, cross_entropy, target_column, with_target
-from toolkit.losses.common import checked, in_full, known_settings, normal, proxies
+from toolkit.losses.common import (
+    checked,
+    in_full,
+    known_settings,
+    normal,
+    positive,
+    proxies,
+    radians,
+    share,
+)
 from toolkit.losses.margin import Grad, angle, cos_plus_margin, margin_softmax, straight_through
 from toolkit.losses.softmax import norms, scaled_cosine
 from toolkit.vmf.precision import unit
@@ -245,11 +254,9 @@ class SphereFace2(nn.Module):
         grad: Grad = "exact",
     ):
         super().__init__()
-        if not (0 < alpha < 1 and scale > 0 and t >= 1 and 0 <= margin < math.pi):
-            raise LikenessError(
-                f"SphereFace2: alpha={alpha} must be in (0, 1), scale={scale} positive, t={t} >= 1 "
-                f"and margin={margin} radians in [0, pi)"
-            )
+        share(self, alpha=alpha)
+        radians(self, margin=margin)
+        positive(self, alpha=alpha, scale=scale, t=t)
         if num_classes < 2:
             raise LikenessError(
                 f"SphereFace2: num_classes={num_classes}, but there must be at least 2: the others "

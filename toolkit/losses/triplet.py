@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from eval.errors import LikenessError
 from toolkit.losses.angular import angular_sum
-from toolkit.losses.common import checked, known_settings
+from toolkit.losses.common import checked, known_settings, positive
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.mining import (
     Triplets,
@@ -265,10 +265,7 @@ class EasyPositive(nn.Module):
         temperature: float = 0.1,
     ):
         super().__init__()
-        if not 0 < temperature < math.inf:
-            raise LikenessError(
-                f"EasyPositive: temperature={temperature} must be positive and finite"
-            )
+        positive(self, temperature=temperature)
         self.dim, self.negatives, self.temperature = dim, negatives, temperature
         self.bank: KeyBank | None = None
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from eval import directional
 from eval.errors import LikenessError
 from toolkit.losses.classes import class_logsumexp, class_rows, is_spread
-from toolkit.losses.common import checked, in_full, known_settings, normal, proxies
+from toolkit.losses.common import checked, in_full, known_settings, normal, positive, proxies, share
 from toolkit.losses.contract import Rates
 from toolkit.losses.softmax import tau_groups
 from toolkit.vmf.bound import bound_logits, expected_logsumexp
@@ -89,11 +89,8 @@ class VMF(nn.Module):
                 f"VMF: bottleneck={bottleneck} must be finite and not negative, and 0 with "
                 f"family={family}, whose divergence is another"
             )
-        if dim < 2 or not 0 < resultant < 1 or num_samples < 1:
-            raise LikenessError(
-                f"VMF: dim={dim} must be 2 or more, resultant={resultant} in (0, 1) and "
-                f"num_samples={num_samples} at least 1"
-            )
+        share(self, resultant=resultant)
+        positive(self, resultant=resultant, num_samples=num_samples)
         self.dim, self.num_classes = dim, num_classes
         self.num_samples, self.tau_lr = num_samples, tau_lr
         self.method: Method = method

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
-from toolkit.losses.common import checked, known_settings
+from toolkit.losses.common import checked, known_settings, positive
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.mining import mine_multi_similarity
 from toolkit.losses.pairing import (
@@ -63,8 +63,7 @@ class MultiSimilarity(nn.Module):
         direction: float = 0.0,
     ):
         super().__init__()
-        if alpha <= 0 or beta <= 0:
-            raise LikenessError(f"MultiSimilarity: alpha={alpha} and beta={beta} must be positive")
+        positive(self, alpha=alpha, beta=beta)
         if not 0 <= direction < math.inf:
             raise LikenessError(f"MultiSimilarity: direction={direction} must be 0 or more")
         self.dim = dim
@@ -141,8 +140,7 @@ class CirclePair(nn.Module):
         over: Literal["anchor", "batch"] = "anchor",
     ):
         super().__init__()
-        if scale <= 0:
-            raise LikenessError(f"CirclePair: scale={scale} must be positive")
+        positive(self, scale=scale)
         self.dim, self.margin, self.scale, self.over = dim, margin, scale, over
         self.bank: KeyBank | None = None
 

@@ -47,14 +47,13 @@ def add(
 
     Raises:
         LikenessError: No layer has such a name, a layer is neither linear nor a plain convolution,
-            or the rank is above that of every weight.
-        ImportError: peft is missing.
+            or the rank is above that of every weight. The package peft is missing.
     """
     try:
         import_torchaudio()  # peft imports transformers, and that imports torchaudio
         import peft
     except ImportError:
-        raise ImportError("tuning.lora needs peft; run `pip install 'likeness[hub]'`") from None
+        raise LikenessError("tuning.lora needs peft; run `pip install 'likeness[hub]'`") from None
     layers = choose(network, targets)
     weights = [cast(Tensor, network.get_submodule(name).weight) for name in layers]
     largest = max(min(len(weight), weight[0].numel()) for weight in weights)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -29,9 +28,9 @@ from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 from toolkit.backbones.weights import first_names
-from toolkit.models import adapter, foreign
+from toolkit.models import adapter
 from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.parts import HOMES, Part, Parts, describe
+from toolkit.models.parts import Part, Parts, describe
 
 FORMAT = "likeness.checkpoint/1"
 BEST, LAST = "best.safetensors", "last.safetensors"
@@ -121,24 +120,6 @@ def without_loss(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return adapter.merged(own)
 
 
-def without_weights(part: Part) -> Part:
-    """Return a part that opens no file of weights when it is called.
-
-    Of ours, `weights` is the file that training started from, and "" opens none. A part of another
-    package takes its own default.
-
-    Example:
-        >>> from toolkit.backbones.vit import ViT
-        >>> without_weights(partial(ViT, weights="dino.pth")).keywords
-        {'weights': ''}
-    """
-    if not isinstance(part, partial) or "weights" not in part.keywords:
-        return part
-    if part.func.__module__.partition(".")[0] in HOMES:
-        return partial(part, weights="")
-    return partial(part.func, **foreign.without_weights(part.func, part.keywords))
-
-
 def norm_is_quality(description: Mapping[str, Any]) -> bool:
     """Say whether a description names a loss that makes the norm a measure of quality.
 
@@ -208,7 +189,7 @@ def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: st
         try:
             save_file(whole, partial_path, metadata={"format": kind, "state": text})
         except SafetensorError as error:  # safetensors wraps the operating system's errors
-            raise OSError(f"writing {path} failed: {error}") from error
+            raise LikenessError(f"writing {path} failed: {error}") from error
         _sort_metadata(partial_path)
 
 

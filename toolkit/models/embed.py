@@ -52,7 +52,7 @@ NO_NUMBERS = "the network gives NaN or infinity for it"  # the reason in the Bad
 _Sums = dict[int, tuple[NDArray[np.float64], int]]
 
 
-class Diverged(ValueError):
+class Diverged(LikenessError):
     """A network gives embeddings, or learns weights, that are NaN or infinite."""
 
 

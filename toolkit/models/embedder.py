@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eval.cores import num_threads
-from eval.errors import LikenessError
-from eval.types import first_line
+from eval.errors import LikenessError, first_line
 from toolkit.data.reading import Array, Floats
 from toolkit.losses.simple import polarlike
 from toolkit.models.loaded import Flip, Loaded
-from toolkit.part_checks import check_features
 
 
 class TorchEmbedder(nn.Module):
@@ -72,7 +70,7 @@ class TorchEmbedder(nn.Module):
 
     def encode(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the backbone's raw outputs (B, backbone.dim), which losses are computed on."""
-        features, frames = check_features(self.frontend(inputs, lengths), self.frontend)
+        features, frames = self.frontend(inputs, lengths)
         if lengths is None:  # nothing is padded, so the backbone has no masks to apply
             frames = None
         return cast(Tensor, self.backbone(features, frames))

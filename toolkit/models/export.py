@@ -25,11 +25,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.files import atomic_path
 from eval.formats.provenance import digest, likeness_version
 from eval.progress import step, tracked
-from eval.types import first_line
 from toolkit.data.items import Item
 from toolkit.data.reading import Read, as_input
 from toolkit.models import onnx, precision
@@ -137,8 +136,8 @@ def export(
 
     Raises:
         LikenessError: The embeddings differ, the network cannot be exported, the file would have 2
-            GiB or more, no size is known, or `smaller.measure` refuses the model.
-        ImportError: A package is missing; the message names the extra to install.
+            GiB or more, no size is known, or `smaller.measure` refuses the model. A package is
+            missing; the message names the extra to install.
     """
     check_exportable(model, path)
     embedder = in_torch(model).cpu().eval()
@@ -267,7 +266,7 @@ def check_exportable(model: Loaded, path: Path) -> None:
     """Raise what stands against exporting this model to this file, before any work is done."""
     missing = [name for name in _NEEDED if not _installed(name)]
     if missing:
-        raise ImportError(
+        raise LikenessError(
             f"export needs {', '.join(missing)}; run `pip install 'likeness[export]'`"
         )
     if path.suffix.lower() != ".onnx":

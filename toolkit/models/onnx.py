@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.cores import num_threads
-from eval.errors import LikenessError
-from eval.types import first_line, name_first, quoted
+from eval.errors import LikenessError, first_line
+from eval.types import name_first, quoted
 from toolkit.data.reading import Array, Floats
 from toolkit.models.loaded import Flip
 
@@ -127,8 +127,8 @@ def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
 
     Raises:
         LikenessError: The file is damaged or too large, has tensors outside it or foreign
-            operators, or has a description that is none.
-        ImportError: A package is missing; the message names the extra to install.
+            operators, or has a description that is none. A package is missing; the message names
+            the extra to install.
     """
     session = open_session(path)
     text = session.text
@@ -206,7 +206,7 @@ class Session:
         try:
             import onnxruntime
         except ImportError:
-            raise ImportError(
+            raise LikenessError(
                 f"{self._path}: an .onnx model needs ONNX Runtime; run `pip install onnxruntime`"
             ) from None
         options = onnxruntime.SessionOptions()
@@ -269,7 +269,7 @@ def _without_others(path: Path) -> bytes:
     try:
         import onnx
     except ImportError:
-        raise ImportError(
+        raise LikenessError(
             f"{path}: looking into an .onnx model needs onnx; run `pip install onnx`"
         ) from None
     content = path.read_bytes()

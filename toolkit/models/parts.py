@@ -1,14 +1,25 @@
-"""Parts, the classes and functions that a recipe is made of, as JSON values."""
+"""Parts, the classes and functions that a recipe is made of, as JSON values, and back.
+
+A part of another package, or of a Python file of the user, is described with its package and
+version. It is imported again only if the user names it (likeness/models/trust.py).
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Protocol
+import importlib
+import inspect
+import json
+import sys
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache, partial
+from importlib.metadata import packages_distributions
+from importlib.metadata import version as version_of_distribution
+from typing import Any, Literal, Protocol, cast
 
-from eval.errors import LikenessError
-from toolkit.models import foreign
+from eval.errors import LikenessError, first_line
+from toolkit.models import user_files
 
 # A class or function, usually in functools.partial.
 Part = Callable[..., Any]
@@ -32,7 +43,7 @@ def describe(value: Any, name: str = "recipe") -> Any:
     """Return a recipe or a part as JSON values.
 
     A part becomes {"call": "toolkit.module.Name", "args": {...}}. For a part of another package, or
-    of a file in the recipe's folder, "package" and "version" say which (toolkit/models/foreign.py).
+    of a file in the recipe's folder, "package" and "version" say which.
 
     Args:
         value: A recipe, a part, or a value in one.
@@ -65,12 +76,16 @@ def describe(value: Any, name: str = "recipe") -> Any:
             "can be described"
         )
     module = getattr(func, "__module__", None) or ""
-    qualname = getattr(func, "__qualname__", "<")
+    qualname = str(getattr(func, "__qualname__", None) or repr(func)[:80])
     arguments = {key: describe(inner, f"{name}.{key}") for key, inner in keywords.items()}
-    if module.partition(".")[0] in HOMES and "<" not in qualname:
+    if module.partition(".")[0] in HOMES and "<" not in qualname and callable(func):
         return {"call": f"{module}.{qualname}", "args": arguments}
-    stated = foreign.origin(func, name, keywords)
-    return {"call": f"{module}.{qualname}", "args": arguments, **stated}
+    if reason := _reason(func, module, qualname, name):
+        raise LikenessError(
+            f"{name}: {module}.{qualname} cannot be stored in a checkpoint: {reason}"
+        )
+    call, package = f"{module}.{qualname}", module.partition(".")[0]
+    return {"call": call, "args": arguments, "package": package, "version": version_of(package)}
 
 
 def without_revisions(description: Any) -> Any:
@@ -93,3 +108,241 @@ def without_revisions(description: Any) -> Any:
     if is_hub and isinstance(values.get("args"), dict):
         values["args"].pop("revision", None)
     return values
+
+
+def restore(
+    description: Any,
+    name: str,
+    *,
+    kind: Literal["module", "read"],
+    trusted: Collection[str] = (),
+) -> Part:
+    """Return a part from its description: a network module, or a function that reads items.
+
+    Descriptions come with checkpoints from anywhere. Only modules of toolkit and modalities, and of
+    the packages that the user trusts, are imported. Of these only what they define themselves is
+    used: networks, and readings.
+
+    Args:
+        description: {"call": "package.module.Name", "args": {...}}, and for a part of another
+            package "package" and "version".
+        name: What an error calls the part.
+        kind: "module" for a class of nn.Module, or of another package for a function that is
+            annotated to return one. "read" for a modality's function of that name, or for any
+            function of another package whose first argument is called item.
+        trusted: The packages of others that may be imported (`check_trusted`).
+
+    Returns:
+        The part. It opens no file of weights: those are in the checkpoint.
+
+    Raises:
+        LikenessError: The description is of another form or names anything else.
+    """
+    if not (
+        isinstance(description, dict)
+        and isinstance(description.get("call"), str)
+        and isinstance(description.get("args"), dict)
+    ):
+        raise LikenessError(
+            f"{name}: a part must be described as {{'call': ..., 'args': ...}}, but is "
+            f"{json.dumps(description)[:80]}"
+        )
+    target = _target(description["call"], name, kind, trusted)
+
+    def restored(value: Any, key: str) -> Any:
+        if isinstance(value, dict) and "call" in value:
+            return restore(value, key, kind="module", trusted=trusted)
+        if isinstance(value, list):
+            return tuple(restored(element, key) for element in value)
+        return value
+
+    arguments = {
+        key: restored(value, f"{name}.{key}") for key, value in description["args"].items()
+    }
+    if files := sorted({"detector", "landmarks"} & arguments.keys()):
+        raise LikenessError(
+            f"{name}: it names {' and '.join(files)} files, and no model chooses a file to be "
+            "opened; give them by --detector or --ijb instead"
+        )
+    parameters = inspect.signature(target).parameters
+    takes_any = any(value.kind is value.VAR_KEYWORD for value in parameters.values())
+    if (unknown := set(arguments) - set(parameters)) and not takes_any:
+        package = description.get("package", "Likeness")
+        raise LikenessError(
+            f"{name}: {target.__name__} does not accept {sorted(unknown)} in this version of "
+            f"{package}"
+        )
+    return without_weights(partial(target, **arguments))
+
+
+def _target(
+    call: str, name: str, kind: Literal["module", "read"], trusted: Collection[str]
+) -> Callable[..., Any]:
+    """Import the class or function that a description names; refuse anything else."""
+    module_name, _, attribute = call.rpartition(".")
+    package = module_name.partition(".")[0]
+    shown = repr(call[:80])
+    if not all(word.isidentifier() and not word.startswith("__") for word in call.split(".")):
+        raise LikenessError(f"{name}: {shown} is no name of a class or function")
+    if package not in HOMES and package not in trusted:
+        raise LikenessError(
+            f"{name}: {shown} is neither of Likeness nor of a package that is trusted"
+        )
+    try:
+        target = vars(importlib.import_module(module_name))[attribute]
+    except Exception as error:  # a package runs as it is imported, and may raise anything
+        raise LikenessError(
+            f"{name}: {shown} cannot be imported ({first_line(error)}); take the version of its "
+            "package that the model was made with"
+        ) from None
+    # A module also has the names of what it imports: os.system is no part because a module of ours
+    # imports it, and trust in a package is no trust in what it imports.
+    home = str(getattr(target, "__module__", "")).partition(".")[0]
+    is_defined = inspect.isclass(target) or inspect.isfunction(target)
+    if not is_defined or (home not in HOMES if package in HOMES else home not in trusted):
+        raise LikenessError(
+            f"{name}: {shown} is no class or function of the package {package}; only what a "
+            "package defines itself is used"
+        )
+    if kind == "module" and not (
+        is_network(target) and (inspect.isclass(target) or package not in HOMES)
+    ):
+        raise LikenessError(
+            f"{name}: {shown} is neither a network module nor a function that is annotated to "
+            "return one"
+        )
+    if kind == "read" and not (
+        is_reading(target) and (attribute == "read" or package not in HOMES)
+    ):
+        raise LikenessError(f"{name}: {shown} is no function that reads an item")
+    return cast("Callable[..., Any]", target)
+
+
+def without_weights(part: Part) -> Part:
+    """Return a part that opens no file of weights when it is called.
+
+    Of ours, `weights` is the file that training started from, and "" opens none. A part of another
+    package takes its own default, unless `weights` is a word that is no path.
+
+    Example:
+        >>> from toolkit.backbones.vit import ViT
+        >>> without_weights(partial(ViT, weights="dino.pth")).keywords
+        {'weights': ''}
+        >>> def make(width: int, weights: str = "") -> object:
+        ...     return object()
+        >>> without_weights(partial(make, width=3, weights="runs/net.pt")).keywords
+        {'width': 3}
+    """
+    if not isinstance(part, partial) or not isinstance(part.keywords.get("weights"), str):
+        return part
+    if part.func.__module__.partition(".")[0] in HOMES:
+        return partial(part, weights="")
+    parameter = inspect.signature(part.func).parameters.get("weights")
+    has_default = parameter is not None and parameter.default is not parameter.empty
+    if not has_default or not any(mark in part.keywords["weights"] for mark in "./\\"):
+        return part
+    return partial(
+        part.func, **{key: value for key, value in part.keywords.items() if key != "weights"}
+    )
+
+
+def version_of(package: str) -> str:
+    """Return the version of a top-level module, which need not be imported.
+
+    It is that of its distribution. Where no distribution has it, it is the first 12 digits of the
+    SHA-256 of its file or files. "" stands for a module that does not exist.
+    """
+    names = [] if user_files.folder_of(package) else _distributions(tuple(sys.path)).get(package)
+    return version_of_distribution(min(names)) if names else user_files.summed(package)[:12]
+
+
+@lru_cache(maxsize=1)
+def _distributions(path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """Return the names of the distributions that have a top-level module, by the module."""
+    return packages_distributions()
+
+
+def is_network(target: Any) -> bool:
+    """Say whether this is a class of nn.Module, or a function that is annotated to return one.
+
+    Example:
+        >>> from torch import nn
+        >>> def make(width: int = 8) -> nn.Module:
+        ...     return nn.Linear(width, width)
+        >>> is_network(nn.Linear), is_network(make), is_network(len)
+        (True, True, False)
+    """
+    from torch import nn  # readings are described and restored without torch
+
+    if inspect.isfunction(target):
+        try:
+            target = typing.get_type_hints(target).get("return")
+        except Exception:  # an annotation is code of its author, and may raise anything
+            return False
+    return inspect.isclass(target) and issubclass(target, nn.Module)
+
+
+def is_reading(target: Any) -> bool:
+    """Say whether this is a function whose first argument is called `item`, as of all readings.
+
+    Example:
+        >>> is_reading(lambda item, rate_hz=16_000: None), is_reading(lambda path: None)
+        (True, False)
+    """
+    return inspect.isfunction(target) and next(iter(inspect.signature(target).parameters), "") == (
+        "item"
+    )
+
+
+def _reason(target: Any, module: str, qualname: str, name: str) -> str:
+    """Return why a checkpoint cannot name this part, and what to do; "" where it can."""
+    field = name.partition(".")[0]
+    if not (inspect.isclass(target) or inspect.isroutine(target)):
+        return (
+            f"{type(target).__name__} is no number, text, list, class or function; give one of "
+            "these"
+        )
+    if "<" in qualname:
+        return (
+            "lambdas and what is defined inside a function have no name; define it with def or "
+            "class at the top of a module"
+        )
+    if module == "__main__":
+        return "the program that was started cannot be imported; move it to a file beside it"
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return (
+            "it is of Python itself; parts are classes and functions of toolkit, modalities and "
+            "eval, of an installed package, or of a file in the recipe's folder"
+        )
+    loaded = sys.modules.get(module)
+    if loaded is None:
+        return f"its file cannot be imported by its name; {user_files.RENAME}"
+    if "." in qualname or not hasattr(loaded, qualname):
+        return f"{module} has no {qualname} at its top; define it there"
+    if field in ("frontend", "backbone") and not is_network(target):
+        return (
+            "parts of a network are classes of torch.nn.Module, or functions that are annotated to "
+            "return one (def make(...) -> nn.Module); annotate it, or make it a class"
+        )
+    if field == "read" and not is_reading(target):
+        return "a reading is a function whose first argument is called item: def read(item)"
+    return ""
+
+
+def parts_in(description: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the descriptions of foreign parts in JSON values, at any depth.
+
+    Example:
+        >>> part = {"call": "nets.Net", "args": {}, "package": "nets", "version": "1.0"}
+        >>> [found["call"] for found in parts_in({"backbone": part})]
+        ['nets.Net']
+    """
+    values = [description]
+    while values:
+        value = values.pop()
+        if isinstance(value, Mapping):
+            if "call" in value and "package" in value:
+                yield value
+            values += value.values()
+        elif isinstance(value, list | tuple):
+            values += value

@@ -161,7 +161,7 @@ def _check_spreadable(loss: nn.Module, axes: Mapping[str, int]) -> None:
 def _refuse_alone(loss: nn.Module, _: Any) -> None:
     """Refuse a call of a spread loss that does not come from `loss_of`."""
     if not is_spread():
-        raise RuntimeError(
+        raise LikenessError(
             f"{type(loss).__name__} holds the classes of one process only: call it through "
             "toolkit.parallel.spread.loss_of"
         )

@@ -18,7 +18,6 @@ from eval.errors import LikenessError
 from toolkit.losses.contract import Classifier, Keyed, features_of, param_groups
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import batch_norm, distributed, spread
-from toolkit.part_checks import check_features, made
 from toolkit.training import trainable
 from toolkit.training.average import Average
 from toolkit.training.layers import recompute, still
@@ -58,7 +57,7 @@ class Network(nn.Module):
 
     def whole(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
         if self.frontend is not None:
-            inputs, frames = check_features(self.frontend(inputs, lengths), self.frontend)
+            inputs, frames = self.frontend(inputs, lengths)
             lengths = None if lengths is None else frames
         return cast(Tensor, self.backbone(inputs, lengths))
 
@@ -90,10 +89,10 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     """
     torch.manual_seed(recipe.seed)
     _make_deterministic(recipe.compute.deterministic)
-    frontend = made(recipe.frontend, "frontend")
+    frontend = recipe.frontend()
     _check_rates(recipe, frontend)
-    backbone = made(recipe.backbone, "backbone", frontend.dim)
-    loss = made(recipe.loss, "loss", backbone.dim, num_classes).to(device)
+    backbone = recipe.backbone(frontend.dim)
+    loss = recipe.loss(backbone.dim, num_classes).to(device)
     if recipe.start_at_means and not isinstance(loss, Classifier):
         raise LikenessError(
             f"start_at_means=true needs a loss with class vectors, but {type(loss).__name__} has "

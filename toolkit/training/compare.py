@@ -44,7 +44,7 @@ from toolkit.training.log import read_log
 from toolkit.training.measure import TEST, settings_of
 from toolkit.training.recipe import Recipe
 from toolkit.training.start import ReadInitial, read_initial
-from toolkit.training.study import Score, tune
+from toolkit.training.study import Score, Untunable, tune
 from toolkit.training.tune import Ranges, check_ranges, on_validation_classes
 from toolkit.training.variants import (
     INDIFFERENT,
@@ -198,7 +198,7 @@ def _tune(
                 data=measured[name].digest,
                 say=say,
             )
-        except RuntimeError as error:
+        except Untunable as error:
             untunable[name] = str(error)
     return chosen, tuned, untunable
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, refuse_broken
 
 
 @dataclass(frozen=True)
@@ -77,85 +77,36 @@ def check(tuning: Tuning, *, steps: int, save_every: int, keep_best: int) -> Non
 
     Example:
         >>> check(Tuning(freeze=("backbone",)), steps=10, save_every=5, keep_best=1)
-        >>> check(Tuning(freeze_until=5), steps=10, save_every=5, keep_best=1)
-        Traceback (most recent call last):
-        likeness.LikenessError: tuning.freeze_until=5, but tuning.freeze names no part; name one
     """
-    _check_freezing(tuning, steps)
-    for name, rate in tuning.rates.items():
-        if not 0 < rate < math.inf:
-            raise LikenessError(
-                f"tuning.rates: {name} has the rate {rate}; a multiple of optim.lr above 0 is "
-                "needed: to train nothing of a part, name it in tuning.freeze"
-            )
-    if not 0 < tuning.layer_decay <= 1:
-        raise LikenessError(
-            f"tuning.layer_decay={tuning.layer_decay} must be above 0 and at most 1, which decays "
-            "nothing"
-        )
-    _check_lora(tuning)
-    _check_average(tuning, -(-steps // save_every), keep_best)
-
-
-def _check_freezing(tuning: Tuning, steps: int) -> None:
-    """Refuse names that are none, and a step at which nothing can begin."""
-    for name, names in (("freeze", tuning.freeze), ("lora.targets", tuning.lora.targets)):
-        if isinstance(names, str) or not all(isinstance(each, str) and each for each in names):
-            raise LikenessError(f"tuning.{name}={names!r}; a tuple of names is needed")
-    if tuning.freeze_until and not tuning.freeze:
-        raise LikenessError(
-            f"tuning.freeze_until={tuning.freeze_until}, but tuning.freeze names no part; name one"
-        )
-    if not 0 <= tuning.freeze_until < steps:
-        raise LikenessError(
-            f"tuning.freeze_until={tuning.freeze_until} must be 0, which is never, or a step of "
-            f"the run, whose schedule.steps is {steps}"
-        )
-
-
-def _check_lora(tuning: Tuning) -> None:
-    """Refuse numbers out of their range, and what adapters leave nothing to do for."""
-    lora = tuning.lora
-    if lora.rank < 0 or not 0 < lora.alpha < math.inf or not 0 <= lora.dropout < 1:
-        raise LikenessError(
-            f"tuning.lora: rank={lora.rank} must be 0 or more, alpha={lora.alpha} above 0, and "
-            f"dropout={lora.dropout} at least 0 and below 1"
-        )
-    if not lora.rank and lora != LoRA():
-        raise LikenessError(
-            "tuning.lora has settings, but its rank is 0, which adds no adapter; set "
-            "tuning.lora.rank"
-        )
-    if lora.rank and tuning.freeze:
-        raise LikenessError(
-            f"tuning.freeze={','.join(tuning.freeze)} and tuning.lora.rank={lora.rank}: with "
-            "adapters all of the network but its new parts stands still anyway; leave freeze empty"
-        )
-
-
-def _check_average(tuning: Tuning, num_checkpoints: int, keep_best: int) -> None:
-    """Refuse averages that exclude each other, and means over checkpoints that will not be."""
-    if not 0 <= tuning.ema < 1:
-        raise LikenessError(f"tuning.ema={tuning.ema} must be at least 0 and below 1")
-    last = tuning.average_last
-    if last < 0 or last == 1:
-        raise LikenessError(
-            f"tuning.average_last={last} must be 0, which takes no mean, or at least 2 checkpoints"
-        )
-    if last and tuning.ema:
-        raise LikenessError(
-            f"tuning.ema={tuning.ema} and tuning.average_last={last} are two averages; choose one"
-        )
-    if last > num_checkpoints:
-        raise LikenessError(
-            f"tuning.average_last={last}, but the run saves {num_checkpoints} checkpoints; lower "
-            "schedule.save_every or tuning.average_last"
-        )
-    if last and keep_best > 1:
-        raise LikenessError(
-            f"tuning.average_last={last} and schedule.keep_best={keep_best}: the best models would "
-            "be means of the same checkpoints; leave keep_best at 1"
-        )
+    lora, last = tuning.lora, tuning.average_last
+    names = (*tuning.freeze, *lora.targets)
+    are_names = not isinstance(tuning.freeze, str) and not isinstance(lora.targets, str)
+    rules = {
+        "tuning.freeze and tuning.lora.targets are tuples of names": are_names
+        and all(isinstance(name, str) and name for name in names),
+        "tuning.freeze_until needs a part that tuning.freeze names": bool(tuning.freeze)
+        or not tuning.freeze_until,
+        "tuning.freeze_until is 0 or a step of the run": 0 <= tuning.freeze_until < steps,
+        "tuning.rates are above 0; to train nothing of a part, name it in tuning.freeze": all(
+            0 < rate < math.inf for rate in tuning.rates.values()
+        ),
+        "tuning.layer_decay is above 0 and at most 1": 0 < tuning.layer_decay <= 1,
+        "tuning.lora.rank is 0 or more": lora.rank >= 0,
+        "tuning.lora.alpha is above 0": 0 < lora.alpha < math.inf,
+        "tuning.lora.dropout is at least 0 and below 1": 0 <= lora.dropout < 1,
+        "tuning.lora needs a rank": lora.rank > 0 or lora == LoRA(),
+        "with adapters all but new parts stands still: leave tuning.freeze empty": not (
+            lora.rank and tuning.freeze
+        ),
+        "tuning.ema is at least 0 and below 1": 0 <= tuning.ema < 1,
+        "tuning.average_last is 0 or at least 2": last == 0 or last >= 2,
+        "tuning.ema and tuning.average_last are two averages: choose one": not (
+            last and tuning.ema
+        ),
+        "tuning.average_last is at most the number of checkpoints": last <= -(-steps // save_every),
+        "with tuning.average_last, schedule.keep_best is 1": not last or keep_best == 1,
+    }
+    refuse_broken(rules, tuning)
 
 
 def is_under(name: str, part: str) -> bool:
@@ -180,8 +131,7 @@ def refuse_unknown(setting: str, parts: Iterable[str], known: Iterable[str]) -> 
         known: The names of all modules and parameters that may be meant.
 
     Raises:
-        LikenessError: It counts the names that fit nothing, and gives the closest ones to the
-            first.
+        LikenessError: It names the first that fits nothing, and the closest ones to it.
     """
     names = [name for name in known if name]
     unfit = [part for part in parts if not any(is_under(name, part) for name in names)]
@@ -190,6 +140,6 @@ def refuse_unknown(setting: str, parts: Iterable[str], known: Iterable[str]) -> 
         shortest = sorted(names, key=lambda name: (name.count("."), len(name)))
         listed = ", ".join(close or shortest[:8])
         raise LikenessError(
-            f"{setting}: {len(unfit)} of the names fit nothing in the network ({unfit[0]}); "
+            f"{setting}: {unfit[0]} fits nothing in the network; "
             f"{'the closest are' if close else 'it has'} {listed}"
         )

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from eval.types import name_first
 from toolkit.data.sampling import draws
 from toolkit.models.embed import Diverged
 from toolkit.parallel import distributed
@@ -132,11 +131,11 @@ class Watch:
             }
         wrong = not_finite(state)
         if distributed.any_rank(bool(wrong)):
-            named = f"({name_first(wrong)})" if wrong else "in another process"
+            named = wrong[0] if wrong else "a tensor of another process"
             self.stop(
                 max(0, self.run.step - 1),
                 self.rate,
-                f"{len(wrong)} of {len(state)} tensors of the run hold NaN or infinity {named}",
+                f"{named} holds NaN or infinity",
             )
 
     def explain(self, step: int, rate: float, error: Exception) -> None:
@@ -168,8 +167,7 @@ class Watch:
         ids = [self.plan.items[draw.item].id for draw in batch]
         self.log.write(step, error=what, lr=rate, items=ids)
         raise Diverged(
-            f"step {step}: {what} at lr {rate:.3g}, for the {len(batch)} items {name_first(ids)} "
-            f"(all in {LOG}); "
+            f"step {step}: {what} at lr {rate:.3g}, for the items in {LOG}, such as {ids[0]!r}; "
             "the last checkpoint is kept. Look at these items, lower optim.lr or set "
             "optim.grad_clip"
         )

@@ -12,7 +12,7 @@ from typing import Any
 from eval.errors import LikenessError
 from eval.formats.files import atomic_path, json_object
 from eval.formats.writing import remove_abandoned
-from toolkit.console import console
+from toolkit.console import one_line, say
 from toolkit.models import checkpoint
 from toolkit.training import lock
 from toolkit.training.log import LOG, RUN_ID
@@ -50,9 +50,8 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
                 key for key in now.keys() | before.keys() if before.get(key) != now.get(key)
             )
             if changed:
-                differ = "differs" if len(changed) == 1 else "differ"
                 raise LikenessError(
-                    f"{out} holds a run of another recipe: {', '.join(changed)} {differ}; resume "
+                    f"{out} holds a run of another recipe (other: {', '.join(changed)}); resume "
                     "with the same recipe and overrides, or choose another --out"
                 )
     elif holds_run:
@@ -94,9 +93,12 @@ def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None
     check_folder(out, description, resume)
     recipe_file = out / RECIPE
     if is_unbegun(out):
-        console.print_line(
-            f"{out} holds a run that ended before its first checkpoint; training begins anew, and "
-            f"its {RECIPE} and {LOG} are replaced"
+        say(
+            one_line(
+                f"{out} holds a run that ended before its first checkpoint; training begins anew, "
+                f"and its {RECIPE} and {LOG} are replaced"
+            ),
+            error=True,
         )
         for name in (LOG, RUN_ID):
             (out / name).unlink(missing_ok=True)

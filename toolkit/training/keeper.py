@@ -10,11 +10,11 @@ from types import TracebackType
 
 from torch import nn
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, Unreachable, first_line
 from eval.progress import report
 from eval.similarity import score_trials
-from eval.types import Trials, first_line
-from toolkit.console import Interrupted, console, interruptible
+from eval.types import Trials
+from toolkit.console import Interrupted, interruptible, say
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad
@@ -165,8 +165,9 @@ class Keeper:
         """
         self.bad.report()
         if self.left_out and distributed.is_main():
-            console.print(
-                f"{self.left_out} steps were left out, as too few of their items could be read"
+            say(
+                f"{self.left_out} steps were left out, as too few of their items could be read",
+                error=True,
             )
         if distributed.any_rank(self.interrupted()):
             raise Interrupted(f"stopped after the last step; {self.out} is whole")
@@ -291,7 +292,7 @@ def _metrics(run: Run, planned: Plan) -> dict[str, float]:
 def _note(text: str) -> None:
     """Print a line, in the main process."""
     if distributed.is_main():
-        console.print(text)
+        say(text, error=True)
 
 
 def _same_statistics(run: Run, recipe: Recipe) -> None:
@@ -315,7 +316,7 @@ def _lost_processes(run: Run, out: Path) -> Iterator[None]:
     except RuntimeError as error:
         if not distributed.is_lost(error):
             raise
-        raise ConnectionError(
+        raise Unreachable(
             f"process {distributed.rank()}, step {run.step}: another process of the run died or "
             f"does not answer ({first_line(error)}); "
             f"the last checkpoint in {out} is whole, start all again with --resume"

@@ -20,8 +20,7 @@ from torch import Tensor
 from eval.errors import LikenessError
 from eval.formats.provenance import digest
 from eval.progress import tracked
-from eval.types import name_first
-from toolkit.console import console, leave_signals_to_parent
+from toolkit.console import leave_signals_to_parent, say
 from toolkit.data.batch import Batch, Draw, Views, collate_views, make_room_for_sockets
 from toolkit.data.forms import reading_for
 from toolkit.data.items import Item, Items
@@ -31,7 +30,6 @@ from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.losses.common import turn_to_means
 from toolkit.losses.contract import Estimated
 from toolkit.parallel import distributed
-from toolkit.part_checks import check_features
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 
@@ -143,17 +141,17 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     if bad:
         if distributed.is_main():
             for item in bad[:_NAMED]:
-                console.print(f"cannot be read, {item.id}: {item.reason}")
+                say(f"cannot be read, {item.id}: {item.reason}", error=True)
         raise LikenessError(
-            f"{len(bad)} of {len(items)} held-out items cannot be read "
-            f"({name_first(item.id for item in bad)}): {bad[0].reason}; "
-            "repair or remove them before training: it is measured on all of them"
+            f"the held-out item {bad[0].id!r} cannot be read ({bad[0].reason}); repair or remove "
+            "it before training: it is measured on all of them"
         )
     _checked.add(stated)
     if items and distributed.is_main():
-        console.print(
+        say(
             f"{len(items)} held-out items were read, in {time.perf_counter() - began:.1f} s: all "
-            "can be used"
+            "can be used",
+            error=True,
         )
 
 
@@ -247,9 +245,7 @@ def estimate(
         for batch, _ in tracked(loader, what, total=num_batches):
             if batch is not None:
                 batch = on_device(batch, run.device, recipe)
-                frontend = run.embedder.frontend
-                given = frontend(batch.inputs, batch.lengths)
-                features, lengths = check_features(given, frontend)
+                features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
                 yield features, None if batch.lengths is None else lengths, batch.labels
 
     run.embedder.eval()

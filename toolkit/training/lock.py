@@ -12,7 +12,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from toolkit.console import console
+from eval.errors import LikenessError
+from toolkit.console import say
 
 Writer = TypeVar("Writer", bound=Callable[..., Any])
 
@@ -20,7 +21,7 @@ NAME = ".lock"
 _open: set[int] = set()  # descriptors of the locks that this process holds
 
 
-class Busy(ValueError):
+class Busy(LikenessError):
     """Another process works in the folder."""
 
 
@@ -102,9 +103,10 @@ def _acquire(folder: Path) -> int | None:
             ) from None
         except OSError as error:
             os.close(handle)
-            console.print(
+            say(
                 f"{folder}: this file system has no locks ({error.strerror}); see to it yourself "
-                "that nothing else writes there"
+                "that nothing else writes there",
+                error=True,
             )
             return None
         if _is_file(handle, folder / NAME):

@@ -14,11 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.files import atomic_path
 from eval.formats.writing import FULL, full_disk
-from eval.types import first_line, name_first
-from toolkit.console import console
+from eval.types import name_first
+from toolkit.console import one_line, say
 from toolkit.data.batch import Batch
 from toolkit.data.reading import Bad
 
@@ -227,7 +227,7 @@ class BadItems:
         for item in unreadable:
             if item.id not in self.seen:
                 self.seen[item.id] = item.reason
-                console.print_line(f"skipped {item.id}: {item.reason}")
+                say(one_line(f"skipped {item.id}: {item.reason}"), error=True)
         if self.failed > self.max_share * self.drawn + (1 if self.max_share else 0):
             raise LikenessError(
                 f"{self.failed} of {self.drawn} items drawn so far cannot be read "
@@ -242,4 +242,4 @@ class BadItems:
                 if len(self.seen) == 1
                 else f"{len(self.seen)} items were skipped because they"
             )
-            console.print(f"{skipped} cannot be read: {name_first(self.seen)}")
+            say(f"{skipped} cannot be read: {name_first(self.seen)}", error=True)

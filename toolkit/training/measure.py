@@ -32,6 +32,7 @@ from toolkit.losses.vmf import VMF
 from toolkit.models import checkpoint
 from toolkit.models.embedder import TorchEmbedder, in_torch, pick_device
 from toolkit.models.loaded import Loaded, ReadParts
+from toolkit.models.parts import without_weights
 from toolkit.parallel.embed import embed_all
 from toolkit.training.recipe import Classification, Recipe, Retrieval, of_data
 from toolkit.vmf.precision import unit
@@ -98,7 +99,7 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
     path = checkpoint.find_model(path)
     tensors, stated, digest = checkpoint.read(path, checkpoint.FORMAT)
     # training started from a file of weights; what became of it is in the checkpoint
-    backbone = checkpoint.without_weights(recipe.backbone)
+    backbone = without_weights(recipe.backbone)
     frontend = recipe.frontend()
     embedder = TorchEmbedder(frontend, backbone(frontend.dim), features=stated["features"])
     checkpoint.put(embedder, checkpoint.without_loss(tensors), str(path))

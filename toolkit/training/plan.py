@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, refuse_broken
 from eval.progress import step
 from eval.similarity import check_similarity
-from eval.types import Trials, name_first
+from eval.types import Trials
 from toolkit.data.batch import Draw, Views
 from toolkit.data.forms import reading_for
 from toolkit.data.item_checks import (
@@ -188,8 +188,28 @@ def check_settings(recipe: Recipe) -> None:
         settings = getattr(recipe, name)
         if unknown := unknown_settings(type(settings), vars(settings)):
             raise LikenessError(f"{name}.{unknown[0]}")
-    _check_schedule(recipe)
-    schedule = recipe.schedule
+    schedule, compute, parallel = recipe.schedule, recipe.compute, recipe.parallel
+    size, pieces = recipe.sampling.batch_size, distributed.world()
+    rules = {
+        "schedule.steps is at least 1": schedule.steps >= 1,
+        "schedule.save_every is at least 1": schedule.save_every >= 1,
+        "schedule.keep_best is at least 1": schedule.keep_best >= 1,
+        f"schedule.watch is one of the recipe's metrics ({', '.join(recipe.metrics)})": (
+            not schedule.watch or schedule.watch in recipe.metrics
+        ),
+        "compute.accumulate is at least 1": compute.accumulate >= 1,
+        "compute.prefetch is at least 1": compute.prefetch >= 1,
+        "parallel.class_rate is above 0 and at most 1": 0 < parallel.class_rate <= 1,
+        "compute.recompute and compute.compile exclude each other": not (
+            compute.recompute and compute.compile
+        ),
+        "memory.size is at least sampling.batch_size": recipe.memory is None
+        or recipe.memory.size >= size,
+        "classification and retrieval measure with all class vectors: "
+        "parallel.spread_classes is false and parallel.class_rate 1": not recipe.measures_items
+        or (not parallel.spread_classes and parallel.class_rate == 1),
+    }
+    refuse_broken(rules, f"{schedule}, {compute}, {parallel}")
     fine_tuning.check(
         recipe.tuning,
         steps=schedule.steps,
@@ -197,66 +217,15 @@ def check_settings(recipe: Recipe) -> None:
         keep_best=schedule.keep_best,
     )
     check_sampling_settings(recipe.sampling)
-    _check_compute(recipe)
-    _check_measure(recipe)
-    if recipe.memory is not None and recipe.memory.size < recipe.sampling.batch_size:
+    if size // pieces < least_rows(recipe):
         raise LikenessError(
-            f"memory.size={recipe.memory.size} is smaller than "
-            f"sampling.batch_size={recipe.sampling.batch_size}; it must hold a batch at least"
+            f"sampling.batch_size={size} gives each of {pieces} processes {size // pieces} items "
+            f"of a batch, and compute.accumulate={compute.accumulate} needs {least_rows(recipe)}; "
+            "raise batch_size or lower accumulate"
         )
-
-
-def _check_schedule(recipe: Recipe) -> None:
-    """Refuse numbers of steps below 1, and a watched metric that the recipe does not have."""
-    schedule = recipe.schedule
-    if schedule.steps < 1 or schedule.save_every < 1 or schedule.keep_best < 1:
-        raise LikenessError(
-            f"schedule: steps={schedule.steps}, save_every={schedule.save_every} and "
-            f"keep_best={schedule.keep_best} must be at least 1"
-        )
-    if schedule.watch and schedule.watch not in recipe.metrics:
-        known = ", ".join(recipe.metrics) or "none"
-        raise LikenessError(
-            f"schedule.watch={schedule.watch!r} needs a measure and must be one of the recipe's "
-            f"metrics: {known}"
-        )
-
-
-def _check_compute(recipe: Recipe) -> None:
-    """Refuse numbers out of their range, and a batch too small for its pieces and processes."""
-    compute, parallel = recipe.compute, recipe.parallel
-    if compute.accumulate < 1 or compute.prefetch < 1 or not 0 < parallel.class_rate <= 1:
-        raise LikenessError(
-            f"compute.accumulate={compute.accumulate} and compute.prefetch={compute.prefetch} must "
-            f"be at least 1, and parallel.class_rate={parallel.class_rate} above 0 and at most 1"
-        )
-    if compute.recompute and compute.compile:
-        raise LikenessError(
-            "compute.recompute=True and compute.compile=True exclude each other; choose one of them"
-        )
-    rows, least = recipe.sampling.batch_size // distributed.world(), least_rows(recipe)
-    if rows < least:
-        raise LikenessError(
-            f"sampling.batch_size={recipe.sampling.batch_size} gives each of {distributed.world()} "
-            f"processes {rows} items of a batch, and compute.accumulate={compute.accumulate} needs "
-            f"{least}; raise batch_size or lower accumulate"
-        )
-
-
-def _check_measure(recipe: Recipe) -> None:
-    """Refuse unknown similarities, and classes that are spread over processes where a measure needs
-    all of them.
-    """
     for similarity in (recipe.similarity, getattr(recipe.measure, "similarity", "")):
         if similarity:
             check_similarity(similarity)
-    parallel = recipe.parallel
-    if recipe.measures_items and (parallel.spread_classes or parallel.class_rate < 1):
-        raise LikenessError(
-            f"parallel.spread_classes={parallel.spread_classes} and parallel.class_rate="
-            f"{parallel.class_rate}, but classification and retrieval measure with all class "
-            "vectors; leave them false and 1, or measure by Verification"
-        )
 
 
 def _check_trials(trials: tuple[Sequence[Item], Trials], classes: Sequence[str]) -> None:
@@ -266,9 +235,8 @@ def _check_trials(trials: tuple[Sequence[Item], Trials], classes: Sequence[str])
             "the trials have no labels; evaluation while training needs target and nontarget "
             "trials: label them, or set measure to None"
         )
-    both = sorted({*distinct_labels(trials[0])} & {*classes})
-    if both:
+    if both := {*distinct_labels(trials[0])} & {*classes}:
         raise LikenessError(
-            f"{len(both)} subjects are both trained and tested on ({name_first(both)}); give "
-            "items and trials the same fold, of disjoint subjects"
+            f"{min(both)!r} is both trained and tested on; give items and trials the same fold, of "
+            "disjoint subjects"
         )

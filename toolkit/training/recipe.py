@@ -18,7 +18,6 @@ from toolkit.data.sampling import Sampling
 from toolkit.losses.common import unknown_settings
 from toolkit.models import user_files
 from toolkit.models.parts import Part, describe, without_revisions
-from toolkit.part_checks import check_factory, check_takes
 from toolkit.training.assign import assign, suggest
 from toolkit.training.fine_tuning import Tuning
 from toolkit.training.memory import Memory
@@ -27,13 +26,6 @@ from toolkit.training.schedules import cosine
 T = TypeVar("T")
 # The groups of a recipe whose fields are told apart when recipes are compared.
 GROUPS = ("schedule", "tuning", "compute", "parallel", "measure")
-# The functions of a recipe, and what they are called with.
-_TAKES = {
-    "items": ("data",),
-    "read": ("item",),
-    "train_read": ("item",),
-    "augment": ("input", "rng", "batch_rng"),
-}
 
 
 @dataclass(frozen=True)
@@ -365,10 +357,7 @@ def check(recipe: Recipe) -> None:
             f"give a {type(recipe.measure).__name__} without metrics and without a validation of "
             "its own"
         )
-    for name in ("frontend", "backbone", "loss", "items", "read"):
-        check_factory(getattr(recipe, name), name)
     for name, value in _parts(recipe):
-        check_factory(value, name)
         if isinstance(value, partial):
             try:
                 accepted = inspect.signature(value.func).parameters
@@ -386,9 +375,6 @@ def check(recipe: Recipe) -> None:
                     )
             if unknown := unknown_settings(value.func, value.keywords):
                 raise LikenessError(f"{name}.{unknown[0]}")
-    for name, arguments in _TAKES.items():
-        if (part := getattr(recipe, name)) is not None:
-            check_takes(part, name, arguments)
 
 
 def override(recipe: Recipe, assignments: list[str]) -> Recipe:

@@ -25,11 +25,10 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
 from eval.formats.writing import sync, sync_names
-from eval.types import first_line
 from toolkit.models import checkpoint
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import distributed, spread

@@ -14,7 +14,7 @@ from eval.errors import LikenessError
 from eval.formats.provenance import digest, sha256
 from eval.progress import step
 from toolkit.backbones.weights import first_names
-from toolkit.console import console
+from toolkit.console import say
 from toolkit.models import adapter, checkpoint
 from toolkit.models.embedder import pick_device
 from toolkit.parallel import distributed
@@ -141,10 +141,11 @@ def start_from(initial: Initial, recipe: Recipe, run: Run, classes: tuple[str, .
         source = f"{source}; {len(new)} tensors of it are new ({first_names(new)})"
     loss = type(run.loss).__name__
     if distributed.is_main():
-        console.print(
+        say(
             f"{source}; {loss} is made anew for {len(classes)} classes: {anew}"
             if anew
-            else f"{source}, and its class proxies: the {len(classes)} classes are the same"
+            else f"{source}, and its class proxies: the {len(classes)} classes are the same",
+            error=True,
         )
     return not anew
 

@@ -25,6 +25,10 @@ INSTALL = "tuning needs Optuna, which is not installed: pip install 'likeness[tu
 Score = Callable[[Recipe, Path], float]
 
 
+class Untunable(LikenessError):
+    """Every trial failed."""
+
+
 def tune(
     recipe: Recipe,
     ranges: Ranges,
@@ -55,9 +59,8 @@ def tune(
         The recipe with the chosen settings, and what the search found.
 
     Raises:
-        ModuleNotFoundError: Optuna is not installed.
-        LikenessError: The folder holds a search of another recipe, ranges or data.
-        RuntimeError: Every trial failed.
+        LikenessError: Optuna is not installed. The folder holds a search of another recipe, ranges
+            or data. Every trial failed.
     """
     search = ranges if isinstance(ranges, Search) else Search(ranges)
     metric = next(iter(recipe.metrics))
@@ -77,7 +80,7 @@ def tune(
     trials = [_entry(study, trial, proposed[trial.number], search) for trial in tried]
     finished = [trial for trial in tried if trial.value is not None]
     if not finished:
-        raise RuntimeError(
+        raise Untunable(
             f"tuning {variant}: all {num_trials} trials failed, the first because: "
             f"{trials[0]['failed']}; narrow its RANGES"
         )
@@ -96,7 +99,7 @@ def _open_study(recipe: Recipe, search: Search, variant: str, out: Path, data: s
         import optuna
         from optuna.storages.journal import JournalFileBackend
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(INSTALL) from None
+        raise LikenessError(INSTALL) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     out.mkdir(parents=True, exist_ok=True)
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(out / "study.log")))

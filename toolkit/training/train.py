@@ -11,15 +11,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toolkit.console import console
+from toolkit.console import say, shown
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
 from toolkit.data.sampling import draws
 from toolkit.losses.contract import Scheduled
 from toolkit.models import checkpoint
 from toolkit.parallel import distributed, spread
-from toolkit.part_checks import check_embeddings, check_features, check_loss
-from toolkit.showing import shown
 from toolkit.training import trainable
 from toolkit.training.build import half, least_rows, thaw
 from toolkit.training.keeper import Keeper
@@ -55,8 +53,7 @@ def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
     shared = not run.embedder.trains_frontend
     if shared:
         with torch.no_grad():
-            frontend = run.embedder.frontend
-            inputs, frames = check_features(frontend(inputs, lengths), frontend)
+            inputs, frames = run.embedder.frontend(inputs, lengths)
             lengths = None if lengths is None else frames
     z_key = None
     if run.encoder is not None:
@@ -64,7 +61,8 @@ def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
         update_encoder(run.encoder, run.embedder, recipe.memory.momentum)
         with torch.no_grad():
             z_key = full((run.encoder.backbone if shared else run.encoder.encode)(inputs, lengths))
-    z = check_embeddings(run.network(inputs, lengths), len(batch.labels), run.embedder.backbone)
+    z = run.network(inputs, lengths)
+    assert z.shape == (len(batch.labels), run.embedder.backbone.dim), "no embeddings (B, dim)"
     if recipe.memory is not None and recipe.memory.momentum == 0:
         z_key = full(z.detach())
     with torch.random.fork_rng(devices=[z.device.index] if z.device.type == "cuda" else []):
@@ -130,9 +128,9 @@ def fit(
         planned = plan(recipe, data, items=items)
         run = start(planned, out, resume=resume, read_initial=read_initial)
         if distributed.is_main():
-            console.print(_overview(run, planned))
+            say(_overview(run, planned), error=True)
             if adapted := _adapted(recipe, planned):
-                console.print(adapted)
+                say(adapted, error=True)
         keeper = Keeper(run, planned, out, loggers=loggers)
         if not keeper.ended:
             train(run, planned, keeper, step)
@@ -179,7 +177,9 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                 run.optimizer.zero_grad(set_to_none=True)
                 try:
                     with autocast:
-                        loss = check_loss(step(run, batch, recipe), run.loss)
+                        loss = step(run, batch, recipe)
+                        assert not loss.ndim, "the loss is not one number"
+                        assert loss.requires_grad, "the loss has no gradient"
                 except ValueError as error:
                     keeper.watch.explain(run.step, rate, error)
                     raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from eval.errors import LikenessError
-from toolkit.console import console
+from toolkit.console import say
 from toolkit.models import adapter
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import distributed
@@ -50,8 +50,8 @@ def prepare(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
         The parameters that take no gradient as long as these parts stand still.
 
     Raises:
-        LikenessError: A name of a part or of a layer fits nothing.
-        ImportError: Adapters are wanted, and peft is missing.
+        LikenessError: A name of a part or of a layer fits nothing. Adapters are wanted, and peft is
+            missing.
     """
     if tuning.lora.rank:
         return _adapt(embedder, tuning)
@@ -95,8 +95,9 @@ def _adapt(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
     )
     embedder.train(embedder.training)
     if distributed.is_main():
-        console.print(
-            f"adapters of rank {lora.rank} on {len(layers)} layers, the first {layers[0]}"
+        say(
+            f"adapters of rank {lora.rank} on {len(layers)} layers, the first {layers[0]}",
+            error=True,
         )
     added = {id(parameter) for _, layer in adapter.layers_of(embedder) for parameter in _own(layer)}
     return [

@@ -14,7 +14,7 @@ from typing import Any
 from eval.comparison import Subjects, subjects_behind
 from eval.errors import LikenessError
 from eval.formats.files import atomic_path, json_object
-from eval.types import Trials, name_first
+from eval.types import Trials
 from toolkit.data.items import Item
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
@@ -150,22 +150,14 @@ def check_variants(
         raise LikenessError(
             f"--reference {reference!r} is none of the variants compared: {', '.join(variants)}"
         )
-    unfit = [
-        name
-        for name in variants
-        if not re.fullmatch(r"\w[\w.+=-]*", name) or name in ("tune", "report")
-    ]
-    if unfit:
-        raise LikenessError(
-            f"{len(unfit)} variants cannot name a folder ({name_first(unfit)}); use letters, "
-            "digits and _ . + = -, and neither tune nor report"
-        )
-    unmeasured = [name for name, recipe in variants.items() if not recipe.metrics]
-    if unmeasured:
-        raise LikenessError(
-            f"{len(unmeasured)} variants have no measure or no metrics "
-            f"({name_first(unmeasured)}); a comparison needs both"
-        )
+    for name, recipe in variants.items():
+        if not re.fullmatch(r"\w[\w.+=-]*", name) or name in ("tune", "report"):
+            raise LikenessError(
+                f"the variant {name!r} cannot name a folder; use letters, digits and _ . + = -, "
+                "and neither tune nor report"
+            )
+        if not recipe.metrics:
+            raise LikenessError(f"the variant {name!r} has no metrics; a comparison needs them")
     ways = sorted({type(recipe.measure).__name__ for recipe in variants.values()})
     if len(ways) > 1:
         raise LikenessError(
@@ -173,12 +165,11 @@ def check_variants(
             "with --variants"
         )
     known: set[str] = {*GROUPS}.union(*(flat(describe(recipe)) for recipe in variants.values()))
-    unknown = [field for field in allow_different if field not in known]
-    if unknown:
-        raise LikenessError(
-            f"--allow-different: {len(unknown)} are no fields of a recipe ({name_first(unknown)}); "
-            "such as items, sampling, schedule.steps are"
-        )
+    for name in allow_different:
+        if name not in known:
+            raise LikenessError(
+                f"--allow-different: {name!r} is no field of a recipe, such as schedule.steps is"
+            )
     refuse(
         [field for field in differing(variants) if not within(field, METHOD + INDIFFERENT)],
         allow_different,

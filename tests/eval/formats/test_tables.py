@@ -332,5 +332,5 @@ def test_a_failed_write_leaves_the_old_files(tmp_path, monkeypatch):
 def test_a_missing_package_is_named_before_long_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     check_suffix("e.npz")
-    with pytest.raises(ImportError, match=r"likeness\[formats\]"):
+    with pytest.raises(ValueError, match=r"likeness\[formats\]"):
         check_suffix("e.h5")

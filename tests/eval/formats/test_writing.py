@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from eval.errors import LikenessError
 from eval.formats.writing import (
     atomic_path,
     full_disk,
@@ -183,11 +184,11 @@ def test_atomic_path_follows_links_and_spares_devices(tmp_path):
     with atomic_path("/dev/null") as temporary:
         assert str(temporary) == "/dev/null"
     with (
-        pytest.raises(FileNotFoundError, match="there is no folder"),
+        pytest.raises(ValueError, match="there is no folder"),
         atomic_path(tmp_path / "no" / "file"),
     ):
         pass
-    with pytest.raises(IsADirectoryError), atomic_path(tmp_path):
+    with pytest.raises(LikenessError), atomic_path(tmp_path):
         pass
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from eval import per_item
+from eval.bootstrap import bounds
 from eval.per_item import PerItem
 from eval.reports.items import html
 
@@ -55,7 +56,9 @@ def test_the_page_of_a_classifier(tmp_path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     drawn = per_item.resample(METRICS, measured, num_resamples=100)
     for name, metric in METRICS.items():
-        low, high = np.quantile(drawn[name], [0.025, 0.975])
+        ends = bounds(drawn[name], metric(measured.columns), 0.95, measured.drawn).ends
+        assert ends is not None
+        low, high = ends
         assert re.search(
             rf"{name}</th><td[^>]*>{metric(measured.columns):.4f}</td><td[^>]*>{low:.4f} to "
             rf"{high:.4f}<",

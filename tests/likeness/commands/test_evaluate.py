@@ -128,7 +128,7 @@ def test_wrong_input_is_refused_first(folder: Path) -> None:
     with pytest.raises(ValueError, match="--media takes a folder or such a list"):
         evaluate_files(scores, page=Page(folder / "out", media=folder / "bad.txt"))
     files.write(folder / "few.npz", Embeddings(("s0/0",), np.ones((1, 4))))
-    with pytest.raises(KeyError, match="10 of 11 enrolment ids"):
+    with pytest.raises(ValueError, match="10 of 11 enrolment ids"):
         evaluate_files(
             scores[:1],
             FAST,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import likeness
+from eval.bootstrap import effective_number, t_interval
 from eval.formats import embeddings
 from eval.protocols.retrieval import RetrievalSettings, class_intervals
 from eval.retrieval import retrieval_metrics
@@ -105,7 +106,9 @@ def test_intervals_against_repeated_queries():
     draws = np.random.default_rng(5).integers(7, size=(200, 7))
     for name, value in per_query.items():
         means = [np.concatenate([value[codes == drawn] for drawn in draw]).mean() for draw in draws]
-        assert result[name] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=1e-12)
+        number = effective_number(np.bincount(codes))
+        ends = t_interval(np.array(means), value.mean(), 0.95, number)
+        assert result[name] == pytest.approx(ends, abs=1e-12)
 
 
 def test_lone_queries(files, tmp_path):
@@ -180,3 +183,21 @@ def test_a_quality_of_the_queries(files, tmp_path, capsys):
     found = likeness.retrieve(items, settings=RetrievalSettings(quality=norms, num_resamples=0))
     of = {result.metric: result.value for result in found.results}
     assert of == {metric: result["value"] for metric, result in by_norm.items()}
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_approximate_recall_says_how_far_it_is_off(files, tmp_path, kind, alone):
+    """So few items are all found: the numbers are those of the exact search."""
+    pytest.importorskip("faiss")
+    out, exact = tmp_path / "out.json", tmp_path / "exact.json"
+    gallery = None if alone else files["gallery"]
+    text = retrieve_files(files["items"], gallery=gallery, approximate=kind, json_file=out)
+    retrieve_files(files["items"], gallery=gallery, json_file=exact)
+    assert "approximate" in text
+    for name, result in values(out).items():
+        assert name.startswith("recall@")
+        assert kind.upper() in result["conventions"]["approximate"]
+        assert result["conventions"]["sample"] == 60
+        assert result["value"] == pytest.approx(values(exact)[name]["value"])
+        assert result["value"] == pytest.approx(result["conventions"]["exact_on_sample"])

@@ -295,17 +295,17 @@ def test_a_calibration_serves_its_own_system_only(folder):
 
 def test_all_missing_ids_are_counted_at_once(folder):
     write(folder / "more", ["x s1/u1 1", "y s1/u1 0", "s2/u2 z 0"])
-    with pytest.raises(KeyError, match=r"2 of 3 .*'x', 'y'.* 1 of 2 .*'z'"):
+    with pytest.raises(ValueError, match=r"2 of 3 .*'x', 'y'.* 1 of 2 .*'z'"):
         score_files(folder / "more", folder / "e.npz", folder / "out")
     write(folder / "more", ["m1 z 1", "m2 s1/u1 0"])
     write(folder / "models", ["m1 s1/u1 gone", "m2 s1/u1 lost", "m3 unused"])
-    with pytest.raises(KeyError, match=r"2 of 3 .*'gone', 'lost'.* 1 of 2"):
+    with pytest.raises(ValueError, match=r"2 of 3 .*'gone', 'lost'.* 1 of 2"):
         score_files(folder / "more", folder / "e.npz", folder / "out", enrolment=folder / "models")
     write(folder / "more", ["m1 s1/u1 1", "n s1/u1 0"])
-    with pytest.raises(KeyError, match=r"1 of 2 .* no models .*'n'"):
+    with pytest.raises(ValueError, match=r"1 of 2 .* no models .*'n'"):
         score_files(folder / "more", folder / "e.npz", folder / "out", enrolment=folder / "models")
     write(folder / "seconds", ["s0/u0 1"])
-    with pytest.raises(KeyError, match=r"23 ids .* no duration"):
+    with pytest.raises(ValueError, match=r"23 ids .* no duration"):
         calibrate_files(
             folder / "trials",
             folder / "e.npz",
@@ -314,7 +314,7 @@ def test_all_missing_ids_are_counted_at_once(folder):
             durations=folder / "seconds",
         )
     write(folder / "cohort_subjects", ["c0 t0"])
-    with pytest.raises(KeyError, match="39 of 40 cohort ids"):
+    with pytest.raises(ValueError, match="39 of 40 cohort ids"):
         score_files(
             folder / "trials",
             folder / "e.npz",

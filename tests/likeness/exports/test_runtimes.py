@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from likeness.exports import sherpa
-from modalities.speaker import audio, folders
+from modalities import folders
+from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
 from toolkit.models.embedder import TorchEmbedder

@@ -27,7 +27,7 @@ from likeness.models import hub, speechbrain
 from likeness.models.hub import find_files
 from likeness.models.initial import read_initial
 from likeness.models.load import load
-from modalities.image import folders
+from modalities import folders
 from tests import tiny_hub
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
@@ -161,7 +161,7 @@ def test_an_id_is_fetched_once_and_its_commit_is_stored(
     for source in (f"ann/net@{COMMIT}", "ann/net@v1"):
         offline = load(f"hub:{source}")
         assert (offline.digest, offline.settings["revision"]) == (model.digest, COMMIT)
-    with pytest.raises(OSError, match="not in the cache"):
+    with pytest.raises(ValueError, match="not in the cache"):
         load("hub:ann/net")
 
 
@@ -183,7 +183,7 @@ def recipe(source: str) -> Recipe:
         frontend=hub.frontend(source),
         backbone=hub.backbone(source, dim=4),
         loss=partial(ArcFace, scale=8.0),
-        items=partial(folders.items, split="all"),
+        items=partial(folders.items, modality="image", split="all"),
         read=hub.read(source),
         sampling=Sampling(batch_size=4),
         schedule=Schedule(steps=2, save_every=1),
@@ -256,7 +256,7 @@ def test_a_folder_is_never_asked_for(
 
 
 def test_a_repository_that_is_not_there_is_one_sentence(asked: list[str]) -> None:
-    with pytest.raises(OSError, match="could not be fetched") as error:
+    with pytest.raises(ValueError, match="could not be fetched") as error:
         load("hub:ann/nothing")
     assert str(error.value).startswith("hub:ann/nothing")
     assert "\n" not in str(error.value)

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from eval.formats import embeddings
 from likeness.cli import main
 from likeness.models import load
-from modalities.speaker import audio, folders
+from modalities import folders
+from modalities.speaker import audio
 from modalities.speaker.features import THREED_SPEAKER_FBANK, WESPEAKER_FBANK
 from tests.toolkit.backbones.test_released import wespeaker_names
 from toolkit.backbones.campplus import CAMPPlus

@@ -241,7 +241,7 @@ def test_weights_that_do_not_fit_are_counted_and_named(own: Path) -> None:
 
 def test_a_file_without_a_network(own: Path, tmp_path: Path) -> None:
     for name in ("absent.py", "absent.py:NAME"):
-        with pytest.raises(FileNotFoundError, match="absent"):
+        with pytest.raises(ValueError, match="absent"):
             likeness.load(tmp_path / name)
         with pytest.raises(ValueError, match="absent"):
             loading.load(str(tmp_path / name))
@@ -277,7 +277,9 @@ TUNE = """from functools import partial
 from eval.verification import eer
 from face_net import Net
 
-from modalities.face import folders, images
+from modalities import folders
+
+from modalities.face import images
 from toolkit.backbones.external import External
 from toolkit.data.pixels import PixelScale
 from toolkit.data.sampling import Sampling
@@ -290,7 +292,7 @@ RECIPES = {
         frontend=partial(PixelScale, mean=(127.5,) * 3, std=(128.0,) * 3, scale=1.0),
         backbone=partial(External, network=Net, input_shape=(3, 112, 96)),
         loss=partial(ArcFace, scale=8.0),
-        items=partial(folders.items, split="all"),
+        items=partial(folders.items, modality="face", split="all"),
         read=partial(images.read, size=(112, 96)),
         sampling=Sampling(batch_size=4),
         optim=Optim(lr=0.0),

@@ -34,7 +34,7 @@ class Net(nn.Module):
 FIRST = len(HEAD.splitlines()) + 1  # the line of what comes after it
 SETTINGS = {
     "weigths='x.pt'": "did you mean 'weights'",
-    "network=Net()": "instance of bad_file.Net",
+    "network=Net()": "give a class",
     "network='Net'": "network is 'Net'",
     "modality='faces'": "did you mean 'face'",
     "similarity='cosin'": "cosine",
@@ -108,7 +108,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "a network of no module": (class_of("pass", "list") + BAD, "torch.nn.Module"),
     "a forward of another shape": (
         class_of("def forward(self, x):\n    return self.fc(x)") + BAD,
-        "set the size",
+        "does not take an input",
     ),
     "a forward with a mistake": (
         class_of("def forward(self, x):\n\n    return self.gone(x)") + BAD,
@@ -120,7 +120,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     ),
     "images for a network of waves": (
         model("network=Net", "speaker"),
-        "Net does not take an input of (16000,)",
+        "does not take an input of (16000,)",
     ),
     "no pooling": (
         model("network=nn.Identity"),
@@ -130,7 +130,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
         class_of("def forward(self, x):\n    return super().forward(x), x") + BAD,
         "output=0",
     ),
-    "no such output": (model("network=Net, output='embedding'"), "name where they are"),
+    "no such output": (model("network=Net, output='embedding'"), "output"),
     "NaN": (
         class_of("def forward(self, x):\n    return super().forward(x) / 0") + BAD,
         "another size",

@@ -232,7 +232,7 @@ def refused(tmp_path: Path) -> list[tuple[Embeddings | None, type[Exception], st
         (made(meta={}), ValueError, "does not state which model"),
         (made(meta={**META, "flip": "sum"}), ValueError, r"flip \(sum\)"),
         (Embeddings(whole.ids[::EACH], whole.matrix[::EACH], META), ValueError, "single"),
-        (None, FileNotFoundError, "no such file"),
+        (None, ValueError, "no such file"),
     ]
 
 
@@ -270,7 +270,7 @@ def test_nan_and_mixed_sizes_are_refused(tmp_path: Path) -> None:
         matrix=broken,
         meta=np.array(json.dumps(META)),
     )
-    with pytest.raises(ValueError, match="1 of 40 rows hold NaN"):
+    with pytest.raises(ValueError, match="NaN"):
         rows.items(tmp_path / "nan.npz")
     (tmp_path / "nan.npz").unlink()
     for dim in (5, 6):

@@ -399,7 +399,7 @@ def test_what_align_folder_refuses(detector: Path, tmp_path: Path) -> None:
     (root / "1.bmp").unlink()
     with pytest.raises(ValueError, match="lies in"):
         align.align_folder(root, root / "out", detector=detector)
-    with pytest.raises(FileNotFoundError, match="nothing is downloaded"):
+    with pytest.raises(ValueError, match="nothing is downloaded"):
         align.align_folder(root, tmp_path / "out", detector=tmp_path / "buffalo_l")
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     with pytest.raises(ValueError, match="no ONNX model"):

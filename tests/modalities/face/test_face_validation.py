@@ -76,7 +76,7 @@ def test_pairs_are_those_of_the_sets_in_their_order(data: Path, sets: tuple[str,
 
 def test_missing_sets_are_named(data: Path) -> None:
     with pytest.raises(
-        FileNotFoundError,
+        ValueError,
         match=r"2 of 4 .*calfw.*cplfw.*=lfw,agedb_30",
     ):
         validation.trials(data)

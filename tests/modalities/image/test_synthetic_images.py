@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from eval.verification import eer
-from modalities import synthetic_faces, synthetic_glyphs
-from modalities.image import folders, images, omniglot
+from modalities import folders, synthetic_faces, synthetic_glyphs
+from modalities.image import images, omniglot
 
 
 def pixel_eer(drawn: list[np.ndarray], labels: np.ndarray) -> float:
@@ -90,7 +90,7 @@ def test_every_glyph_has_ink_and_margins() -> None:
 
 def test_written_sets_are_read(tmp_path: Path) -> None:
     synthetic_faces.write_faces(tmp_path / "faces", num_subjects=2, num_shots=2, size=32)
-    items = folders.items(tmp_path / "faces", split="all")
+    items = folders.items(tmp_path / "faces", split="all", modality="image")
     assert [(item.id, item.label) for item in items[:2]] == [
         ("subject000/shot00.png", "subject000"),
         ("subject000/shot01.png", "subject000"),
@@ -102,7 +102,9 @@ def test_written_sets_are_read(tmp_path: Path) -> None:
         tmp_path / "glyphs", num_alphabets=2, num_characters=2, num_drawers=2, size=28
     )
     np.testing.assert_array_equal(
-        images.read(folders.items(tmp_path / "glyphs", split="all")[0], grey=True)[0],
+        images.read(
+            folders.items(tmp_path / "glyphs", split="all", modality="image")[0], grey=True
+        )[0],
         synthetic_glyphs.glyph(0, 0, 0, size=28),
     )
     background = tmp_path / "omniglot" / "images_background"

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 
 from likeness.models.run import load_model
+from modalities.folders import items
 from modalities.speaker.augment import WESPEAKER_VIEW
 from modalities.speaker.features import WESPEAKER_FBANK
-from modalities.speaker.folders import items
 from modalities.speaker.spec_augment import SpecAugment
 from modalities.synthetic import voice
 from toolkit.models.embed import embed

@@ -42,7 +42,7 @@ def test_telephone_band_is_refused_at_any_rate(tmp_path: Path, rate_hz: int) -> 
     item = written(tmp_path, narrow, rate_hz)
     assert len(audio.read(item)) == 48_000  # other models take it
     for decoded in (True, False):
-        with pytest.raises(BadAudio, match=r"a\.wav: the recording has nothing above 4\.3 kHz"):
+        with pytest.raises(BadAudio, match=r"4\.3 kHz"):
             audio.read(item, needs_hz=4300.0, decoded=decoded)
     for reading in ({}, {"chunk_seconds": 1.0}, {"crops": 2}, {"only_speech": True}):
         with pytest.raises(BadAudio, match="nothing above"):

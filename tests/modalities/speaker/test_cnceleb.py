@@ -125,5 +125,5 @@ def test_models_of_several_utterances_are_what_score_wants(data: Path, tmp_path:
 
 
 def test_without_data_the_command_that_fetches_it_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="prepare cnceleb"):
+    with pytest.raises(ValueError, match="prepare cnceleb"):
         cnceleb.trials(tmp_path / "nothing")

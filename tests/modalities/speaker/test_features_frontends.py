@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from likeness.models.parts import restore
 from modalities.speaker.audio import read
 from modalities.speaker.cmn import normalise
 from modalities.speaker.features import (
@@ -29,7 +28,7 @@ from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from modalities.synthetic import voice
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 from toolkit.data.items import Item
-from toolkit.models.parts import describe
+from toolkit.models.parts import describe, restore
 
 torchaudio = import_torchaudio()
 from torchaudio.compliance import kaldi  # noqa: E402  (only importable after the line above)

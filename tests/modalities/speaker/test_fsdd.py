@@ -62,7 +62,7 @@ def test_trials_by_digit_divide_all_trials(data: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="prepare fsdd"):
+    with pytest.raises(ValueError, match="prepare fsdd"):
         fsdd.items(tmp_path)
     for name in ("0_a_0", "1_b_0", "2_c_0"):
         (tmp_path / f"{name}.wav").touch()

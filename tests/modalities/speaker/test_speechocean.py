@@ -102,7 +102,7 @@ def test_trials_are_all_pairs(data: Path) -> None:
 
 
 def test_missing_and_damaged_data_are_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="prepare"):
+    with pytest.raises(ValueError, match="prepare"):
         speechocean.items(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="fold is 5"):
         speechocean.items(data, fold=5)

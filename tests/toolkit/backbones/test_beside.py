@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from likeness.models.parts import restore
 from toolkit.backbones.beside import Beside
 from toolkit.backbones.head import Head
 from toolkit.backbones.statistics import OrderStatistics
-from toolkit.models.parts import describe
+from toolkit.models.parts import describe, restore
 
 PARTS = [partial(OrderStatistics, dim=4), partial(OrderStatistics, dim=3, num_bins=2)]
 

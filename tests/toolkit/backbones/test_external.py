@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from likeness.models.run import load_model
+from modalities import folders
 from modalities.face import images
-from modalities.speaker import folders
-from modalities.speaker.features import KaldiFbank, RawWave
+from modalities.speaker.features import RawWave
 from toolkit.backbones.external import External
 from toolkit.data.pixels import PixelScale
 from toolkit.losses.margin import ArcFace
-from toolkit.models.checkpoint import put, save_model
+from toolkit.models.checkpoint import save_model
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.training.recipe import Recipe
 
@@ -80,17 +80,6 @@ def test_an_embedding_among_several_outputs(form: str, output: int | str) -> Non
     assert external.image_size == (2, 2)
     assert torch.equal(external(x), external.network.linear(x.flatten(1)))
     assert [name for name, _ in external.named_children()] == ["network"]
-
-
-def test_nan_is_refused_where_it_is_asked_for() -> None:
-    external = External(3, network=partial(Several, "nan"), input_shape=(3, 2, 2))
-    with pytest.raises(ValueError, match="NaN"):
-        external.try_out((3, 2, 2))
-
-
-def test_dimensions_of_size_1_are_dropped() -> None:
-    external = External(3, network=partial(Several, "map"), input_shape=(3, 2, 2))
-    assert external(torch.randn(5, 3, 2, 2)).shape == (5, 4)
 
 
 @pytest.mark.parametrize(
@@ -174,21 +163,6 @@ def test_without_lengths_a_padded_batch_is_refused() -> None:
         external(torch.randn(2, 100, 1), torch.tensor([0.5, 1.0]))
 
 
-def test_features_go_to_the_network_as_they_are() -> None:
-    class Frames(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(20, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            assert x.ndim == 3
-            out: Tensor = self.linear(x.mean(dim=1))
-            return out
-
-    external = External(20, network=Frames, input_shape=(50, 20))
-    assert external(torch.randn(3, 70, 20)).shape == (3, 4)
-
-
 def test_a_checkpoint_with_torch_s_own_layers_needs_trust_in_torch(tmp_path: Any) -> None:
     """The network is foreign, and the class around it is ours."""
     recipe = Recipe(
@@ -205,12 +179,3 @@ def test_a_checkpoint_with_torch_s_own_layers_needs_trust_in_torch(tmp_path: Any
     with pytest.raises(ValueError, match="--trust torch"):
         load_model(path)
     assert load_model(path, trust=["torch"]).embedder.dim == 16
-
-
-def test_weights_have_the_same_names_as_in_a_recipe() -> None:
-    external = External(20, network=partial(nn.Linear, 20, 4), dim=4)
-    embedder = TorchEmbedder(KaldiFbank(num_mels=20), external)
-    names = [name for name in embedder.state_dict() if name.startswith("backbone.")]
-    assert names == ["backbone.network.weight", "backbone.network.bias"]
-    put(external.network, nn.Linear(20, 4).state_dict(), "x")
-    assert External.fresh == ()

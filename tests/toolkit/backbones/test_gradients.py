@@ -208,31 +208,3 @@ def test_settings_that_fit_nothing_are_refused() -> None:
         make: Any = GradientHistograms
         with pytest.raises(ValueError, match="GradientHistograms: cells="):
             make(3, **given_settings)
-
-
-@pytest.mark.slow  # an export of its own
-def test_exports_with_a_free_batch() -> None:
-    pytest.importorskip("onnxscript")
-    runtime = pytest.importorskip("onnxruntime")
-    network = GradientHistograms(3, dim=8, image_size=24, cells=3).eval()
-    x = torch.nn.functional.interpolate(
-        torch.randn(5, 3, 6, 6, generator=torch.Generator().manual_seed(0)),
-        (24, 24),
-        mode="bicubic",
-    )
-    program = torch.onnx.export(
-        network,
-        (x[:2],),
-        dynamo=True,
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-        verbose=False,
-    )
-    assert program is not None
-    session = runtime.InferenceSession(
-        program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    for batch in (1, 5):
-        z = torch.from_numpy(
-            session.run(None, {session.get_inputs()[0].name: x[:batch].numpy()})[0]
-        )
-        torch.testing.assert_close(z, network(x[:batch]).detach(), rtol=1e-4, atol=1e-5)

@@ -296,47 +296,21 @@ def test_the_last_batch_norm_is_arcface_torch_s_or_opensphere_s() -> None:
 
 
 def test_words_and_sizes_outside_the_field_are_refused() -> None:
-    resnet: Any = ImageResNet
+    resnet: Any = partial(ImageResNet, width=4)
     inception: Any = BNInception
-    cases: list[tuple[Any, str]] = [
-        (partial(SFNet, depth=21), "depth is 21; it must be one of 4, 10, 20, 36, 64"),
-        (partial(SFNet, deprecated=True, batch_norm=True), "the deprecated form has no batch norm"),
-        (
-            partial(SFNet, blocks=(1, 1, 1)),
-            r"SFNet: blocks is \(1, 1, 1\); it must be four numbers",
-        ),
-        (partial(SFNet, blocks=()), r"SFNet: blocks is \(\)"),
-        (partial(SFNet, blocks=(1, 1, -1, 1)), "none below 0"),
-        (partial(IResNet, blocks=(1, 1, 1, 1, 1)), "IResNet: blocks is .* four numbers"),
-        (partial(IResNet, blocks=(1, 0, 1, 1)), "none below 1"),
-        (partial(MobileFaceNet, blocks=(1, 1, 1)), "MobileFaceNet: blocks is .* four numbers"),
-        (
-            partial(FaceViT, masked=1.0),
-            "masked is 1.0 of 144 tokens; it must be a share from 0 to below 1",
-        ),
-        (partial(FaceViT, masked=-0.1), "masked is -0.1"),
-        (partial(FaceViT, masked=0.99, image_size=18), "masked is 0.99 of 4 tokens"),
-        (
-            partial(FaceViT, patch=9, image_size=8),
-            "FaceViT: patch is 9 of images of 8 x 8; it must be from 1 to 8",
-        ),
-        (partial(ViT, patch=16, image_size=8), "ViT: patch is 16 of images of 8 x 8"),
-        (partial(IResNet, depth=51), "depth is 51; it must be one of 18, 34, 50, 100, 200"),
-        (partial(ImageResNet, depth=20), "depth is 20; it must be one of 18, 34, 50, 101, 152"),
-        (partial(resnet, stem="5x5"), "stem is '5x5'; it must be one of 7x7, 3x3, 3x3 whole"),
-        (
-            partial(resnet, width=4, pooling="gem"),
-            "pooling is 'gem'; it must be one of average, max, both",
-        ),
-        (
-            partial(resnet, width=4, batch_norm="still"),
-            "batch_norm is 'still'; it must be one of trained, fixed, frozen",
-        ),
+    for make, word in (
+        (partial(SFNet, depth=21), "depth is 21"),
+        (partial(SFNet, deprecated=True, batch_norm=True), "deprecated"),
+        (partial(FaceViT, masked=1.0), "masked is 1.0"),
+        (partial(FaceViT, masked=0.99, image_size=18), "of 4 tokens"),
+        (partial(IResNet, depth=51), "depth is 51"),
+        (partial(ImageResNet, depth=20), "depth is 20; .* 18, 34"),
+        (partial(resnet, stem="5x5"), "stem is '5x5'"),
+        (partial(resnet, pooling="gem"), "pooling is 'gem'"),
+        (partial(resnet, batch_norm="still"), "batch_norm is 'still'"),
         (partial(inception, pooling="gem"), "pooling is 'gem'"),
-        (partial(FaceViT, width=100), "8 heads over a width of 100"),
-    ]
-    for make, message in cases:
-        with torch.device("meta"), pytest.raises(ValueError, match=message):
+    ):
+        with torch.device("meta"), pytest.raises(ValueError, match=word):
             make(3)
     with torch.device("meta"):
         network = BNInception(3)
@@ -367,31 +341,6 @@ def test_bn_inception_refuses_exactly_the_sides_that_do_not_fit() -> None:
         else:
             with pytest.raises(ValueError, match="do not halve evenly"):
                 _check_halves(64, side)
-
-
-@pytest.mark.slow  # an export; test_export.py has others
-def test_exports_with_a_free_batch() -> None:
-    """The smallest by ONNX's newest exporter; the others but BNInception were tried by hand (they
-    take longer).
-    """
-    pytest.importorskip("onnxscript")
-    runtime = pytest.importorskip("onnxruntime")
-    network, _ = build("SmallCNN")
-    program = torch.onnx.export(
-        network,
-        (torch.randn(2, 1, 28, 28),),
-        dynamo=True,
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-        verbose=False,
-    )
-    assert program is not None
-    session = runtime.InferenceSession(
-        program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    for batch in (1, 5):
-        x = torch.randn(batch, 1, 28, 28)
-        z = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
-        torch.testing.assert_close(z, network(x).detach(), rtol=1e-4, atol=1e-5)
 
 
 def cubic(t: float, a: float = -0.75) -> float:

@@ -141,8 +141,6 @@ def test_other_names_and_sizes_are_refused() -> None:
     bad: Any = "max"
     for make in (
         lambda: pool_layers(bad, 3, 4),
-        lambda: pool_layers("MHFA", 3, 4, heads=0),
-        lambda: pool_layers("mean", 1, 4),
         lambda: pool_places(bad, 3.0, learned=True),
         lambda: pool_places("GeM", 0.0, learned=True),
     ):

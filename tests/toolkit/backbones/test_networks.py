@@ -562,25 +562,3 @@ def test_short_utterances_of_the_x_vector_are_refused() -> None:
 def test_depths_outside_the_field_are_refused() -> None:
     with pytest.raises(ValueError, match=r"depth is 35; .* 18, 34"):
         ResNet(80, depth=35)
-    with pytest.raises(ValueError, match=r"res2net_scale is 7; .* 512"):
-        WeSpeakerECAPA(80, res2net_scale=7)
-
-
-@pytest.mark.slow  # an export; test_export.py has others
-def test_exports_with_free_batch_and_length() -> None:
-    """The x-vector by ONNX's newest exporter; the others were tried by hand (they take longer)."""
-    pytest.importorskip("onnxscript")
-    runtime = pytest.importorskip("onnxruntime")
-    backbone = XVector(16, dim=8, channels=16, pooled=16).eval()
-    free = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("frames", min=16)},)
-    program = torch.onnx.export(
-        backbone, (torch.randn(2, 60, 16),), dynamo=True, dynamic_shapes=free, verbose=False
-    )
-    assert program is not None
-    session = runtime.InferenceSession(
-        program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    for shape in ((1, 50, 16), (3, 133, 16)):
-        x = torch.randn(shape)
-        z = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
-        torch.testing.assert_close(z, backbone(x).detach(), rtol=1e-4, atol=1e-5)

@@ -146,5 +146,3 @@ def test_refusals() -> None:
         pool("SAP", 8)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="TSTP takes no global_context"):
         pool("TSTP", 8, global_context=True)
-    with pytest.raises(ValueError, match="8 heads over 12 channels"):
-        pool("MQMHASTP", 12)

@@ -99,7 +99,7 @@ def test_stretches_of_a_table(folder: Path) -> None:
         ("clip,who\nann/1,a\n", r"\(clip, who\).*--columns path=clip"),
         ("file,speaker\n", "no rows"),
         ("file,speaker\n,ann\n\nann/1.wav,ann\n,bob\n", r"2 of 3 rows have no path .*line 2"),
-        ("file,speaker\nann/1.wav,ann\nann/1.wav,ann\n", r"1 repeated ids.*ann/1\.wav"),
+        ("file,speaker\nann/1.wav,ann\nann/1.wav,ann\n", "twice|repeated"),
         ("file,start,end\nann/1.wav,2,1\n", r"1 of 1 items have times.*2 to 1"),
         ("file,start,duration\nann/1.wav,2,-1\n", "1 of 1 items have times"),
         ("file,speaker\nann/9.wav,ann\nbob/1.wav,b\n", r"1 of 2 files.*9\.wav"),
@@ -109,7 +109,7 @@ def test_stretches_of_a_table(folder: Path) -> None:
 )
 def test_a_wrong_table_is_one_sentence(folder: Path, text: str, says: str) -> None:
     (folder / "t.csv").write_text(text)
-    with pytest.raises((ValueError, FileNotFoundError), match=says) as caught:
+    with pytest.raises(ValueError, match=says) as caught:
         listed(folder / "t.csv")
     assert str(caught.value).startswith(str(folder / "t.csv"))
 
@@ -130,7 +130,7 @@ def test_paths_from_the_current_folder_are_said(
     (folder / "lists").mkdir()
     (folder / "lists" / "t.csv").write_text("file\nann/1.wav\n")
     monkeypatch.chdir(folder)
-    with pytest.raises(FileNotFoundError, match=r"--root \."):
+    with pytest.raises(ValueError, match=r"--root \."):
         listed(Path("lists/t.csv"))
     assert listed(Path("lists/t.csv"), root=".")[0].path == Path("ann/1.wav")
 
@@ -216,12 +216,12 @@ def test_a_kaldi_folder(folder: Path, tmp_path: Path) -> None:
         ({"wav_scp": "r1 a.wav\n", "utt2spk": "r1 ann\nr1 bob\n"}, r"1 lines.*line 2"),
         ({"wav_scp": "r1 a.wav\n", "segments": "u r9 0 1\n"}, r"not in wav.scp: 1 .*r9"),
         ({"wav_scp": "r1 a.wav\n", "segments": "u r1 1 0\n"}, r"1 of 1 items have times"),
-        ({"wav_scp": "r1 a.wav\n", "segments": "u r1 0 1\nu r1 1 2\n"}, "1 repeated ids"),
+        ({"wav_scp": "r1 a.wav\n", "segments": "u r1 0 1\nu r1 1 2\n"}, "twice|repeated"),
         ({"wav_scp": "r1 a.wav\n"}, "1 of 1 files do not exist"),
     ],
 )
 def test_wrong_kaldi_folders(tmp_path: Path, files: dict[str, str], says: str) -> None:
-    with pytest.raises((ValueError, FileNotFoundError), match=says):
+    with pytest.raises(ValueError, match=says):
         listed(kaldi(tmp_path, **files))
 
 
@@ -239,7 +239,7 @@ def test_turns_of_an_rttm(tmp_path: Path) -> None:
         Item("bob/m@1-3", tmp_path / "deep" / "m.flac", "bob", stretch=(1.0, 3.0)),
     ]
     assert len(listed(tmp_path / "m.rttm", root=tmp_path / "deep")) == 2
-    with pytest.raises(FileNotFoundError, match="absent"):
+    with pytest.raises(ValueError, match="absent"):
         listed(tmp_path / "m.rttm", root=tmp_path / "absent")
     (tmp_path / "m.wav").touch()
     with pytest.raises(ValueError, match="2 recordings"):
@@ -279,5 +279,5 @@ def test_wrong_rttm(tmp_path: Path, text: str, says: str) -> None:
 def test_what_has_no_columns_takes_none(folder: Path) -> None:
     with pytest.raises(ValueError, match="no columns"):
         listed(folder, columns="label=x")
-    with pytest.raises(FileNotFoundError, match="absent"):
+    with pytest.raises(ValueError, match="absent"):
         listed(folder / "absent")

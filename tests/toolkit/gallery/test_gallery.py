@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from eval.similarity import pairs
 from eval.types import Embeddings
 from toolkit.gallery import faiss, postgres
-from toolkit.gallery.gallery import Gallery, exists, open_gallery, parsed, recall
+from toolkit.gallery.gallery import Gallery, NotEnrolled, exists, open_gallery, parsed, recall
 from toolkit.gallery.postgres import masked
 from toolkit.gallery.search import top
 
@@ -162,11 +162,11 @@ def test_wrong_input_is_refused_and_changes_nothing(kind: str, place: Place) -> 
             lambda name=name: gallery.remove(["ann", name]),
             lambda name=name: gallery.enrolments(name),
         ):
-            with pytest.raises(KeyError, match="not enrolled"):
+            with pytest.raises(NotEnrolled, match="not enrolled"):
                 change()
     with pytest.raises(ValueError, match="1 subjects for 2"):
         gallery.enrol(embedded(np.eye(3)[:2]), ["ann"])
-    with pytest.raises(KeyError, match="1 of 2 subjects are not enrolled"):
+    with pytest.raises(NotEnrolled, match="not enrolled"):
         gallery.update(embedded(np.eye(3)[:2]), ["ann", "eve"])
     with pytest.raises(ValueError, match="k = 0"):
         gallery.search(embedded(np.eye(3)), k=0)
@@ -424,7 +424,7 @@ def test_an_index_file_of_faiss_is_used_and_never_trusted_when_old(
     plain.close()
     assert "s3" not in {name for line in subjects(changed()) for name in line}
     gallery = open_gallery(where, META)
-    with pytest.raises(KeyError):
+    with pytest.raises(NotEnrolled):
         gallery.remove(["nobody"])
     assert path.exists()  # a wrong name costs no index
     gallery.remove(["s4"])

@@ -9,7 +9,7 @@ import pytest
 
 from eval.types import Embeddings
 from toolkit.gallery import media
-from toolkit.gallery.gallery import Gallery, open_gallery
+from toolkit.gallery.gallery import Gallery, NotEnrolled, open_gallery
 
 META = {"model": "m", "similarity": "cosine"}
 ROWS = np.eye(4, dtype=np.float32)
@@ -48,7 +48,7 @@ def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
     assert left.read_bytes() == b"bob"
     store.update(people(3), ["Bob"])  # other enrolments in place of the old
     assert files(tmp_path) == []
-    with pytest.raises(KeyError):
+    with pytest.raises(NotEnrolled):
         store.enrolments("Ann")
     store.close()
 

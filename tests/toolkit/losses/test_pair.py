@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -605,33 +603,3 @@ def test_pair_bce_and_simple_against_a_bank_hold_one_block_of_scores(
             )
         torch.testing.assert_close(values[0], values[2], rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(values[1], values[2], rtol=1e-12, atol=1e-12)
-
-
-PEAK = """
-import resource, torch
-from toolkit.losses.simple import SimPLE
-from toolkit.training.memory import Bank
-torch.set_num_threads(1)
-loss, y = SimPLE(16, learn_b_theta=True), torch.arange(128) % 50
-z = torch.randn(128, 16, requires_grad=True)
-loss(z, y).backward()
-loss.bank = Bank(65536, 16)
-loss.bank.keys.normal_()
-loss.bank.labels.copy_(torch.arange(65536) % 1000)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-loss(z, y, z.detach()).backward()
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (4 * 128 * 65536))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
-def test_simple_against_a_large_bank_needs_less_than_one_copy_of_the_scores() -> None:
-    """Measured .5 to .6 copies of the (128, 65536) block, where autograd's own graph held 5."""
-    made = subprocess.run(
-        [sys.executable, "-c", PEAK],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[3],
-    )
-    assert float(made.stdout) < 1.0

@@ -15,13 +15,9 @@ import soundfile
 import torch
 from torch import Tensor, nn
 
-from eval.formats import embeddings as files
 from likeness import extraction
-from likeness.cli import main
-from modalities.speaker import audio, decoding, folders, long
-from tests import tiny
+from modalities.speaker import audio, decoding, long
 from toolkit.data.items import Item
-from toolkit.models import checkpoint
 from toolkit.models.embed import NO_NUMBERS, Diverged, embed, embed_where_readable
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded
@@ -168,27 +164,3 @@ def test_absurd_levels_are_refused(level: float, channels: int, tmp_path: Path) 
         audio.read(Item("a", path))
     with pytest.raises(decoding.BadAudio, match="absurd"):
         list(long.read(Item("a", path), chunk_seconds=0.3))
-
-
-def test_one_absurd_file_costs_likeness_embed_nothing_else(
-    voices: Path, loud: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, out = tmp_path / "model.safetensors", tmp_path / "out.npz"
-    checkpoint.save_model(
-        model,
-        TorchEmbedder(tiny.BASE.frontend(), tiny.BASE.backbone(16)),
-        tiny.BASE,
-        similarity="cosine",
-        step=1,
-        metrics={},
-    )
-    good = folders.items(voices, split="all")[:3]
-    listed = tmp_path / "list.txt"
-    listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in [*good, Item("loud", loud)]))
-    with pytest.raises(SystemExit) as ended:
-        main(["embed", "--model", str(model), "--items", str(listed), "--out", str(out)])
-    assert not ended.value.code
-    output = capsys.readouterr()
-    assert "1 unreadable items left out" in output.out
-    assert "skipped loud" in output.err
-    assert files.read(out).ids == tuple(item.id for item in good)

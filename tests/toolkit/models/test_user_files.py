@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import multiprocessing
 import pickle
@@ -15,7 +14,6 @@ import pytest
 
 from toolkit.models import user_files
 from toolkit.models.parts import describe
-from toolkit.training import recipe as recipes
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +41,8 @@ def test_a_file_and_what_lies_beside_it_are_modules(tmp_path: Path) -> None:
     assert module.value == 1
     assert sys.modules["uf_main"] is module
     assert sys.path.index(str(folder)) > sys.path.index(sysconfig.get_path("purelib"))
-    assert user_files.is_beside("uf_nets")
+    assert user_files.folder_of("uf_nets") == str(folder)
+    assert user_files.folder_of("json") == user_files.folder_of("uf_absent") == ""
 
 
 def test_the_folder_of_a_file_hides_no_installed_module(tmp_path: Path) -> None:
@@ -119,9 +118,9 @@ def test_a_package_in_the_folder_has_one_sum(tmp_path: Path) -> None:
     assert len(stated["version"]) == 12
     for name in ("uf_pack.inner", "uf_pack"):
         del sys.modules[name]
-    assert user_files.summed("uf_pack.inner").startswith(stated["version"])  # without an import
+    assert user_files.summed("uf_pack").startswith(stated["version"])  # without an import
     assert "uf_pack" not in sys.modules
-    assert user_files.summed("uf_pack.absent") == user_files.summed("uf_absent.x") == ""
+    assert user_files.summed("uf_absent") == ""
 
 
 @pytest.mark.parametrize("init", [True, False])
@@ -129,7 +128,7 @@ def test_a_package_in_the_folder_has_one_sum(tmp_path: Path) -> None:
 def test_the_sum_of_a_package_is_of_all_its_python_files(
     imported: bool, init: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever of its modules is asked for; what is no code of it changes nothing."""
+    """What is no code of it changes nothing."""
     monkeypatch.syspath_prepend(tmp_path)
     pack = write(tmp_path / "uf_pack", net="value = 1", **({"__init__": ""} if init else {}))
     write(pack / "deep", layers="value = 2")
@@ -140,10 +139,9 @@ def test_the_sum_of_a_package_is_of_all_its_python_files(
             del sys.modules[name]
         if imported:
             importlib.import_module("uf_pack.net")
-        sums = {user_files.summed(name) for name in ("uf_pack.net", "uf_pack.deep.layers")}
-        assert len(sums) == 1
+        made = user_files.summed("uf_pack")
         assert ("uf_pack" in sys.modules) == imported
-        return sums.pop()
+        return made
 
     sums = [asked()]
     assert len(sums[0]) == 64
@@ -166,66 +164,12 @@ def test_the_sum_of_a_package_is_of_all_its_python_files(
     assert asked() not in sums
 
 
-def test_the_sum_of_a_single_module_is_that_of_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(write(tmp_path, uf_alone="value = 1", uf_beside=""))
-    expected = hashlib.sha256(b"value = 1").hexdigest()
-    assert user_files.summed("uf_alone") == expected
-    importlib.import_module("uf_alone")
-    assert user_files.summed("uf_alone") == expected
-
-
 def test_a_part_of_a_package_that_changed_is_imported_again(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", uf_main="from uf_pack import inner\nvalue = inner.value")
     write(folder / "uf_pack", __init__="", inner="value = 1")
     assert user_files.run(folder / "uf_main.py").value == 1
-    before = user_files.summed("uf_pack.inner")
+    before = user_files.summed("uf_pack")
     write(folder / "uf_pack", inner="value = 1000")
-    assert user_files.summed("uf_pack.inner") == before  # of what was imported
+    assert user_files.summed("uf_pack") == before  # of what was imported
     assert user_files.run(folder / "uf_main.py").value == 1000
-    assert user_files.summed("uf_pack.inner") != before
-
-
-@pytest.mark.parametrize(("name", "most"), [("ENTRIES", 3), ("FILES", 1), ("BYTES", 8)])
-def test_a_package_with_too_much_in_its_folder_is_refused(
-    name: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    pack = write(tmp_path / "uf_pack", __init__="", net="value = 1")
-    for number in range(2):
-        (pack / f"{number}.jpg").touch()
-    assert user_files.summed("uf_pack.net")
-    monkeypatch.setattr(user_files, f"_MOST_{name}", most)
-    with pytest.raises(ValueError, match="install"):
-        user_files.summed("uf_pack.net")
-
-
-def test_recipes_that_come_with_likeness_need_no_module(tmp_path: Path) -> None:
-    """Their files have names that installed modules may have too."""
-    write(tmp_path / "a", pytest=(Path(__file__).parents[2] / "tiny.py").read_text())
-    assert set(recipes.read(str(tmp_path / "a" / "pytest.py"))["RECIPES"]) == {"arcface", "simple"}
-
-
-def test_an_offered_file_brings_nothing_else_of_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for folder in ("first", "second"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "offered_net.py").write_text(f"NAME = {folder!r}\n")
-        (tmp_path / folder / "offered_beside.py").write_text("")
-    assert user_files.offer(tmp_path / "first" / "offered_net.py")
-    assert importlib.import_module("offered_net").NAME == "first"
-    assert str(tmp_path / "first") not in sys.path
-    with pytest.raises(ImportError):
-        importlib.import_module("offered_beside")
-    assert user_files.offer(tmp_path / "second" / "offered_net.py")
-    assert importlib.import_module("offered_net").NAME == "second"
-    (tmp_path / "second" / "offered_net.py").write_text("NAME = 'changed'\n")
-    assert user_files.enter(tmp_path / "first" / "offered_net.py")
-    assert importlib.import_module("offered_net").NAME == "first"
-    (tmp_path / "json.py").write_text("")
-    (tmp_path / "numpy.py").write_text("")
-    assert not user_files.offer(tmp_path / "json.py")
-    assert not user_files.offer(tmp_path / "numpy.py")
+    assert user_files.summed("uf_pack") != before

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modalities.speaker import folders
+from modalities import folders
 from toolkit.backbones.resnet import ResNet34
 from toolkit.data.batch import Batch
 from toolkit.parallel import distributed

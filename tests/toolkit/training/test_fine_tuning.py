@@ -182,7 +182,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"ema": 1.0}, "ema=1"),
     ({"ema": 0.5, "average_last": 2}, "choose one"),
     ({"average_last": 1}, "average_last=1"),
-    ({"average_last": 9}, "saves 2"),
+    ({"average_last": 9}, "checkpoints"),
 ]
 
 

@@ -23,8 +23,8 @@ from likeness import demo, extraction
 from likeness.cli import main
 from likeness.models.run import load_model
 from likeness.prepare import prepare
+from modalities import folders
 from modalities.embedding.rows import Vectors
-from modalities.speaker import folders
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
 from toolkit.models.embedder import TorchEmbedder

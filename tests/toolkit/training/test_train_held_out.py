@@ -14,8 +14,9 @@ import pytest
 from torch import Tensor
 
 from likeness.models.run import load_model
+from modalities import folders
 from modalities.image import digits, images
-from modalities.speaker import audio, folders
+from modalities.speaker import audio
 from toolkit.backbones.small import SmallCNN
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
@@ -61,7 +62,7 @@ def test_trial_items_are_read_before_the_first_step(
 ) -> None:
     item = trial_item(data)
     item.path.write_bytes(b"no audio")
-    with pytest.raises(ValueError, match=rf"1 of 8 held-out items cannot be read \('{item.id}'\)"):
+    with pytest.raises(ValueError, match=rf"'{item.id}' cannot be read"):
         fit(recipe(compute=Compute(workers=workers)), data=data, out=tmp_path / "run", step=never)
     assert not (tmp_path / "run").exists()
 
@@ -86,9 +87,7 @@ def test_validation_and_test_are_read_before_the_first_step(where: str, tmp_path
     )
     spoilt = part(tmp_path / "data", split=where)[1]  # type: ignore[arg-type]
     spoilt.path.write_bytes(spoilt.path.read_bytes()[:40])
-    with pytest.raises(
-        ValueError, match=rf"1 of \d+ held-out items cannot be read \('{spoilt.id}'\)"
-    ):
+    with pytest.raises(ValueError, match=rf"'{spoilt.id}' cannot be read"):
         fit(made, data=tmp_path / "data", out=tmp_path / "run", step=never)
     assert not (tmp_path / "run").exists()
 
@@ -112,7 +111,7 @@ def test_a_file_that_is_damaged_meanwhile_costs_no_training(
     ):
         fit(recipe(), data=data, out=out, step=damages)
     assert load_model(out).step == steps
-    with pytest.raises(ValueError, match="1 of 8 held-out items"):
+    with pytest.raises(ValueError, match="held-out item"):
         fit(recipe(), data=data, out=out, resume=True, step=never)
     assert load_model(out).step == steps
     item.path.write_bytes(whole)
@@ -145,7 +144,7 @@ def test_a_list_is_read_once_until_a_file_changes(
     assert "8 held-out items were read" in capsys.readouterr().err
     items[3].path.write_bytes(b"no audio at all")
     for _ in range(2):
-        with pytest.raises(ValueError, match="1 of 8"):
+        with pytest.raises(ValueError, match="held-out item"):
             check_held_out(items, read)
     check_held_out([], read)
 
@@ -164,7 +163,7 @@ def test_each_unreadable_file_is_named_with_its_reason(
     items = folders.trials(data, split="test", test_share=0.25)[0]
     for item in items[:7]:
         item.path.write_bytes(b"no audio")
-    with pytest.raises(ValueError, match="7 of 8"):
+    with pytest.raises(ValueError, match="held-out item"):
         check_held_out(items, audio.read)
     err = capsys.readouterr().err
     assert [f"cannot be read, {item.id}: " in err for item in items] == [True] * 7 + [False]
@@ -178,5 +177,5 @@ def test_a_folder_that_holds_a_run_is_refused_before_anything_is_read(
     trial_item(data).path.write_bytes(b"no audio")
     with pytest.raises(ValueError, match="already holds a run"):
         fit(recipe(), data=data, out=out)
-    with pytest.raises(ValueError, match="another recipe: seed differs"):
+    with pytest.raises(ValueError, match=r"another recipe .*seed"):
         fit(recipe(seed=5), data=data, out=out, resume=True)

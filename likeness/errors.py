@@ -1,0 +1,111 @@
+"""How a command ends when something goes wrong.
+
+What is wrong for the user is one sentence on stderr and exit code 2. Anything else is a defect, of
+Likeness or of a file of the user, and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from eval.errors import LikenessError, Unreachable
+from toolkit.console import one_line, say, silence, warn
+
+_EXTRAS = {  # packages that no plain installation has, and the extra that brings them
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
+    **dict.fromkeys(("fastapi", "starlette", "granian", "prometheus_client"), "serve"),
+    **dict.fromkeys(("transformers", "peft"), "hub"),
+    **dict.fromkeys(("pyarrow", "h5py"), "formats"),
+    "faiss": "search",
+    "psycopg": "postgres",
+    "optuna": "tune",
+    "bokeh": "report",
+    "kaldiio": "kaldi",
+    "av": "m4a",
+    "fsspec": "s3",
+    "tensorboard": "log",
+    "wandb": "log",
+}
+
+
+@contextmanager
+def one_sentence(program: str) -> Iterator[None]:
+    """What is wrong for the user inside ends the process with exit code 2 and one sentence on
+    stderr, and Ctrl-C with 130. LIKENESS_TRACEBACK=1 prints the traceback as well.
+    """
+    try:
+        with _plain_warnings():
+            yield
+    except KeyboardInterrupt:
+        say(f"{program}: stopped by Ctrl-C", error=True)
+        sys.exit(130)
+    except (LikenessError, Unreachable, OSError, MemoryError, ModuleNotFoundError) as error:
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            sys.exit(0)
+        if not (sentence := explain(error)):
+            raise
+        if os.environ.get("LIKENESS_TRACEBACK"):
+            say("".join(traceback.format_exception(error)), error=True)
+        say(one_line(f"{program}: {sentence}"), error=True)
+        sys.exit(2)
+
+
+def explain(error: BaseException) -> str:
+    """The sentence on an exception that is not a defect; "" for a package that is none of ours."""
+    text = str(error)
+    if isinstance(error, ModuleNotFoundError):
+        package = str(error.name).partition(".")[0]
+        if package not in _EXTRAS:
+            return ""
+        return f'this needs {package}; run `pip install "likeness[{_EXTRAS[package]}]"`'
+    if isinstance(error, MemoryError):
+        return (
+            f"there is not enough memory{f' ({text})' if text else ''}: take smaller batches or "
+            "fewer items at once, or a machine with more"
+        )
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    # A reading process of torch hands on its traceback as a text, which ends in the sentence.
+    kind = f"{type(error).__module__}.{type(error).__qualname__}: "
+    return text.rpartition(kind)[2].strip() if "Original Traceback" in text else text
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Within the block, a UserWarning is one line for the user."""
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if category is UserWarning:
+                warn(str(message))
+            else:
+                shown(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
+
+
+def _reader_is_gone() -> bool:
+    """Whether the broken pipe is our own output; its streams are then silenced."""
+    gone = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            silence(stream)
+            gone = True
+    return gone

@@ -1,0 +1,246 @@
+"""A person's own data of any modality: items, a split by label, and trials.
+
+The data are a folder DATA/LABEL/**, whose sub-folders are the speakers, subjects or classes, or tar
+shards, a list, a table, a Kaldi folder or an RTTM file (toolkit.data.listing), and for faces also
+RecordIO files.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from eval.errors import LikenessError
+from eval.types import Trials, name_first
+from toolkit.data import shards, tree
+from toolkit.data.item_checks import label_numbers
+from toolkit.data.items import Items
+from toolkit.data.listing import list_items
+from toolkit.data.pairs import draw_pairs, hold_out
+
+Modality = Literal["speaker", "face", "image"]
+Split = Literal["train", "validation", "test", "all"]
+
+
+def items(
+    data: str | Path,
+    *,
+    modality: Modality = "speaker",
+    split: Split = "train",
+    test_share: float = 0.2,
+    validation_share: float = 0.0,
+    seed: int = 0,
+    columns: str = "",
+    label: str = "",
+    root: str = "",
+) -> Items:
+    """List the items of the labels of one split.
+
+    Those of a folder are in order of label and path, those of a list in its order. The labels are
+    divided, never the items of one label. A warning names the labels that are tested and have a
+    single item, which nothing is like.
+
+    Args:
+        data: The folder of the labels' folders or of .tar shards, a .rec file of faces, a list, a
+            table, a Kaldi folder or an RTTM file, of which every item has a label.
+        modality: "speaker" lists recordings, "face" and "image" list images.
+        split: "train", "validation", "test", or "all" for everything.
+        test_share: The share of the labels that tests. round(test_share x labels), at least 2, are
+            held out; with 0, none is.
+        validation_share: The share of the other labels that validates, at least 2 of them.
+        seed: The seed of the draw of these labels.
+        columns: Which column of a table is which, as in "label=spk", where its name does not say.
+        label: A pattern of paths, from which the labels are taken: "{label}_*.wav".
+        root: The folder that relative paths start from, by default that of the list.
+
+    Returns:
+        Items whose id is the path below `data` and whose label is the first folder of it.
+
+    Raises:
+        LikenessError: The data are missing.
+        LikenessError: There are no files of this modality, only one label, or too few labels to
+            hold some out.
+    """
+    chosen = hold_out(
+        list_all(data, modality, columns=columns, label=label, root=root),
+        split=split,
+        test_share=test_share,
+        validation_share=validation_share,
+        seed=seed,
+        where=data,
+    )
+    if split in ("validation", "test"):
+        _warn_of_singles(chosen, data)
+    return chosen
+
+
+def trials(
+    data: str | Path,
+    *,
+    modality: Modality = "speaker",
+    split: Split = "test",
+    num_trials: int = 20_000,
+    test_share: float = 0.2,
+    seed: int = 0,
+    columns: str = "",
+    label: str = "",
+    root: str = "",
+) -> tuple[Items, Trials]:
+    """List the items of a split and trials among them.
+
+    All pairs are trials if there are at most num_trials. Otherwise the trials are a seeded draw,
+    half target and half nontarget, none of them twice. Where one kind has fewer than half, all of
+    it is taken, and the other kind fills up.
+
+    Args:
+        data: As in items(). So are modality, split, test_share, seed, columns, label and root.
+        num_trials: The most trials that are made, at least 2.
+
+    Returns:
+        The items, and the labelled trials.
+
+    Raises:
+        LikenessError: The data are missing.
+        LikenessError: No label has two items, num_trials is below 2, or items() refuses the data.
+    """
+    if num_trials < 2:
+        raise LikenessError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
+    chosen = items(
+        data,
+        modality=modality,
+        split=split,
+        test_share=test_share,
+        seed=seed,
+        columns=columns,
+        label=label,
+        root=root,
+    )
+    if len(set(label_numbers(chosen)[1].tolist())) == len(chosen):
+        raise LikenessError(
+            f"{data}: each label of split {split!r} has a single item, so that no target trial "
+            "exists; add items"
+        )
+    if split in ("train", "all"):
+        _warn_of_singles(chosen, data)
+    return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
+
+
+def _warn_of_singles(chosen: Items, data: str | Path) -> None:
+    """Warn of labels with a single item."""
+    names, numbers = label_numbers(chosen)
+    single = [names[number] for number in np.flatnonzero(np.bincount(numbers) == 1)]
+    if single:
+        warnings.warn(
+            f"{data}: {len(single)} of {len(names)} labels have a single item, which nothing is "
+            f"like ({name_first(single)})",
+            stacklevel=3,
+        )
+
+
+def list_all(
+    data: str | Path,
+    modality: Modality = "speaker",
+    *,
+    columns: str = "",
+    label: str = "",
+    root: str = "",
+) -> Items:
+    """List all items of whatever a person has; the arguments are those of items().
+
+    A list of faces with bare paths, as OpenSphere's SUBJECT/image.jpg, has its folders as labels.
+
+    Raises:
+        LikenessError: The data or some of the files are missing.
+        LikenessError: Some items have no label, or the data cannot be understood.
+    """
+    path = Path(data)
+    if modality == "face" and path.suffix == ".rec":
+        return scan(path, modality)
+    listing = partial(
+        list_items,
+        path,
+        suffixes=suffixes_of(modality),
+        scan=partial(scan, modality=modality),
+        columns=columns,
+        root=root,
+    )
+    listed = listing(label=label)
+    if modality == "face" and path.suffix == ".txt" and (listed.labels.numbers < 0).all():
+        listed = listing(label="{label}/*")
+    label_numbers(listed)  # Refuses items without a label.
+    return listed
+
+
+def scan(root: Path, modality: Modality = "speaker") -> Items:
+    """List every file of a modality below the folders of `root`, in the order of their paths.
+
+    Hidden files are passed over. If `root` holds .tar shards (toolkit.data.shards.write makes
+    them), their items are listed instead, in the same order; and so are those of the .rec file that
+    `root` is or holds, if it is of faces.
+
+    Args:
+        root: The folder of the labels' folders.
+        modality: Which files count.
+
+    Returns:
+        Items whose id is the posix path below root, and whose label is the first folder.
+
+    Raises:
+        LikenessError: root is missing.
+        LikenessError: There is no such file in any folder, or there are several .rec files.
+    """
+    if modality == "face" and root.suffix == ".rec" and root.is_file():
+        return _records(root)
+    if not root.is_dir():
+        raise LikenessError(f"{root}: no such folder; one with DATA/LABEL/file is needed")
+    suffixes = suffixes_of(modality)
+    if any(root.glob("*.tar")):
+        return shards.items(root, suffixes=suffixes).sorted_as_paths()
+    if modality == "face" and (records := sorted(root.glob("*.rec"))):
+        if len(records) > 1:
+            raise LikenessError(
+                f"{root}: there are {len(records)} .rec files "
+                f"({name_first(path.name for path in records)}); name one of them"
+            )
+        return _records(records[0])
+    listed = tree.in_folders(root, suffixes)
+    if not listed:
+        loose = sum(path.suffix.lower() in suffixes for path in root.iterdir())
+        beside = (
+            f"; {loose} lie directly in it, without a folder of their label: name where the label "
+            "is in their names, as in --label '{label}_*'"
+            if loose
+            else ""
+        )
+        raise LikenessError(
+            f"{root}: no {modality} files in its folders{beside}; DATA/LABEL/file is expected, "
+            f"with one of {', '.join(suffixes)}"
+        )
+    return listed
+
+
+def _records(path: Path) -> Items:
+    """List the faces of a RecordIO file."""
+    from modalities.face import recordio
+
+    return recordio.items(path)
+
+
+def suffixes_of(modality: str) -> tuple[str, ...]:
+    """Return the endings of the files that a modality reads, in small letters.
+
+    Example:
+        >>> ".flac" in suffixes_of("speaker"), ".jpg" in suffixes_of("face")
+        (True, True)
+    """
+    if modality == "speaker":
+        from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
+
+        return SUFFIXES + AV_SUFFIXES
+    from toolkit.data.images import SUFFIXES as IMAGES
+
+    return IMAGES

@@ -1,0 +1,209 @@
+"""What is wrong for the user ends in one sentence and exit code 2; a defect shows its traceback."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import runpy
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from eval.errors import LikenessError, Unreachable
+from eval.formats import embeddings
+from likeness.cli import main
+from likeness.errors import explain, one_sentence
+
+ROOT = Path(__file__).parents[2]
+
+
+def likeness(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    return int(stopped.value.code or 0)
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) == 1, err
+    return err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LikenessError("the rate is 0;\ngive one in Hz"),
+        Unreachable("the store does not answer"),
+        FileNotFoundError(2, "No such file or directory", "a.wav"),
+        OSError(28, "No space left on device"),
+        MemoryError("512 GiB"),
+        ModuleNotFoundError("No module named 'optuna'", name="optuna.storages"),
+    ],
+)
+def test_what_is_wrong_for_the_user_is_one_sentence(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LIKENESS_TRACEBACK", raising=False)
+    with pytest.raises(SystemExit) as ended, one_sentence("likeness"):
+        raise error
+    assert ended.value.code == 2
+    assert one_line(capsys).startswith("likeness: ")
+    monkeypatch.setenv("LIKENESS_TRACEBACK", "1")
+    with pytest.raises(SystemExit), one_sentence("likeness"):
+        raise error
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_sentences_name_the_file_and_what_to_install() -> None:
+    assert explain(FileNotFoundError(2, "No such file", "a.wav")) == "a.wav: No such file"
+    missing = ModuleNotFoundError("No module named 'optuna'", name="optuna.storages")
+    assert 'pip install "likeness[tune]"' in explain(missing)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("RECIPES = 1 + 'a'", TypeError),
+        ("RECIPES = {}['absent']", KeyError),
+        ("RECIPES = int('one')", ValueError),
+        ("raise RuntimeError('set WEIGHTS')", RuntimeError),
+        ("import not_installed", ModuleNotFoundError),
+        ("def f(:", SyntaxError),
+    ],
+)
+def test_an_error_in_a_file_of_the_user_shows_its_traceback(
+    text: str, error: type[Exception], tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.py").write_text(f"import likeness\n\n{text}\n")
+    with pytest.raises(error) as caught:
+        main(["train", str(tmp_path / "recipe.py"), "--out", str(tmp_path / "out")])
+    lines = [str(entry.path) for entry in caught.traceback]
+    where = caught.value.filename if isinstance(caught.value, SyntaxError) else lines[-1]
+    assert str(where) == str(tmp_path / "recipe.py")
+    assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, one_sentence("likeness"):
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    assert "Ctrl-C" in one_line(capsys)
+
+
+def test_a_broken_pipe_that_is_not_our_output_is_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with pytest.raises(SystemExit) as ended, one_sentence("likeness"):
+        os.write(writer, b"a")
+    os.close(writer)
+    assert ended.value.code == 2
+    assert "pipe" in one_line(capsys)
+
+
+def test_warnings_for_the_user_are_one_line(
+    capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    with one_sentence("likeness"), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("a\nb", stacklevel=1)
+        assert capsys.readouterr().err == "warning: a\\nb\n"
+        warnings.warn("of others", FutureWarning, stacklevel=1)
+    assert [entry.category for entry in recwarn.list] == [FutureWarning]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nothing"], ["evaluate"], ["evaluate", "."], ["evaluate", "--far"]]
+)
+def test_usage_errors_end_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert likeness(*arguments) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+DAMAGED = {
+    "e.npz": (b"PK\x03\x04", b"\x93NUMPY\x01\x00\xff\xff{", b"", b"\x00" * 100),
+    "e.ark": (b"a \x00BFM \x04\xff\xff\xff\x7f\x04\xff\xff\xff\x7f", b"a \x00B", b"\xff" * 50),
+    "e.h5": (b"\x89HDF\r\n\x1a\n" + b"\xff" * 90, b""),
+    "e.parquet": (b"PAR1" + b"\xff" * 60 + b"\x10\x00\x00\x00PAR1", b"PAR1"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_embeddings_end_in_one_sentence(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for content in DAMAGED[name]:
+        (tmp_path / name).write_bytes(content)
+        assert likeness("retrieve", "--embeddings", tmp_path / name) == 2
+        one_line(capfd)
+
+
+def test_damaged_models_and_descriptions_end_in_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    vectors = embeddings.Embeddings(("a", "b"), np.ones((2, 2), dtype=np.float32))
+    embeddings.write(tmp_path / "e.npz", vectors)
+    (tmp_path / "t.txt").write_text("a b 1\n")
+    for name in ("m.safetensors", "m.onnx", "m.pt"):
+        (tmp_path / name).write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{" + b"\xff" * 40)
+    items = ["--items", tmp_path / "t.txt", "--out", tmp_path / "o.npz"]
+    files = ["--trials", tmp_path / "t.txt", "--embeddings", tmp_path / "e.npz"]
+    score = ["score", *files, "--out", tmp_path / "o.txt"]
+    for command in (
+        ["embed", "--model", tmp_path / "m.safetensors", *items],
+        ["embed", "--model", tmp_path / "m.onnx", *items],
+        ["embed", "--model", f"wespeaker:{tmp_path / 'm.pt'}", *items],
+        [*score, "--calibration", tmp_path / "deep.json"],
+        [*score, "--plda", tmp_path / "deep.json"],
+    ):
+        assert likeness(*command) == 2
+        one_line(capfd)
+
+
+class _Refusing(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, place: int) -> int:
+        raise LikenessError("no noise is there; fetch MUSAN")
+
+
+@pytest.mark.slow  # torch takes five seconds to end the process
+def test_a_reading_process_hands_on_its_sentence() -> None:
+    with pytest.raises(LikenessError) as caught:
+        next(iter(torch.utils.data.DataLoader(_Refusing(), num_workers=1)))
+    assert explain(caught.value) == "no noise is there; fetch MUSAN"
+    assert str(pickle.loads(pickle.dumps(LikenessError("a sentence")))) == "a sentence"
+
+
+SCRIPTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "recipes").rglob("*.py")
+    if "__main__" in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_refuses_bad_input_as_the_command_does(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs: list[object] = [tmp_path / "none", tmp_path / "out"]
+    if "argument_parser" in (ROOT / script).read_text():
+        inputs = ["--data", tmp_path / "none", "--out", tmp_path / "out"]
+    inputs += ["vox1_o"] if "voxceleb" in script else []
+    monkeypatch.setattr(sys, "argv", [script, *map(str, inputs)])
+    # Python puts the folder of a script first, where it finds what its recipes share.
+    monkeypatch.syspath_prepend(str((ROOT / script).parent))
+    monkeypatch.delitem(sys.modules, "_shared", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    monkeypatch.delitem(sys.modules, "_shared", raising=False)
+    assert ended.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
