@@ -4,11 +4,14 @@ what a network learns from them before the first step.
 
 from __future__ import annotations
 
+import atexit
 import json
+import multiprocessing
 import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -60,6 +63,7 @@ def loader_of(
 ) -> Any:
     """Batches of views in the given order, read in recipe.compute.workers processes."""
     make_room_for_sockets()
+    _end_readers_at_exit()
     return torch.utils.data.DataLoader(
         views,
         batch_sampler=order,
@@ -71,6 +75,18 @@ def loader_of(
         # its own, so that making the loader draws nothing from the run's generator
         generator=torch.Generator().manual_seed(recipe.seed),
     )
+
+
+@cache
+def _end_readers_at_exit() -> None:
+    """End reading processes with this one: they leave the SIGTERM to it that would end them."""
+
+    def end() -> None:
+        for process in multiprocessing.active_children():
+            if process.daemon:
+                process.kill()
+
+    atexit.register(end)
 
 
 @contextmanager
@@ -122,6 +138,7 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     if not distributed.any_rank(stated not in _checked):
         return
     began = time.perf_counter()
+    _end_readers_at_exit()
     reader = torch.utils.data.DataLoader(
         _Read(mine, read),
         batch_size=None,
