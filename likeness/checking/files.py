@@ -59,9 +59,13 @@ class Files:
 
     def first(self, num: int) -> Files:
         """Return what was seen of the first items."""
-        seen = (self.headers, self.contents, self.problems, self.same)
-        headers, contents, problems, same = (column[:num] for column in seen)
-        return Files(headers, contents, problems, same, self.was_decoded)
+        return Files(
+            self.headers[:num],
+            self.contents[:num],
+            self.problems[:num],
+            self.same[:num],
+            self.was_decoded,
+        )
 
 
 def inspection_of(modality: Modality) -> Inspection:
@@ -143,14 +147,14 @@ def _keys_of_bytes(items: Sequence[Item], headers: Sequence[Header | None]) -> l
     Only files of a size that several have are read.
     """
     files = [(item.path, item.span) for item in items]
-    first = {}  # of the items that are stretches of one file
+    first: dict[object, tuple[Item, int]] = {}  # of the items that are stretches of one file
     for file, item, header in zip(files, items, headers, strict=True):
         if header is not None:
             first.setdefault(file, (item, header.num_bytes))
     sizes = Counter(size for _, size in first.values())
     alike = [file for file, (_, size) in first.items() if sizes[size] > 1]
 
-    def digest(file: tuple[object, object]) -> bytes | Problem:
+    def digest(file: object) -> bytes | Problem:
         return _attempt(lambda: digest_of_bytes(first[file][0]))
 
     digests = dict(zip(alike, _over("comparing files of one size", digest, alike), strict=True))
