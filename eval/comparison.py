@@ -255,7 +255,7 @@ def summarise(
     >>> two = Outcome({"eer": 0.3}, {"eer": np.array([0.3, 0.5])}, "list", drawn)
     >>> cells, reference = summarise({"a": {0: one}, "b": {0: two}}, ["eer"])
     >>> reference, [round(end, 4) for end in cells[1].difference.interval]
-    ('a', [0.2025, 0.2975])
+    ('a', [0.0976, 0.3024])
     """
     if reference and reference not in outcomes:
         raise LikenessError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 
 
 class LikenessError(ValueError):
@@ -13,19 +14,27 @@ class LikenessError(ValueError):
     """
 
 
-def refuse_broken(rules: Mapping[str, bool], settings: object) -> None:
+def refuse_broken(rules: Mapping[str, bool], value_of: Callable[[str], object]) -> None:
     """Refuse settings that break a rule.
 
     Args:
-        rules: Each rule as a sentence, and whether it holds.
-        settings: What the message shows.
+        rules: Each rule as a sentence that names its settings as GROUP.FIELD, and whether it holds.
+        value_of: Gives the value of GROUP.FIELD.
 
     Raises:
-        LikenessError: It says the first rule that does not hold.
+        LikenessError: It says the first rule that does not hold, and the values of its settings.
+
+    Example:
+        >>> refuse_broken({"schedule.steps is at least 1": False}, {"schedule.steps": 0}.get)
+        Traceback (most recent call last):
+            ...
+        likeness.LikenessError: schedule.steps=0, but schedule.steps is at least 1
     """
     for rule, holds in rules.items():
         if not holds:
-            raise LikenessError(f"needed: {rule}; given: {settings}")
+            names = re.findall(r"[a-z]+(?:\.[a-z_]+)+", rule)
+            given = ", ".join(f"{name}={value_of(name)}" for name in dict.fromkeys(names))
+            raise LikenessError(f"{given}, but {rule}" if given else rule)
 
 
 class Unreachable(RuntimeError):

@@ -208,16 +208,20 @@ def split_classes(
             "nontarget: missing; call metric(target, nontarget) with the scores of both classes, "
             "or metric(scores, labels=labels)"
         )
-    sides = {"target": target, "nontarget": nontarget}
+    sides = {"target": np.asarray(target), "nontarget": np.asarray(nontarget)}
     remedy = "call metric(scores, labels=labels), with all scores in one array"
     for name, values in sides.items():
-        kind = np.asarray(values).dtype
-        if kind == np.bool_:
+        if values.dtype == np.bool_:
             raise LikenessError(
-                f"{name}: {np.size(values)} boolean values are labels and not scores; {remedy}"
+                f"{name}: {values.size} boolean values are labels and not scores; {remedy}"
             )
     arrays = {name: _as_floats(name, values) for name, values in sides.items()}
-    binary = [name for name, values in arrays.items() if _is_labels(values)]
+    # of whole numbers alone: the scores of our own files are never of that type
+    binary = [
+        name
+        for name, values in arrays.items()
+        if np.issubdtype(sides[name].dtype, np.integer) and _is_labels(values)
+    ]
     if len(binary) == 1 and arrays["target"].size == arrays["nontarget"].size >= _MIN_LABELS:
         raise LikenessError(
             f"{binary[0]}: all values are 0 or 1, as labels are, and there are as many as scores; "

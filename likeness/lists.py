@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -117,16 +118,28 @@ def modality_of(
     Raises:
         LikenessError: The data do not exist. No file has an ending that is known.
     """
-    from likeness.checking.files import modality_of as most_of
     from modalities.folders import suffixes_of
 
     if data.suffix == ".rec":
         return "face"
     suffixes = (*suffixes_of("speaker"), *suffixes_of("image"))
     listed = list_items(
-        data, suffixes=suffixes, columns=columns, label=label, root=root, missing="leave"
+        data,
+        suffixes=suffixes,
+        columns=columns,
+        label=label,
+        root=root,
+        missing="leave",
+        passed_over=[],
     )
-    return most_of(listed, str(data))
+    endings = Counter(item.suffix for item in listed)
+    voices, images = (sum(endings[s] for s in suffixes_of(kind)) for kind in ("speaker", "image"))
+    if not voices + images:
+        raise LikenessError(
+            f"{data}: none of {len(listed)} files has an ending of a recording or an image; say "
+            "what they are with --modality speaker, face or image"
+        )
+    return "speaker" if voices >= images else "image"
 
 
 @dataclass(frozen=True)

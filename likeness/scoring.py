@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Literal
+from typing import Literal, TypedDict
 
 import numpy as np
 
@@ -62,22 +62,37 @@ def score(
         >>> len(scores), scores.system.partition(",")[0]
         (28, 'cosine')
     """
+    listed, sides, left_out = _read(trials, embeddings, probe, models, strip_extension, missing)
+    scored = score_values(listed, scoring=settings_of(scoring, Scoring, name="scoring"), **sides)
+    name = str(trials) if isinstance(trials, str | PathLike) else ""
+    return named(scored, name + left_out) if name or left_out else scored
+
+
+class _Sides(TypedDict):
+    embeddings: Embeddings
+    probe: Embeddings | None
+    models: Mapping[str, Sequence[str]] | None
+
+
+def _read(
+    trials: File | Trials,
+    embeddings: File | Embeddings,
+    probe: File | Embeddings | None,
+    models: Models | None,
+    strip_extension: bool,
+    missing: Missing,
+) -> tuple[Trials, _Sides, str]:
+    """The trials, what they are scored with, and words for the list's name where trials were left
+    out.
+    """
     listed, of_models = trials_of(trials), models_of(models)
     sides = embeddings_of(embeddings), None if probe is None else embeddings_of(probe)
     if strip_extension:
-        sides = spelt_as(listed, *sides, of_models)
+        sides = _spelt_as(listed, *sides, of_models)
     left_out = ""
     if missing == "skip":
-        listed, of_models, left_out = with_embeddings(listed, *sides, of_models)
-    scored = score_values(
-        listed,
-        sides[0],
-        settings_of(scoring, Scoring, name="scoring"),
-        probe=sides[1],
-        models=of_models,
-    )
-    name = str(trials) if isinstance(trials, str | PathLike) else ""
-    return named(scored, name + left_out) if name or left_out else scored
+        listed, of_models, left_out = _with_embeddings(listed, *sides, of_models)
+    return listed, _Sides(embeddings=sides[0], probe=sides[1], models=of_models), left_out
 
 
 def named(scored: Scored, trials: str) -> Scored:
@@ -87,7 +102,7 @@ def named(scored: Scored, trials: str) -> Scored:
     return replace(scored, origin=replace(scored.origin, trials=trials))
 
 
-def spelt_as(
+def _spelt_as(
     trials: Trials,
     embeddings: Embeddings,
     probe: Embeddings | None,
@@ -106,7 +121,7 @@ def spelt_as(
     return with_spellings(embeddings, enrolled), with_spellings(probe, trials.probe_ids)
 
 
-def with_embeddings(
+def _with_embeddings(
     trials: Trials,
     embeddings: Embeddings,
     probe: Embeddings | None,
@@ -147,7 +162,7 @@ def with_embeddings(
     both = list(dict.fromkeys([*enrolled, *probed]))
     warnings.warn(
         f"{count} are left out, because {len(both)} ids have no embedding ({name_first(both)})",
-        stacklevel=3,
+        stacklevel=4,
     )
     return Trials(enrol_ids, probe_ids, enrol, probes, target), whole, f", without {count}"
 
@@ -167,6 +182,8 @@ def calibrate(
     p_target: float = 0.5,
     probe: File | Embeddings | None = None,
     models: Models | None = None,
+    strip_extension: bool = False,
+    missing: Missing = "refuse",
 ) -> Calibration:
     """Fit a calibration of the scores that `score` gives, as `likeness score --calibrate` does.
 
@@ -182,6 +199,8 @@ def calibrate(
         p_target: the prior of a target trial at which the calibration is to be good.
         probe: embeddings of the probe side, where they are apart.
         models: the items that enrol each model.
+        strip_extension: as in `score`.
+        missing: as in `score`.
 
     Returns:
         The calibration.
@@ -202,12 +221,11 @@ def calibrate(
         >>> likeness.load_calibration("calibration.json") == fitted
         True
     """
+    listed, sides, _ = _read(trials, embeddings, probe, models, strip_extension, missing)
     return calibrate_values(
-        trials_of(trials),
-        embeddings_of(embeddings),
-        settings_of(scoring, Scoring, name="scoring"),
+        listed,
+        scoring=settings_of(scoring, Scoring, name="scoring"),
         quality=(quality,) if isinstance(quality, str) else quality,
         p_target=p_target,
-        probe=None if probe is None else embeddings_of(probe),
-        models=models_of(models),
+        **sides,
     )

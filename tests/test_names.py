@@ -73,7 +73,7 @@ def test_one_id_in_two_forms_is_one_id_of_a_list(tmp_path: Path, name: str) -> N
 
 def test_items_whose_ids_become_equal_are_refused() -> None:
     items = Items.of(Item(value, Path(f"{value}.wav")) for value in (NFC, "ann", NFD))
-    with pytest.raises(ValueError, match="1 repeated ids"):
+    with pytest.raises(ValueError, match="twice"):
         check_unique(items, "here")
 
 

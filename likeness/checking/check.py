@@ -16,7 +16,6 @@ from eval.cleaning import near_pairs, suspects
 from eval.errors import LikenessError
 from eval.types import Embeddings
 from likeness.checking.files import Files, Modality, Problem, inspection_of, look_at
-from toolkit.data.inspection import Header
 from toolkit.data.items import Items
 from toolkit.data.label_checks import alike, suggest_labels
 
@@ -24,8 +23,6 @@ FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can 
 LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test
 CLIPPED_SHARE = 0.001  # of the samples of a recording, from which on it is called clipped
 NEAR = 0.98  # the cosine from which on two items are called nearly the same
-# The content is decoded without being asked for where there is no more than this.
-DECODED_FILES, DECODED_SECONDS = 5_000, 36_000.0
 _PLURALS = {"speaker": "speakers", "subject": "subjects", "class": "classes"}
 _PROBLEMS = {  # of files: what they are, and what to do
     "missing": ("that do not exist", "Correct the paths, or say with --root where they start."),
@@ -40,8 +37,8 @@ class Settings:
     """How a data set is checked.
 
     Attributes:
-        decode: Whether the content of the files is decoded; None decodes at most DECODED_FILES
-            items of DECODED_SECONDS in all.
+        decode: Whether the content of the files is decoded; None decodes at most 5,000 items of
+            10 hours in all.
         near: The cosine from which on two items are called nearly the same.
         clean: Whether items whose label is likely wrong, and all but one of those that are nearly
             the same, are left out too.
@@ -139,15 +136,8 @@ def check(
     """
     settings = settings or Settings()
     every = items if test is None else Items.of([*items, *test])
-    num = len(items)
-
-    def decides(headers: list[Header | None]) -> bool:
-        if settings.decode is not None:
-            return settings.decode
-        seconds = sum(header.seconds or 0.0 for header in headers if header is not None)
-        return len(headers) <= DECODED_FILES and seconds <= DECODED_SECONDS
-
-    files = look_at(every, inspection_of(modality), decides)
+    seen = look_at(every, inspection_of(modality), settings.decode)
+    files = seen.first(len(items))
     result = _Result(items, modality, settings)
     result.add(
         "name",
@@ -156,14 +146,14 @@ def check(
         [(name.encode("utf-8", "backslashreplace").decode(),) for name in passed_over],
         are_items=False,
     )
-    result.add_problems(files.problems[:num])
-    result.add_copies(files.same[:num], "decoded content" if files.was_decoded else "bytes")
+    result.add_problems(files.problems)
+    result.add_copies(files.same, "decoded content" if files.was_decoded else "bytes")
     if test is not None:
-        result.add_leaks(test, files.same[:num], files.same[num:])
+        result.add_leaks(test, files.same, seen.same[len(items) :])
     result.add_labels()
     result.add_sessions()
     if modality == "speaker":
-        result.add_clipped([None if c is None else c.clipped for c in files.contents[:num]])
+        result.add_clipped([None if c is None else c.clipped for c in files.contents])
     if not files.was_decoded:
         result.notes.append(
             "The content of the files was not decoded: whether recordings are silent or clipped, "
@@ -192,7 +182,7 @@ class _Result:
         kind: str,
         what: str,
         remedy: str,
-        groups: Iterable[Sequence[str]],
+        groups: Iterable[Sequence[int | str]],
         *,
         details: Mapping[str, str] | None = None,
         are_items: bool = True,
@@ -200,9 +190,13 @@ class _Result:
     ) -> None:
         """Add a finding, if there are groups, and leave out the rows that it says.
 
-        Of items that belong together, all but one are counted.
+        Items are given by their rows, labels by their names. Of items that belong together, all
+        but one are counted.
         """
-        chosen = tuple(map(tuple, groups))
+        chosen = tuple(
+            tuple(self.ids[name] if isinstance(name, int) else name for name in group)
+            for group in groups
+        )
         if not chosen:
             return
         copies = kind in ("duplicate", "near-duplicate")
@@ -211,9 +205,6 @@ class _Result:
         self.findings.append(Finding(kind, count, text, remedy, chosen, details or {}, are_items))
         for row, reason in (leave_out or {}).items():
             self.left_out[row] = self.left_out[row] or reason
-
-    def _ids_of(self, groups: Iterable[Sequence[int]]) -> list[list[str]]:
-        return [[self.ids[row] for row in rows] for rows in groups]
 
     def add_problems(self, problems: Sequence[Problem | None]) -> None:
         """Add the files that cannot be used."""
@@ -227,7 +218,7 @@ class _Result:
                 kind,
                 f"{self.what} {text}",
                 remedy,
-                self._ids_of([row] for row in reasons),
+                [[row] for row in reasons],
                 details={self.ids[row]: reason for row, reason in reasons.items()},
                 leave_out={row: f"{kind}: {reason}" for row, reason in reasons.items()},
             )
@@ -245,7 +236,7 @@ class _Result:
             "conflict",
             f"{self.what} that are there with several labels (by the SHA-256 of their {by})",
             "At most one of the labels is right: correct or remove the others.",
-            self._ids_of(several),
+            several,
             details={self.ids[row]: str(self.labels[row]) for rows in several for row in rows},
             leave_out={
                 row: "conflict: it is there under "
@@ -258,7 +249,7 @@ class _Result:
             "duplicate",
             f"Copies of another item with the same label (by the SHA-256 of their {by})",
             "Keep one of each.",
-            self._ids_of(one),
+            one,
             leave_out={
                 row: f"duplicate: of {self.ids[rows[0]]}" for rows in one for row in rows[1:]
             },
@@ -273,7 +264,7 @@ class _Result:
             "leak-content",
             f"{self.what} that are in the test data too",
             "A test on what was trained on measures nothing: remove them from one side.",
-            [(self.ids[row], f"test: {name}") for row, name in leaks.items()],
+            [(row, f"test: {name}") for row, name in leaks.items()],
             leave_out={
                 row: f"leak-content: in the test data as {name}" for row, name in leaks.items()
             },
@@ -297,18 +288,13 @@ class _Result:
     def add_labels(self) -> None:
         """Add the labels that look wrong."""
         counts = Counter(name for name in self.labels if name is not None)
-        how = (
-            f"Put each into the folder of its {self.of}, give a table with a column of labels"
-            if self.settings.root is not None
-            else "Fill them in: in a table in the column that --columns label=COLUMN names, in a "
-            "Kaldi folder in utt2spk"
-        )
         without = [row for row, name in enumerate(self.labels) if name is None]
         self.add(
             "no-label",
             f"{self.what} without a label",
-            f"{how}, or take them from the names with --label, as in --label '{{label}}_*.wav'.",
-            self._ids_of([row] for row in without),
+            f"Put each into a folder of its {self.of}, fill them in in the table or list, or take "
+            "them from the names, as in --label '{label}_*.wav'.",
+            [[row] for row in without],
             leave_out=dict.fromkeys(without, "no-label"),
         )
         if self._add_suggested(counts):
@@ -468,7 +454,7 @@ class _Result:
             "Items that are nearly the same as another one, with a cosine of "
             f"{self.settings.near:g} or more",
             "Look whether they are copies, and keep one of each; --clean keeps the first.",
-            self._ids_of(near),
+            near,
             details={self.ids[row]: str(self.labels[row]) for group in near for row in group},
             leave_out=dropped if self.settings.clean else None,
         )
@@ -500,18 +486,3 @@ class _Result:
             details=details,
             leave_out=dropped if self.settings.clean else None,
         )
-
-
-def duration_quantiles(headers: Sequence[Header | None]) -> dict[str, float]:
-    """Return the quantiles of the durations in seconds; nothing where there are none.
-
-    Example:
-        >>> duration_quantiles([Header("WAV", 9, 1.0), Header("WAV", 9, 3.0)])["50 %"]
-        2.0
-    """
-    seconds = [header.seconds for header in headers if header and header.seconds is not None]
-    if not seconds:
-        return {}
-    shares = (0, 5, 25, 50, 75, 95, 100)
-    values = np.percentile(seconds, shares).tolist()
-    return {f"{share} %": value for share, value in zip(shares, values, strict=True)}

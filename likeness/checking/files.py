@@ -11,9 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from eval.errors import LikenessError
 from eval.progress import report
-from modalities.folders import suffixes_of
 from toolkit.data.inspection import Content, Header, Inspection, digest_of_bytes
 from toolkit.data.items import Item
 from toolkit.data.reading import Unreadable
@@ -22,6 +20,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 Modality = Literal["speaker", "face", "image"]
 Kind = Literal["missing", "unreadable", "cut", "silent"]
+# The content is decoded without being asked for where there is no more than this.
+_DECODED_FILES, _DECODED_SECONDS = 5_000, 36_000.0
 _TOGETHER = 64  # files that a thread reads before it says so
 
 
@@ -57,6 +57,16 @@ class Files:
     same: list[object]
     was_decoded: bool
 
+    def first(self, num: int) -> Files:
+        """Return what was seen of the first items."""
+        return Files(
+            self.headers[:num],
+            self.contents[:num],
+            self.problems[:num],
+            self.same[:num],
+            self.was_decoded,
+        )
+
 
 def inspection_of(modality: Modality) -> Inspection:
     """Return how the files of a modality are looked at."""
@@ -69,33 +79,13 @@ def inspection_of(modality: Modality) -> Inspection:
     return IMAGES
 
 
-def modality_of(items: Sequence[Item], where: str) -> Modality:
-    """Return the modality that most items have, by their endings: "speaker" or "image".
-
-    Raises:
-        LikenessError: No ending is known.
-    """
-    endings = Counter(item.suffix for item in items)
-    count = {
-        kind: sum(endings[suffix] for suffix in suffixes_of(kind)) for kind in ("speaker", "image")
-    }
-    if not any(count.values()):
-        raise LikenessError(
-            f"{where}: none of {len(items)} files has an ending of a recording or an image; say "
-            "what they are with --modality speaker, face or image"
-        )
-    return "speaker" if count["speaker"] >= count["image"] else "image"
-
-
-def look_at(
-    items: Sequence[Item], inspection: Inspection, decides: Callable[[list[Header | None]], bool]
-) -> Files:
+def look_at(items: Sequence[Item], inspection: Inspection, decode: bool | None) -> Files:
     """Look at the files of items.
 
     Args:
         items: N items.
         inspection: How the modality's files are looked at.
-        decides: Whether the content is decoded, when the headers are known.
+        decode: Whether the content is decoded; None decodes at most 5,000 items of 10 hours.
 
     Returns:
         What was seen. Items share a key where the bytes of their files have the same SHA-256, and
@@ -115,7 +105,9 @@ def look_at(
     headers = [value if isinstance(value, Header) else None for value in seen]
     problems = [value if isinstance(value, Problem) else None for value in seen]
     contents: list[Content | None] = [None] * len(items)
-    decode = decides(headers)
+    if decode is None:
+        seconds = sum(known.seconds or 0.0 for known in headers if known is not None)
+        decode = len(items) <= _DECODED_FILES and seconds <= _DECODED_SECONDS
     same = _keys_of_bytes(items, headers)
     if decode:
         rows = [row for row, value in enumerate(headers) if value is not None]
@@ -154,30 +146,23 @@ def _keys_of_bytes(items: Sequence[Item], headers: Sequence[Header | None]) -> l
 
     Only files of a size that several have are read.
     """
-    file_of = [(item.path, item.span) for item in items]
-    first: dict[object, int] = {}
-    for row, file in enumerate(file_of):
-        if headers[row] is not None:
-            first.setdefault(file, row)
-    sizes = Counter(_size(headers[row]) for row in first.values())
-    rows = [row for row in first.values() if sizes[_size(headers[row])] > 1]
+    files = [(item.path, item.span) for item in items]
+    first: dict[object, tuple[Item, int]] = {}  # of the items that are stretches of one file
+    for file, item, header in zip(files, items, headers, strict=True):
+        if header is not None:
+            first.setdefault(file, (item, header.num_bytes))
+    sizes = Counter(size for _, size in first.values())
+    alike = [file for file, (_, size) in first.items() if sizes[size] > 1]
 
-    def digest(row: int) -> bytes | Problem:
-        return _attempt(lambda: digest_of_bytes(items[row]))
+    def digest(file: object) -> bytes | Problem:
+        return _attempt(lambda: digest_of_bytes(first[file][0]))
 
-    digests = dict(zip(rows, _over("comparing files of one size", digest, rows), strict=True))
+    digests = dict(zip(alike, _over("comparing files of one size", digest, alike), strict=True))
     keys: list[object] = []
-    for row, item in enumerate(items):
-        file = file_of[row]
-        key = digests.get(first.get(file, -1), file)
-        keys.append(
-            None if headers[row] is None or isinstance(key, Problem) else (key, item.stretch)
-        )
+    for file, item in zip(files, items, strict=True):
+        key = digests.get(file, file)
+        keys.append(None if file not in first or isinstance(key, Problem) else (key, item.stretch))
     return keys
-
-
-def _size(header: Header | None) -> int:
-    return -1 if header is None else header.num_bytes
 
 
 def _over(what: str, work: Callable[[T], R], values: Sequence[T]) -> list[R]:

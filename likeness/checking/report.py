@@ -1,26 +1,35 @@
-"""What a check found as text, as JSON, and as lists to train on."""
+"""What a check found as text, as JSON, as a page, and as a list to train on."""
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from markupsafe import Markup
 
 from eval.errors import LikenessError
 from eval.formats.provenance import likeness_version
 from eval.formats.writing import atomic_path
-from likeness.checking.check import Checked, Finding, duration_quantiles
+from eval.progress import step
+from eval.reports.media import Media
+from eval.reports.page import block, joined, prose, recompute, table, write
+from likeness.checking.check import Checked, Finding
+from likeness.media import media_of_items
+from likeness.row_files import table_text
 from toolkit.data.inspection import Header
 
 SCHEMA = "likeness.check/1"
-_SHOWN = 3  # groups that a finding names on the terminal
+_SHOWN = 3  # groups that a finding names on the terminal, and items of a group
+_SHOWN_ON_PAGE = 12, 4
 _MOST_KINDS = 6  # formats, rates and sizes that a line lists
-_UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
+_SHARES = (0, 5, 25, 50, 75, 95, 100)
+_UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"), (1, "bytes"))
 
 
 def facts(checked: Checked) -> dict[str, str]:
@@ -29,26 +38,23 @@ def facts(checked: Checked) -> dict[str, str]:
     Args:
         checked: The result of a check.
     """
-    headers = _headers(checked)
-    known = [header for header in headers if header is not None]
-    labels = {name for name in checked.items.labels if name is not None}
+    known = _headers(checked)
     of_files = ""
     if checked.items.stretches is not None:
         of_files = f" in {len({item.path for item in checked.items}):,} files"
     lines = {
         "items": f"{len(checked.items):,}{of_files}",
-        "labels": f"{len(labels):,}" if labels else "none",
-        "readable": f"{sum(problem is None for problem in _problems(checked)):,}",
+        "labels": f"{_num_labels(checked):,}",
+        "readable": f"{checked.files.problems.count(None):,}",
         "bytes": _bytes(_num_bytes(checked)),
         "format": _most(header.format for header in known),
     }
-    rates = [f"{header.rate_hz:,} Hz" for header in known if header.rate_hz is not None]
-    if rates:
-        lines["rate"] = _most(rates)
-        lines["channels"] = _most(str(header.channels) for header in known)
+    if any(header.rate_hz is not None for header in known):
+        lines["rate"] = _most(f"{header.rate_hz:,} Hz" for header in known)
+        lines["channels"] = _most(header.channels for header in known)
         seconds = sum(header.seconds or 0.0 for header in known)
         lines["duration"] = f"{_hours(seconds)} in all; seconds by quantile: " + ", ".join(
-            f"{share} {value:.2f}" for share, value in duration_quantiles(headers).items()
+            f"{share} {value:.2f}" for share, value in _duration_quantiles(known).items()
         )
     sizes = [f"{h.size[1]} x {h.size[0]}" for h in known if h.size is not None]
     if sizes:
@@ -72,8 +78,6 @@ def as_text(checked: Checked) -> str:
 
 def _examples(finding: Finding) -> list[str]:
     """The first groups of a finding, a line for each."""
-    if finding.pattern:
-        return []
     lines = []
     for group in finding.groups[:_SHOWN]:
         names = [
@@ -87,15 +91,8 @@ def _examples(finding: Finding) -> list[str]:
     return lines
 
 
-def next_step(checked: Checked, out: Path | None) -> str:
-    """Return the command that comes next: to train on the written list, or to write one."""
-    pattern = next((finding.pattern for finding in checked.findings if finding.pattern), "")
-    if pattern:
-        return "check again with: " + shlex.join(
-            ["likeness", "check", checked.data, "--label", pattern]
-        )
-    if out is None:
-        return ""
+def next_step(checked: Checked, out: Path) -> str:
+    """Return the command that trains on the list that was written."""
     recipe = f"{checked.modality}/folders"
     return "train on it with: " + shlex.join(
         ["likeness", "train", recipe, "--data", str(out), "--out", f"runs/{out.stem}"]
@@ -104,26 +101,24 @@ def next_step(checked: Checked, out: Path | None) -> str:
 
 def as_json(checked: Checked) -> dict[str, Any]:
     """Return everything that was found, with all names."""
-    headers = _headers(checked)
-    known = [header for header in headers if header is not None]
-    labels = {name for name in checked.items.labels if name is not None}
+    known = _headers(checked)
     return {
         "schema": SCHEMA,
         "likeness": likeness_version(),
         "data": checked.data,
         "modality": checked.modality,
         "num_items": len(checked.items),
-        "num_labels": len(labels),
+        "num_labels": _num_labels(checked),
         "num_left_out": sum(map(bool, checked.left_out)),
         "decoded": checked.files.was_decoded,
         "files": {
             "bytes": _num_bytes(checked),
             "formats": _counts(header.format for header in known),
-            "rates_hz": _counts(h.rate_hz for h in known if h.rate_hz is not None),
-            "channels": _counts(h.channels for h in known if h.channels is not None),
+            "rates_hz": _counts(header.rate_hz for header in known),
+            "channels": _counts(header.channels for header in known),
             "sizes": _counts(f"{h.size[1]}x{h.size[0]}" for h in known if h.size is not None),
             "seconds": sum(header.seconds or 0.0 for header in known),
-            "seconds_by_quantile": duration_quantiles(headers),
+            "seconds_by_quantile": _duration_quantiles(known),
         },
         "findings": [
             {
@@ -144,9 +139,49 @@ def as_json(checked: Checked) -> dict[str, Any]:
 
 def write_json(path: Path, checked: Checked) -> None:
     """Write everything that was found as JSON, whole or not at all."""
-    with atomic_path(path) as temporary:
-        text = json.dumps(as_json(checked), indent=1, allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    _write(path, json.dumps(as_json(checked), indent=1, allow_nan=False) + "\n")
+
+
+@step("drawing the page")
+def write_page(folder: Path, checked: Checked, *, command: str) -> None:
+    """Write folder/index.html: the facts, and each finding with its first items.
+
+    Args:
+        folder: Made if it does not exist.
+        checked: The result of a check.
+        command: Makes the page again.
+    """
+    media = media_of_items(checked.items)
+    sections = {"The data": table(["", ""], facts(checked).items())}
+    for number, finding in enumerate(checked.findings, 1):
+        heading = f"{number}. {finding.kind.replace('-', ' ').capitalize()}"
+        sections[heading] = _section(finding, media)
+    if not checked.findings:
+        sections["Findings"] = prose("Nothing looks wrong.")
+    if checked.notes:
+        sections["What is not known"] = joined(prose(note) for note in checked.notes)
+    sections["What could not be shown"] = prose(media.note(), soft=True)
+    sections["How to make this page again"] = recompute(command, {})
+    about = f"{checked.data}: items {len(checked.items):,}, findings {len(checked.findings)}"
+    write(folder / "index.html", "Check of a data set", about, sections)
+
+
+def _section(finding: Finding, media: Media) -> Markup:
+    """The sentences of a finding, and its first groups with their pictures or sounds."""
+    most, together = _SHOWN_ON_PAGE
+    shown = finding.are_items and finding.kind not in ("missing", "unreadable", "cut")
+    rows = [
+        [
+            [
+                (name, finding.details.get(name, ""), media.show(name) if shown else "")
+                for name in group[:together]
+            ],
+            max(0, len(group) - together),
+        ]
+        for group in finding.groups[:most]
+    ]
+    more = max(0, len(finding.groups) - most)
+    return prose(finding.text) + prose(finding.remedy) + block("findings", rows=rows, more=more)
 
 
 def left_out_path(out: Path) -> Path:
@@ -172,48 +207,40 @@ def write_items_csv(out: Path, checked: Checked) -> None:
         LikenessError: Nothing is left, or items lie in tar shards.
     """
     items = checked.items
-    kept = [row for row, reason in enumerate(checked.left_out) if not reason]
     if items.spans is not None:
         raise LikenessError(
             f"--out {out}: the items lie in tar shards, and a list names files only"
         )
-    if not kept:
+    if all(checked.left_out):
         raise LikenessError(
             f"--out {out}: none of {len(items)} items can be trained on; nothing was written"
         )
     timed = items.stretches is not None
     head = ["id", "path", "label", *(("start", "end") if timed else ()), *items.further]
     further = [list(items.column(name)) for name in items.further]
-    rows = [
-        [
+    kept, dropped = [], []
+    for row, (item, reason) in enumerate(zip(items, checked.left_out, strict=True)):
+        values = [
             item.id,
-            _place(item.path, out.parent),
-            item.label or "",
+            _path_in_list(item.path, out.parent),
+            item.label,
             *(_times(item.stretch) if timed else ()),
-            *(str(values[row] or "") for values in further),
+            *(column[row] for column in further),
         ]
-        for row, item in enumerate(items)
-    ]
-    dropped = [row for row, reason in enumerate(checked.left_out) if reason]
-    _write_csv(
-        left_out_path(out),
-        [*head, "reason"],
-        [[*rows[row], checked.left_out[row]] for row in dropped],
-    )
-    _write_csv(out, head, [rows[row] for row in kept])
+        if reason:
+            dropped.append([*values, reason])
+        else:
+            kept.append(values)
+    _write(left_out_path(out), table_text([*head, "reason"], dropped, ","))
+    _write(out, table_text(head, kept, ","))
 
 
-def _write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    with (
-        atomic_path(path) as temporary,
-        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
-    ):
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(head)
-        writer.writerows(rows)
+def _write(path: Path, text: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
 
 
-def _place(path: Path, folder: Path) -> str:
+def _path_in_list(path: Path, folder: Path) -> str:
     """A path as a list in this folder has it: relative if the file lies below the folder."""
     absolute, base = Path(os.path.abspath(path)), Path(os.path.abspath(folder))
     if absolute.is_relative_to(base):
@@ -221,48 +248,53 @@ def _place(path: Path, folder: Path) -> str:
     return absolute.as_posix()
 
 
-def _times(stretch: tuple[float, float] | None) -> list[str]:
+def _times(stretch: tuple[float, float] | None) -> Sequence[float | None]:
     if stretch is None:
-        return ["", ""]
-    return [repr(stretch[0]), "" if stretch[1] == float("inf") else repr(stretch[1])]
+        return [None, None]
+    return [stretch[0], None if stretch[1] == float("inf") else stretch[1]]
 
 
-def _headers(checked: Checked) -> list[Header | None]:
-    """The headers of the items that are checked, without those of the test data."""
-    return checked.files.headers[: len(checked.items)]
+def _headers(checked: Checked) -> list[Header]:
+    """The headers that could be read."""
+    return [header for header in checked.files.headers if header is not None]
+
+
+def _num_labels(checked: Checked) -> int:
+    return len(set(checked.items.labels) - {None})
 
 
 def _num_bytes(checked: Checked) -> int:
     """The size of what was read. A file of which several items are stretches counts once."""
-    headers = enumerate(_headers(checked))
-    known = [(row, header.num_bytes) for row, header in headers if header is not None]
-    if checked.items.stretches is None:
-        return sum(size for _, size in known)
-    paths = [item.path for item in checked.items]
-    return sum({paths[row]: size for row, size in known}.values())
+    seen = zip(checked.items, checked.files.headers, strict=True)
+    size_of = {(item.path, item.span): h.num_bytes for item, h in seen if h is not None}
+    return sum(size_of.values())
 
 
-def _problems(checked: Checked) -> Sequence[object]:
-    return checked.files.problems[: len(checked.items)]
+def _duration_quantiles(known: Sequence[Header]) -> dict[str, float]:
+    """The quantiles of the durations in seconds; nothing where there are none."""
+    seconds = [header.seconds for header in known if header.seconds is not None]
+    if not seconds:
+        return {}
+    values = np.percentile(seconds, _SHARES).tolist()
+    return {f"{share} %": value for share, value in zip(_SHARES, values, strict=True)}
 
 
-def _counts(values: Any) -> dict[str, int]:
-    return {str(value): count for value, count in Counter(values).most_common()}
+def _counts(values: Iterable[object]) -> dict[str, int]:
+    known = (str(value) for value in values if value is not None)
+    return dict(Counter(known).most_common())
 
 
-def _most(values: Any) -> str:
+def _most(values: Iterable[object]) -> str:
     """The most common values and how often each is there."""
     counts = _counts(values)
     listed = [f"{value} ({count:,})" for value, count in list(counts.items())[:_MOST_KINDS]]
     more = len(counts) - _MOST_KINDS
-    return ", ".join(listed) + (f", and {more:,} more" if more > 0 else "") if listed else "none"
+    return ", ".join([*listed, f"and {more:,} more"] if more > 0 else listed) or "none"
 
 
 def _bytes(number: int) -> str:
-    for unit, name in _UNITS:
-        if number >= unit:
-            return f"{number / unit:.1f} {name}"
-    return f"{number} bytes"
+    unit, name = next((pair for pair in _UNITS if number >= pair[0]), _UNITS[-1])
+    return f"{number / unit:.1f} {name}"
 
 
 def _hours(seconds: float) -> str:

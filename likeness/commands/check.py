@@ -17,8 +17,10 @@ from likeness.commands.options import (
     Root,
     Trust,
     refuse_idle,
+    refuse_input_as_output,
 )
 from likeness.missing import refuse_missing_folder
+from likeness.row_files import check_written
 from toolkit.console import say, warn
 
 if TYPE_CHECKING:
@@ -130,30 +132,31 @@ def check(
     from likeness.checking import report
     from likeness.checking.check import Settings
     from likeness.checking.check import check as check_items
+    from likeness.lists import modality_of
     from toolkit.data.kaldi_folder import is_kaldi_folder
 
-    if embeddings is not None and model is not None:
-        raise LikenessError("--embeddings and --model do not go together; leave one out")
     refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
-    refuse_idle(context, ("clean",), "--out", out)
-    refuse_idle(context, ("trust",), "--model", model)
-    _refuse_outputs(data, out, json_file)
+    for option in ("out", "json_file"):
+        refuse_input_as_output(context, option)
+    if out is not None:
+        check_written(out, [".csv"], "lists to train on")
+    if json_file is not None:
+        refuse_missing_folder(json_file)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         listing = ",".join(columns or ()), label, root
+        kind = modality or modality_of(data, columns=listing[0], label=label, root=root)
         plain = data.is_dir() and not label and not is_kaldi_folder(data)
         passed_over: list[str] = []
-        items, kind = _listed(data, modality, *listing, passed_over)
+        items = _listed(data, kind, *listing, passed_over)
         if plain:
-            _warn_of_unread(data)
-        tested = None if test is None else _listed(test, kind, *listing, passed_over)[0]
-        vectors = _vectors(embeddings, model, trust or [], items, kind)
+            _warn_of_unread(data, kind)
         checked = check_items(
             items,
             kind,
             data=str(data),
-            test=tested,
-            embeddings=vectors,
+            test=None if test is None else _listed(test, kind, *listing, passed_over),
+            embeddings=_vectors(embeddings, model, trust or [], items, kind),
             settings=Settings(decode, near, clean, data if plain else None),
             passed_over=list(dict.fromkeys(passed_over)),
         )
@@ -163,88 +166,55 @@ def check(
     if json_file is not None:
         report.write_json(json_file, checked)
     if page is not None:
-        from likeness.checking.page import write_page
-
-        write_page(page, checked, command=context.obj or "likeness check")
+        report.write_page(page, checked, command=context.obj or "likeness check")
         say(f"the page is {page / 'index.html'}")
     if out is not None:
         report.write_items_csv(out, checked)
         dropped = sum(map(bool, checked.left_out))
         say(
             f"{len(items) - dropped:,} items to train on in {out}; {dropped:,} left out, with "
-            f"their reasons in {report.left_out_path(out)}"
+            f"their reasons in {report.left_out_path(out)}\n{report.next_step(checked, out)}"
         )
-    if step := report.next_step(checked, out):
-        say(step)
     if strict and checked.findings:
         raise typer.Exit(1)
 
 
-def _refuse_outputs(data: Path, out: Path | None, json_file: Path | None) -> None:
-    """Refuse what could not be written after the work, or would replace the data."""
-    from likeness.checking.report import left_out_path
-
-    written = [path for path in (out, json_file) if path is not None]
-    for path in [*written, *([left_out_path(out)] if out is not None else [])]:
-        refuse_missing_folder(path)
-        if path.is_file() and data.is_file() and path.samefile(data):
-            raise LikenessError(f"{path} is the data that are checked; name another file")
-    if out is not None and out.suffix.lower() != ".csv":
-        raise LikenessError(f"--out {out}: a list to train on ends in .csv; name it so")
-
-
 def _listed(
     data: Path,
-    modality: Modality | None,
+    modality: Modality,
     columns: str,
     label: str,
     root: Path | None,
     passed_over: list[str],
-) -> tuple[Items, Modality]:
-    """The items of the data and what they are."""
-    from likeness.checking.files import modality_of
+) -> Items:
     from modalities.folders import suffixes_of
     from toolkit.data.listing import list_items
 
-    def listed(suffixes: tuple[str, ...]) -> Items:
-        return list_items(
-            data,
-            suffixes=suffixes,
-            columns=columns,
-            label=label,
-            root=root,
-            missing="leave",
-            passed_over=passed_over,
-        )
-
-    if modality is not None:
-        return listed(suffixes_of(modality)), modality
-    items = listed((*suffixes_of("speaker"), *suffixes_of("image")))
-    kind = modality_of(items, str(data))
-    others = sum(item.suffix not in suffixes_of(kind) for item in items)
-    if not others:
-        return items, kind
-    if data.is_dir():
-        items = listed(suffixes_of(kind))
-    warnings.warn(
-        f"{data}: {others:,} files are no {'recordings' if kind == 'speaker' else 'images'}, as "
-        "most are, and "
-        "cannot be read as such; --modality says which are meant",
-        stacklevel=2,
+    return list_items(
+        data,
+        suffixes=suffixes_of(modality),
+        columns=columns,
+        label=label,
+        root=root,
+        missing="leave",
+        passed_over=passed_over,
     )
-    return items, kind
 
 
-def _warn_of_unread(folder: Path) -> None:
-    """Warn of recordings and images in formats that nothing here reads."""
+def _warn_of_unread(folder: Path, modality: Modality) -> None:
+    """Warn of recordings and images that are not read: of other formats, or of the other kind."""
+    from modalities.folders import suffixes_of
     from toolkit.data.tree import anywhere
 
-    counts = Counter(item.suffix for item in anywhere(folder, _UNREAD, passed_over=[]))
+    others = suffixes_of("image" if modality == "speaker" else "speaker")
+    unread = {*_UNREAD, *others} - set(suffixes_of(modality))
+    counts = Counter(item.suffix for item in anywhere(folder, unread, passed_over=[]))
     if counts:
         formats = ", ".join(f"{suffix} {count:,}" for suffix, count in counts.most_common())
+        what = "recordings" if modality == "speaker" else "images"
         warnings.warn(
-            f"{folder}: files were passed over, because their formats are not read ({formats}); "
-            "convert them, as to .jpg or .wav",
+            f"{folder}: files were passed over that cannot be read as {what} ({formats}); convert "
+            "them, as to .jpg or .wav, or say with --modality what is meant",
             stacklevel=2,
         )
 
@@ -253,6 +223,8 @@ def _vectors(
     embeddings: Path | None, model: str | None, trust: list[str], items: Items, modality: Modality
 ) -> Embeddings | None:
     """The embeddings of the items, read or made."""
+    if embeddings is not None and model is not None:
+        raise LikenessError("--embeddings and --model do not go together; leave one out")
     if embeddings is not None:
         from eval.formats.embeddings import read
 
@@ -270,5 +242,4 @@ def _vectors(
             f"{model} is a {loaded.modality} model, and the data are of the modality {modality}; "
             "take another model, or say what the data are with --modality"
         )
-    readable = [item for item in items if item.path.is_file()]
-    return loaded.embed(readable)
+    return loaded.embed([item for item in items if item.path.is_file()])

@@ -25,6 +25,7 @@ from likeness.commands.options import (
     refuse_beside_ijb,
     refuse_input_as_output,
     search_page,
+    write_search,
 )
 from toolkit.console import say
 
@@ -177,23 +178,22 @@ def identify_files(
         LikenessError: As in reading and in `eval.protocols.identification.identify`.
     """
     from eval.formats import embeddings
-    from eval.formats.provenance import sha256
     from eval.formats.subjects import read_mapping
     from eval.protocols import identification
-    from eval.results import write_json
+    from likeness.searching import SearchEvaluation
 
-    galleries = [gallery, *([second_gallery] if second_gallery else [])]
+    files = [gallery, *([second_gallery] if second_gallery else [])]
+    galleries, searched = [embeddings.read(path) for path in files], embeddings.read(probes)
+    of_gallery = read_mapping(gallery_subjects) if gallery_subjects else None
+    of_probes = read_mapping(probe_subjects) if probe_subjects else None
     identified = identification.identify(
-        [embeddings.read(path) for path in galleries],
-        embeddings.read(probes),
+        galleries,
+        searched,
         settings or identification.IdentificationSettings(),
-        gallery_subjects=read_mapping(gallery_subjects) if gallery_subjects else None,
-        probe_subjects=read_mapping(probe_subjects) if probe_subjects else None,
+        gallery_subjects=of_gallery,
+        probe_subjects=of_probes,
     )
-    if json_file:
-        lists = [path for path in (gallery_subjects, probe_subjects) if path]
-        digests = {str(path): sha256(path) for path in (*galleries, probes, *lists)}
-        write_json(json_file, identified.results, digests)
-    if page is not None:
-        page.write(identified, (probes, probe_subjects), (gallery, gallery_subjects))
-    return identified.table()
+    evaluation = SearchEvaluation(identified, (searched, of_probes), (galleries[0], of_gallery))
+    return write_search(
+        evaluation, [*files, probes, gallery_subjects, probe_subjects], json_file, page
+    )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -17,8 +16,7 @@ from likeness.models import filterbanks
 from toolkit.console import Interrupted, one_line, say
 
 if TYPE_CHECKING:
-    from eval.protocols.identification import Identified
-    from eval.protocols.retrieval import Retrieved
+    from likeness.searching import SearchEvaluation
     from likeness.thresholds import Rule
     from toolkit.data.reading import Bad
 
@@ -291,12 +289,7 @@ def ending_at_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-Files = tuple[Path | None, Path | None]
-"""A file of embeddings and its list of labels, where there are such."""
-
-
-@dataclass(frozen=True)
-class SearchPage:
+class SearchPage(NamedTuple):
     """A page to write.
 
     Attributes:
@@ -309,32 +302,30 @@ class SearchPage:
     media: Path | None
     command: str
 
-    def write(self, measured: Identified | Retrieved, queries: Files, gallery: Files) -> None:
-        """Write the page.
 
-        Args:
-            measured: What was measured.
-            queries: What was searched for.
-            gallery: What was searched in, of galleries apart the first; without a file the queries
-                themselves.
-        """
-        from eval.formats import embeddings
-        from eval.formats.provenance import sha256
-        from eval.formats.subjects import read_mapping
-        from likeness.searching import SearchEvaluation
+def write_search(
+    evaluation: SearchEvaluation,
+    files: Sequence[Path | None],
+    json_file: Path | None,
+    page: SearchPage | None,
+) -> str:
+    """Write what a search measured, and return its table.
 
-        sides = [
-            (embeddings.read(file), read_mapping(labels) if labels else None) if file else None
-            for file, labels in (queries, gallery)
-        ]
-        assert sides[0] is not None
-        files = dict.fromkeys(path for path in (*queries, *gallery) if path)
-        SearchEvaluation(measured, sides[0], sides[1]).report(
-            self.folder,
-            media=self.media,
-            command=self.command,
-            inputs={str(path): sha256(path) for path in files},
-        )
+    Args:
+        evaluation: What was measured.
+        files: What was read; None where an option was left out.
+        json_file: Results in the schema of docs/reference/json.md, if they are asked for.
+        page: The page, if one is asked for.
+    """
+    from eval.formats.provenance import sha256
+    from eval.results import write_json
+
+    inputs = {str(path): sha256(path) for path in files if path}
+    if json_file:
+        write_json(json_file, evaluation.results, inputs)
+    if page is not None:
+        evaluation.report(page.folder, media=page.media, command=page.command, inputs=inputs)
+    return evaluation.table()
 
 
 def search_page(folder: Path | None, media: Path | None, command: str) -> SearchPage | None:

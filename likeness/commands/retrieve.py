@@ -20,6 +20,7 @@ from likeness.commands.options import (
     Similarity,
     refuse_input_as_output,
     search_page,
+    write_search,
 )
 from toolkit.console import say
 
@@ -142,10 +143,9 @@ def retrieve_files(
         LikenessError: As in reading and in `eval.protocols.retrieval.retrieve`.
     """
     from eval.formats.embeddings import read
-    from eval.formats.provenance import sha256
     from eval.formats.subjects import read_mapping
     from eval.protocols import retrieval
-    from eval.results import write_json
+    from likeness.searching import SearchEvaluation
 
     if gallery is None and gallery_labels is not None:
         raise LikenessError(
@@ -156,19 +156,19 @@ def retrieve_files(
         from toolkit.gallery.faiss import approximate_recall
 
         neighbours = approximate_recall(approximate)
+    queries, searched = read(embeddings), read(gallery) if gallery else None
+    of_queries = read_mapping(labels) if labels else None
+    of_gallery = read_mapping(gallery_labels) if gallery_labels else None
     retrieved = retrieval.retrieve(
-        read(embeddings),
-        read_mapping(labels) if labels else None,
+        queries,
+        of_queries,
         settings or retrieval.RetrievalSettings(),
-        gallery=read(gallery) if gallery else None,
-        gallery_labels=read_mapping(gallery_labels) if gallery_labels else None,
+        gallery=searched,
+        gallery_labels=of_gallery,
         system=embeddings.stem,
         labels_from=labels.name if labels else "",
         approximate=neighbours,
     )
-    if json_file:
-        inputs = [path for path in (embeddings, labels, gallery, gallery_labels) if path]
-        write_json(json_file, retrieved.results, {str(path): sha256(path) for path in inputs})
-    if page is not None:
-        page.write(retrieved, (embeddings, labels), (gallery, gallery_labels or labels))
-    return retrieved.table()
+    side = None if searched is None else (searched, of_gallery or of_queries)
+    evaluation = SearchEvaluation(retrieved, (queries, of_queries), side)
+    return write_search(evaluation, [embeddings, labels, gallery, gallery_labels], json_file, page)

@@ -26,7 +26,6 @@ from toolkit.console import say
 
 if TYPE_CHECKING:
     from eval.scoring.score import Scoring
-    from eval.types import Embeddings, Trials
     from likeness.scoring import Missing
 
 app = typer.Typer()
@@ -302,22 +301,26 @@ def score_files(
         KeyError, ValueError: As in reading the files, `Scoring` and `score`.
     """
     from eval.formats.coded import check_written
-    from eval.scoring import score as library
-    from likeness.scoring import named
+    from likeness.scoring import score
 
     check_written(out)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         scoring = read_scoring(options)
-        listed, enrolled, sides, left_out = _read(
-            trials, embeddings, probe_embeddings, enrolment, strip_extension, missing
+        scored = score(
+            trials,
+            embeddings,
+            scoring,
+            probe=probe_embeddings,
+            models=enrolment,
+            strip_extension=strip_extension,
+            missing=missing,
         )
-        scored = library.score(listed, enrolled, scoring, **sides)
-        named(scored, str(trials) + left_out).save(out)
+        scored.save(out)
     calibrated = ""
     if scoring.calibration is not None:
         calibrated = f", calibrated at p_target {scoring.calibration.p_target:g}"
-    done = f"{len(listed)} trials scored by {scored.system}{calibrated} in {out}"
+    done = f"{len(scored)} trials scored by {scored.system}{calibrated} in {out}"
     return "\n".join([*_texts(caught), done])
 
 
@@ -343,22 +346,23 @@ def calibrate_files(
 
     The other arguments, what is returned and what is raised are as for `score_files`.
     """
-    from eval.scoring import score as library
+    from likeness.scoring import calibrate
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        scoring = read_scoring(options)
-        listed, enrolled, sides, _ = _read(
-            trials, embeddings, probe_embeddings, enrolment, strip_extension, missing
-        )
-        fitted = library.calibrate(
-            listed, enrolled, scoring, quality=quality, p_target=p_target, **sides
+        fitted = calibrate(
+            trials,
+            embeddings,
+            read_scoring(options),
+            quality=quality,
+            p_target=p_target,
+            probe=probe_embeddings,
+            models=enrolment,
+            strip_extension=strip_extension,
+            missing=missing,
         )
         fitted.save(out)
-    done = (
-        f"calibration of {fitted.system} fitted on {len(listed)} trials at p_target {p_target:g} "
-        f"in {out}"
-    )
+    done = f"calibration of {fitted.system} fitted on {trials} at p_target {p_target:g} in {out}"
     return "\n".join([*_texts(caught), done])
 
 
@@ -395,35 +399,6 @@ def _reader(kind: Any) -> Callable[[Path], Any]:
         Mapping[str, float]: read_durations,
     }
     return next(readers[choice] for choice in (kind, *get_args(kind)) if choice in readers)
-
-
-def _read(
-    trials: Path,
-    embeddings: Path,
-    probe_embeddings: Path | None,
-    enrolment: Path | None,
-    strip_extension: bool,
-    missing: Missing,
-) -> tuple[Trials, Embeddings, dict[str, Any], str]:
-    """The trials, the embeddings, the keywords `probe` and `models` of scoring them, and words for
-    the list's name where trials were left out.
-    """
-    from eval.formats import embeddings as embedding_files
-    from eval.formats.trials import read_trials
-    from eval.scoring.templates import read_enrolment
-    from likeness.scoring import spelt_as, with_embeddings
-
-    listed, enrolled = read_trials(trials), embedding_files.read(embeddings)
-    probe = embedding_files.read(probe_embeddings) if probe_embeddings else None
-    models: Mapping[str, Sequence[str]] | None = None
-    if enrolment:
-        models = read_enrolment(enrolment)
-    if strip_extension:
-        enrolled, probe = spelt_as(listed, enrolled, probe, models)
-    left_out = ""
-    if missing == "skip":
-        listed, models, left_out = with_embeddings(listed, enrolled, probe, models)
-    return listed, enrolled, {"probe": probe, "models": models}, left_out
 
 
 def _texts(caught: Sequence[warnings.WarningMessage]) -> list[str]:

@@ -158,7 +158,7 @@ def check_settings(sampling: Sampling) -> None:
         ),
         "sampling.batch_size is a multiple of items_per_class": not each or size % each == 0,
     }
-    refuse_broken(rules, sampling)
+    refuse_broken(rules, lambda name: getattr(sampling, name.partition(".")[2]))
 
 
 def fitted(labels: Index, sampling: Sampling) -> Sampling:

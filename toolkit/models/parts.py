@@ -230,6 +230,7 @@ def without_weights(part: Part) -> Part:
         {'weights': ''}
         >>> def make(width: int, weights: str = "") -> object:
         ...     return object()
+        >>> make.__module__ = "petnets"
         >>> without_weights(partial(make, width=3, weights="runs/net.pt")).keywords
         {'width': 3}
     """

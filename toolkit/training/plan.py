@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,7 @@ def check_settings(recipe: Recipe) -> None:
         "parallel.spread_classes is false and parallel.class_rate 1": not recipe.measures_items
         or (not parallel.spread_classes and parallel.class_rate == 1),
     }
-    refuse_broken(rules, f"{schedule}, {compute}, {parallel}")
+    refuse_broken(rules, lambda name: attrgetter(name)(recipe))
     tuning.check(
         recipe.tuning,
         steps=schedule.steps,

@@ -13,6 +13,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -129,7 +130,13 @@ def check(tuning: Tuning, *, steps: int, save_every: int, keep_best: int) -> Non
         "tuning.average_last is at most the number of checkpoints": last <= -(-steps // save_every),
         "with tuning.average_last, schedule.keep_best is 1": not last or keep_best == 1,
     }
-    refuse_broken(rules, tuning)
+
+    def value_of(name: str) -> object:
+        if name == "schedule.keep_best":
+            return keep_best
+        return attrgetter(name.removeprefix("tuning."))(tuning)
+
+    refuse_broken(rules, value_of)
 
 
 def is_under(name: str, part: str) -> bool:

@@ -120,7 +120,7 @@ RECIPE = """from functools import partial
 import nearby_net
 from petnets.nets import Levels, MeanNet, Scaled, gap
 
-from modalities.speaker import folders
+from modalities import folders
 from toolkit.data.sampling import Sampling
 from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 from toolkit.training.tune import Choice
@@ -606,7 +606,8 @@ SEVERAL = """from functools import partial
 import several_blocks
 import several_whole
 
-from modalities.speaker import audio, features, folders
+from modalities import folders
+from modalities.speaker import audio, features
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.training.recipe import Compute, Recipe, Schedule, Verification

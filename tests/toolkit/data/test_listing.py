@@ -265,7 +265,7 @@ def test_an_rttm_finds_recordings_whose_names_have_blanks(tmp_path: Path) -> Non
         ("m 0 1 ann\n", "line 1"),
         (";; nothing\n", "no turns"),
         (rttm("m 1 0 1 by ann", "m 2 0 1 by bob"), "several channels"),
-        (rttm("m 1 0 1 by ann", "m 1 0 1 by ann"), "1 repeated ids"),
+        (rttm("m 1 0 1 by ann", "m 1 0 1 by ann"), "twice"),
         (rttm("m 1 -1 3 by ann"), "line 1"),
     ],
 )

@@ -222,7 +222,7 @@ def test_several_best_checkpoints_are_kept(voices: Path, tmp_path: Path) -> None
         checkpoint.best_of(step) for _, step in expected
     )
     assert load_model(tmp_path / "run").step == min(expected)[1]
-    with pytest.raises(ValueError, match="keep_best=0 must be at least 1"):
+    with pytest.raises(ValueError, match="keep_best=0"):
         fit(recipe("arcface", "schedule.keep_best=0"), data=voices, out=tmp_path / "none")
 
 

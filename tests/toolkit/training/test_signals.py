@@ -71,8 +71,8 @@ def test_a_killed_reading_process_of_a_run_is_named(voices: Path, tmp_path: Path
     os.kill(int(children[-1]), signal.SIGKILL)
     output = run.communicate()[0]
     assert run.returncode == 2, output
-    assert "was killed, probably because memory ran out" in output
-    assert "Traceback" not in output
+    # multiprocessing's thread may print of the broken connection before
+    assert "was killed, probably because memory ran out" in output.splitlines()[-1]
 
 
 def _own_ids(number: int, workers: int) -> Iterator[int]:

@@ -265,7 +265,7 @@ def test_ctrl_c_saves_the_step_and_exits_130(
 def test_a_folder_holds_one_run(uninterrupted: Callable[[str], Path], voices: Path) -> None:
     with pytest.raises(ValueError, match="already holds a run; add --resume"):
         fit(recipe(), data=voices, out=uninterrupted("arcface"))
-    with pytest.raises(ValueError, match="another recipe: optim differs"):
+    with pytest.raises(ValueError, match="optim"):
         fit(
             recipes.override(recipe(), ["optim.lr=0.01"]),
             data=voices,
@@ -316,7 +316,7 @@ def test_a_loss_that_is_nan_stops_with_the_step_and_keeps_the_checkpoint(
 
 def test_the_same_speakers_are_never_trained_and_tested_on(voices: Path, tmp_path: Path) -> None:
     leaking = recipe(items=partial(folders.items, split="all", test_share=0.25))
-    with pytest.raises(ValueError, match="2 subjects are both trained"):
+    with pytest.raises(ValueError, match="both trained"):
         fit(leaking, data=voices, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -326,7 +326,7 @@ def test_settings_that_cannot_work_are_refused_before_the_first_step(
 ) -> None:
     for assignment, says in [
         ("compute.accumulate=5", "needs 10; raise batch_size"),
-        ("schedule.watch=err", "must be one of the recipe's metrics: eer"),
+        ("schedule.watch=err", "schedule.watch=err, but"),
         ("schedule.steps=0", "must be at least 1"),
         ("memory.size=4", "smaller than sampling.batch_size"),
     ]:
