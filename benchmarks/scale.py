@@ -181,7 +181,7 @@ def draw(rows: Mapping[str, Sequence[Measured]]) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from eval.reports.drawing import COLOURS, DASHES, GREY
+    from eval.reports.figures import COLOURS, DASHES, GREY
 
     figure = Figure(figsize=(10, 9), layout="constrained")
     figure.patch.set_alpha(0.0)

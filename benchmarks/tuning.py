@@ -57,12 +57,11 @@ from modalities.image.splits import Split
 from modalities.speaker import an4
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.training import recipe as recipes
-from toolkit.training.compare import Search, Terms, compare
-from toolkit.training.compared_run import SCORES
-from toolkit.training.fine_tuning import LoRA, Tuning
+from toolkit.training.compare import SCORES, Search, Terms, compare
 from toolkit.training.recipe import Recipe, Verification
 from toolkit.training.train import fit
 from toolkit.training.tune import Choice
+from toolkit.training.tuning import LoRA, Tuning
 
 RANK = 8
 RATES = (1 / 3, 1.0, 3.0)  # multiples of the recipe's rate that a search tries

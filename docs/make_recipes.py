@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 from likeness.commands.recipes import folder, head, names
 from toolkit.data.sampling import Sampling
-from toolkit.training.fine_tuning import LoRA, Tuning
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import (
     Classification,
@@ -32,6 +31,7 @@ from toolkit.training.recipe import (
     Schedule,
     Verification,
 )
+from toolkit.training.tuning import LoRA, Tuning
 
 PAGE = Path(__file__).parent / "reference" / "recipes.md"
 WIDTH = 100

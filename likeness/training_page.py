@@ -71,7 +71,6 @@ def write_items_page(
     Returns:
         The path of the page.
     """
-    from eval.formats.provenance import likeness_version
     from eval.reports import items
     from toolkit.training.log import read_log
 
@@ -81,7 +80,6 @@ def write_items_page(
         measured,
         metrics,
         command=command,
-        version=likeness_version(),
         log=read_log(out),
     )
     return page

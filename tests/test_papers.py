@@ -17,7 +17,7 @@ from likeness.commands.recipes import located
 from toolkit.models import user_files
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
-from toolkit.training.variants import check_variants
+from toolkit.training.compare import check_variants
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "papers.md"

@@ -9,17 +9,13 @@ import numpy as np
 from markupsafe import Markup
 
 from eval.clustering import Counts, Fit
-from eval.formats.files import atomic_path
-from eval.formats.provenance import likeness_version
 from eval.progress import step
-from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.media import SECONDS, Media
-from eval.reports.page import document
+from eval.reports.page import EMPTY, MINUS, block, folded, headed, joined, prose, table, write
 
 _NUM_CLUSTERS = 100  # shown with their items; the others are counted
 _NUM_ITEMS = 24  # of a cluster
 _NUM_DOUBTFUL = 20
-_MINUS = "\u2212"
 
 
 @step("drawing the page")
@@ -60,19 +56,15 @@ def write_page(
         + _sizes(sizes, clusters, fit),
         "Doubtful items": _doubtful(ids, clusters, fit, shown),
         "Items by cluster": _items(ids, clusters, fit, sizes, shown),
-        "Images and sound": prose(note) if (note := shown.note()) else EMPTY,
+        "Images and sound": prose(shown.note()),
         "Recompute": block("command", text=command),
     }
-    page = Path(folder) / "index.html"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    about = f"{len(ids):,} items in {count:,} clusters. Likeness {likeness_version()}."
-    with atomic_path(page) as temporary:
-        temporary.write_text(document("Clusters", about, sections), encoding="utf-8")
-    return page
+    about = f"{len(ids):,} items in {count:,} clusters"
+    return write(Path(folder) / "index.html", "Clusters", about, sections)
 
 
 def _number(value: float) -> str:
-    return "" if np.isnan(value) else f"{value:.3f}".replace("-", _MINUS)
+    return "" if np.isnan(value) else f"{value:.3f}".replace("-", MINUS)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -148,6 +140,4 @@ def _items(ids: Sequence[str], clusters: Counts, fit: Fit, sizes: Counts, media:
     )
     if "<audio" in joined(parts.values()):  # players take a line each
         return prose(text, soft=True) + folded(parts)
-    return prose(text, soft=True) + joined(
-        block("headed", heading=heading, part=part) for heading, part in parts.items()
-    )
+    return prose(text, soft=True) + joined(headed(heading, part) for heading, part in parts.items())

@@ -16,12 +16,10 @@ from markupsafe import Markup
 from eval.comparison import LEVEL, Comparison
 from eval.formats.files import atomic_path
 from eval.progress import step
-from eval.reports.blocks import EMPTY, block, joined, prose
-from eval.reports.blocks import table as table_block
-from eval.reports.drawing import COLOURS, DASHES, columns, drawn, legend, plot, shortened
-from eval.reports.learning import logged
-from eval.reports.page import document
-from eval.reports.plots import trade_off
+from eval.reports.curves import trade_off
+from eval.reports.figures import COLOURS, DASHES, columns, drawn, legend, logged, plot, shortened
+from eval.reports.page import EMPTY, block, document, joined, prose
+from eval.reports.page import table as table_block
 from eval.reports.text import difference_rows, latex, main_rows, markdown, notes, over_what, table
 from eval.results import metric_label
 from eval.types import Scores

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from markupsafe import Markup
 
-from eval.reports.blocks import block, folded, prose
 from eval.reports.media import Media
+from eval.reports.page import MINUS, block, folded, prose
 from eval.types import Scores, Trials
 from eval.verification import threshold_at_eer
-
-_MINUS = "\u2212"
 
 
 def hardest_trials(
@@ -64,7 +62,7 @@ def _hardest(
                     "value": repr(float(scores.values[i])),
                     "target": int(scores.target[i]),
                     "verdict": _verdict(scores.values[i] >= threshold, scores.target[i]),
-                    "score": f"{scores.values[i]:.4f}".replace("-", _MINUS),
+                    "score": f"{scores.values[i]:.4f}".replace("-", MINUS),
                     "sides": [(media.show(id), id) for id in ids],
                     "number": f"{i + 1:,}",
                 }

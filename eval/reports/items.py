@@ -12,18 +12,13 @@ from markupsafe import Markup
 
 from eval import per_item
 from eval.bootstrap import bounds
-from eval.formats.files import atomic_path
 from eval.per_item import Metric, PerItem
 from eval.progress import step
-from eval.reports import learning
-from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
-from eval.reports.learning import Log
-from eval.reports.map import embedding_map
+from eval.reports.figures import Log, training_curves
+from eval.reports.map import embedding_map, space_3d
 from eval.reports.media import Media
-from eval.reports.norms import norm_grid, norms_by_correct
-from eval.reports.page import document
-from eval.reports.reliability import reliability
-from eval.reports.space import space_3d
+from eval.reports.norms import norm_grid, norms_by_correct, reliability
+from eval.reports.page import EMPTY, block, folded, joined, prose, recompute, table, write
 from eval.results import NO_INTERVAL, ends_text
 from eval.types import Embeddings
 
@@ -38,7 +33,6 @@ def html(
     metrics: Mapping[str, Metric],
     *,
     command: str,
-    version: str,
     num_resamples: int = 1000,
     log: Log = (),
 ) -> None:
@@ -52,7 +46,6 @@ def html(
         measured: the values of each test item.
         metrics: name -> the metric, which is computed here and resampled.
         command: makes the page again.
-        version: of Likeness.
         num_resamples: of the intervals.
         log: the entries of the training's log.jsonl, for its curves.
     """
@@ -61,7 +54,7 @@ def html(
     norms = columns.get("norm")
     sections = {
         "Results": _metrics(measured, metrics, num_resamples),
-        "Training": learning.curves(log, list(metrics)),
+        "Training": training_curves(log, list(metrics)),
         "Calibration": _calibration(measured),
         "Norms": _norms(measured),
         "Lowest and highest norms": EMPTY
@@ -69,15 +62,10 @@ def html(
         else norm_grid(measured.ids, norms, media),
         "The space of the embeddings": _space(measured),
         "The surest mistakes": _mistakes(measured, media),
-        "How to recompute": block("command", text=command)
-        + prose(f"Likeness {version}.", soft=True),
+        "How to recompute": recompute(command, {}),
     }
     title = "Classification report" if "correct" in columns else "Retrieval report"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as temporary:
-        temporary.write_text(
-            document(title, f"{len(measured.ids):,} test items", sections), encoding="utf-8"
-        )
+    write(path, title, f"{len(measured.ids):,} test items", sections)
 
 
 def _metrics(measured: PerItem, metrics: Mapping[str, Metric], num_resamples: int) -> Markup:

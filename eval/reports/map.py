@@ -1,23 +1,26 @@
-"""The map of embeddings: a plane of a report to explore.
+"""The maps of a report: a plane of embeddings to explore, and embeddings of three dimensions.
 
-What is shown is bounded, whatever the number of items. A click on a point of the map, or its name
+What is shown is bounded, whatever the number of items. A click on a point of the plane, or its name
 in the field above it, shows what it is, its neighbours and its worst trials (templates/map.js).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from colorsys import hls_to_rgb
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
-from eval.reports.blocks import block, prose
-from eval.reports.drawing import columns, drawn, legend, plot
-from eval.reports.points import DISC, NUM_NAMED, bare, chosen, looks, unit
+from eval.reports.figures import COLOURS, GREY, MARKERS, columns, drawn, legend, plot
+from eval.reports.page import block, prose
 from eval.types import Embeddings, Floats, Scores, Trials
 
+_NUM_NAMED = 12  # classes that a legend can hold
+_DISC = 0.9  # opacity of a point
 _NUM_NEIGHBOURS = 5
 _NUM_WORST = 2  # trials of each kind of a point
 
@@ -49,7 +52,7 @@ def embedding_map(
     Returns:
         HTML.
     """
-    rows, classes = chosen(embeddings.ids, labels, num_points, num_classes, seed)
+    rows, classes = _chosen(embeddings.ids, labels, num_points, num_classes, seed)
     if rows.size < 8:
         return prose(f"{rows.size} items: too few for a map.", soft=True)
     text = f"{rows.size:,} of {len(embeddings.ids):,} items"
@@ -87,19 +90,46 @@ def _map_figure(
     tips = {"item": "@id", "norm": "@norm{0.000}"} | ({"class": "@label"} if any(classes) else {})
     figure = plot("", "", height=480, width=640, tips=tips)
     figure.add_tools(TapTool())
+    source = _scatter(figure, points, classes, id=list(ids), norm=np.asarray(norms))
+    source.tags = [{"map": True}]
+    return figure
+
+
+def _scatter(
+    figure: Any,
+    points: Floats,
+    classes: Sequence[str],
+    *,
+    named: bool = True,
+    opacity: ArrayLike = _DISC,
+    **more: Any,
+) -> Any:
+    """Draw points in the colours and shapes of their classes, without axes and grid, whose numbers
+    mean nothing on a map.
+
+    Args:
+        figure: a Bokeh figure.
+        points: (N, 2).
+        classes: N of them.
+        named: whether the classes have a legend, if they are few.
+        opacity: of the points, one for all or (N,).
+        more: columns that hovering shows.
+
+    Returns:
+        The Bokeh ColumnDataSource of the points.
+    """
     names = sorted(set(classes))
-    look = looks(names)
+    look = _looks(names)
+    named &= 1 < len(names) <= _NUM_NAMED
     source = columns(
         x=points[:, 0],
         y=points[:, 1],
-        id=list(ids),
         label=list(classes),
-        norm=np.asarray(norms),
         colour=[look[name][0] for name in classes],
         marker=[look[name][1] for name in classes],
+        opacity=np.broadcast_to(opacity, len(points)),
+        **more,
     )
-    source.tags = [{"map": True}]
-    named = 1 < len(names) <= NUM_NAMED
     figure.scatter(
         "x",
         "y",
@@ -107,16 +137,17 @@ def _map_figure(
         size=7,
         color="colour",
         marker="marker",
-        alpha=DISC,
+        alpha="opacity",
         nonselection_alpha=0.18,
         name="items",
         **({"legend_group": "label"} if named else {}),
     )
-    bare(figure)
+    figure.axis.visible = False
+    figure.grid.visible = False
     if named:
         legend(figure, columns=4)
         figure.legend.click_policy = "none"
-    return figure
+    return source
 
 
 def neighbours(matrix: ArrayLike, num: int = _NUM_NEIGHBOURS) -> NDArray[np.int64]:
@@ -132,14 +163,11 @@ def neighbours(matrix: ArrayLike, num: int = _NUM_NEIGHBOURS) -> NDArray[np.int6
     >>> neighbours([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1]], 1).tolist()
     [[2], [2], [0]]
     """
-    directions = unit(matrix)
-    nearest = []
-    for start in range(0, len(directions), 1024):
-        similarities = directions[start : start + 1024] @ directions.T
-        similarities[np.arange(len(similarities)), start + np.arange(len(similarities))] = -np.inf
-        count = min(num, len(directions) - 1)
-        nearest.append(np.argsort(-similarities, axis=1, kind="stable")[:, :count])
-    return np.concatenate(nearest)
+    directions = _unit(matrix)
+    similarities = directions @ directions.T
+    np.fill_diagonal(similarities, -np.inf)
+    count = min(num, len(directions) - 1)
+    return np.argsort(-similarities, axis=1, kind="stable")[:, :count]
 
 
 def _worst(ids: Sequence[str], evaluated: Evaluated) -> dict[str, list[Any]]:
@@ -151,30 +179,28 @@ def _worst(ids: Sequence[str], evaluated: Evaluated) -> dict[str, list[Any]]:
     """
     trials, scores = evaluated
     number = {id: i for i, id in enumerate(ids)}
+    shown = [
+        np.array([number.get(id, -1) for id in side], dtype=np.int64)
+        for side in (trials.enrol_ids, trials.probe_ids)
+    ]
     worst: dict[str, list[Any]] = {}
-    sides = (
-        (trials.enrol_ids, trials.enrol, trials.probe_ids, trials.probe),
-        (trials.probe_ids, trials.probe, trials.enrol_ids, trials.enrol),
-    )
     for of_kind, sign in ((scores.target, 1), (~scores.target, -1)):
         place = np.flatnonzero(of_kind)
         place = place[np.argsort(sign * scores.values[place], kind="stable")]
-        kept: dict[int, list[Any]] = {}
-        for own_ids, own, other_ids, other in sides:
-            numbers = np.array([number.get(id, -1) for id in own_ids], dtype=np.int64)
-            of_trial = numbers[own[place]]
-            order = np.argsort(of_trial, kind="stable")
-            starts = np.searchsorted(of_trial[order], np.arange(len(ids)))
-            ends = np.searchsorted(of_trial[order], np.arange(len(ids)), side="right")
-            for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-                for k in place[order[start : min(end, start + _NUM_WORST)]].tolist():
-                    entry = [other_ids[other[k]], round(float(scores.values[k]), 4)]
-                    kept.setdefault(i, []).append([*entry, bool(scores.target[k])])
-        for i, entries in kept.items():
-            entries.sort(key=lambda entry: sign * entry[1])
-            distinct = {entry[0]: entry for entry in reversed(entries)}
-            few = sorted(distinct.values(), key=lambda entry: sign * entry[1])[:_NUM_WORST]
-            worst.setdefault(str(i), []).extend(few)
+        # Each trial twice, as one of its enrolled item and one of its probe.
+        own = np.stack([shown[0][trials.enrol[place]], shown[1][trials.probe[place]]], axis=1)
+        order = np.argsort(own.ravel(), kind="stable")
+        starts = np.searchsorted(own.ravel()[order], np.arange(len(ids) + 1))
+        for i, (start, end) in enumerate(pairwise(starts.tolist())):
+            entries: dict[str, list[Any]] = {}
+            for k in order[start : min(end, start + 2 * _NUM_WORST)].tolist():
+                trial = place[k // 2]
+                enrolled, probe = trials.enrol[trial], trials.probe[trial]
+                other = trials.enrol_ids[enrolled] if k % 2 else trials.probe_ids[probe]
+                score = round(float(scores.values[trial]), 4)
+                entries.setdefault(other, [other, score, bool(scores.target[trial])])
+            if entries:
+                worst.setdefault(str(i), []).extend(list(entries.values())[:_NUM_WORST])
     return worst
 
 
@@ -200,7 +226,7 @@ def principal_plane(matrix: ArrayLike) -> Floats:
     Returns:
         (N, 2).
     """
-    directions = unit(matrix)
+    directions = _unit(matrix)
     centred = directions - directions.mean(axis=0)
     if len(centred) < centred.shape[1]:  # such as pixels: the smaller of the two products
         squares, sides = np.linalg.eigh(centred @ centred.T)
@@ -214,7 +240,7 @@ def principal_plane(matrix: ArrayLike) -> Floats:
 def _umap_plane(matrix: ArrayLike, seed: int) -> Floats:
     from umap import UMAP
 
-    made = UMAP(metric="cosine", random_state=seed, n_jobs=1).fit_transform(unit(matrix))
+    made = UMAP(metric="cosine", random_state=seed, n_jobs=1).fit_transform(_unit(matrix))
     return np.asarray(made, dtype=np.float64)
 
 
@@ -233,7 +259,7 @@ def plane(matrix: ArrayLike, *, seed: int = 0) -> Floats:
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
-    directions = unit(matrix)
+    directions = _unit(matrix)
     if directions.shape[1] < 2 or np.ptp(directions, axis=0).max() < 1e-9:  # a line, or one point
         return np.column_stack([directions[:, 0], np.zeros(len(directions))])
     reduced = PCA(
@@ -243,3 +269,162 @@ def plane(matrix: ArrayLike, *, seed: int = 0) -> Floats:
         2, init="pca", perplexity=min(30.0, len(reduced) / 4), random_state=seed
     ).fit_transform(reduced)
     return np.asarray(points, dtype=np.float64)
+
+
+def space_3d(
+    embeddings: Embeddings,
+    labels: Mapping[str, str] | None = None,
+    *,
+    num_points: int = 2000,
+    seed: int = 0,
+) -> Markup:
+    """Embeddings of 3 dimensions as they are and on the unit sphere (vMF paper, Fig. 4).
+
+    They are seen from (1, 1, 1); points behind the sphere are pale.
+
+    Args:
+        embeddings: of 3 dimensions.
+        labels: id -> class; None if unknown.
+        num_points: items in all, drawn as for `embedding_map`.
+        seed: of the draw.
+
+    Returns:
+        HTML.
+    """
+    assert embeddings.matrix.shape[1] == 3
+    rows, classes = _chosen(embeddings.ids, labels, num_points, num_points, seed)
+    matrix = embeddings.matrix[rows]
+    raw = drawn(
+        _space_figure,
+        matrix,
+        classes,
+        alt="Embeddings in three dimensions",
+        caption=f"{rows.size:,} of {len(embeddings.ids):,} items, as they are; the cross is the "
+        "origin.",
+    )
+    sphere = drawn(
+        _sphere_figure,
+        matrix,
+        classes,
+        alt="Directions of the embeddings",
+        caption="Their directions; pale points lie on the far side.",
+    )
+    return block("two", parts=[raw, sphere])
+
+
+def project(points: ArrayLike) -> tuple[Floats, Floats]:
+    """The orthographic projection as seen from (1, 1, 1), with the third axis upwards.
+
+    Args:
+        points: (N, 3).
+
+    Returns:
+        (N, 2) places on the plane, and (N,) nearness to the eye.
+
+    >>> flat, near = project([[0.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+    >>> flat.round(3).tolist(), near.round(3).tolist()
+    ([[0.0, 0.816], [0.0, 0.0]], [0.577, 1.732])
+    """
+    values = np.asarray(points, dtype=np.float64)
+    right, up, eye = (
+        np.array([-1, 1, 0]) / np.sqrt(2),
+        np.array([-1, -1, 2]) / np.sqrt(6),
+        np.ones(3) / np.sqrt(3),
+    )
+    return values @ np.stack([right, up], axis=1), values @ eye
+
+
+def _space_figure(matrix: Floats, classes: Sequence[str]) -> Any:
+    figure = _square()
+    _scatter(figure, project(matrix)[0], classes)
+    figure.scatter([0], [0], marker="cross", size=14, color=GREY, name="origin")
+    return figure
+
+
+def _sphere_figure(matrix: Floats, classes: Sequence[str]) -> Any:
+    flat, near = project(_unit(matrix))
+    figure = _square()
+    _scatter(figure, flat, classes, named=False, opacity=np.where(near >= 0, _DISC, 0.15))
+    figure.circle([0], [0], radius=1, fill_color=None, line_color=GREY, name="sphere")
+    return figure
+
+
+def _square() -> Any:
+    from bokeh.models import DataRange1d
+
+    ranges = {"x_range": DataRange1d(), "y_range": DataRange1d()}
+    tips = {"class": "@label"}
+    return plot("", "", height=440, width=440, tips=tips, match_aspect=True, **ranges)
+
+
+def _chosen(
+    ids: Sequence[str],
+    labels: Mapping[str, str] | None,
+    num_points: int,
+    num_classes: int,
+    seed: int,
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Rows of the items to show, and their classes ("" without labels).
+
+    Args:
+        ids: of all items.
+        labels: id -> class; items without one are left out. None where no classes are known.
+        num_points: items in all, as evenly over the classes as they allow.
+        num_classes: classes at most, drawn at random; those of a single item come last.
+        seed: of the draw.
+    """
+    rng = np.random.default_rng(seed)
+    if labels is None:
+        return np.sort(rng.permutation(len(ids))[:num_points]), [""] * min(len(ids), num_points)
+    rows_of: dict[str, list[int]] = {}
+    for i, id in enumerate(ids):
+        if id in labels:
+            rows_of.setdefault(labels[id], []).append(i)
+    names = list(rows_of)
+    drawn = rng.permutation(len(names))
+    alone = np.array([len(rows_of[names[i]]) == 1 for i in drawn], dtype=np.bool_)
+    drawn = drawn[np.argsort(alone, kind="stable")]  # those of one item only where there is room
+    kept = [names[i] for i in np.sort(drawn[:num_classes])]
+    # As many of each as can be: what small classes leave over goes to the others.
+    sizes = np.array([len(rows_of[name]) for name in kept], dtype=np.int64)
+    share = 1
+    while np.minimum(sizes, share + 1).sum() <= num_points and share < sizes.max(initial=0):
+        share += 1
+    rows = np.sort(
+        np.array(
+            [i for name in kept for i in rng.permutation(rows_of[name])[:share]], dtype=np.int64
+        )
+    )
+    return rows, [labels[ids[i]] for i in rows]
+
+
+def _looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colour and shape of each class: neighbours in the order differ in both."""
+    colours = _palette(min(len(names), 3 * len(COLOURS)))
+    return {
+        name: (colours[i % len(colours)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(names)
+    }
+
+
+def _palette(num: int) -> list[str]:
+    """Colours of middle lightness.
+
+    They lie evenly around the circle where the few of eval.reports.figures do not suffice.
+    """
+    if num < len(COLOURS):
+        return list(COLOURS[: max(num, 1)])
+    shades = [hls_to_rgb(i / num, (0.45, 0.6)[i % 2], 0.55) for i in range(num)]
+    return ["#" + "".join(f"{round(255 * part):02x}" for part in shade) for shade in shades]
+
+
+def _bare(figure: Any) -> None:
+    """Leave out axes and grid, whose numbers mean nothing on a map."""
+    figure.axis.visible = False
+    figure.grid.visible = False
+
+
+def _unit(matrix: ArrayLike) -> Floats:
+    """The rows at length 1; those of length 0 stay as they are."""
+    values = np.asarray(matrix, dtype=np.float64)
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    return np.asarray(values / np.maximum(lengths, 1e-12))

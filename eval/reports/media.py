@@ -86,7 +86,7 @@ class Media:
         """
         from markupsafe import Markup
 
-        from eval.reports.blocks import block
+        from eval.reports.page import block
 
         nothing = Markup("")
         if id in self._kind:

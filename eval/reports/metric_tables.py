@@ -10,7 +10,7 @@ from eval.groups import Grouped, blocks, notes
 from eval.paired import Paired
 from eval.paired import notes as paired_notes
 from eval.paired import rows as paired_rows
-from eval.reports.blocks import EMPTY, block, joined, prose, table
+from eval.reports.page import EMPTY, MINUS, block, headed, joined, prose, table
 from eval.results import (
     NO_INTERVAL,
     Result,
@@ -21,7 +21,7 @@ from eval.results import (
     threshold_text,
 )
 
-_DASH, _MINUS = "\u2013", "\u2212"
+_DASH = "\u2013"
 
 
 def sizes(results: Sequence[Result], systems: Sequence[str]) -> str:
@@ -45,7 +45,7 @@ def metric_table(results: Sequence[Result]) -> Markup:
         cells = []
         for result in (by_cell.get((metric, system)) for system in systems):
             value = _DASH if result is None else metric_text(metric, result.value)
-            threshold = "" if result is None else threshold_text(result).replace("-", _MINUS)
+            threshold = "" if result is None else threshold_text(result).replace("-", MINUS)
             cells.append((value, "" if result is None else _interval(result), threshold))
         rows.append((metric_label(metric), cells))
     return block("metrics", systems=systems, rows=rows)
@@ -70,11 +70,7 @@ def differences(paired: Paired | None) -> Markup:
 def grouped_table(grouped: Grouped) -> Markup:
     """Sizes and rates of the groups, then what they are."""
     tables = [
-        block(
-            "headed",
-            heading=caption.removeprefix(f"{grouped.system}: "),
-            part=table(head, rows, kind="t"),
-        )
+        headed(caption.removeprefix(f"{grouped.system}: "), table(head, rows, kind="t"))
         for caption, head, rows in blocks(grouped)
     ]
     return joined(tables) + joined(prose(note, soft=True) for note in notes(grouped))

@@ -17,7 +17,7 @@ import numpy as np
 from markupsafe import Markup
 from scipy.special import ndtri
 
-from eval.reports.blocks import block
+from eval.reports.page import MINUS, block
 from eval.results import Result, metric_label
 from eval.types import Floats, Ints, Scores
 from eval.verification import sort_scores, threshold_at_eer
@@ -166,7 +166,7 @@ def _data(system: str, each: Positions, start: int) -> dict[str, Any]:
 def _row(each: Positions, i: int) -> dict[str, str]:
     """The cells of the table at position i, as threshold.js writes them."""
     return {
-        "threshold": f"{each.thresholds[i]:.4f}".replace("-", "\u2212"),
+        "threshold": f"{each.thresholds[i]:.4f}".replace("-", MINUS),
         "far": f"{100 * each.far[i]:.3f}",
         "frr": f"{100 * each.frr[i]:.3f}",
         "false_accepts": f"{each.false_accepts[i]:,} of {each.num_nontargets:,}",

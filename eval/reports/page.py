@@ -1,25 +1,32 @@
-"""The frame of every report: one self-contained HTML page, light and dark, readable on a phone,
-without network.
+"""The page of every report: one self-contained HTML file, light and dark, readable on a phone,
+without network; and the blocks that it is made of: paragraphs, tables, figures, tiles.
 
-Its scripts are BokehJS, which draws the figures, and SCRIPTS of templates/. The page reads without
-them too: what they add are figures, and moving, sorting, enlarging and saving.
+A report is a mapping from headings to blocks. All markup stands in templates/*.html. Jinja2 escapes
+every value that is written there; only what a block made itself (`Markup`) is taken as it is. So a
+name such as `<img src=x onerror=...>` is text wherever it appears.
 
-A report is a mapping from headings to blocks (eval.reports.blocks, scores, embeddings). The frame
-is templates/page.html and its style templates/page.css.
+The scripts of a page are BokehJS, which draws the figures, and SCRIPTS of templates/. The page
+reads without them too: they add figures, and moving, sorting, enlarging and saving.
 """
 
 from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from eval.reports.blocks import environment, source
-from eval.reports.drawing import can_plot, script
+from eval.formats.files import atomic_path
+from eval.formats.provenance import likeness_version
 
+EMPTY = Markup("")
+MINUS = "\u2212"
 # The script of a page, in files by subject, in the order in which they run.
 SCRIPTS = (
     "basics.js",
@@ -36,8 +43,112 @@ NO_PLOTS = (
 )
 
 
+@cache
+def environment() -> Environment:
+    """The templates of this package. Each is compiled when it is first used, and then kept."""
+    made = Environment(
+        loader=PackageLoader("eval.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # Bokeh reads a figure in the order in which it was written; no spaces between.
+    made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
+    return made
+
+
+def source(name: str) -> str:
+    """The text of a file of templates/ as it is, such as a script."""
+    loader = environment().loader
+    assert loader is not None
+    return loader.get_source(environment(), name)[0]
+
+
+def block(name: str, /, **values: Any) -> Markup:
+    """Fill in a block.
+
+    Args:
+        name: the name of a macro in templates/blocks.html.
+        values: the macro's arguments; all but `Markup` are escaped.
+
+    Returns:
+        HTML.
+
+    >>> block("prose", text="a < b", soft=False)
+    Markup('<p>a &lt; b</p>')
+    """
+    macro = getattr(environment().get_template("blocks.html").module, name)
+    return Markup(macro(**values))
+
+
+def prose(text: str, *, soft: bool = False) -> Markup:
+    """A paragraph of plain text, none without text. A soft one is grey and small."""
+    return block("prose", text=text, soft=soft) if text else EMPTY
+
+
+def headed(heading: str, part: Markup) -> Markup:
+    """A fragment under its heading, if there is any."""
+    return block("headed", heading=heading, part=part) if part else EMPTY
+
+
+def folded(parts: Mapping[str, Markup]) -> Markup:
+    """Fragments under their headings, of which only the first is open.
+
+    A single fragment stands without its heading.
+    """
+    return block("folded", parts=dict(parts))
+
+
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    kind: str = "",
+    caption: str = "",
+    sortable: bool = False,
+    texts: Sequence[str] = (),
+) -> Markup:
+    """A table of plain text, which scrolls sideways by itself where it is too wide.
+
+    Args:
+        head: the texts of the first row.
+        rows: the texts of the others; the first cell of each is its heading.
+        kind: "id" for names and digests, which may break anywhere; "t" for cells that never break;
+            "n" for numbers.
+        caption: what the table is, above it.
+        sortable: whether a click on a heading sorts the rows, and a field filters them.
+        texts: of a table of numbers, the headings of the columns that hold words.
+    """
+    shown = {"head": list(head), "rows": [list(row) for row in rows], "texts": list(texts)}
+    return block("table", kind=kind, caption=caption, sortable=sortable, **shown)
+
+
+def joined(parts: Iterable[Markup]) -> Markup:
+    """Fragments, one after the other."""
+    return EMPTY.join(parts)
+
+
+def can_plot() -> bool:
+    """Whether Bokeh is installed."""
+    try:
+        import bokeh.plotting  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+@cache
+def script() -> str:
+    """The JavaScript that draws the figures: BokehJS, as its Python package brings it along."""
+    from bokeh.resources import Resources
+
+    text = Resources(mode="inline", components=["bokeh"], minified=True).js_raw[0]
+    return str(text).replace("\r\n", "\n")  # as browsers read it, who compare its digest
+
+
 def document(title: str, about: str, sections: Mapping[str, Markup]) -> str:
-    """The whole page.
+    """The text of the whole page.
 
     The page holds a policy that forbids requests of any kind, and scripts other than its own two.
     Images and sound have to be data: URIs.
@@ -53,7 +164,8 @@ def document(title: str, about: str, sections: Mapping[str, Markup]) -> str:
         re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-") or f"section-{i}"
         for i, heading in enumerate(shown)
     ]
-    scripts = [_own_script()]
+    # In a block, which keeps its names from those of BokehJS.
+    scripts = ['"use strict";\n{\n' + "\n".join(map(source, SCRIPTS)) + "}\n"]
     if any('class="plot"' in fragment for fragment in shown.values()):
         scripts.insert(0, script())
     digests = [b64encode(sha256(text.encode()).digest()).decode() for text in scripts]
@@ -71,6 +183,15 @@ def document(title: str, about: str, sections: Mapping[str, Markup]) -> str:
     )
 
 
-def _own_script() -> str:
-    """The files of the script as one, in a block, which keeps their names from those of BokehJS."""
-    return '"use strict";\n{\n' + "\n".join(map(source, SCRIPTS)) + "}\n"
+def recompute(command: str, inputs: Mapping[str, str]) -> Markup:
+    """How to make the results again: the command, and file -> SHA-256 of what it read."""
+    return block("command", text=command) + (block("inputs", digests=inputs) if inputs else EMPTY)
+
+
+def write(path: Path, title: str, about: str, sections: Mapping[str, Markup]) -> Path:
+    """Write the page (see `document`), with the version below its title; its folder is made."""
+    text = document(title, f"{about}. Likeness {likeness_version()}.", sections)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path

@@ -13,20 +13,16 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from eval.formats.files import atomic_path
-from eval.formats.provenance import likeness_version
 from eval.identification import Searched, rank_hits, tpir
 from eval.progress import step
 from eval.protocols import identification as identified
 from eval.protocols import retrieval as retrieved
 from eval.protocols.quality import Answers
-from eval.reports.blocks import EMPTY, block, joined, prose, table
-from eval.reports.drawing import columns, drawn, plot, style_of
+from eval.reports.figures import drawn, line, plot
 from eval.reports.map import embedding_map
 from eval.reports.media import Media
-from eval.reports.norms import norms_by_correct
-from eval.reports.page import document
-from eval.reports.quality import coverage_figure
+from eval.reports.norms import coverage_figure, norms_by_correct
+from eval.reports.page import EMPTY, MINUS, block, joined, prose, recompute, table, write
 from eval.results import Result, footnotes, interval_notes, interval_text, percent_text
 from eval.similarity import against
 from eval.types import Embeddings, Floats
@@ -186,19 +182,12 @@ def _write(
         if count and name != "subjects"
     )
     conventions = "; ".join(f"{key}: {value}" for key, value in results[0].conventions.items())
-    recompute = block("command", text=sides.command)
-    if sides.inputs:
-        recompute += block("inputs", digests=sides.inputs)
     last = {
-        "Images and sound": prose(note) if (note := sides.media.note()) else EMPTY,
+        "Images and sound": prose(sides.media.note()),
         "Conventions": prose(f"{results[0].protocol}; {conventions}", soft=True),
-        "Recompute": recompute,
+        "Recompute": recompute(sides.command, sides.inputs),
     }
-    about = f"{counts}. Likeness {likeness_version()}."
-    page = Path(path)
-    page.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(page) as temporary:
-        temporary.write_text(document(title, about, {**sections, **last}), encoding="utf-8")
+    write(Path(path), title, counts, {**sections, **last})
 
 
 def _quality(rated: Answers) -> Markup:
@@ -281,10 +270,7 @@ def _curve_figure(x: Floats, y: Floats, x_label: str, y_label: str) -> Any:
     figure = plot(
         x_label, y_label, height=320, tips={x_label: "@x{0.[000]}", y_label: "@y{0.00}"}, **log
     )
-    figure.step("x", "y", source=columns(x=x, y=y), mode="after", name=y_label, **style_of(0))
-    figure.scatter(
-        "x", "y", source=columns(x=x, y=y), size=4, name=y_label, color=style_of(0)["line_color"]
-    )
+    line(figure, 0, y_label, dots=4, steps=True, x=x, y=y)
     return figure
 
 
@@ -326,7 +312,7 @@ def _rows(sides: Sides, answers: Nearest, chosen: Sequence[int]) -> Iterator[dic
                 "id": gallery.ids[item],
                 "label": sides.gallery_labels[item],
                 "right": bool(right),
-                "score": f"{score:.4f}".replace("-", "\u2212"),
+                "score": f"{score:.4f}".replace("-", MINUS),
             }
             for item, score, right in zip(
                 answers.items[q].tolist(), answers.scores[q].tolist(), answers.right[q], strict=True

@@ -14,8 +14,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from eval.reports.blocks import EMPTY, block, prose, table
-from eval.reports.drawing import COLOURS, columns, drawn, plot, shortened
+from eval.reports.figures import COLOURS, columns, drawn, plot, shortened
+from eval.reports.page import EMPTY, block, prose, table
 from eval.types import Bools, Floats, Scores, Trials
 
 Counts = NDArray[np.int64]

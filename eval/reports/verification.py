@@ -12,17 +12,13 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from eval.errors import LikenessError
-from eval.formats.files import atomic_path
-from eval.formats.provenance import likeness_version
 from eval.groups import Grouped
 from eval.paired import Paired
 from eval.progress import step
-from eval.reports import learning
-from eval.reports.blocks import EMPTY, block, folded, joined, prose
-from eval.reports.drawing import drawn
+from eval.reports.curves import histogram_figure, reliability_figure, trade_off
+from eval.reports.figures import Log, drawn, training_curves
 from eval.reports.hardest import hardest_trials
-from eval.reports.learning import Log
-from eval.reports.map import embedding_map
+from eval.reports.map import embedding_map, space_3d
 from eval.reports.media import SECONDS, Media
 from eval.reports.metric_tables import (
     conventions_table,
@@ -31,13 +27,9 @@ from eval.reports.metric_tables import (
     metric_table,
     sizes,
 )
-from eval.reports.norms import norm_grid
+from eval.reports.norms import coverage_figure, norm_grid, reject_curves, reject_figure
 from eval.reports.operating import positions, slider
-from eval.reports.page import document
-from eval.reports.plots import histogram_figure, trade_off
-from eval.reports.quality import coverage_figure, reject_curves, reject_figure
-from eval.reports.reliability import reliability_figure
-from eval.reports.space import space_3d
+from eval.reports.page import EMPTY, block, folded, headed, joined, prose, recompute, write
 from eval.reports.subjects import who_errs
 from eval.results import Result, by_system, footnotes
 from eval.types import Embeddings, Scores, Trials
@@ -108,13 +100,11 @@ def write_page(
         LikenessError: items of the trials have no embedding.
     """
     page = Path(folder) / "index.html"
-    page.parent.mkdir(parents=True, exist_ok=True)
     html(
         page,
         compared.results,
         compared.scores,
         command=command,
-        version=likeness_version(),
         evidence=Evidence(
             inputs=inputs or {},
             trials=compared.trials,
@@ -136,7 +126,6 @@ def html(
     scores: Mapping[str, Scores],
     *,
     command: str,
-    version: str,
     evidence: Evidence | None = None,
     num_hardest: int = 10,
 ) -> None:
@@ -147,7 +136,6 @@ def html(
         results: of one system or several.
         scores: system -> its scores, for the systems in `results`.
         command: makes the page again.
-        version: of Likeness.
         evidence: what else there is to show.
         num_hardest: trials at each end.
 
@@ -165,14 +153,14 @@ def html(
         "Differences" + (f" to {seen.paired.reference}" if seen.paired else ""): differences(
             seen.paired
         ),
-        "Training": learning.curves(seen.log, seen.logged),
+        "Training": training_curves(seen.log, seen.logged),
         "Groups": folded({grouped.system: grouped_table(grouped) for grouped in seen.groups}),
         "Errors and thresholds": joined(
             [
                 _slider(results, scores),
-                _headed("Error trade-off", _trade_offs(results, scores)),
-                _headed("Score distributions", _distributions(results, scores)),
-                _headed("Hardest trials", hardest_trials(scores, seen.trials, num_hardest, media)),
+                headed("Error trade-off", _trade_offs(results, scores)),
+                headed("Score distributions", _distributions(results, scores)),
+                headed("Hardest trials", hardest_trials(scores, seen.trials, num_hardest, media)),
             ]
         ),
         "Reliability": _reliability(results, scores),
@@ -180,19 +168,13 @@ def html(
         "Quality": _quality(scores, seen, media),
         "Embedding map": _maps(scores, seen),
         # After the sections that show images and sound, so that it knows what is missing.
-        "Images and sound": prose(note) if (note := media.note()) else EMPTY,
+        "Images and sound": prose(media.note()),
         "Conventions": prose("Each number above depends on these choices.")
         + conventions_table(results),
-        "Recompute": block("command", text=command)
-        + (block("inputs", digests=seen.inputs) if seen.inputs else EMPTY),
+        "Recompute": recompute(command, seen.inputs),
     }
-    about = f"{', '.join(systems)} on {sizes(results, systems)}. Likeness {version}."
-    with atomic_path(path) as temporary:
-        temporary.write_text(document("Verification report", about, sections), encoding="utf-8")
-
-
-def _headed(heading: str, part: Markup) -> Markup:
-    return block("headed", heading=heading, part=part) if part else EMPTY
+    about = f"{', '.join(systems)} on {sizes(results, systems)}"
+    write(Path(path), "Verification report", about, sections)
 
 
 def _trade_offs(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
@@ -213,7 +195,7 @@ def _trade_offs(results: Sequence[Result], scores: Mapping[str, Scores]) -> Mark
         for (protocol, trials), names in alike.items()
     }
     note = prose("These systems were measured on different trials, whose errors do not compare.")
-    return note + joined(_headed(heading, part) for heading, part in parts.items())
+    return note + joined(headed(heading, part) for heading, part in parts.items())
 
 
 def _subjects(scores: Mapping[str, Scores], seen: Evidence) -> Markup:

@@ -17,9 +17,8 @@ from eval.errors import LikenessError
 from eval.formats.provenance import likeness_version
 from eval.formats.writing import atomic_path
 from eval.progress import step
-from eval.reports.blocks import block, joined, prose, table
 from eval.reports.media import Media
-from eval.reports.page import document
+from eval.reports.page import block, joined, prose, recompute, table, write
 from likeness.checking.check import Checked, Finding
 from likeness.media import media_of_items
 from likeness.row_files import table_text
@@ -161,14 +160,11 @@ def write_page(folder: Path, checked: Checked, *, command: str) -> None:
         sections["Findings"] = prose("Nothing looks wrong.")
     if checked.notes:
         sections["What is not known"] = joined(prose(note) for note in checked.notes)
-    if note := media.note():
-        sections["What could not be shown"] = prose(note, soft=True)
-    sections["How to make this page again"] = block("command", text=command) + prose(
-        f"Likeness {likeness_version()}.", soft=True
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    about = f"{checked.data}: items {len(checked.items):,}, findings {len(checked.findings)}"
-    _write(folder / "index.html", document("Check of a data set", about, sections))
+    sections["What could not be shown"] = prose(media.note(), soft=True)
+    sections["How to make this page again"] = recompute(command, {})
+    count = len(checked.findings)
+    about = f"{checked.data}: {len(checked.items):,} items, {count} finding{'s' * (count != 1)}"
+    write(folder / "index.html", "Check of a data set", about, sections)
 
 
 def _section(finding: Finding, media: Media) -> Markup:

@@ -88,9 +88,10 @@ def compare(
     from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
     from toolkit.training import compare as comparing
-    from toolkit.training.variants import load_variants
 
-    chosen, ranges = load_variants(recipes.located(recipe), _names(variants), overrides or [])
+    chosen, ranges = comparing.load_variants(
+        recipes.located(recipe), _names(variants), overrides or []
+    )
     chosen = {
         name: with_data_settings(value, columns=",".join(columns or ()), label=label, root=root)
         for name, value in chosen.items()

@@ -44,8 +44,7 @@ def embed(
     out: Annotated[
         Path,
         typer.Option(
-            help="The file to write: .npz, .ark (with .scp), .parquet or .h5, or a LanceDB table "
-            "lancedb:DIR/TABLE.",
+            help="The file to write: .npz, .ark (with .scp), .parquet or .h5.",
             metavar="FILE",
         ),
     ],

@@ -108,9 +108,9 @@ from toolkit.losses.softmax import NormSoft, Softmax
 from toolkit.losses.triplet import EasyPositive, MarginLoss
 from toolkit.losses.weighted import CirclePair, MultiSimilarity
 from toolkit.models.parts import Part
-from toolkit.training.fine_tuning import Tuning
 from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.schedules import multistep
+from toolkit.training.tuning import Tuning
 
 
 class Group(NamedTuple):

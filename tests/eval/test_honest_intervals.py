@@ -272,9 +272,7 @@ def test_the_page_of_a_test_on_items(tmp_path: Path) -> None:
         (per_class(30, 1.0), "give the same value"),
         (per_class(9), "9 classes, fewer than 20"),
     ):
-        items_html(
-            tmp_path / "r.html", measured, metrics, command="x", version="0", num_resamples=40
-        )
+        items_html(tmp_path / "r.html", measured, metrics, command="x", num_resamples=40)
         assert words in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 

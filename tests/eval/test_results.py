@@ -260,7 +260,6 @@ def write(path, results, scores, *, num_hardest=10, **evidence):
         results,
         scores,
         command="likeness evaluate a.txt && echo <done>",
-        version="0.1.0",
         evidence=Evidence(**evidence),
         num_hardest=num_hardest,
     )

@@ -1,5 +1,5 @@
 """From the command line: an exported model as MODEL, nothing beside it, and its embeddings in
-LanceDB, Parquet and HDF5 through score, identify, retrieve.
+Parquet and HDF5 through score, identify, retrieve.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from toolkit.models.embed import embed
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded
 
-for package in ("onnxruntime", "onnxscript", "lancedb", "pyarrow", "h5py"):
+for package in ("onnxruntime", "onnxscript", "pyarrow", "h5py"):
     pytest.importorskip(package)
 
 

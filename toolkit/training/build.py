@@ -18,12 +18,11 @@ from eval.errors import LikenessError
 from toolkit.losses.contract import Classifier, Keyed, features_of, param_groups
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import batch_norm, distributed, spread
-from toolkit.training import trainable
 from toolkit.training.average import Average
-from toolkit.training.layers import recompute, still
 from toolkit.training.memory import Bank, momentum_encoder
 from toolkit.training.recipe import Optim, Recipe
 from toolkit.training.run import Run
+from toolkit.training.tuning import prepare, rate_multiples, recompute, still
 
 # Every process keeps the batch statistics of its own, unless they are synced. torch 2.13 renamed
 # DDP's argument and warns of the old name; with the new one buffers are made equal at the start,
@@ -103,7 +102,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     embedder = TorchEmbedder(frontend, backbone, features=features_of(loss)).to(device)
     if recipe.compute.channels_last:
         embedder.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    frozen = trainable.prepare(embedder, recipe.tuning)
+    frozen = prepare(embedder, recipe.tuning)
     later = frozen if recipe.tuning.freeze_until else []
     for parameter in frozen if not later else ():
         parameter.requires_grad_(False)
@@ -116,7 +115,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     _check_trains(embedder, loss, frozen)
     average = _average(recipe, embedder, loss)
     steps = optimizer(
-        recipe.optim, embedder, loss, device, multiples=trainable.rates(embedder, recipe.tuning)
+        recipe.optim, embedder, loss, device, multiples=rate_multiples(embedder, recipe.tuning)
     )
     for parameter in later:
         parameter.requires_grad_(False)

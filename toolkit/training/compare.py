@@ -7,55 +7,93 @@ out/VARIANT/seed-N/
 out/plan.json
     what is being compared: a changed recipe or data set is refused
 out/tune/
-    Optuna's study and a run folder for each trial, with --tune
+    the trials of each variant and a run folder for each trial, with --tune
 out/comparison.json, table.txt, table.md, table.tex, report/index.html
     the result, worked out anew from the score files each time
 """
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from eval import per_item
 from eval.comparison import (
     Comparison,
     Outcome,
     Run,
+    Subjects,
     Tuned,
     measure,
     measure_items,
     resamples_needed,
+    subjects_behind,
     summarise,
 )
 from eval.errors import LikenessError
-from eval.formats.provenance import likeness_version
-from eval.formats.trials import read_scores
+from eval.formats.files import json_object
+from eval.formats.provenance import digest, likeness_version, sha256
+from eval.formats.trials import read_scores, write_scores
 from eval.progress import tracked
 from eval.reports import comparison
-from eval.types import Scores, name_first
+from eval.similarity import score_trials
+from eval.types import Scores, Trials
 from toolkit.console import Interrupted
+from toolkit.data.items import Item
 from toolkit.models.parts import describe
-from toolkit.training.compared_run import SCORES, first_metric, train_and_measure
+from toolkit.parallel.embed import embed_all
+from toolkit.training import recipe as recipes
+from toolkit.training.folder import RECIPE, holds_checkpoint, write_json
 from toolkit.training.lock import under_lock
 from toolkit.training.log import read_log
-from toolkit.training.measure import TEST, settings_of
-from toolkit.training.recipe import Recipe
+from toolkit.training.measure import (
+    TEST,
+    items_of,
+    load_embedder,
+    metrics_of,
+    run_test,
+    settings_of,
+)
+from toolkit.training.recipe import Recipe, Verification, described, flat, of_data
 from toolkit.training.start import ReadInitial, read_initial
-from toolkit.training.study import Score, Untunable, tune
-from toolkit.training.tune import Ranges, check_ranges, on_validation_classes
-from toolkit.training.variants import (
-    INDIFFERENT,
-    METHOD,
-    Data,
-    check_variants,
-    data_of,
-    differing,
-    keep_plan,
-    refuse,
-    within,
+from toolkit.training.train import fit
+from toolkit.training.tune import Ranges, Untunable, check_ranges, on_validation_classes, tune
+
+SCORES, RESULT = "scores.txt", "result.json"  # of a run, in its folder
+# What variants may differ in: the method, and what moves no number. Everything else decides what is
+# learnt from, for how long, or how it is measured, and fields that are added to Recipe later count
+# as such until they are named here.
+METHOD = (
+    "frontend",
+    "backbone",
+    "loss",
+    "similarity",
+    "memory",
+    "optim",
+    "tuning",
+    "schedule.warmup_steps",
+    "schedule.decay",
+    "schedule.halve_after",
+    "estimate_views",
+    "start_at_means",
+)
+INDIFFERENT = (
+    "seed",
+    "schedule.save_every",
+    "schedule.keep_best",
+    "compute.workers",
+    "compute.prefetch",
+    "compute.threads",
+    "compute.cache",
+    "compute.recompute",
 )
 
 
@@ -88,6 +126,30 @@ class Search:
     ranges: Mapping[str, Ranges]
     num_trials: int
     overrides: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Data:
+    """What the runs of a variant are trained and measured on.
+
+    Attributes:
+        digest: Of the ids and labels of the training items, and of what is tested.
+        items: The items of the trials; empty for a recipe that measures items, which it lists
+            itself.
+        trials: The trials, or None for such a recipe.
+        subjects: The subjects behind the trials, or None for such a recipe.
+    """
+
+    digest: str
+    items: Sequence[Item]
+    trials: Trials | None
+    subjects: Subjects | None
+
+    @property
+    def tested(self) -> tuple[Sequence[Item], Trials]:
+        """The items and trials of a recipe that is measured on trials."""
+        assert self.trials is not None
+        return self.items, self.trials
 
 
 @under_lock
@@ -126,20 +188,48 @@ def compare(
         Interrupted: After Ctrl-C. All is whole, and the same call goes on.
     """
     check_variants(variants, num_seeds, terms.reference, terms.allow_different)
-    searched = _searched(variants, search, terms, data)
+    searched = _searched(variants, search, terms, data) if search else {}
     measured = data_of(variants, data)
-    plan_file = out / "plan.json"
-    keep_plan(plan_file, _without(variants, searched), measured)
-    score = partial(first_metric, data=data, read_initial=read_initial)
-    train = partial(train_and_measure, data=data, read_initial=read_initial)
+    keep_plan(out, {k: v for k, v in variants.items() if k not in searched}, measured)
+    chosen, tuned, untunable = dict(variants), dict[str, Tuned](), dict[str, str]()
+
+    def score(recipe: Recipe, folder: Path) -> float:
+        first = next(iter(recipe.metrics))
+        recipe = of_data(recipe, data)
+        return _train_and_measure(recipe, None, data, folder, read_initial, only=first)[first]
+
     try:
-        chosen, tuned, untunable = _tune(variants, searched, search, measured, score, out, say)
-        keep_plan(plan_file, _without(chosen, untunable), measured)
-        runs = _train_all(chosen, untunable, num_seeds, measured, train, out, say)
+        for name, ranges in searched.items():
+            assert search is not None
+            try:
+                chosen[name], tuned[name] = tune(
+                    variants[name],
+                    ranges,
+                    variant=name,
+                    num_trials=search.num_trials,
+                    out=out / "tune",
+                    score=score,
+                    data=measured[name].digest,
+                    say=say,
+                )
+            except Untunable as error:
+                untunable[name] = str(error)
+        keep_plan(out, {k: v for k, v in chosen.items() if k not in untunable}, measured)
+        runs: list[Run] = []
+        # seed by seed, so that a stopped comparison has some runs of all variants
+        order = [(name, seed) for seed in range(num_seeds) for name in chosen]
+        for number, (name, seed) in enumerate(tracked(order, "comparing", unit="runs"), 1):
+            run = Run(name, seed, f"{name}/seed-{seed}", failed=untunable.get(name, ""))
+            if not run.failed:
+                doing = f"run {number} of {len(order)}: {name} seed {seed}"
+                recipe = of_data(replace(chosen[name], seed=seed), data)
+                run = _done(run, recipe, measured[name], data, out, doing, say, read_initial)
+            runs.append(run)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
             f"stopped by Ctrl-C; {out} is whole, and the same command goes on"
         ) from None
+    runs.sort(key=lambda run: list(chosen).index(run.variant))
     result = _stated(_summary(chosen, runs, measured, out, terms.reference), chosen, tuned)
     logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}
     scores = _first_scores(chosen, runs, measured, out)
@@ -148,16 +238,10 @@ def compare(
     return result
 
 
-def _without(variants: Mapping[str, Recipe], names: Collection[str]) -> dict[str, Recipe]:
-    return {name: recipe for name, recipe in variants.items() if name not in names}
-
-
 def _searched(
-    variants: Mapping[str, Recipe], search: Search | None, terms: Terms, data: Path
+    variants: Mapping[str, Recipe], search: Search, terms: Terms, data: Path
 ) -> dict[str, Ranges]:
     """The ranges of the variants that are tuned, checked."""
-    if search is None:
-        return {}
     searched = {name: ranges for name, ranges in search.ranges.items() if name in variants}
     if not searched:
         raise LikenessError(
@@ -166,74 +250,117 @@ def _searched(
         )
     for name, ranges in searched.items():
         check_ranges(variants[name], ranges, name, search.overrides)
-        changed = [field for field in ranges if not within(field, METHOD)]
-        refuse(changed, terms.allow_different, f"RANGES of {name} change")
+        changed = [field for field in ranges if not _within(field, METHOD)]
+        _refuse(changed, terms.allow_different, f"RANGES of {name} change")
         on_validation_classes(variants[name]).items(data)  # too few classes for a validation split
     return searched
 
 
-def _tune(
-    variants: Mapping[str, Recipe],
-    searched: Mapping[str, Ranges],
-    search: Search | None,
-    measured: Mapping[str, Data],
-    score: Score,
+def _done(
+    run: Run,
+    recipe: Recipe,
+    measured: Data,
+    data: Path,
     out: Path,
+    doing: str,
     say: Callable[[str], None],
-) -> tuple[dict[str, Recipe], dict[str, Tuned], dict[str, str]]:
-    """The variants with the settings that the search chose, what it found, and why it failed for
-    those where every trial failed.
+    read_initial: ReadInitial,
+) -> Run:
+    """A run with its values, or with the reason why it failed; not done again if it is there."""
+    folder = out / run.folder
+    scores_file = folder / (TEST if recipe.measures_items else SCORES)
+    stated = digest([json.dumps(described(recipe), sort_keys=True)])
+    if (folder / RESULT).is_file() and scores_file.is_file():
+        kept = json_object(folder / RESULT)
+        if kept["recipe"] == stated and kept["scores"] == sha256(scores_file):
+            say(f"{doing}: finished before")
+            fields = ("values", "scores", "seconds", "items_per_second")
+            return replace(run, **{name: kept[name] for name in fields})
+    say(doing)
+    try:
+        values = _train_and_measure(recipe, measured, data, folder, read_initial)
+    except (ValueError, RuntimeError, OSError) as error:  # a loss that is NaN, memory or disk full
+        say(f"{doing}: failed: {error}")
+        return replace(run, failed=str(error))
+    log = read_log(folder)
+    seconds = _seconds(log)
+    # of the plan: small data have smaller batches than the recipe
+    batch_size = json_object(folder / RECIPE)["sampling"]["batch_size"]
+    entry: dict[str, Any] = {
+        "values": values,
+        "scores": sha256(scores_file),
+        "seconds": seconds,
+        "items_per_second": log[-1]["step"] * batch_size / seconds if seconds else None,
+    }
+    more = {"recipe": stated, "data": measured.digest, "version": likeness_version()}
+    write_json(folder / RESULT, {"schema": "likeness.run/1"} | more | entry)
+    say(f"{doing}: {', '.join(f'{name} {value:.4f}' for name, value in values.items())}")
+    return replace(run, **entry)
+
+
+def _train_and_measure(
+    recipe: Recipe,
+    measured: Data | None,
+    data: Path,
+    folder: Path,
+    read_initial: ReadInitial,
+    *,
+    only: str = "",
+) -> dict[str, float]:
+    """Train a run, and its metrics; the scores or values behind them are in its folder.
+
+    Args:
+        recipe: What is trained.
+        measured: The trials, where they are read already.
+        data: The folder of the data set.
+        folder: The run's folder.
+        read_initial: Reads the network that recipe.init names.
+        only: The metric that is wanted of items, "" for all.
     """
-    chosen, tuned, untunable = dict(variants), dict[str, Tuned](), dict[str, str]()
-    for name, ranges in searched.items():
-        assert search is not None
-        try:
-            chosen[name], tuned[name] = tune(
-                variants[name],
-                ranges,
-                variant=name,
-                num_trials=search.num_trials,
-                out=out / "tune",
-                score=score,
-                data=measured[name].digest,
-                say=say,
-            )
-        except Untunable as error:
-            untunable[name] = str(error)
-    return chosen, tuned, untunable
+    threads = torch.get_num_threads()  # a recipe may set it, and the next run starts as this one
+    try:
+        model = fit(recipe, data=data, out=folder, resume=True, read_initial=read_initial)
+        if isinstance(recipe.measure, Verification):
+            items, trials = recipe.measure.trials(data) if measured is None else measured.tested
+            loaded = load_embedder(model, recipe)
+            loaded.embedder.to_device()
+            workers = recipe.compute.workers
+            made = embed_all(loaded.embedder, items, loaded.read, what="trial", workers=workers)
+            values = score_trials(trials, made, similarity=loaded.similarity)
+            write_scores(folder / SCORES, trials, values)
+            assert trials.target is not None
+            scores = Scores(values, trials.target)
+            metrics = {
+                name: float(metric(scores.targets, scores.nontargets))
+                for name, metric in recipe.metrics.items()
+            }
+        else:
+            metrics = metrics_of(recipe, run_test(recipe, folder, data), only=only)
+    finally:
+        torch.set_num_threads(threads)
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise LikenessError(f"{name} is {value} on the trials, which cannot be compared")
+    return metrics
 
 
-def _train_all(
-    variants: Mapping[str, Recipe],
-    untunable: Mapping[str, str],
-    num_seeds: int,
-    measured: Mapping[str, Data],
-    train: Callable[..., Run],
-    out: Path,
-    say: Callable[[str], None],
-) -> list[Run]:
-    """Train and measure every variant with every seed; in the order of the variants.
-
-    They are trained seed by seed, so that a stopped comparison has some runs of all variants.
+def _seconds(log: Sequence[Mapping[str, Any]]) -> float | None:
+    """Training time of the steps that count, summed over the stretches of a run that was stopped;
+    None if the log does not say.
     """
-    runs: list[Run] = []
-    order = [(name, seed) for seed in range(num_seeds) for name in variants]
-    for number, (name, seed) in enumerate(tracked(order, "comparing", unit="runs"), 1):
-        run = Run(name, seed, f"{name}/seed-{seed}", failed=untunable.get(name, ""))
-        if not run.failed:
-            tell = partial(_tell, say, f"run {number} of {len(order)}: {name} seed {seed}")
-            recipe = replace(variants[name], seed=seed)
-            folder = out / run.folder
-            run = train(run, recipe, measured[name], folder=folder, tell=tell)
-        runs.append(run)
-    return sorted(runs, key=lambda run: list(variants).index(run.variant))
+    total, before = 0.0, 0.0
+    for entry in log:
+        if "seconds" in entry:
+            total += before if entry["seconds"] < before else 0.0  # the clock began anew
+            before = entry["seconds"]
+    return total + before or None
 
 
 def _stated(
     result: Comparison, variants: Mapping[str, Recipe], tuned: Mapping[str, Tuned]
 ) -> Comparison:
     """A comparison with what its report says of the variants beside their numbers."""
-    varied = [field for field in differing(variants) if not within(field, INDIFFERENT)]
+    varied = [field for field in _differing(variants) if not _within(field, INDIFFERENT)]
     watched = [
         recipe.schedule.watch
         for recipe in variants.values()
@@ -242,7 +369,7 @@ def _stated(
     return replace(
         result,
         varied=varied,
-        allowed=[field for field in varied if not within(field, METHOD)],
+        allowed=[field for field in varied if not _within(field, METHOD)],
         watched=", ".join(dict.fromkeys(watched)),
         tuned=dict(tuned),
         definitions={
@@ -287,17 +414,6 @@ def _summary(
             outcomes[run.variant][run.seed], counts[run.variant] = _outcome(
                 variants[run.variant], measured[run.variant], out / run.folder, num_resamples
             )
-    mixed = [
-        name
-        for name, by_seed in outcomes.items()
-        if len({outcome.trial_list for outcome in by_seed.values()}) > 1
-    ]
-    if mixed:
-        raise LikenessError(
-            f"the seeds of {len(mixed)} variants were measured on different items "
-            f"({name_first(mixed)}): the test's data has changed since the first; "
-            "compare into another --out"
-        )
     better = next(iter(variants.values())).schedule.higher_is_better
     cells, chosen = summarise(outcomes, metrics, reference=reference, higher_is_better=better)
     subjects = measured[chosen or next(iter(variants))].subjects
@@ -342,5 +458,185 @@ def _outcome(
     }
 
 
-def _tell(say: Callable[[str], None], doing: str, text: str) -> None:
-    say(f"{doing}: {text}" if text else doing)
+def load_variants(
+    file: str, names: Sequence[str] = (), overrides: Sequence[str] = ()
+) -> tuple[dict[str, Recipe], dict[str, Ranges]]:
+    """Read the variants of a recipe file, and what may be searched for them.
+
+    Args:
+        file: RECIPE.py, or RECIPE.py:GROUP for one group of a file whose variants are called
+            GROUP.NAME; these are then known by their NAME alone.
+        names: The variants that are wanted; none stands for all.
+        overrides: `field=value` texts, which are applied to every variant.
+
+    Returns:
+        The recipes by name, and the file's RANGES.
+
+    Raises:
+        LikenessError: As toolkit.training.recipe.load and override say; and for a file of several
+            groups of which none is named.
+    """
+    group = ""
+    if ":" in file and not Path(file).is_file():
+        file, _, group = file.partition(":")
+    defined = recipes.read(file)
+    if any(text.partition("=")[0].strip() == "seed" for text in overrides):
+        raise LikenessError(
+            "override seed: compare runs the seeds 0 to N - 1; say how many with --seeds N"
+        )
+    listed, ranges = defined["RECIPES"], defined.get("RANGES", {})
+    groups = list(dict.fromkeys(name.partition(".")[0] for name in listed))
+    if group:
+        listed, ranges = recipes.of_group(listed, group), recipes.of_group(ranges, group)
+        if not listed:
+            raise LikenessError(
+                f"recipe {file}:{group}: compare takes RECIPE.py alone; name variants with "
+                f"--variants {group}"
+            )
+    elif not names and len(groups) > 1 and all("." in name for name in listed):
+        raise LikenessError(
+            f"{file} has variants of {len(groups)} data sets, which cannot be compared; name one, "
+            f"as in {file}:{groups[0]}, of {', '.join(groups)}"
+        )
+    chosen = {
+        name: recipes.override(recipes.choose(file, listed, name)[0], list(overrides))
+        for name in dict.fromkeys(names or listed)
+    }
+    return chosen, dict(ranges)
+
+
+def check_variants(
+    variants: Mapping[str, Recipe], num_seeds: int, reference: str, allow_different: Sequence[str]
+) -> None:
+    """Refuse variants that cannot be compared with each other.
+
+    Args:
+        variants: Recipes by name.
+        num_seeds: How many runs each of them gets.
+        reference: The variant that the others are set against, or "".
+        allow_different: The fields besides METHOD and INDIFFERENT in which they may differ.
+
+    Raises:
+        LikenessError: It says which variants or fields, and what is allowed.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise LikenessError(
+            "compare runs in one process; start it without torchrun, or train the runs one by one "
+            "with `likeness train`"
+        )
+    if num_seeds < 1:
+        raise LikenessError(f"--seeds {num_seeds}: at least 1 is needed, 2 for a standard error")
+    if reference and reference not in variants:
+        raise LikenessError(
+            f"--reference {reference!r} is none of the variants compared: {', '.join(variants)}"
+        )
+    for name, recipe in variants.items():
+        if not re.fullmatch(r"\w[\w.+=-]*", name) or name in ("tune", "report"):
+            raise LikenessError(
+                f"variant {name!r} cannot name a folder; use letters, digits and _ . + = -, and "
+                "neither tune nor report"
+            )
+        if not recipe.metrics:
+            raise LikenessError(f"variant {name!r} has no measure or no metrics to compare by")
+    kinds = {type(recipe.measure).__name__ for recipe in variants.values()}
+    if len(kinds) > 1:
+        raise LikenessError(
+            f"the variants are measured in different ways, {', '.join(sorted(kinds))}; choose "
+            "among them with --variants"
+        )
+    _refuse(
+        [field for field in _differing(variants) if not _within(field, METHOD + INDIFFERENT)],
+        allow_different,
+        "the variants differ in",
+    )
+
+
+def _refuse(fields: Sequence[str], allowed: Sequence[str], what: str) -> None:
+    """Refuse fields that differ, unless they are allowed to."""
+    refused = [field for field in fields if not _within(field, allowed)]
+    if refused:
+        raise LikenessError(
+            f"{what} {', '.join(refused)}, so that the comparison would not be of methods alone: "
+            "make them equal, choose among the variants with --variants, "
+            f"or say --allow-different {','.join(refused)}"
+        )
+
+
+def _within(field: str, names: Sequence[str]) -> bool:
+    """Whether a field, or the group that it is in, is among the names."""
+    return field in names or field.partition(".")[0] in names
+
+
+def _differing(variants: Mapping[str, Recipe]) -> list[str]:
+    """The names of the fields in which the recipes differ; those of GROUPS one by one."""
+    first, *others = (flat(describe(recipe)) for recipe in variants.values())
+    return sorted(name for name in first if any(other[name] != first[name] for other in others))
+
+
+def data_of(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:
+    """Items, trials and subjects of every variant; read once where the variants agree, as they
+    normally do.
+    """
+    known: dict[str, Data] = {}
+    by_variant: dict[str, Data] = {}
+    for name, recipe in variants.items():
+        stated = json.dumps([describe(recipe.items, "items"), _tested(recipe)], sort_keys=True)
+        if stated not in known:
+            known[stated] = _read_data(name, recipe, data)
+        by_variant[name] = known[stated]
+    return by_variant
+
+
+def _read_data(name: str, recipe: Recipe, data: Path) -> Data:
+    """Items, trials and subjects of one variant."""
+    trained = json.dumps([[item.id, item.label] for item in recipe.items(data)])
+    if not isinstance(recipe.measure, Verification):
+        tested = [
+            [[item.id, item.label] for item in items]
+            for items in items_of(settings_of(recipe)[-1], data).values()
+        ]
+        stands_for = trained + json.dumps([_tested(recipe), tested], sort_keys=True)
+        return Data(digest([stands_for]), (), None, None)
+    items, trials = recipe.measure.trials(data)
+    if trials.target is None:
+        raise LikenessError(
+            f"the trials of {name} have no labels; a comparison needs target and nontarget trials"
+        )
+    subjects = subjects_behind(trials, {item.id: item.label for item in items})
+    stands_for = trained + subjects.trial_list
+    return Data(digest([stands_for]), items, trials, subjects)
+
+
+def _tested(recipe: Recipe) -> Any:
+    """What the recipe's measure tests, as JSON values: without metrics and validation."""
+    described = describe(recipe.measure, "measure")
+    return {key: value for key, value in described.items() if key not in ("metrics", "validation")}
+
+
+def keep_plan(out: Path, variants: Mapping[str, Recipe], measured: Mapping[str, Data]) -> None:
+    """Refuse to mix two comparisons in one folder; variants may be added.
+
+    A variant of which no run has come to its first checkpoint may have been changed.
+    """
+    file = out / "plan.json"
+    before = json_object(file) if file.is_file() else {}
+    stated = {
+        name: {
+            "recipe": json.loads(json.dumps(describe(replace(recipe, seed=0)))),
+            "data": measured[name].digest,
+        }
+        for name, recipe in variants.items()
+    }
+    for name in stated.keys() & before.keys():
+        old, new = flat(before[name]["recipe"]), flat(stated[name]["recipe"])
+        changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+        if before[name]["data"] != stated[name]["data"]:
+            changed.append("the data")
+        if changed and any(holds_checkpoint(run) for run in (out / name).glob("seed-*")):
+            raise LikenessError(
+                f"{out} holds runs of another recipe or data: {name} differs in "
+                f"{', '.join(changed)}; compare with the same recipes, overrides and data, or "
+                "choose another --out"
+            )
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(file, before | stated)

@@ -116,5 +116,10 @@ def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None
         for folder in (out / RESUME).iterdir():
             if not (folder / STATE).is_file():
                 shutil.rmtree(folder, ignore_errors=True)
-    with atomic_path(recipe_file) as partial_path:
-        partial_path.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    write_json(recipe_file, description)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file in one step."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

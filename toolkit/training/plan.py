@@ -31,7 +31,7 @@ from toolkit.data.shards import shard_numbers
 from toolkit.losses.common import unknown_settings
 from toolkit.models.parts import describe
 from toolkit.parallel import distributed
-from toolkit.training import fine_tuning, measure
+from toolkit.training import measure, tuning
 from toolkit.training.build import least_rows
 from toolkit.training.loading import check_held_out, views_of
 from toolkit.training.recipe import Recipe, Verification, check, of_data
@@ -210,7 +210,7 @@ def check_settings(recipe: Recipe) -> None:
         or (not parallel.spread_classes and parallel.class_rate == 1),
     }
     refuse_broken(rules, f"{schedule}, {compute}, {parallel}")
-    fine_tuning.check(
+    tuning.check(
         recipe.tuning,
         steps=schedule.steps,
         save_every=schedule.save_every,

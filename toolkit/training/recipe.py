@@ -19,9 +19,9 @@ from toolkit.losses.common import unknown_settings
 from toolkit.models import user_files
 from toolkit.models.parts import Part, describe, without_revisions
 from toolkit.training.assign import assign, suggest
-from toolkit.training.fine_tuning import Tuning
 from toolkit.training.memory import Memory
 from toolkit.training.schedules import cosine
+from toolkit.training.tuning import Tuning
 
 T = TypeVar("T")
 # The groups of a recipe whose fields are told apart when recipes are compared.

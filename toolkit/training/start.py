@@ -25,7 +25,7 @@ from toolkit.training.loading import estimate
 from toolkit.training.plan import Plan
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run, is_finished, load_run
-from toolkit.training.trainable import fresh_parts, is_in
+from toolkit.training.tuning import fresh_parts, is_in
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from toolkit.data.sampling import draws
 from toolkit.losses.contract import Scheduled
 from toolkit.models import checkpoint
 from toolkit.parallel import distributed, spread
-from toolkit.training import trainable
 from toolkit.training.build import half, least_rows, thaw
 from toolkit.training.keeper import Keeper
 from toolkit.training.loading import killed_workers_named, loader_of, on_device, part_of
@@ -29,6 +28,7 @@ from toolkit.training.plan import Plan, plan
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 from toolkit.training.start import ReadInitial, read_initial, start
+from toolkit.training.tuning import overview
 from toolkit.vmf.precision import full
 
 Step = Callable[[Run, Batch, Recipe], Tensor]
@@ -237,7 +237,7 @@ def _overview(run: Run, planned: Plan) -> str:
     tuning = planned.recipe.tuning
     part = ""
     if tuning.freeze or tuning.lora.rank:
-        part = f" ({trainable.overview(run, tuning.freeze_until)})"
+        part = f" ({overview(run, tuning.freeze_until)})"
     return (
         f"{len(planned.items)} items of {len(planned.classes)} classes, {size:,} parameters{part}, "
         f"{planned.recipe.schedule.steps} steps on {run.device.type}{processes}"

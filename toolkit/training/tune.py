@@ -14,22 +14,37 @@ Range among them TPE proposes all values; a choice then comes up again, beside o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from eval.comparison import Tuned
 from eval.errors import LikenessError
+from eval.formats.files import json_object
+from eval.formats.provenance import digest
 from eval.types import Trials
 from toolkit.data.item_checks import distinct_labels
 from toolkit.data.items import Item, Items
 from toolkit.data.pairs import draw_pairs
-from toolkit.training.recipe import Recipe, Retrieval, Verification, override
+from toolkit.training.folder import write_json
+from toolkit.training.recipe import Recipe, Retrieval, Verification, described, override
 
 VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
+MOST_POINTS = 1 << 16  # of a grid that is laid out
+# trains a recipe in a folder, going on where it was stopped, and gives the first metric on the
+# recipe's trials
+Score = Callable[[Recipe, Path], float]
+
+
+class Untunable(LikenessError):
+    """Every trial failed."""
 
 
 @dataclass(frozen=True)
@@ -209,3 +224,164 @@ def check_ranges(
 def as_text(value: object) -> str:
     """As the command line writes it; floats keep all digits."""
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def tune(
+    recipe: Recipe,
+    ranges: Ranges,
+    *,
+    variant: str,
+    num_trials: int,
+    out: Path,
+    score: Score,
+    data: str = "",
+    say: Callable[[str], None] = print,
+) -> tuple[Recipe, Tuned]:
+    """The recipe with the settings that score best on the validation classes.
+
+    Each point of a grid of Choices is tried once at most. What a trial proposes follows from the
+    trials before it, so that an interrupted search equals an uninterrupted one. Ties go to the
+    earlier trial.
+
+    Args:
+        recipe: What is tuned.
+        ranges: What may be searched. A Search says how a trial is scored.
+        variant: The recipe's name.
+        num_trials: The number of trials in all, those of earlier calls included.
+        out: Keeps the trials (VARIANT.json) and a run folder for each; a stopped search goes on.
+        score: Trains a recipe in a folder and gives its first metric.
+        data: A digest of what is trained on.
+        say: Takes each line of progress.
+
+    Returns:
+        The recipe with the chosen settings, and what the search found.
+
+    Raises:
+        LikenessError: Optuna is needed, and not installed. The folder holds a search of another
+            recipe, ranges or data.
+        Untunable: Every trial failed.
+    """
+    search = ranges if isinstance(ranges, Search) else Search(ranges)
+    metric, maximise = next(iter(recipe.metrics)), recipe.schedule.higher_is_better
+    inner = _looked_at(on_validation_classes(recipe), metric, search.looks)
+    searched = {name: [type(values).__name__, asdict(values)] for name, values in search.items()}
+    stated = digest(
+        [json.dumps([described(inner), searched], sort_keys=True), data, f"seeds={search.seeds}"]
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / f"{variant}.json"
+    kept = json_object(file) if file.is_file() else {}
+    if kept.get("stated", stated) != stated:
+        raise LikenessError(
+            f"{file} is a search of another recipe, on other data or of other RANGES; choose "
+            "another --out"
+        )
+    trials: list[dict[str, Any]] = kept.get("trials", [])
+    points = _points(search)
+    num_trials = min(num_trials, len(points) or num_trials)
+    for number in range(len(trials), num_trials):
+        settings = points[number] if points else _proposed(search, trials, maximise)
+        say(f"tuning {variant}: trial {number + 1} of {num_trials}: {_shown(settings)}")
+        trials.append(_tried(inner, search, settings, out / variant / f"trial-{number}", score))
+        if failed := trials[-1]["failed"]:
+            say(f"tuning {variant}: trial {number + 1} failed: {failed}")
+        write_json(file, {"stated": stated, "trials": trials})
+    trials = trials[:num_trials]
+    finished = [trial for trial in trials if trial["score"] is not None]
+    if not finished:
+        raise Untunable(
+            f"tuning {variant}: all {num_trials} trials failed, the first because: "
+            f"{trials[0]['failed']}; narrow its RANGES"
+        )
+    best = (max if maximise else min)(finished, key=lambda trial: trial["score"])
+    return _with(recipe, best["settings"]), Tuned(metric, best["settings"], best["score"], trials)
+
+
+def _proposed(
+    ranges: Ranges, trials: Sequence[Mapping[str, Any]], maximise: bool
+) -> dict[str, Any]:
+    """What TPE proposes after some trials; it is seeded with their number."""
+    try:
+        import optuna
+    except ModuleNotFoundError:
+        raise LikenessError(
+            "tuning needs Optuna, which is not installed: pip install 'likeness[tune]'"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        direction="maximize" if maximise else "minimize",
+        sampler=optuna.samplers.TPESampler(seed=len(trials)),
+    )
+    distributions = {field: _distribution(values) for field, values in ranges.items()}
+    for trial in trials:
+        states = optuna.trial.TrialState
+        made = optuna.trial.create_trial(
+            params=trial["settings"],
+            distributions=distributions,
+            value=trial["score"],
+            state=states.FAIL if trial["failed"] else states.COMPLETE,
+        )
+        study.add_trial(made)
+    return dict(study.ask(distributions).params)
+
+
+def _tried(
+    recipe: Recipe, search: Search, settings: dict[str, Any], folder: Path, score: Score
+) -> dict[str, Any]:
+    """One trial: its settings, and its score (that of each seed, too) or why it failed."""
+    trial: dict[str, Any] = {"settings": settings, "score": None, "failed": ""}
+    try:
+        changed = _with(recipe, settings)
+        if search.seeds == 1:
+            return trial | {"score": score(changed, folder)}
+        values = [
+            score(replace(changed, seed=seed), folder / f"seed-{seed}")
+            for seed in range(search.seeds)
+        ]
+    except (ValueError, RuntimeError, OSError) as error:
+        return trial | {"failed": str(error) or type(error).__name__}
+    return trial | {"score": float(np.median(values)), "seeds": values}
+
+
+def _points(ranges: Ranges) -> list[dict[str, Any]]:
+    """Every combination of the choices, in a fixed random order; [] where a Range is among them, or
+    there are more than MOST_POINTS.
+    """
+    choices = [values.values for values in ranges.values() if isinstance(values, Choice)]
+    if len(choices) < len(ranges) or prod(map(len, choices)) > MOST_POINTS:
+        return []
+    grid = [dict(zip(ranges, values, strict=True)) for values in product(*choices)]
+    return [grid[i] for i in np.random.default_rng(0).permutation(len(grid))]
+
+
+def _looked_at(recipe: Recipe, metric: str, looks: int) -> Recipe:
+    """The recipe measured `looks` times while it trains, its best model kept; as it is for 0."""
+    if not looks:
+        return recipe
+    return replace(
+        recipe,
+        schedule=replace(
+            recipe.schedule, eval_every=max(1, recipe.schedule.steps // looks), watch=metric
+        ),
+    )
+
+
+def _with(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
+    return override(recipe, [f"{field}={as_text(value)}" for field, value in settings.items()])
+
+
+def _shown(settings: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{field}={value:.4g}" if isinstance(value, float) else f"{field}={as_text(value)}"
+        for field, value in settings.items()
+    )
+
+
+def _distribution(values: Range | Choice) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(values, Choice):
+        return CategoricalDistribution(values.values)
+    if isinstance(values.low, int) and isinstance(values.high, int):
+        return IntDistribution(values.low, values.high, log=values.log)
+    return FloatDistribution(values.low, values.high, log=values.log)

@@ -52,7 +52,7 @@ def classified(num: int = 60, dim: int = 3) -> PerItem:
 def test_the_page_of_a_classifier(tmp_path: Path) -> None:
     measured = classified()
     path = tmp_path / "report" / "index.html"
-    html(path, measured, METRICS, command="likeness train a <b>", version="1", num_resamples=100)
+    html(path, measured, METRICS, command="likeness train a <b>", num_resamples=100)
     page = path.read_text(encoding="utf-8")
     drawn = per_item.resample(METRICS, measured, num_resamples=100)
     for name, metric in METRICS.items():
@@ -106,7 +106,6 @@ def test_the_page_of_retrieval_has_no_calibration_and_a_map(tmp_path: Path) -> N
         measured,
         {"recall@1": partial(per_item.mean, column="recall@1")},
         command="x",
-        version="1",
         num_resamples=50,
     )
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -136,7 +135,6 @@ def test_a_collapsed_model_gets_its_page(tmp_path: Path) -> None:
         measured,
         {"recall@1": partial(per_item.mean, column="recall@1")},
         command="x",
-        version="1",
         num_resamples=5,
     )
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -153,7 +151,6 @@ def test_the_page_of_a_classifier_without_errors_has_no_examples_of_errors(tmp_p
         PerItem(made.ids, columns, None, "items"),
         {"auroc": per_item.norm_auroc},
         command="x",
-        version="1",
         num_resamples=5,
     )
     page = (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -11,18 +11,17 @@ from hypothesis import strategies as st
 from jinja2.exceptions import UndefinedError
 from markupsafe import Markup
 
-from eval.reports.blocks import block
-from eval.reports.drawing import drawn
-from eval.reports.page import document
-from eval.reports.plots import (
-    histogram_edges,
+from eval.reports.curves import (
     histogram_figure,
+    llr_points,
+    reliability_figure,
     roc_figure,
     roc_points,
     trade_off,
 )
-from eval.reports.quality import reject_curves, reject_figure
-from eval.reports.reliability import llr_points, reliability, reliability_figure
+from eval.reports.figures import drawn, histogram_edges
+from eval.reports.norms import reject_curves, reject_figure, reliability
+from eval.reports.page import block, document
 from eval.types import Scores
 from eval.verification import eer, tar_at_far
 
@@ -110,7 +109,7 @@ def test_the_drawn_bins_of_a_classifier_are_those_of_its_error(
     """
     kept: list[tuple[np.ndarray, np.ndarray]] = []
     monkeypatch.setattr(
-        "eval.reports.reliability.drawn",
+        "eval.reports.norms.drawn",
         lambda _, mean, share, **more: kept.append((mean, share)) or "",
     )
     confidence = np.array([0.5, 0.55, 0.6, *[0.9] * 7])

@@ -20,9 +20,9 @@ from toolkit.backbones.resnet import ResNet
 from toolkit.models.checkpoint import FORMAT, find_model, read
 from toolkit.training import recipe as recipes
 from toolkit.training import start
-from toolkit.training.fine_tuning import Tuning
 from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.train import fit
+from toolkit.training.tuning import Tuning
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 

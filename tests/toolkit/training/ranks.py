@@ -28,12 +28,12 @@ from toolkit.data.sampling import Sampling
 from toolkit.losses.contrast import NTXent
 from toolkit.losses.margin import ArcFace
 from toolkit.parallel import distributed
-from toolkit.training.fine_tuning import LoRA, Tuning
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.schedules import constant
 from toolkit.training.train import fit, step
+from toolkit.training.tuning import LoRA, Tuning
 
 _spec = importlib.util.spec_from_file_location("tiny", Path(__file__).parents[2] / "tiny.py")
 assert _spec is not None and _spec.loader is not None  # noqa: PT018

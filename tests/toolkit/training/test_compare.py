@@ -45,9 +45,8 @@ from toolkit.data import batch
 from toolkit.data.pairs import all_pairs
 from toolkit.training import compare
 from toolkit.training import recipe as recipes
-from toolkit.training.lock import only_writer
+from toolkit.training.compare import Data, data_of, keep_plan, load_variants
 from toolkit.training.recipe import Classification, Recipe
-from toolkit.training.variants import Data, data_of, keep_plan, load_variants
 
 ROOT = Path(__file__).parents[3]
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -199,27 +198,23 @@ def test_finished_runs_are_not_done_again_and_other_recipes_refused(
         )
         == 2
     )
-    assert "1 variants differ (arcface: optim)" in capsys.readouterr().err
+    assert "arcface differs in optim" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("trained", ["last.safetensors", "result.json"])
 def test_a_variant_may_be_changed_until_a_run_of_it_has_a_checkpoint(
-    trained: str, file: Path, voices: Path, tmp_path: Path
+    file: Path, voices: Path, tmp_path: Path
 ) -> None:
     """As after a mistake in a class of the user, which ends every run in its first step."""
     first, second = (variants(file, "arcface", overrides=[f"optim.lr={lr}"]) for lr in (0.1, 0.2))
     measured = data_of(first, voices)
-    keep_plan(tmp_path / "plan.json", first, measured)
-    with pytest.raises(ValueError, match="1 variants differ"):  # nobody holds the lock
-        keep_plan(tmp_path / "plan.json", second, measured)
-    with only_writer(tmp_path):
-        keep_plan(tmp_path / "plan.json", second, measured)
-        (tmp_path / "arcface" / "seed-0").mkdir(parents=True)
-        keep_plan(tmp_path / "plan.json", first, measured)
-        (tmp_path / "arcface" / "seed-0" / trained).touch()
-        with pytest.raises(ValueError, match="1 variants differ"):
-            keep_plan(tmp_path / "plan.json", second, measured)
-        keep_plan(tmp_path / "plan.json", first, measured)
+    keep_plan(tmp_path, first, measured)
+    keep_plan(tmp_path, second, measured)
+    (tmp_path / "arcface" / "seed-0").mkdir(parents=True)
+    keep_plan(tmp_path, first, measured)
+    (tmp_path / "arcface" / "seed-0" / "last.safetensors").touch()
+    with pytest.raises(ValueError, match="arcface differs in optim"):
+        keep_plan(tmp_path, second, measured)
+    keep_plan(tmp_path, first, measured)
 
 
 def drawn_by_hand(
@@ -437,14 +432,6 @@ def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
             out=tmp_path / "out",
             terms=compare.Terms(allow_different=["sampling", "schedule"]),
         )
-    with pytest.raises(ValueError, match="no field of a recipe"):
-        compare.compare(
-            chosen,
-            num_seeds=1,
-            data=voices,
-            out=tmp_path / "out",
-            terms=compare.Terms(allow_different=["samplin"]),
-        )
     assert not (tmp_path / "out").exists()
     result = compare.compare(
         chosen,
@@ -612,7 +599,7 @@ def test_resamples_without_a_value_count_neither_in_p_nor_in_the_interval() -> N
         assert difference.distinguishable == (p < 1)
 
 
-def test_seeds_measured_on_other_items_are_refused_and_counts_are_of_what_finished(
+def test_counts_are_of_what_finished(
     tmp_path: Path,
 ) -> None:
     measured = replace(
@@ -637,11 +624,6 @@ def test_seeds_measured_on_other_items_are_refused_and_counts_are_of_what_finish
 
     result = summary(("x", "y", "z"), ("x", "y", "z"))
     assert result.counts == {"items": 3, "images": 3}
-    with pytest.raises(
-        ValueError,
-        match=r"different items \('a'\)",
-    ):
-        summary(("x", "y", "z"), ("x", "y", "w"))
 
 
 def awkward() -> Comparison:

@@ -23,12 +23,11 @@ from toolkit.losses.triplet import Triplet
 from toolkit.models import adapter, checkpoint
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.training import recipe as recipes
-from toolkit.training import trainable
 from toolkit.training.build import build
-from toolkit.training.fine_tuning import LoRA, Tuning
 from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.train import fit, step
+from toolkit.training.tuning import LoRA, Tuning, rate_multiples
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 CPU = torch.device("cpu")
@@ -247,7 +246,7 @@ def test_settings_of_the_command_line(voices: Path, tmp_path: Path) -> None:
 
 
 def rates_of(backbone: nn.Module, **settings: Any) -> dict[str, float]:
-    return trainable.rates(TorchEmbedder(PixelScale(), backbone), Tuning(**settings))
+    return rate_multiples(TorchEmbedder(PixelScale(), backbone), Tuning(**settings))
 
 
 def test_rates_by_name_and_by_depth() -> None:
@@ -284,7 +283,7 @@ def test_groups_of_the_optimiser_take_their_rates() -> None:
         for name, own in run.embedder.named_parameters()
         if own is value
     }
-    assert rates == pytest.approx(trainable.rates(run.embedder, WAYS["rates"]["tuning"]))
+    assert rates == pytest.approx(rate_multiples(run.embedder, WAYS["rates"]["tuning"]))
     assert rates["backbone.layer1.0.conv1.weight"] == pytest.approx(0.1 * 0.5**4)
     assert all(
         (value.ndim > 1) == bool(group["weight_decay"])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tests import tiny_hub
 from toolkit.backbones.hub import FAMILIES, HubImage, HubSpeech, configuration
 from toolkit.models.adapter import choose
-from toolkit.training.layers import depths
+from toolkit.training.tuning import depths
 
 DEPTH = 5
 NETWORKS = [

@@ -15,8 +15,8 @@ from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 from toolkit.backbones.vit import ViT
 from toolkit.training.build import Network
-from toolkit.training.layers import recompute
 from toolkit.training.memory import momentum_encoder
+from toolkit.training.tuning import recompute
 
 NETWORKS: dict[str, tuple[Any, tuple[int, ...], int]] = {
     "ViT": (

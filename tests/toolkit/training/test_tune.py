@@ -27,7 +27,6 @@ from toolkit.training import compare
 from toolkit.training import recipe as recipes
 from toolkit.training import tune as tuning
 from toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
-from toolkit.training.study import tune
 from toolkit.training.tune import (
     Choice,
     Range,
@@ -37,6 +36,7 @@ from toolkit.training.tune import (
     fit_items,
     held_out_items,
     on_validation_classes,
+    tune,
     validation_trials,
 )
 
@@ -290,30 +290,6 @@ def test_fewer_trials_than_points_are_drawn_without_replacement_and_go_on(tmp_pa
     ]
     assert list(more.trials[:5]) == list(few.trials)
     assert more == whole
-
-
-def test_a_trial_that_was_killed_before_it_had_its_settings_is_not_lost(tmp_path: Path) -> None:
-    optuna = pytest.importorskip("optuna")
-    ask = optuna.Study.ask
-
-    def killed(study: Any, *args: Any, **settings: Any) -> Any:
-        if len(study.trials) == 3:
-            raise Interrupted
-        return ask(study, *args, **settings)
-
-    search = partial(tune, tiny(), GRID, variant="arcface", num_trials=9, out=tmp_path, score=bowl)
-    with patch.object(optuna.Study, "ask", killed), pytest.raises(Interrupted):
-        search()
-    assert (
-        len(
-            {
-                json.dumps(record["settings"])
-                for record in search()[1].trials
-                if record["score"] is not None
-            }
-        )
-        == 9
-    )
 
 
 def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path: Path) -> None:

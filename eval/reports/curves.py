@@ -1,7 +1,8 @@
-"""The plots of scores: DET and ROC curves, histograms.
+"""The figures of scores: DET and ROC curves, distributions, and log-likelihood ratios as stated and
+as observed.
 
 Each `..._points` function gives the numbers, and each `..._figure` a Bokeh figure, of which
-eval.reports.drawing.drawn makes a block of a report. What is drawn is bounded, whatever the number
+eval.reports.figures.drawn makes a block of a report. What is drawn is bounded, whatever the number
 of trials: curves are thinned evenly along themselves, and histograms are counts. 10 million trials
 need a few copies of their scores.
 """
@@ -9,31 +10,45 @@ need a few copies of their scores.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
-from scipy.special import ndtr, ndtri
+from scipy.special import log_expit, logsumexp, ndtr, ndtri
 
-from eval.reports.blocks import EMPTY, block, prose
-from eval.reports.drawing import (
+from eval.reports.figures import (
     COLOURS,
     GREY,
     MARKERS,
+    SQUARE,
     columns,
     diagonal,
     drawn,
+    histogram,
+    histogram_edges,
     legend,
-    marked,
+    line,
     plot,
     shortened,
-    style_of,
 )
+from eval.reports.page import EMPTY, block, prose
 from eval.types import Floats, Scores
 from eval.verification import det, eer, sort_scores
 
 _TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9)
 _NUM_POINTS = 1500  # of a curve
+
+
+def marked(model: Any, mark: str, system: str) -> Any:
+    """The model, which the threshold slider of a system moves from now on (templates/threshold.js).
+
+    Args:
+        model: a Span or a BoxAnnotation on an axis of scores, or a ColumnDataSource of one point.
+        mark: "threshold" on an axis of scores; "det" or "roc" on the axes of these curves.
+        system: name of the system.
+    """
+    model.tags = [{"mark": mark, "system": system}]
+    return model
 
 
 def det_figure(scores: Mapping[str, Scores]) -> Any:
@@ -67,8 +82,7 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
         label = f"{shortened(name)}, EER {100 * rates[name]:.2f} %" + (
             "" if x.size else " (no overlap, no curve)"
         )
-        points = columns(x=x, y=y, far=100 * ndtr(x), frr=100 * ndtr(y))
-        figure.line("x", "y", source=points, legend_label=label, name=name, **style_of(i))
+        line(figure, i, name, label=label, x=x, y=y, far=100 * ndtr(x), frr=100 * ndtr(y))
         at = [ndtri(rates[name])] if 0 < rates[name] < 1 else []
         _mark(figure, "det", name, i, (at, at))
     for axis, low in ((figure.xaxis[0], lows[0]), (figure.yaxis[0], lows[1])):
@@ -176,16 +190,8 @@ def roc_figure(scores: Mapping[str, Scores]) -> Any:
         y_range=(floor, 100 + 0.02 * (100 - floor)),
     )
     for i, (name, (far, tar)) in enumerate(curves.items()):
-        points = columns(x=100 * np.maximum(far, low / 10), y=100 * tar)
-        figure.step(
-            "x",
-            "y",
-            source=points,
-            mode="after",
-            legend_label=shortened(name),
-            name=name,
-            **style_of(i),
-        )
+        x = 100 * np.maximum(far, low / 10)
+        line(figure, i, name, label=shortened(name), steps=True, x=x, y=100 * tar)
         rate = eer(scores[name].targets, scores[name].nontargets)
         _mark(figure, "roc", name, i, ([100 * max(rate, low)], [100 * (1 - rate)]))
     decades = [10.0**k for k in range(-4, 3)]
@@ -223,33 +229,6 @@ def trade_off(scores: Mapping[str, Scores], *, movable: bool = False) -> Markup:
     return prose(text) + block("two", parts=curves)
 
 
-def histogram_edges(values: Floats, num_bins: int) -> Floats:
-    """Edges of bins of equal width over the values, also where these are nearly equal.
-
-    numpy.histogram_bin_edges raises an error for values that differ by a few rounding errors.
-
-    Args:
-        values: (N,).
-        num_bins: how many bins.
-
-    Returns:
-        (num_bins + 1,) rising numbers.
-
-    >>> bool(np.all(np.diff(histogram_edges(np.array([1.0, 1.0 + 2**-52]), 72)) > 0))
-    True
-    """
-    low, high = float(values.min()), float(values.max())
-    # below that, linspace rounds too much
-    room = num_bins * max(
-        2 * float(np.spacing(max(abs(low), abs(high)))), float(np.finfo(np.float64).tiny)
-    )
-    if high - low < room:
-        middle, half = low + (high - low) / 2, max(room, 0.5 if high == low else 0.0)
-        low, high = middle - half, middle + half
-    edges: Floats = np.linspace(low, high, num_bins + 1)
-    return edges
-
-
 def histogram_figure(scores: Scores, threshold: float | None, system: str = "") -> Any:
     """How the target and the nontarget scores of one system are distributed.
 
@@ -275,47 +254,96 @@ def histogram_figure(scores: Scores, threshold: float | None, system: str = "") 
     figure.y_range.start = 0
     histogram(figure, edges, {"nontarget": scores.nontargets, "target": scores.targets})
     if threshold is not None:
-        line = Span(
-            location=threshold,
-            dimension="height",
-            line_color=GREY,
-            line_dash="dashed",
-            line_width=2,
-        )
+        edge = Span(location=threshold, dimension="height", line_width=2)
+        edge.line_color, edge.line_dash = GREY, "dashed"
         side = BoxAnnotation(left=threshold, fill_color=GREY, fill_alpha=0.12, line_color=None)
-        line.level = side.level = "overlay"  # painted apart: to move them repaints no bar
+        edge.level = side.level = "overlay"  # painted apart: to move them repaints no bar
         figure.add_layout(marked(side, "threshold", system))
-        figure.add_layout(marked(line, "threshold", system))
+        figure.add_layout(marked(edge, "threshold", system))
     return figure
 
 
-def histogram(figure: Any, edges: Floats, values: Mapping[str, Floats]) -> None:
-    """Draw how two classes are distributed; each adds up to 100 %. The first is hatched.
+class Reliability(NamedTuple):
+    """Log-likelihood ratios as stated and as observed.
+
+    Each is (K,), in natural logarithms; half_width is that of the observed ones' 95 % intervals.
+    """
+
+    stated: Floats
+    observed: Floats
+    half_width: Floats
+
+
+def llr_points(scores: Scores, num_bins: int = 12) -> Reliability:
+    """What the scores state, taken as log-likelihood ratios, and what is observed.
+
+    The bins have equal mass where both classes weigh the same. Equal scores share a bin, so that
+    there may be fewer bins.
+
+    stated is the logit of the bin's mean sigmoid(LLR). observed is
+    log((t + .5) / (T + 1)) - log((n + .5) / (N + 1)) of its t target and n nontarget trials; its
+    variance is about 1 / (t + .5) + 1 / (n + .5) (Haldane 1956, Anscombe 1956). Both estimate the
+    same where P(target | LLR) = sigmoid(LLR) at even odds.
+    """
+    order = np.argsort(scores.values)
+    values, target = scores.values[order], scores.target[order]
+    num_targets, num_nontargets = int(target.sum()), int((~target).sum())
+    weights = np.where(target, 0.5 / num_targets, 0.5 / num_nontargets)
+    last = np.searchsorted(np.cumsum(weights), np.arange(1, num_bins) / num_bins - 1e-12).clip(
+        max=values.size - 1
+    )
+    ends = np.unique(np.append(np.searchsorted(values, values[last], side="right"), values.size))
+    stated, observed, half_width = [], [], []
+    for begin, end in zip([0, *ends[:-1]], ends, strict=True):
+        llr, weight, t = values[begin:end], weights[begin:end], int(target[begin:end].sum())
+        n = int(end - begin) - t
+        stated.append(logsumexp(log_expit(llr), b=weight) - logsumexp(log_expit(-llr), b=weight))
+        observed.append(
+            np.log((t + 0.5) / (num_targets + 1)) - np.log((n + 0.5) / (num_nontargets + 1))
+        )
+        half_width.append(1.96 * np.sqrt(1 / (t + 0.5) + 1 / (n + 0.5)))
+    return Reliability(np.array(stated), np.array(observed), np.array(half_width))
+
+
+def reliability_figure(scores: Mapping[str, Scores]) -> Any:
+    """Stated against observed log-likelihood ratios of each system, with 95 % intervals.
 
     Args:
-        figure: a Bokeh figure.
-        edges: (B + 1,) of the bins.
-        values: name -> the values of a class.
+        scores: name of the system -> its scores, which are log-likelihood ratios.
+
+    Returns:
+        A Bokeh figure.
     """
-    for (name, of_class), colour, hatch in zip(
-        values.items(), (COLOURS[1], COLOURS[0]), ("/", None), strict=True
-    ):
-        number = np.histogram(of_class, edges)[0]
-        top = 100 * number / max(of_class.size, 1)
-        figure.quad(
-            left="left",
-            right="right",
-            top="top",
-            bottom=0,
-            source=columns(left=edges[:-1], right=edges[1:], top=top, number=number),
-            fill_color=colour,
-            fill_alpha=0.3,
-            line_color=colour,
-            hatch_pattern=hatch,
-            hatch_color=colour,
-            hatch_alpha=0.5,
-            legend_label=name,
-            name=name,
+    points = {name: llr_points(system) for name, system in scores.items()}
+    limit = 1.1 * max(
+        float(np.abs(np.concatenate([ratios.stated, ratios.observed])).max())
+        for ratios in points.values()
+    )
+    limit = min(max(limit, 0.1), 20.0)  # beyond, no list of trials can tell
+    figure = plot(
+        "Stated log-likelihood ratio",
+        "Observed log-likelihood ratio",
+        height=SQUARE + 20 * len(scores),
+        width=SQUARE,
+        tips={"stated": "@x{0.00}", "observed": "@y{0.00}", "95 %": "@low{0.00} to @high{0.00}"},
+        x_range=(-limit, limit),
+        y_range=(-limit, limit),
+    )
+    diagonal(figure)
+    for i, (name, ratios) in enumerate(points.items()):
+        source = line(
+            figure,
+            i,
+            name,
+            label=shortened(name),
+            dots=6,
+            marker=MARKERS[i % len(MARKERS)],
+            x=ratios.stated,
+            y=ratios.observed,
+            low=ratios.observed - ratios.half_width,
+            high=ratios.observed + ratios.half_width,
         )
-    figure.xgrid.grid_line_color = None
-    legend(figure, columns=2)
+        colour = COLOURS[i % len(COLOURS)]
+        figure.segment("x", "low", "x", "high", source=source, line_color=colour, name=name)
+    legend(figure)
+    return figure

@@ -1,0 +1,334 @@
+"""How the figures of reports are drawn; histograms, and the course of a training.
+
+Bokeh draws them, whose script the page holds, so that a figure can be zoomed, hovered over and
+moved by the threshold slider without network. Bokeh is imported only in functions that make
+figures, and only when a page is made. Without it there are no figures, and the page says how to get
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import ArrayLike
+
+from eval.reports.page import EMPTY, block, can_plot
+from eval.results import metric_label
+from eval.types import Floats
+
+GREY = "#8a9099"
+# Colours of middle lightness: they read on white and on black.
+COLOURS = ("#3987c9", "#d9792e", "#2f9e77", "#b06ab3", "#b59a2a", "#8a9099")
+MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "star")
+DASHES = ("solid", "dashed", "dotdash", "dotted")
+SQUARE = 400  # pixels of a side
+WIDTH = 520  # pixels that a figure takes where there is room
+Log = Sequence[Mapping[str, Any]]
+"""The entries of a log.jsonl."""
+_LOGGED = {"loss": "Loss", "lr": "Learning rate", "norm": "Norm of the embeddings"}
+_NUM_POINTS = 1500  # of a curve
+_MOST_LETTERS = 44  # of a name in a legend
+
+
+def drawn(make: Callable[..., Any], *values: Any, alt: str, caption: str = "") -> Markup:
+    """A figure of the page.
+
+    Args:
+        make: makes a Bokeh figure of `values`.
+        values: its arguments.
+        alt: what the figure shows, in words, for those who cannot see it.
+        caption: text below the figure.
+
+    Returns:
+        HTML, which is empty without Bokeh.
+    """
+    if not can_plot():
+        return EMPTY
+    from bokeh.embed import json_item
+
+    figure = make(*values)
+    item = _numbered(json_item(figure), {})
+    return block("figure", item=item, alt=alt, caption=caption, height=figure.height)
+
+
+def _numbered(value: Any, numbers: dict[str, str]) -> Any:
+    """The description of a figure with its models numbered from 1, so that equal figures give equal
+    text and a report made again is the same.
+
+    Args:
+        value: a part of what Bokeh's json_item gives.
+        numbers: id -> its number, of the parts before.
+    """
+    if isinstance(value, dict):
+        return {
+            key: numbers.setdefault(part, str(len(numbers) + 1))
+            if key in ("id", "root_id") and isinstance(part, str)
+            else _numbered(part, numbers)
+            for key, part in value.items()
+        }
+    return [_numbered(part, numbers) for part in value] if isinstance(value, list) else value
+
+
+def plot(
+    x_label: str,
+    y_label: str,
+    *,
+    height: int = 340,
+    width: int = WIDTH,
+    tips: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Any:
+    """A Bokeh figure without a background of its own, as wide as there is room.
+
+    Args:
+        x_label: of the horizontal axis.
+        y_label: of the vertical axis.
+        height: in pixels.
+        width: in pixels, at most.
+        tips: what hovering shows: text -> column, in the notation of Bokeh's tooltips.
+        more: arguments of bokeh.plotting.figure, such as ranges.
+    """
+    from bokeh.models import HoverTool
+    from bokeh.plotting import figure
+
+    made = figure(
+        height=height,
+        max_width=width,
+        sizing_mode="stretch_width",
+        # Nothing is active at first, so that a finger on the figure scrolls the page.
+        tools="box_zoom,wheel_zoom,pan,reset",
+        active_drag=None,
+        active_scroll=None,
+        toolbar_location="below",
+        x_axis_label=x_label or None,
+        y_axis_label=y_label or None,
+        background_fill_color=None,
+        border_fill_color=None,
+        outline_line_color=None,
+        min_border_right=12,
+        **more,
+    )
+    made.toolbar.logo = None
+    if tips:
+        made.add_tools(HoverTool(tooltips=list(tips.items()), visible=False))  # always on
+    made.grid.grid_line_color = GREY
+    made.grid.grid_line_alpha = 0.22
+    made.axis.axis_line_color = GREY
+    made.axis.major_tick_line_color = GREY
+    made.axis.minor_tick_line_color = None
+    made.axis.axis_label_text_font_style = "normal"
+    made.axis.axis_label_text_font_size = "13px"
+    made.axis.major_label_text_font_size = "12px"
+    return made
+
+
+def columns(**values: ArrayLike | Sequence[str]) -> Any:
+    """A Bokeh ColumnDataSource: numbers in single precision where a screen cannot tell."""
+    from bokeh.models import ColumnDataSource
+
+    return ColumnDataSource({name: _single(each) for name, each in values.items()})
+
+
+def _single(values: Any) -> Any:
+    """The values in single precision where that keeps them apart."""
+    array = np.asarray(values)
+    if array.dtype.kind != "f" or not array.size:
+        return values
+    with np.errstate(all="ignore"):
+        largest, span = float(np.abs(array).max()), float(np.ptp(array))
+        fits = largest < 1e30 and span > 1e-4 * largest
+    return array.astype(np.float32) if fits else array
+
+
+def style_of(i: int) -> dict[str, Any]:
+    """Colour, dashes and width of the i-th line of a plot."""
+    return {
+        "line_color": COLOURS[i % len(COLOURS)],
+        "line_dash": DASHES[i % len(DASHES)],
+        "line_width": 1.8,
+    }
+
+
+def line(
+    figure: Any,
+    i: int,
+    name: str,
+    *,
+    label: str = "",
+    dots: int = 0,
+    marker: str = "circle",
+    steps: bool = False,
+    **values: ArrayLike,
+) -> Any:
+    """Draw the i-th line of a figure.
+
+    Args:
+        figure: a Bokeh figure.
+        i: gives the line its colour and dashes.
+        name: what hovering calls it.
+        label: of its entry in the legend, if it has one.
+        dots: size of the dots at its points; 0 for none.
+        marker: of the dots.
+        steps: whether the line keeps its value until the next point.
+        values: the columns `x` and `y` of its points, and others that hovering shows.
+
+    Returns:
+        The Bokeh ColumnDataSource of the points.
+    """
+    source = columns(**values)
+    shared = {"source": source, "name": name} | ({"legend_label": label} if label else {})
+    if steps:
+        figure.step("x", "y", mode="after", **shared, **style_of(i))
+    else:
+        figure.line("x", "y", **shared, **style_of(i))
+    if dots:
+        figure.scatter(
+            "x", "y", size=dots, marker=marker, color=COLOURS[i % len(COLOURS)], **shared
+        )
+    return source
+
+
+def level(figure: Any, at: float, colour: str, dashes: str = "dotted") -> None:
+    """Draw a horizontal line across a figure."""
+    from bokeh.models import Span
+
+    across = Span(location=at, dimension="width", line_color=colour, line_dash=dashes)
+    figure.add_layout(across)
+
+
+def shortened(name: str) -> str:
+    """A name that a legend can hold: of a long one the beginning and the end.
+
+    >>> shortened("a" * 50 + "b")
+    'aaaaaaaaaaaaaaaaaaaaa…aaaaaaaaaaaaaaaaaaaab'
+    """
+    half = _MOST_LETTERS // 2
+    return name if len(name) <= _MOST_LETTERS else f"{name[: half - 1]}…{name[-half + 1 :]}"
+
+
+def legend(figure: Any, columns: int = 1) -> None:
+    """Put the legend above the axes, where no curve runs; a click on an entry hides its line."""
+    for each in figure.legend:
+        each.location = "top_left"
+        each.ncols = columns
+        each.click_policy = "hide"
+        each.border_line_color = None
+        each.background_fill_color = None
+        each.inactive_fill_color = None
+        each.label_text_font_size = "12px"
+        each.spacing = each.padding = each.margin = 2
+        figure.center.remove(each)
+        figure.add_layout(each, "above")
+
+
+def diagonal(figure: Any) -> None:
+    """Draw the line on which both axes are equal."""
+    from bokeh.models import Slope
+
+    figure.add_layout(Slope(gradient=1, y_intercept=0, line_color=GREY, line_alpha=0.6))
+
+
+def histogram_edges(values: Floats, num_bins: int) -> Floats:
+    """Edges of bins of equal width over the values, also where these are nearly equal.
+
+    numpy.histogram_bin_edges raises an error for values that differ by a few rounding errors.
+
+    Args:
+        values: (N,).
+        num_bins: how many bins.
+
+    Returns:
+        (num_bins + 1,) rising numbers.
+
+    >>> bool(np.all(np.diff(histogram_edges(np.array([1.0, 1.0 + 2**-52]), 72)) > 0))
+    True
+    """
+    low, high = float(values.min()), float(values.max())
+    # below that, linspace rounds too much
+    room = num_bins * max(
+        2 * float(np.spacing(max(abs(low), abs(high)))), float(np.finfo(np.float64).tiny)
+    )
+    if high - low < room:
+        middle, half = low + (high - low) / 2, max(room, 0.5 if high == low else 0.0)
+        low, high = middle - half, middle + half
+    edges: Floats = np.linspace(low, high, num_bins + 1)
+    return edges
+
+
+def histogram(figure: Any, edges: Floats, values: Mapping[str, Floats]) -> None:
+    """Draw how two classes are distributed; each adds up to 100 %. The first is hatched.
+
+    Args:
+        figure: a Bokeh figure.
+        edges: (B + 1,) of the bins.
+        values: name -> the values of a class.
+    """
+    for (name, of_class), colour, hatch in zip(
+        values.items(), (COLOURS[1], COLOURS[0]), ("/", None), strict=True
+    ):
+        number = np.histogram(of_class, edges)[0]
+        top = 100 * number / max(of_class.size, 1)
+        figure.quad(
+            left="left",
+            right="right",
+            top="top",
+            bottom=0,
+            source=columns(left=edges[:-1], right=edges[1:], top=top, number=number),
+            fill_color=colour,
+            fill_alpha=0.3,
+            line_color=colour,
+            hatch_pattern=hatch,
+            hatch_color=colour,
+            hatch_alpha=0.5,
+            legend_label=name,
+            name=name,
+        )
+    figure.xgrid.grid_line_color = None
+    legend(figure, columns=2)
+
+
+def logged(log: Log, key: str) -> tuple[Floats, Floats]:
+    """The steps and values of an entry of a log, at most 1,500 of them.
+
+    >>> logged([{"step": 1, "loss": 2.0}, {"step": 2}, {"step": 3, "loss": 1.5}], "loss")
+    (array([1., 3.]), array([2. , 1.5]))
+    """
+    points = [
+        (entry["step"], entry[key])
+        for entry in log
+        if isinstance(entry.get(key), (int, float)) and "step" in entry
+    ]
+    values = np.array(points, dtype=np.float64).reshape(-1, 2)
+    kept = np.unique(np.linspace(0, max(len(values) - 1, 0), _NUM_POINTS).astype(np.int64))
+    return (values[kept, 0], values[kept, 1]) if len(values) else (values[:, 0], values[:, 1])
+
+
+def training_curves(log: Log, metrics: Sequence[str] = ()) -> Markup:
+    """A figure for each entry of a log that has at least two values.
+
+    Args:
+        log: of one training.
+        metrics: what the training measured in between, beside the loss, the rate and the norms.
+
+    Returns:
+        HTML, which is empty where there is nothing to draw.
+    """
+    shown = _LOGGED | {metric: metric_label(metric) for metric in metrics}
+    figures = []
+    for key, label in shown.items():
+        steps, values = logged(log, key)
+        if steps.size > 1:
+            scale = 100.0 if "(%)" in label else 1.0
+            figures.append(
+                drawn(_training_figure, steps, scale * values, label, alt=f"{label} by step")
+            )
+    return block("two", parts=figures) if any(figures) else EMPTY
+
+
+def _training_figure(steps: Floats, values: Floats, label: str) -> Any:
+    figure = plot("Step", label, height=260, tips={"step": "@x", label: "@y{0.0000}"})
+    line(figure, 0, label, x=steps, y=values)
+    return figure
