@@ -162,7 +162,8 @@ def write_page(folder: Path, checked: Checked, *, command: str) -> None:
         sections["What is not known"] = joined(prose(note) for note in checked.notes)
     sections["What could not be shown"] = prose(media.note(), soft=True)
     sections["How to make this page again"] = recompute(command, {})
-    about = f"{checked.data}: items {len(checked.items):,}, findings {len(checked.findings)}"
+    count = len(checked.findings)
+    about = f"{checked.data}: {len(checked.items):,} items, {count} finding{'s' * (count != 1)}"
     write(folder / "index.html", "Check of a data set", about, sections)
 
 

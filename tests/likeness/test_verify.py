@@ -186,12 +186,8 @@ def test_a_calibration_of_score_fits_verify(
 
     (tmp_path / "items.txt").write_text("".join(f"{item.id} {item.path}\n" for item in items))
     write_trials(tmp_path / "trials.txt", trials)
-    assert (
-        likeness(
-            "embed", "--model", run, "--items", tmp_path / "items.txt", "--out", tmp_path / "e.npz"
-        )
-        == 0
-    )
+    listed = ("--items", tmp_path / "items.txt", "--out", tmp_path / "e.npz")
+    assert likeness("embed", "--model", run, *listed) == 0
     score = ("score", "--trials", tmp_path / "trials.txt", "--embeddings", tmp_path / "e.npz")
     assert (
         likeness(*score, "--calibrate", "--quality", "log_norm", "--out", tmp_path / "c.json") == 0
@@ -200,20 +196,8 @@ def test_a_calibration_of_score_fits_verify(
     enrol, probe, llr = (tmp_path / "s.txt").read_text().splitlines()[0].split()[:3]
     where = {item.id: item.path for item in items}
     capsys.readouterr()
-    assert (
-        likeness(
-            "verify",
-            where[enrol],
-            where[probe],
-            "--model",
-            run,
-            "--calibration",
-            tmp_path / "c.json",
-            "--json",
-            tmp_path / "v.json",
-        )
-        == 0
-    )
+    settings = ("--calibration", tmp_path / "c.json", "--json", tmp_path / "v.json")
+    assert likeness("verify", where[enrol], where[probe], "--model", run, *settings) == 0
     assert json.loads((tmp_path / "v.json").read_text())["llr"] == pytest.approx(
         float(llr), abs=1e-4
     )
@@ -276,20 +260,8 @@ def test_every_kind_of_recording_embeds_or_is_named(
         "".join(f"{name}\t{name}\n" for name in (*GOOD, *BAD)), encoding="utf-8"
     )
     out = tmp_path / "em beddings.v1.npz"
-    assert (
-        likeness(
-            "embed",
-            "--model",
-            run,
-            "--items",
-            tmp_path / "list.txt",
-            "--root",
-            folder,
-            "--out",
-            out,
-        )
-        == 0
-    )
+    listed = ("--items", tmp_path / "list.txt", "--root", folder)
+    assert likeness("embed", "--model", run, *listed, "--out", out) == 0
     shown = capsys.readouterr()
     assert "5 unreadable items left out" in shown.out
     for name, reason in BAD.items():

