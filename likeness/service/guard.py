@@ -277,6 +277,7 @@ class Guard:
             413,
             f"at most {self._limits.max_bytes / 2**20:g} MB are read in one request; send a "
             "shorter recording or a smaller photo",
+            {"connection": "close"},  # the rest of the body is not read
         )
 
 

@@ -511,7 +511,7 @@ def _digits() -> list[Item]:
     return listed
 
 
-def read(item: Item, *, edge: int = 0) -> Floats:
+def read(item: Item, *, edge: int = 0, takes_files: bool = True) -> Floats:
     """Read an item of Omniglot or of the digits as (1, edge, edge) float32, ink 255 on 0.
 
     It is turned to the left as the ending of its id, such as "#turn=90", says.
@@ -520,6 +520,8 @@ def read(item: Item, *, edge: int = 0) -> Floats:
         item: A drawing or a digit.
         edge: The height and width that it is resized to (bilinear, antialiased); 0 leaves it, with
             105 of a drawing and 8 of a digit.
+        takes_files: Whether files of images are drawings, black ink on white. A model of the digits
+            takes none, since digits in files have white ink on black.
 
     Raises:
         BadImage: As images.read, for what is no row or line of the packed file, and for a turn that
@@ -534,6 +536,8 @@ def read(item: Item, *, edge: int = 0) -> Floats:
         raise BadImage(f"item {item.id!r}: the turn {turn!r} is none of {TURNS}")
     if item.suffix in (_LINE, _BITS):
         ink = _unpacked(item)
+    elif not takes_files:
+        raise BadImage(f"item {item.id!r}: it is no line of the digits")
     else:
         ink = (255 - images.read(item, grey=True)[0]).astype(np.uint8)
     if edge and ink.shape != (edge, edge):

@@ -44,7 +44,7 @@ BASE = Recipe(
         validation=Classification(items=_VALIDATION, calibrate_on=_VALIDATION),
         metrics=CALIBRATION,
     ),
-    read=partial(small_sets.read, edge=SIZE),
+    read=partial(small_sets.read, edge=SIZE, takes_files=False),
     augment=partial(warp_view, degrees=12.0, scale=(0.85, 1.15), shear=0.15, shift=0.08),
     sampling=Sampling(batch_size=100, items_per_class=10),
     optim=Optim(name="adamw", lr=3e-3, weight_decay=1e-2),

@@ -258,7 +258,7 @@ def test_a_run_goes_on_and_gives_the_model_that_it_trained(pets: Path, voices: P
     assert again.loaded.digest == model.loaded.digest
     forget()
     (pets / "nearby_net.py").write_text(BESIDE + "\n# another file\n")
-    with pytest.raises(ValueError, match="differ"):
+    with pytest.raises(ValueError, match="another recipe"):
         likeness.train(pets / "pet_recipe.py", voices, pets / "run", settings=settings, resume=True)
 
 
@@ -491,7 +491,6 @@ def test_a_class_that_has_changed_names_its_line(
     sentence = capsys.readouterr().err.splitlines()[-1]
     assert "NameError: name 'gone' is not defined" in sentence
     assert "as they were when it was trained: nearby_net" in sentence
-    assert sentence.endswith("nearby_net.py, line 7)")
 
 
 def test_the_command_warns_of_another_version_in_one_line(
