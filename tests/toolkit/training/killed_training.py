@@ -25,15 +25,17 @@ CALLS = {
 
 
 class Killer:
-    """Kills this process at the COUNTth event of a name."""
+    """Kills this process at the COUNTth event of a name, counted from its first step on."""
 
     def __init__(self, name: str, count: int) -> None:
-        self.call, self.left = CALLS.get(name), count
+        self.call, self.left, self.trains = CALLS.get(name), count, False
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        is_step = event == "call" and frame.f_code is toolkit.training.train.step.__code__
+        self.trains |= is_step
         if self.call is None:
-            self.left -= event == "call" and frame.f_code is toolkit.training.train.step.__code__
-        else:
+            self.left -= is_step
+        elif self.trains:
             self.left -= event == "c_call" and argument is self.call
         if not self.left:
             os.kill(os.getpid(), signal.SIGKILL)

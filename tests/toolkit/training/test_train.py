@@ -216,7 +216,7 @@ def test_sigkill_at_any_moment_resumes_bit_for_bit(
     """
     out = tmp_path / "run"
     script = Path(__file__).with_name("killed_training.py")
-    events = ["replace:2", "step:8", "rmdir:4", "step:2"]
+    events = ["replace:1", "step:8", "rmdir:2", "step:2"]
     command = [sys.executable, str(script), f"{TINY}:simple", str(voices), str(out), *events]
     ended = subprocess.run(
         command,
