@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
@@ -268,25 +266,6 @@ def stoppable(sentence: str = "") -> Iterator[None]:
     except Interrupted as stopped:
         say(sentence or str(stopped), error=True)
         raise typer.Exit(130) from None
-
-
-@contextmanager
-def ending_at_sigterm() -> Iterator[None]:
-    """Within the block, SIGTERM ends the command as an exception does, with exit code 143.
-
-    A machine that is taken away says so by SIGTERM a while before. What the work holds is then
-    given back.
-    """
-
-    def end(number: int, frame: FrameType | None) -> None:
-        say("stopped by SIGTERM", error=True)
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class SearchPage(NamedTuple):
