@@ -28,13 +28,13 @@ def refuse_broken(rules: Mapping[str, bool], value_of: Callable[[str], object]) 
         >>> refuse_broken({"schedule.steps is at least 1": False}, {"schedule.steps": 0}.get)
         Traceback (most recent call last):
             ...
-        likeness.LikenessError: schedule.steps=0, but schedule.steps is at least 1
+        likeness.LikenessError: schedule.steps=0 breaks the rule that schedule.steps is at least 1
     """
     for rule, holds in rules.items():
         if not holds:
             names = re.findall(r"[a-z]+(?:\.[a-z_]+)+", rule)
             given = ", ".join(f"{name}={value_of(name)}" for name in dict.fromkeys(names))
-            raise LikenessError(f"{given}, but {rule}" if given else rule)
+            raise LikenessError(f"{given} breaks the rule that {rule}" if given else rule)
 
 
 class Unreachable(RuntimeError):

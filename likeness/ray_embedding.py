@@ -54,15 +54,14 @@ def embed(
         items that cannot be read.
 
     Raises:
-        LikenessError: There is no cluster, or the network refuses an input.
+        LikenessError: Ray is missing, there is no cluster, or the network refuses an input.
         Diverged: Most embeddings are NaN or infinite.
-        ImportError: Ray is missing.
     """
     check_unique(items, "items to embed")
     with _connected(address) as ray:
         tasks = [
-            {"task": number, "items": pickle.dumps(list(items[first:last]))}
-            for number, (first, last) in enumerate(_stretches(len(items), task_items))
+            {"task": number, "items": pickle.dumps(list(items[start : start + task_items]))}
+            for number, start in enumerate(range(0, len(items), task_items))
         ]
         num_gpus, num_cpus = (int(ray.cluster_resources().get(name, 0)) for name in ("GPU", "CPU"))
         most = max(1, min(num_gpus or num_cpus, len(tasks)))
@@ -147,7 +146,3 @@ def _connected(address: str) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _stretches(num_items: int, size: int) -> Iterator[tuple[int, int]]:
-    return ((first, min(first + size, num_items)) for first in range(0, num_items, size))

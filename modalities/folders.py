@@ -61,9 +61,8 @@ def items(
         Items whose id is the path below `data` and whose label is the first folder of it.
 
     Raises:
-        LikenessError: The data are missing.
-        LikenessError: There are no files of this modality, only one label, or too few labels to
-            hold some out.
+        LikenessError: The data are missing, there are no files of this modality, there is only one
+            label, or there are too few labels to hold some out.
     """
     chosen = hold_out(
         list_all(data, modality, columns=columns, label=label, root=root),
@@ -104,7 +103,6 @@ def trials(
         The items, and the labelled trials.
 
     Raises:
-        LikenessError: The data are missing.
         LikenessError: No label has two items, num_trials is below 2, or items() refuses the data.
     """
     if num_trials < 2:
@@ -154,8 +152,8 @@ def list_all(
     A list of faces with bare paths, as OpenSphere's SUBJECT/image.jpg, has its folders as labels.
 
     Raises:
-        LikenessError: The data or some of the files are missing.
-        LikenessError: Some items have no label, or the data cannot be understood.
+        LikenessError: The data or some of the files are missing, some items have no label, or the
+            data cannot be understood.
     """
     path = Path(data)
     if modality == "face" and path.suffix == ".rec":

@@ -380,10 +380,6 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "likeness verify" in (reference / "command_line.html").read_text("utf-8")
 
 
-# Dimensions -> the norm at which draws of a von Mises-Fisher distribution agree by one half.
-NORMS_OF_A_HALF = {3: "1.8", 32: "21", 128: "85", 512: "341"}
-
-
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}

@@ -105,12 +105,13 @@ def catalogue() -> list[Dataset]:
 
 
 def _dataset(name: str, entry: dict[str, Any]) -> Dataset:
-    archives = [
-        Archive(
-            **{key: tuple(x) if isinstance(x, list) else x for key, x in archive.items()}  # type: ignore[arg-type]
-        )
-        for archive in entry.pop("archives")
-    ]
+    archives = []
+    for archive in entry.pop("archives"):
+        settings: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in archive.items()
+        }
+        archives.append(Archive(**settings))
     counts = [Count(**count) for count in entry.pop("counts")]
     return Dataset(name, archives=tuple(archives), counts=tuple(counts), **entry)
 

@@ -170,8 +170,8 @@ def refuse_unreachable(paths: Iterable[str | Path]) -> None:
         paths: What is going to be read. Those that are no URLs are passed over.
 
     Raises:
-        Unreachable: A package is missing.
-        Unreachable: A store cannot be reached, or refuses these credentials.
+        Unreachable: A package is missing, or a store cannot be reached or refuses these
+            credentials.
     """
     asked: set[tuple[str, str]] = set()
     for url in (url_of(path) for path in paths if is_url(path)):

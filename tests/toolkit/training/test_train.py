@@ -326,7 +326,7 @@ def test_settings_that_cannot_work_are_refused_before_the_first_step(
 ) -> None:
     for assignment, says in [
         ("compute.accumulate=5", "needs 10; raise batch_size"),
-        ("schedule.watch=err", "schedule.watch=err, but"),
+        ("schedule.watch=err", "schedule.watch=err breaks"),
         ("schedule.steps=0", "at least 1"),
         ("memory.size=4", "memory.size=4"),
     ]:
