@@ -138,9 +138,10 @@ def fit_calibration(
     """Fit on labelled trials. scores: (P,). target: (P,) bool. quality: (P, K) measures of the
     trials, or (P,); names: theirs. p_target: prior to be good at.
 
-    LikenessError: a class is empty, NaN, shapes, constant scores or measures; the scores separate
-        the
-    classes (no finite optimum) or point the wrong way.
+    Raises:
+        LikenessError: A class is empty, there is NaN, shapes differ, scores or measures are
+            constant, the scores separate the classes (no finite optimum), or they point the wrong
+            way.
     """
     values, measures = _scores(scores), _quality(quality, np.size(scores))
     labels = as_labels("calibration: target", target, values.size)

@@ -84,9 +84,9 @@ def search(
     """What identification needs of given scores (Q, G). keep: how many of the largest non-mated
     scores (the closed protocol needs ceil(fpir Q)).
 
-    LikenessError: scores that are not (Q, G), no probe or no template, NaN or infinity (counted,
-        the
-    first named), labels that are no integers or strings.
+    Raises:
+        LikenessError: The scores are not (Q, G), there is no probe or no template, there is NaN or
+            infinity, or labels are no integers or strings.
     """
     values = np.asarray(scores)
     enrolled, probes, mate = _labels(gallery_subjects, probe_subjects)

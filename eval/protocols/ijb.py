@@ -135,9 +135,9 @@ def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
     """The switches of a tool with changes as on the command line: switches_of("insightface",
     ["keep_norm=false"]).
 
-    LikenessError: an unknown preset or switch, a value that the switch does not have; names what
-        there
-    is.
+    Raises:
+        LikenessError: The preset or a switch is unknown, or a switch does not have the value; it
+            names what there is.
 
     >>> switches_of("insightface", ["detector_score=false"]) == PRESETS["adaface"]
     True
@@ -175,9 +175,10 @@ def templates(
     ids are fine). Without `flipped`, features.meta["flip"] says what `likeness embed --flip`
     joined: concat serves every switch, sum and mean each other's. detector_scores: (F,) in the
     order of `faces`.
-    LikenessError: switches that need other features than these, detector scores where there are
-        none
-    or not one for each face. KeyError: faces without a feature, all counted.
+
+    Raises:
+        LikenessError: The switches need other features than these, or there is not one detector
+            score for each face where they are needed; or faces have no feature.
     """
     views, columns, factor = _views(features, flipped, switches.flip)
     if switches.detector_score and detector_scores is None:

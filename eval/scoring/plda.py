@@ -199,10 +199,11 @@ def fit_plda(
     no LDA (K = D). iterations: of EM (Kaldi's default is 10). scoring_length: a name of
     SCORING_LENGTHS; the fit does not depend on it.
 
-    LikenessError: shapes, NaN, fewer than two classes, nobody with two items, lda_dim over D or C -
-        1,
-    or fewer than D items beyond one for each class: the covariance within classes, which LDA
-    inverts before it leaves K dims, would not be determined.
+    Raises:
+        LikenessError: Shapes differ, there is NaN, there are fewer than two classes, nobody has two
+            items, or lda_dim is over D or C - 1. Or there are fewer than D items beyond one for
+            each class: the covariance within classes, which LDA inverts before it leaves K dims,
+            would not be determined.
     """
     rows = np.asarray(embeddings, dtype=np.float64)
     if rows.ndim != 2 or len(rows) != len(labels) or not np.isfinite(rows).all():
