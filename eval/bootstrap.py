@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, stdtrit
 
 from eval.errors import LikenessError
 from eval.resampling import Ranked, ranked, resampled
@@ -212,6 +211,9 @@ def t_interval(
         >>> round(low, 3), round(high, 3)
         (0.066, 0.423)
     """
+    # here, because comparing two files needs no scipy and no time to import it
+    from scipy.special import expit, stdtrit
+
     k = max(effective, 2.0)
     factor = -float(stdtrit(k - 1, (1 - level) / 2)) * np.sqrt(k / (k - 1))
     if difference or min(values.min(), value) < 0 or max(values.max(), value) > 1:

@@ -15,7 +15,6 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import digamma
 
 from eval.blocks import rank_tiles
 from eval.errors import LikenessError
@@ -107,6 +106,8 @@ def _precision_sum(ranks: Ranks, depth: Counts) -> Floats:
     sums = np.where(taken > 0, (h + 1) / (a + 1), 0.0)
     tied = np.flatnonzero((ranks.size > 1) & (taken > 0))
     if tied.size:
+        from scipy.special import digamma  # identification, which imports this, needs no scipy
+
         a, h, m, c, t = a[tied], h[tied], ranks.size[tied], ranks.hits[tied], taken[tied]
         slope = (c - 1) / (m - 1)
         sums[tied] = (

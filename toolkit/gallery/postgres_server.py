@@ -48,9 +48,8 @@ def start(folder: Path) -> str:
         The address of its database.
 
     Raises:
-        LikenessError: The folder contains something else.
-        OSError: PostgreSQL cannot be started there.
-        ImportError: The package with its binaries is missing; the message names the extra.
+        LikenessError: The folder contains something else, PostgreSQL cannot be started there, or
+            the package with its binaries is missing; the message names the extra.
     """
     import fcntl
 
@@ -73,7 +72,7 @@ def start(folder: Path) -> str:
             options = " ".join(f"-c {option}" for option in _OPTIONS) + f" -k {sockets}"
             try:
                 _run(binaries, folder, "pg_ctl", "start", "-w", "-l", "log", "-o", options)
-            except OSError:
+            except LikenessError:
                 shutil.rmtree(sockets)
                 raise
         if (os.getpid(), folder) not in _USED:

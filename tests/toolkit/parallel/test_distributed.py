@@ -174,16 +174,16 @@ def test_what_spread_classes_save_one_process_loads(folder: Path, report: dict[s
     [
         (
             "agree",
-            "ValueError: the processes disagree on 1 of 3 values: seed is 0 in process 0, but 1 in "
-            "process 1",
+            "LikenessError: the processes disagree on 1 of 3 values: seed is 0 in process 0, but "
+            "1 in process 1",
         ),
-        ("alone", "RuntimeError: ArcFace holds the classes of one process only"),
+        ("alone", "LikenessError: ArcFace holds the classes of one process only"),
         (
             "few classes",
-            "ValueError: 1 classes cut into 2 parts of up to 1 leave a process without any",
+            "LikenessError: 1 classes cut into 2 parts of up to 1 leave a process without any",
         ),
-        ("label", "ValueError: ArcFace: 22 of 22 labels are outside 0..6"),
-        ("rate", "ValueError: rate=0.5 must be in (0, 1], and 1 for a loss that is not spread"),
+        ("label", "LikenessError: ArcFace: 22 of 22 labels are outside 0..6"),
+        ("rate", "LikenessError: rate=0.5 must be in (0, 1], and 1 for a loss that is not spread"),
     ],
 )
 def test_wrong_use_is_refused_with_a_sentence(
