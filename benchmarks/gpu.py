@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import sys
 import tempfile
 import time
@@ -94,10 +95,10 @@ def machine_of(device: torch.device) -> str:
     properties = torch.cuda.get_device_properties(device)
     memory = properties.total_memory / 2**30
     driver = Path("/proc/driver/nvidia/version")
-    release = driver.read_text().split("Kernel Module")[1].split()[0] if driver.exists() else "?"
+    release = re.search(r"\d+(\.\d+)+", driver.read_text()) if driver.exists() else None
     return (
-        f"{properties.name} with {memory:.0f} GiB, driver {release}, CUDA {torch.version.cuda}, "
-        f"{versions}"
+        f"{properties.name} with {memory:.0f} GiB, driver {release[0] if release else '?'}, "
+        f"CUDA {torch.version.cuda}, {versions}"
     )
 
 

@@ -46,6 +46,8 @@ DEMOS = {"speaker": "eer", "face": "eer", "image": "accuracy"}  # the metric of 
 OTHERS = {"External", "HubImage", "HubSpeech", "Head", "ScoreNorm", "Beside"}
 QUICK = ("OrderStatistics", "XVector", "SmallCNN", "MobileFaceNet")
 IMAGE_SIDES = {"ImageResNet": 224, "ViT": 224, "BNInception": 224, "SmallCNN": 28}
+IMAGE_SIDES |= {"GradientHistograms": 64}
+BANDS = {"ReDimNet": 72, "ReDimNet2": 72}  # where they are not 80
 IMAGE_CHANNELS = {"SmallCNN": 1, "GradientHistograms": 1}
 
 
@@ -136,16 +138,19 @@ def _backbone_cells(make: Any, setting: Setting) -> list[object]:
     """Return the cells of a network, without its name."""
     torch.manual_seed(0)
     if getattr(make, "takes", "features") == "features":
-        network, inputs = make(80), torch.randn(4, setting.size(200, 60), 80)
+        bands = BANDS.get(make.__name__, 80)
+        network, inputs = make(bands), torch.randn(4, setting.size(200, 60), bands)
     else:
         side = IMAGE_SIDES.get(make.__name__, 112)
         channels = IMAGE_CHANNELS.get(make.__name__, 3)
         network, inputs = make(channels), torch.randn(4, channels, side, side)
     for module in network.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_var is not None:
-            nn.init.uniform_(module.running_var, 0.5, 2.0)
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.momentum = 1.0  # its statistics are those of the pass below
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+    with torch.no_grad():
+        network.train()(inputs)
     here, given = copy.deepcopy(network).to(setting.device), inputs.to(setting.device)
     with torch.no_grad():
         expected, found = network.eval()(inputs), here.eval()(given)
@@ -270,7 +275,7 @@ def trained(recipe: Recipe, device: torch.device, steps: int = 4, size: int = 32
         loss.backward()  # type: ignore[no-untyped-call]
         spread.average_gradients(run.loss, run.layout)
         run.optimizer.step()
-        values.append(float(loss))
+        values.append(float(loss.detach()))
     return values
 
 
@@ -309,11 +314,11 @@ def _synchronisation(setting: Setting) -> list[list[object]]:
     }
     for name, changes in makers.items():
         recipe = _recipe(**changes)
-        run = build(recipe, 10, setting.device)
+        run = build(recipe, 100, setting.device)
         run.embedder.train()
         batch = Batch(
             torch.rand(32, 3, 64, 64, device=setting.device),
-            torch.arange(32, device=setting.device) % 10,
+            torch.arange(32, device=setting.device) // 2,
             None,
         )
         for _ in range(2):

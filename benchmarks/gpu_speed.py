@@ -78,7 +78,12 @@ STEPS: list[tuple[str, Recipe, int, int]] = [
     ),
     ("ResNet34, ArcFace, 2 s", SPEECH, VOXCELEB, 256),
     ("ECAPA, ArcFace, 2 s", replace(SPEECH, backbone=partial(ECAPA, dim=192)), VOXCELEB, 256),
-    ("ReDimNet, ArcFace, 2 s", replace(SPEECH, backbone=ReDimNet), VOXCELEB, 128),
+    (
+        "ReDimNet, ArcFace, 2 s",
+        replace(SPEECH, backbone=ReDimNet, frontend=partial(KaldiFbank, num_mels=72)),
+        VOXCELEB,
+        128,
+    ),
     ("ViT-S/16, Proxy-Anchor", IMAGE, 100, 128),
     (
         "IResNet-50, SimPLE, 65,536 keys",

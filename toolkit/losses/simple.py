@@ -20,6 +20,7 @@ from toolkit.losses.common import (
 from toolkit.losses.contract import KeyBank, Rates, default_groups
 from toolkit.vmf.precision import once_in_full, unit
 
+GATHERING = {"cpu"}  # devices on which positives are gathered
 BLOCK = 1 << 20  # logits in memory at a time on a CPU; sixteen times as many elsewhere
 
 
@@ -34,10 +35,12 @@ def polarlike(z: Tensor) -> Tensor:
 def refuse_negative(y: Tensor) -> None:
     """Refuse labels (B,) below 0, since -1 is an empty slot of a bank.
 
+    Labels on a GPU are not looked at, since every step would wait for it.
+
     Raises:
         LikenessError: A label is negative.
     """
-    if not torch.compiler.is_compiling() and bool((y < 0).any()):
+    if y.device.type == "cpu" and not torch.compiler.is_compiling() and bool((y < 0).any()):
         wrong = y[y < 0]
         raise LikenessError(
             f"labels must be 0 or more, but {len(wrong)} of {len(y)} are negative (first: "
@@ -98,18 +101,26 @@ class LogisticPairs(torch.autograd.Function):
             logits = (z @ keys[block].T).addcmul_(norm * b_theta, key_norm.T, value=-1.0).add_(b)
             same = y[:, None] == key_labels[None, block]
             left_out = same | (key_labels[None, block] < 0)
-            # Positives are few: gather them, without the self-pairs.
-            row, column = same.nonzero(as_tuple=True)
-            apart = own[row] != column + start
-            row, column = row[apart], column[apart]
-            positive, negative = (margin - logits[row, column]) / r, logits.add_(margin).mul_(r)
-            total += weight_p * softplus(positive, threshold=50).sum()
+            columns = torch.arange(start, start + logits.shape[1], device=z.device)
+            same &= own[:, None] != columns  # without the self-pairs
+            # Positives are few: a CPU gathers them. A GPU would have to be waited for to know how
+            # many there are.
+            at = same.nonzero(as_tuple=True) if z.device.type in GATHERING else ...
+            positive, negative = (margin - logits[at]) / r, logits.add_(margin).mul_(r)
+            of_positives = softplus(positive, threshold=50)
+            if at is ...:
+                of_positives.masked_fill_(~same, 0.0)
+            total += weight_p * of_positives.sum()
             total += weight_n * softplus(negative, threshold=50).masked_fill_(left_out, 0.0).sum()
             if not any(needed):
                 continue
             # The slope is d total / d S.
             slope = negative.sigmoid_().mul_(weight_n * r).masked_fill_(left_out, 0.0)
-            slope[row, column] = positive.sigmoid().mul_(weight_p / -r)
+            slope_p = positive.sigmoid().mul_(weight_p / -r)
+            if at is ...:
+                slope = torch.where(same, slope_p, slope)
+            else:
+                slope[at] = slope_p
             grad_b += slope.sum()
             grad_z.addmm_(slope, keys[block])
             norm_sum.addmm_(slope, key_norm)
@@ -162,7 +173,10 @@ def logistic_pairs(
     Returns:
         A scalar.
     """
-    b, b_theta = (torch.as_tensor(value, dtype=z.dtype, device=z.device) for value in (b, b_theta))
+    b, b_theta = (
+        value.to(z) if isinstance(value, Tensor) else z.new_full((), value)
+        for value in (b, b_theta)
+    )
     value: Tensor = LogisticPairs.apply(  # type: ignore[no-untyped-call]
         z, keys, b, b_theta, *labels, *weights, r, margin
     )

@@ -238,6 +238,8 @@ def largest(x: Tensor) -> Tensor:
 
 def lengths_of(length: int, device: torch.device) -> list[int]:
     """Return what `length` is in every process."""
+    if world() == 1:
+        return [length]
     lengths = torch.zeros(world(), dtype=torch.int64, device=device)
     lengths[rank()] = length
     return [int(value) for value in total(lengths)]

@@ -236,13 +236,18 @@ def draw(classes: Tensor, size: int, rate: float, *, seed: tuple[int, ...]) -> T
     Returns:
         The numbers, ascending.
     """
-    here = torch.unique(classes[(classes >= 0) & (classes < size)])
     generator = torch.Generator(classes.device).manual_seed(
         int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
     )
     order = torch.rand(size, generator=generator, device=classes.device)
-    order[here] = 2.0
-    return order.topk(max(len(here), int(rate * size), 1)).indices.sort().values
+    inside = (classes >= 0) & (classes < size)
+    # numbers outside go to one more place behind the last
+    order = torch.cat([order, order.new_zeros(1)])
+    order = order.index_fill_(0, torch.where(inside, classes, size), 2.0)[:size]
+    count = max(int(rate * size), 1)
+    if count < len(classes):  # only then a GPU has to be waited for
+        count = max(count, int((order == 2.0).sum()))
+    return order.topk(count).indices.sort().values
 
 
 @torch.no_grad()

@@ -127,7 +127,8 @@ class Keeper:
         last = run.step == schedule.steps
         self._average(saved=last or run.step % schedule.save_every == 0)
         stop = distributed.any_rank(self.interrupted())
-        if run.step % max(1, schedule.steps // 200) == 0 or last:
+        # where numbers wait on a GPU, no line of the log asks for them earlier
+        if run.step % max(self.watch.every, schedule.steps // 200) == 0 or last:
             spent = self.clock.read(self.recipe.sampling.batch_size)
             self.log.write(run.step, loss=self.watch.read(), lr=rate, **spent)
         self._show(rate)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from eval.errors import LikenessError
 
@@ -82,9 +83,11 @@ def update_encoder(encoder: nn.Module, network: nn.Module, momentum: float) -> N
     """
     ours, theirs = encoder.state_dict(keep_vars=True), network.state_dict(keep_vars=True)
     # a joint loss has one tensor under two names, which must move once
-    once = {id(kept): (name, kept) for name, kept in ours.items()}
-    for name, kept in once.values():
-        if kept.is_floating_point():
-            kept.lerp_(theirs[name].to(kept.dtype), 1 - momentum)
-        else:
-            kept.copy_(theirs[name])
+    once = {id(kept): (kept, theirs[name].to(kept.dtype)) for name, kept in ours.items()}
+    moving = [pair for pair in once.values() if pair[0].is_floating_point()]
+    # few launches for all
+    average = get_ema_multi_avg_fn(momentum)  # type: ignore[no-untyped-call]
+    average(*(list(side) for side in zip(*moving, strict=True)), 0)
+    for kept, value in once.values():
+        if not kept.is_floating_point():
+            kept.copy_(value)

@@ -537,6 +537,24 @@ def test_losses_against_a_threshold_are_their_formulas(crossed: bool) -> None:
     assert (loss.similarity, PairBCE(5).similarity) == ("cosine", "dot")
 
 
+@pytest.mark.parametrize("reduction", ["separate", "joint"])
+def test_simple_without_gathering_its_positives_is_the_same(
+    reduction: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU computes positives in full blocks, since counting them would make it wait."""
+    z, y = batch(12)
+    loss = SimPLE(5, reduction=reduction, margin=0.2, learn_b_theta=True).double()
+    taken = []
+    for devices in ({"cpu"}, set()):
+        monkeypatch.setattr("toolkit.losses.simple.GATHERING", devices)
+        given = z.clone().requires_grad_()
+        value = loss(given, y)
+        slopes = torch.autograd.grad(value, [given, *loss.parameters()])
+        taken.append([value.detach(), *slopes])
+    for gathered, whole in zip(*taken, strict=True):
+        torch.testing.assert_close(whole, gathered, rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.parametrize("targets", [None, [0.1, 0.5, 2.0, 2.5]])
 def test_log_ratio_is_its_triplets(targets: Any) -> None:
     z, y = batch(9)
