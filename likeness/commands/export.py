@@ -39,14 +39,7 @@ def export(
             "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME]."
         ),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Argument(help="The file to write, FILE.onnx."),
-    ] = None,
-    onnx: Annotated[
-        Path | None,
-        typer.Option(help="The same file by an option. Give one of the two."),
-    ] = None,
+    out: Annotated[Path, typer.Argument(help="The file to write, FILE.onnx.")],
     size: Annotated[
         str,
         typer.Option(
@@ -121,11 +114,10 @@ def export(
     )
     refuse_idle(context, ("items", "far", "max_loss"), "--trials", trials)
     refuse_idle(context, ("root",), "--trials or --calibrate", trials or calibrate)
-    path = _output(out, onnx)
     if trials is not None and items is None:
         raise LikenessError("--trials needs the items that the trials name; give --items LIST")
     refuse_missing_model(model)
-    refuse_missing_folder(path)
+    refuse_missing_folder(out)
     height_width = _height_width(size)
 
     # These are slow to import, so that what is wrong was refused before.
@@ -133,27 +125,15 @@ def export(
 
     loaded = load.load(model, frontend=frontend, trust=trust or ())
     if runtime == "sherpa-onnx":
-        _for_sherpa(loaded, path)
+        _for_sherpa(loaded, out)
     elif precision == "float32":
-        _plain(model, loaded, path, height_width)
+        _plain(model, loaded, out, height_width)
     else:
         about = None
         if trials is not None and items is not None:
             about = _on_trials(loaded, trials, items, root, far, max_loss)
         calibration = None if calibrate is None else _for_calibration(loaded, calibrate, root)
-        _smaller(loaded, path, height_width, precision, calibration, about)
-
-
-def _output(out: Path | None, onnx: Path | None) -> Path:
-    """The file to write, of the argument or the option."""
-    if (out is None) == (onnx is None):
-        raise LikenessError(
-            "name the file to write once, as in likeness export MODEL FILE.onnx"
-            + ("" if out is None else f"; here are {out} and {onnx}")
-        )
-    path = out if out is not None else onnx
-    assert path is not None
-    return path
+        _smaller(loaded, out, height_width, precision, calibration, about)
 
 
 def _plain(model: str, loaded: Loaded, path: Path, size: tuple[int, int] | None) -> None:

@@ -186,8 +186,6 @@ def test_a_list_for_calibration_starts_from_the_root(
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["m.onnx", "--onnx", "n.onnx"], "n.onnx"),
-        ([], "FILE.onnx"),
         (["m.onnx", "--calibrate", "."], "--precision int8"),
         (["m.onnx", "--max-loss", "1"], "--trials"),
         (["m.onnx", "--for", "sherpa-onnx", "--precision", "int8"], "not for sherpa-onnx"),
