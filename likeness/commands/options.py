@@ -11,14 +11,12 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.models import filterbanks
-from toolkit.console import Interrupted, one_line, say
+from toolkit.console import Interrupted, say
 
 if TYPE_CHECKING:
     from likeness.searching import SearchEvaluation
     from likeness.thresholds import Rule
-    from toolkit.data.reading import Bad
 
-NUM_NAMED = 20  # so many are named, and the others counted
 EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
@@ -239,19 +237,6 @@ def refuse_input_as_output(context: typer.Context, output: str) -> None:
                     f"{out} is one of the inputs, and the output would replace it; name another "
                     "file for the output"
                 )
-
-
-def print_bad(bad: Sequence[Bad], others: str) -> None:
-    """Print to stderr which items cannot be read, and why.
-
-    Args:
-        bad: The items, of which the first are named.
-        others: What the rest is called after its number, such as "files".
-    """
-    for item in bad[:NUM_NAMED]:
-        say(one_line(f"skipped {item.id}: {item.reason}"), error=True)
-    if len(bad) > NUM_NAMED:
-        say(f"skipped {len(bad) - NUM_NAMED} more {others}", error=True)
 
 
 @contextmanager

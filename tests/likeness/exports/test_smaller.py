@@ -206,9 +206,9 @@ def test_embeddings_far_from_float32_are_warned_of(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from likeness.commands import export
+    from likeness.exports import writing
 
     for least, warned in ((0.0, True), (2.0, False)):
-        monkeypatch.setattr(export, "FAR_APART", least)
+        monkeypatch.setattr(writing, "FAR_APART", least)
         assert call("export", checkpoint_file, tmp_path / "m.onnx", "--precision", "int8") == 0
         assert ("measure before you use the file" in capsys.readouterr().err) is warned
