@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from eval.progress import report
-from eval.ranks import Counts, Ranks, prepared, ranks_among
+from eval.ranks import Counts, Ranks, prepared, ranks_among, row_keys
 from eval.similarity import against, single
 from eval.types import Bools, Floats32
 
@@ -57,13 +57,12 @@ def repeated(
         rows: (N, D).
         prepare: What is done to rows before they are compared.
     """
-    num_rows, dim = rows.shape
-    weights = np.random.default_rng(0).integers(1 << 32, size=dim, dtype=np.uint32) | np.uint32(1)
+    num_rows = len(rows)
     keys = np.empty(num_rows, dtype=np.uint32)
     for start in range(0, num_rows, _ROWS):
         # Adding 0 makes -0 equal to 0 in its bits too.
-        bits = (prepare(rows[start : start + _ROWS]) + np.float32(0)).view(np.uint32)
-        keys[start : start + _ROWS] = np.einsum("nd,d->n", bits, weights)  # modulo 2^32
+        part = prepare(rows[start : start + _ROWS]) + np.float32(0)
+        keys[start : start + _ROWS] = row_keys(part)
     order = np.argsort(keys, kind="stable")
     same = keys[order[1:]] == keys[order[:-1]]
     marked = np.zeros(num_rows, dtype=np.bool_)

@@ -157,15 +157,18 @@ def prepared(rows: Floats32, order: Counts | slice, similarity: str) -> Floats32
     return rows
 
 
+def row_keys(rows: Floats32) -> NDArray[np.uint32]:
+    """A number for each row (N, D): rows that are equal bit for bit share it, and few others do."""
+    weights = np.random.default_rng(0).integers(1 << 32, size=rows.shape[1], dtype=np.uint32)
+    keys: NDArray[np.uint32] = np.einsum("nd,d->n", rows.view(np.uint32), weights | np.uint32(1))
+    return keys  # sums modulo 2^32
+
+
 def _duplicates(rows: Floats32) -> tuple[Counts, Counts]:
     """Rows that repeat another bit for bit, and that other one: their scores must tie, whatever
     order a BLAS kernel adds in.
     """
-    bits = rows.view(np.uint32)
-    weights = np.random.default_rng(0).integers(
-        1 << 32, size=rows.shape[1], dtype=np.uint32
-    ) | np.uint32(1)
-    keys = np.einsum("nd,d->n", bits, weights)  # modulo 2^32; equal keys are compared below
+    bits, keys = rows.view(np.uint32), row_keys(rows)  # equal keys are compared below
     order = np.argsort(keys, kind="stable")
     first = np.append(True, keys[order[1:]] != keys[order[:-1]])
     original = order[np.maximum.accumulate(np.where(first, np.arange(order.size), 0))]

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from eval.scoring.score import Scored, Scoring
     from eval.types import Scores, Trials
     from likeness import backbones, losses, metrics
-    from likeness.clustering import Clusters, cluster
     from likeness.embeddings import Embeddings, read_embeddings
     from likeness.evaluation import Evaluation, evaluate
     from likeness.joining import join
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from likeness.model import Model, load, train
     from likeness.network import Network
     from likeness.scoring import calibrate, score
-    from likeness.searching import identify, retrieve
+    from likeness.searching import Clusters, cluster, identify, retrieve
     from likeness.verification import Verification
     from toolkit.data.items import Item
     from toolkit.gallery.gallery import open_gallery
@@ -91,7 +90,7 @@ __all__ = [
 # The module in which each name stands.
 _HOMES = {
     "Calibration": "eval.calibration",
-    "Clusters": "likeness.clustering",
+    "Clusters": "likeness.searching",
     "Embeddings": "likeness.embeddings",
     "Evaluation": "likeness.evaluation",
     "IdentificationSettings": "eval.protocols.identification",
@@ -107,7 +106,7 @@ _HOMES = {
     "Verification": "likeness.verification",
     "VerificationSettings": "eval.protocols.verification",
     "calibrate": "likeness.scoring",
-    "cluster": "likeness.clustering",
+    "cluster": "likeness.searching",
     "evaluate": "likeness.evaluation",
     "identify": "likeness.searching",
     "items": "likeness.lists",

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eval.errors import LikenessError
 from likeness.included import resolved
+from toolkit.console import one_line, say
 from toolkit.data.remote import is_url, refuse_unreachable
 
+if TYPE_CHECKING:
+    from toolkit.data.reading import Bad
+
+NUM_NAMED = 20  # so many bad items are named, and the others counted
 SERVICE_PACKAGES = ("fastapi", "granian", "python_multipart", "prometheus_client")
 EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
@@ -100,3 +106,16 @@ def refuse_missing_model(model: str) -> None:
             ".py file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH "
             "or likeness:voice"
         )
+
+
+def print_bad(bad: Sequence[Bad], others: str) -> None:
+    """Print to stderr which items cannot be read, and why.
+
+    Args:
+        bad: The items, of which the first are named.
+        others: What the rest is called after its number, such as "files".
+    """
+    for item in bad[:NUM_NAMED]:
+        say(one_line(f"skipped {item.id}: {item.reason}"), error=True)
+    if len(bad) > NUM_NAMED:
+        say(f"skipped {len(bad) - NUM_NAMED} more {others}", error=True)

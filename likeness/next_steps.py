@@ -74,7 +74,7 @@ def _serve(out: Path, *options: str) -> list[str]:
 def _export(out: Path, trust: list[str]) -> list[str]:
     if not are_installed(EXPORT_PACKAGES):
         return []
-    return [_line("export", out, "--onnx", out / "model.onnx", *trust)]
+    return [_line("export", out, out / "model.onnx", *trust)]
 
 
 def _line(*words: str | Path) -> str:

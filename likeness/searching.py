@@ -1,19 +1,28 @@
-"""Identify and retrieve: search one set of embeddings in another, of files or in memory."""
+"""Identify, retrieve, cluster: embeddings are searched or grouped, of files or in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
+from typing import Any, Literal
 
+from eval.clustering import Counts, Method, fit_of
+from eval.clustering import cluster as cluster_rows
+from eval.errors import LikenessError
+from eval.formats.provenance import sha256
+from eval.formats.writing import atomic_path
 from eval.protocols.identification import IdentificationSettings, Identified
 from eval.protocols.identification import identify as identify_values
 from eval.protocols.labels import labels_of
 from eval.protocols.retrieval import RetrievalSettings, Retrieved
 from eval.protocols.retrieval import retrieve as retrieve_values
-from eval.results import Result, as_html
+from eval.results import Result, as_html, write_json
 from eval.types import Embeddings
 from likeness.files import File, Names, embeddings_of, names_of, settings_of
+from likeness.frames import data_frame
+from likeness.row_files import DELIMITERS, check_written, table_text
 
 Side = tuple[Embeddings, Mapping[str, str] | None]
 """Embeddings, and the label of each id; None for the first folder of the ids."""
@@ -27,6 +36,7 @@ class SearchEvaluation:
         measured: the results.
         queries: what was searched for.
         gallery: what was searched in; None where the queries search each other.
+        files: what was read, for the record.
 
     Example:
         >>> import likeness
@@ -39,6 +49,7 @@ class SearchEvaluation:
     measured: Identified | Retrieved
     queries: Side
     gallery: Side | None
+    files: tuple[Path, ...] = ()
 
     def __str__(self) -> str:
         return str(self.measured)
@@ -64,14 +75,11 @@ class SearchEvaluation:
         """The results as aligned text."""
         return self.measured.table()
 
-    def report(
-        self,
-        folder: File,
-        *,
-        media: File | None = None,
-        command: str = "",
-        inputs: Mapping[str, str] | None = None,
-    ) -> Path:
+    def save(self, path: File) -> None:
+        """Write the results as JSON, as docs/reference/json.md describes it."""
+        write_json(Path(path), self.results, self._digests())
+
+    def report(self, folder: File, *, media: File | None = None, command: str = "") -> Path:
         """Write a self-contained page: results, curves, and queries with their nearest items.
 
         Args:
@@ -79,7 +87,6 @@ class SearchEvaluation:
             media: folder of the recordings or images that the ids name, a list `id path`, or a
                 table, Kaldi folder or .rttm file. The page then shows them.
             command: makes the page again.
-            inputs: file -> its SHA-256.
 
         Returns:
             The path of the page.
@@ -102,7 +109,7 @@ class SearchEvaluation:
             str(self.results[0].conventions["similarity"]),
             Media(lambda _: None) if media is None else media_of(Path(media)),
             command or f"likeness.{'identify' if kind == 'subject' else 'retrieve'}(...) in Python",
-            inputs or {},
+            self._digests(),
         )
         page = Path(folder) / "index.html"
         if isinstance(self.measured, Identified):
@@ -110,6 +117,10 @@ class SearchEvaluation:
         else:
             search.retrieval(page, self.results, sides, self.measured.answers)
         return page
+
+    def _digests(self) -> dict[str, str]:
+        """The SHA-256 of each file that was read."""
+        return {str(path): sha256(path) for path in self.files}
 
 
 def identify(
@@ -119,6 +130,7 @@ def identify(
     *,
     gallery_subjects: Names | None = None,
     probe_subjects: Names | None = None,
+    second_gallery: File | Embeddings | None = None,
 ) -> SearchEvaluation:
     """Search every probe in a gallery: rank-K and open-set TPIR@FPIR.
 
@@ -129,6 +141,8 @@ def identify(
         gallery_subjects: the subject of each id, as an `id subject` list or a mapping. By default
             the first folder of the ids.
         probe_subjects: the same of the probes.
+        second_gallery: a gallery apart (G2 of IJB), whose subjects `gallery_subjects` has too.
+            Open-set rates are the mean over both.
 
     Returns:
         The results; print them to see the table. `.report(folder)` writes a page.
@@ -142,17 +156,19 @@ def identify(
         >>> likeness.identify(embeddings, embeddings).results[0].metric
         'rank_k(1)'
     """
-    searched, queries = embeddings_of(gallery), embeddings_of(probes)
+    sides = [gallery] if second_gallery is None else [gallery, second_gallery]
+    galleries, queries = [embeddings_of(side) for side in sides], embeddings_of(probes)
     of_gallery = names_of(gallery_subjects, "gallery_subjects")
     of_probes = names_of(probe_subjects, "probe_subjects")
     measured = identify_values(
-        searched,
+        galleries,
         queries,
         settings_of(settings, IdentificationSettings),
         gallery_subjects=of_gallery,
         probe_subjects=of_probes,
     )
-    return SearchEvaluation(measured, (queries, of_probes), (searched, of_gallery))
+    files = _files(*sides, probes, gallery_subjects, probe_subjects)
+    return SearchEvaluation(measured, (queries, of_probes), (galleries[0], of_gallery), files)
 
 
 def retrieve(
@@ -162,6 +178,7 @@ def retrieve(
     *,
     gallery: File | Embeddings | None = None,
     gallery_labels: Names | None = None,
+    approximate: Literal["ivf", "hnsw"] | None = None,
 ) -> SearchEvaluation:
     """Search every item among all others: recall@K, R-precision and MAP@R.
 
@@ -172,6 +189,8 @@ def retrieve(
         settings: what is measured and by which rule.
         gallery: embeddings that are searched instead of the queries themselves.
         gallery_labels: the class of each id of the gallery; by default `labels`.
+        approximate: measures recall@K alone, from approximate neighbours of FAISS: inverted lists
+            or a graph.
 
     Returns:
         The results; print them to see the table. `.report(folder)` writes a page.
@@ -185,6 +204,13 @@ def retrieve(
         >>> likeness.retrieve(embeddings).results[0].metric
         'recall@1'
     """
+    if gallery is None and gallery_labels is not None:
+        raise LikenessError("gallery labels without a gallery; give its embeddings too")
+    neighbours = None
+    if approximate is not None:
+        from toolkit.gallery.faiss import approximate_recall
+
+        neighbours = approximate_recall(approximate)
     queries, of_queries = embeddings_of(embeddings), names_of(labels, "labels")
     searched = None if gallery is None else embeddings_of(gallery)
     of_gallery = names_of(gallery_labels, "gallery_labels")
@@ -195,6 +221,151 @@ def retrieve(
         gallery=searched,
         gallery_labels=of_gallery,
         system="queries" if isinstance(embeddings, Embeddings) else Path(embeddings).stem,
+        labels_from=Path(labels).name if isinstance(labels, str | PathLike) else "",
+        approximate=neighbours,
     )
     labelled = None if searched is None else (searched, of_gallery or of_queries)
-    return SearchEvaluation(measured, (queries, of_queries), labelled)
+    files = _files(embeddings, labels, gallery, gallery_labels)
+    return SearchEvaluation(measured, (queries, of_queries), labelled, files)
+
+
+def _files(*sources: object) -> tuple[Path, ...]:
+    """Those of the sources that are files."""
+    return tuple(Path(source) for source in sources if isinstance(source, str | PathLike))
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """The clusters of N items.
+
+    Attributes:
+        embeddings: What was grouped.
+        numbers: The cluster of each item (N,), from 1 by size; 0 stands for none.
+        similarity: How embeddings were compared.
+        how: How the clusters were found, as a sentence.
+    """
+
+    embeddings: Embeddings
+    numbers: Counts
+    similarity: str
+    how: str
+
+    def __len__(self) -> int:
+        """How many clusters there are."""
+        return int(self.numbers.max(initial=0))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} clusters of {len(self.embeddings)} items>"
+
+    def to_frame(self) -> Any:
+        """Give a pandas DataFrame with the columns id and cluster.
+
+        Raises:
+            LikenessError: pandas is not installed.
+        """
+        return data_frame({"id": list(self.embeddings.ids), "cluster": self.numbers})
+
+    def save(self, path: File) -> None:
+        """Write a table of text with the columns id and cluster, whole or not at all.
+
+        Args:
+            path: The file; it ends in .csv or .tsv.
+        """
+        target = Path(path)
+        check_written(target, DELIMITERS, "clusters")
+        rows = zip(self.embeddings.ids, self.numbers.tolist(), strict=True)
+        text = table_text(["id", "cluster"], rows, DELIMITERS[target.suffix.lower()])
+        with atomic_path(target) as temporary:
+            temporary.write_text(text, encoding="utf-8", newline="")
+
+    def report(
+        self,
+        folder: File,
+        *,
+        media: File | Mapping[str, Path] | None = None,
+        command: str = "likeness.cluster(...) in Python",
+    ) -> Path:
+        """Write a self-contained page that shows every cluster.
+
+        Args:
+            folder: Where `index.html` is written; it is made if it does not exist.
+            media: Folder of the recordings or images that the ids name, a list `id path`, or a
+                mapping from ids to files. The page then shows them.
+            command: Makes the page again.
+
+        Returns:
+            The path of the page.
+        """
+        from eval.reports.clusters import write_page
+        from eval.reports.media import Media
+        from likeness.media import media_of
+
+        if media is None or isinstance(media, Mapping):
+            shown = Media((media or {}).get)
+        else:
+            shown = media_of(Path(media))
+        fit = fit_of(self.embeddings.matrix, self.numbers, similarity=self.similarity)
+        return write_page(
+            Path(folder),
+            self.embeddings.ids,
+            self.numbers,
+            fit,
+            how=self.how,
+            command=command,
+            media=shown,
+        )
+
+
+def cluster(
+    embeddings: File | Embeddings,
+    *,
+    threshold: float | None = None,
+    num_clusters: int | None = None,
+    method: Method = "agglomerative",
+    min_size: int = 2,
+    source: str = "",
+) -> Clusters:
+    """Group items that are alike: how many subjects are there, and which item is whose?
+
+    Args:
+        embeddings: N items, at most 10,000, or a file of them.
+        threshold: Two clusters are joined if the mean score of their members is at least this,
+            such as `model.thresholds.at(0.01).value`.
+        num_clusters: How many clusters there are, in place of a threshold.
+        method: "agglomerative", by average linkage; or "hdbscan", which needs neither of both and
+            leaves out what belongs to no dense group.
+        min_size: The fewest items of a cluster, for "hdbscan".
+        source: Where the threshold comes from, as the page will say it.
+
+    Returns:
+        The clusters, the largest first.
+
+    Raises:
+        LikenessError: The file does not exist. As `eval.clustering.cluster`.
+
+    Example:
+        >>> import likeness
+        >>> embeddings = likeness.load("runs/voices").embed("voices")
+        >>> len(likeness.cluster(embeddings, num_clusters=4))
+        4
+    """
+    stored = embeddings_of(embeddings)
+    similarity = stored.meta.get("similarity") or "cosine"
+    numbers = cluster_rows(
+        stored.matrix,
+        similarity=similarity,
+        threshold=threshold,
+        num_clusters=num_clusters,
+        method=method,
+        min_size=min_size,
+    )
+    if method == "hdbscan":
+        how = f"They were found by HDBSCAN with at least {min_size} items in each, by {similarity}."
+    elif threshold is not None:
+        how = (
+            f"They were found by average linkage, cut at a mean score ({similarity}) of "
+            f"{threshold:.4g}" + (f": {source}." if source else ".")
+        )
+    else:
+        how = f"They were found by average linkage ({similarity}), cut into {num_clusters}."
+    return Clusters(stored, numbers, similarity, how)

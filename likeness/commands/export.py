@@ -6,24 +6,16 @@ toolkit/models/export.py writes the .onnx file, likeness/exports/ what goes beyo
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import EXISTING, Root, Trust, refuse_idle
-from likeness.defaults import MAX_LOSS
+from likeness.defaults import MAX_LOSS, NUM_CALIBRATED
 from likeness.missing import refuse_missing_folder, refuse_missing_model
-from toolkit.console import say
-
-if TYPE_CHECKING:
-    from likeness.exports.cost import OnTrials
-    from toolkit.data.items import Item
-    from toolkit.models.loaded import Loaded
 
 app = typer.Typer()
-FAR_APART = 0.1  # cosine distance on synthetic inputs from which on an export is warned of
-_NUM_CALIBRATED = 100  # items; more change the ranges little, and take longer
 
 
 @app.command(
@@ -39,14 +31,7 @@ def export(
             "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME]."
         ),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Argument(help="The file to write, FILE.onnx."),
-    ] = None,
-    onnx: Annotated[
-        Path | None,
-        typer.Option(help="The same file by an option. Give one of the two."),
-    ] = None,
+    out: Annotated[Path, typer.Argument(help="The file to write, FILE.onnx.")],
     size: Annotated[
         str,
         typer.Option(
@@ -71,7 +56,7 @@ def export(
         typer.Option(
             exists=True,
             help="With int8: a folder or list of items like those that the model will see, of "
-            f"which {_NUM_CALIBRATED} are used. Convolutions are then computed in int8 too, which "
+            f"which {NUM_CALIBRATED} are used. Convolutions are then computed in int8 too, which "
             "is faster.",
         ),
     ] = None,
@@ -121,136 +106,27 @@ def export(
     )
     refuse_idle(context, ("items", "far", "max_loss"), "--trials", trials)
     refuse_idle(context, ("root",), "--trials or --calibrate", trials or calibrate)
-    path = _output(out, onnx)
     if trials is not None and items is None:
         raise LikenessError("--trials needs the items that the trials name; give --items LIST")
     refuse_missing_model(model)
-    refuse_missing_folder(path)
+    refuse_missing_folder(out)
     height_width = _height_width(size)
 
     # These are slow to import, so that what is wrong was refused before.
+    from likeness.exports import writing
     from likeness.models import load
 
     loaded = load.load(model, frontend=frontend, trust=trust or ())
     if runtime == "sherpa-onnx":
-        _for_sherpa(loaded, path)
+        writing.for_sherpa(loaded, out)
     elif precision == "float32":
-        _plain(model, loaded, path, height_width)
+        writing.plain(model, loaded, out, height_width)
     else:
         about = None
         if trials is not None and items is not None:
-            about = _on_trials(loaded, trials, items, root, far, max_loss)
-        calibration = None if calibrate is None else _for_calibration(loaded, calibrate, root)
-        _smaller(loaded, path, height_width, precision, calibration, about)
-
-
-def _output(out: Path | None, onnx: Path | None) -> Path:
-    """The file to write, of the argument or the option."""
-    if (out is None) == (onnx is None):
-        raise LikenessError(
-            "name the file to write once, as in likeness export MODEL FILE.onnx"
-            + ("" if out is None else f"; here are {out} and {onnx}")
-        )
-    path = out if out is not None else onnx
-    assert path is not None
-    return path
-
-
-def _plain(model: str, loaded: Loaded, path: Path, size: tuple[int, int] | None) -> None:
-    from likeness.thresholds import carry
-    from toolkit.models import export as exporting
-
-    parity = exporting.export(loaded, path, size=size)
-    carried = carry(model, loaded.meta, path)
-    say(
-        f"ONNX model of {loaded.embedder.dim} dimensions in {path}; on {parity.num_items} inputs "
-        f"it agrees with torch to a cosine distance of {parity.distance:.1e} and norms to "
-        f"{parity.norm_error:.1e}" + ("; its stored thresholds lie beside it" if carried else "")
-    )
-
-
-def _for_sherpa(loaded: Loaded, path: Path) -> None:
-    from likeness.exports import sherpa
-
-    distance, num = sherpa.write(loaded, path)
-    other = (
-        ""
-        if loaded.similarity == "cosine"
-        else (f"; sherpa-onnx compares by the cosine, and this model by {loaded.similarity}")
-    )
-    say(
-        f"sherpa-onnx model of {loaded.embedder.dim} dimensions in {path}; by its filterbanks, "
-        f"which are not quite ours, {num} embeddings differ from ours by a cosine distance of at "
-        f"most {distance:.1e}{other}"
-    )
-
-
-def _smaller(
-    loaded: Loaded,
-    path: Path,
-    size: tuple[int, int] | None,
-    precision: Literal["float16", "int8"],
-    calibration: list[Item] | None,
-    about: OnTrials | None,
-) -> None:
-    from likeness.exports import cost
-    from toolkit.models import export as exporting
-
-    measured: list[cost.Cost] = []
-
-    def measure(file: Path) -> dict[str, Any]:
-        assert about is not None
-        measured.append(cost.measure(loaded, file, about))
-        return measured[0].to_json()
-
-    smaller = exporting.Smaller(precision, calibration, None if about is None else measure)
-    parity = exporting.export(loaded, path, size=size, smaller=smaller)
-    say(
-        f"ONNX model of {loaded.embedder.dim} dimensions in {precision}, "
-        f"{path.stat().st_size / 1e6:.1f} MB, in {path}; on {parity.num_items} synthetic inputs "
-        f"its embeddings differ from float32 by a cosine distance of at most {parity.distance:.1e}"
-    )
-    if measured:
-        say(measured[0].table())
-    else:
-        say(
-            "What it costs was not measured: --trials TRIALS --items ITEMS gives EER and TAR "
-            "before and after."
-        )
-        if parity.distance > FAR_APART:
-            say(
-                "These embeddings are far from those of float32, so measure before you use the "
-                "file; networks of order statistics often lose most of what they know in int8.",
-                error=True,
-            )
-    say(
-        "It is a model of its own: embed, store thresholds and fill galleries with it, and do not "
-        "mix its embeddings with those of the model in float32."
-    )
-
-
-def _on_trials(
-    loaded: Loaded, trials: Path, items: Path, root: Path | None, far: float, max_loss: float
-) -> OnTrials:
-    from eval.formats.trials import read_trials
-    from likeness.exports.cost import OnTrials
-
-    listed = _items(loaded, items, root)
-    return OnTrials(read_trials(trials), listed, trials.name, far, max_loss)
-
-
-def _for_calibration(loaded: Loaded, source: Path, root: Path | None) -> list[Item]:
-    """At most _NUM_CALIBRATED of the items, evenly spaced."""
-    listed = _items(loaded, source, root)
-    step = max(1, len(listed) // _NUM_CALIBRATED)
-    return listed[::step][:_NUM_CALIBRATED]
-
-
-def _items(loaded: Loaded, source: Path, root: Path | None) -> list[Item]:
-    from modalities.folders import suffixes_of
-    from toolkit.data.listing import list_items
-
-    return list(list_items(source, suffixes=suffixes_of(loaded.modality), root=root))
+            about = writing.on_trials(loaded, trials, items, root, far, max_loss)
+        calibration = None if calibrate is None else writing.calibrating(loaded, calibrate, root)
+        writing.smaller(loaded, out, height_width, precision, calibration, about)
 
 
 def _height_width(size: str) -> tuple[int, int] | None:

@@ -1,6 +1,6 @@
 """`likeness gallery`: enrol files, search for them, list and remove subjects, group unknown files.
 
-The work is done by likeness/galleries.py and likeness/clustering.py.
+The work is done by likeness/galleries.py and likeness/searching.py.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from likeness.commands.options import (
     StoredThreshold,
     ThresholdFile,
     Trust,
-    print_bad,
     refuse_idle,
     rule_of,
 )
-from likeness.missing import refuse_missing_model
+from likeness.missing import print_bad, refuse_missing_model
 from likeness.row_files import DELIMITERS, check_written
 from toolkit.console import one_line, say, warn
 from toolkit.gallery.postgres import masked
@@ -298,7 +297,7 @@ def cluster(
             "(--num-clusters), one of them"
         )
     _refuse_missing(data, model)
-    from likeness import clustering
+    from likeness import searching
 
     check_written(out, DELIMITERS, "clusters")
     (embeddings, files), limit, source = _embedded(
@@ -309,7 +308,7 @@ def cluster(
         workers=workers,
         reading=(detector, frontend, trust),
     )
-    grouped = clustering.cluster(
+    grouped = searching.cluster(
         embeddings,
         threshold=limit,
         num_clusters=num_clusters,

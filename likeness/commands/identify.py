@@ -6,7 +6,7 @@ With --ijb the work is done by likeness/commands/ijb.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,17 +20,13 @@ from likeness.commands.options import (
     MediaFiles,
     ReportFolder,
     Resamples,
-    SearchPage,
     SubjectLines,
     refuse_beside_ijb,
+    refuse_idle,
     refuse_input_as_output,
-    search_page,
     write_search,
 )
 from toolkit.console import say
-
-if TYPE_CHECKING:
-    from eval.protocols.identification import IdentificationSettings
 
 app = typer.Typer()
 _NOT_WITH_IJB = (
@@ -116,6 +112,7 @@ def identify(
     refuse_input_as_output(context, "json_file")
     if (gallery is None) == (ijb is None):
         raise LikenessError("identify needs --gallery FILE or --ijb FOLDER, one of them")
+    refuse_idle(context, ("media",), "--report", report)
     refuse_beside_ijb(context, ijb, _NOT_WITH_IJB)
     from eval.protocols.identification import IdentificationSettings
 
@@ -132,68 +129,15 @@ def identify(
         presets = pack.read_presets(preset, switch)
         say(pack.identify_files(probes, ijb, presets, settings=settings, json_file=json_file))
         return
+    from likeness.searching import identify as search
+
     assert gallery is not None
-    say(
-        identify_files(
-            gallery,
-            probes,
-            settings,
-            gallery_subjects=gallery_subjects,
-            probe_subjects=probe_subjects,
-            second_gallery=second_gallery,
-            json_file=json_file,
-            page=search_page(report, media, str(context.obj)),
-        )
+    evaluation = search(
+        gallery,
+        probes,
+        settings,
+        gallery_subjects=gallery_subjects,
+        probe_subjects=probe_subjects,
+        second_gallery=second_gallery,
     )
-
-
-def identify_files(
-    gallery: Path,
-    probes: Path,
-    settings: IdentificationSettings | None = None,
-    *,
-    gallery_subjects: Path | None = None,
-    probe_subjects: Path | None = None,
-    second_gallery: Path | None = None,
-    json_file: Path | None = None,
-    page: SearchPage | None = None,
-) -> str:
-    """Search every probe in the gallery.
-
-    Args:
-        gallery: Embeddings to search in.
-        probes: Embeddings to search for.
-        settings: How they are searched and what is measured.
-        gallery_subjects: Lines `id subject`. By default the subject is the first path component of
-            the id. Several templates of one subject count by the best score.
-        probe_subjects: The same of the probes.
-        second_gallery: A gallery apart (G2 of IJB), whose subjects `gallery_subjects` has too.
-        json_file: Results in the schema of docs/reference/json.md.
-        page: The page to write, if any.
-
-    Returns:
-        Rank-k and TPIR@FPIR as a table.
-
-    Raises:
-        LikenessError: As in reading and in `eval.protocols.identification.identify`.
-    """
-    from eval.formats import embeddings
-    from eval.formats.subjects import read_mapping
-    from eval.protocols import identification
-    from likeness.searching import SearchEvaluation
-
-    files = [gallery, *([second_gallery] if second_gallery else [])]
-    galleries, searched = [embeddings.read(path) for path in files], embeddings.read(probes)
-    of_gallery = read_mapping(gallery_subjects) if gallery_subjects else None
-    of_probes = read_mapping(probe_subjects) if probe_subjects else None
-    identified = identification.identify(
-        galleries,
-        searched,
-        settings or identification.IdentificationSettings(),
-        gallery_subjects=of_gallery,
-        probe_subjects=of_probes,
-    )
-    evaluation = SearchEvaluation(identified, (searched, of_probes), (galleries[0], of_gallery))
-    return write_search(
-        evaluation, [*files, probes, gallery_subjects, probe_subjects], json_file, page
-    )
+    write_search(context, evaluation)

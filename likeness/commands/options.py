@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from eval.errors import LikenessError
 from likeness.models import filterbanks
-from toolkit.console import Interrupted, one_line, say
+from toolkit.console import Interrupted, say
 
 if TYPE_CHECKING:
     from likeness.searching import SearchEvaluation
     from likeness.thresholds import Rule
-    from toolkit.data.reading import Bad
 
-NUM_NAMED = 20  # so many are named, and the others counted
 EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
@@ -241,19 +239,6 @@ def refuse_input_as_output(context: typer.Context, output: str) -> None:
                 )
 
 
-def print_bad(bad: Sequence[Bad], others: str) -> None:
-    """Print to stderr which items cannot be read, and why.
-
-    Args:
-        bad: The items, of which the first are named.
-        others: What the rest is called after its number, such as "files".
-    """
-    for item in bad[:NUM_NAMED]:
-        say(one_line(f"skipped {item.id}: {item.reason}"), error=True)
-    if len(bad) > NUM_NAMED:
-        say(f"skipped {len(bad) - NUM_NAMED} more {others}", error=True)
-
-
 @contextmanager
 def stoppable(sentence: str = "") -> Iterator[None]:
     """Ctrl-C in training ends the command with exit code 130 and one sentence on stderr.
@@ -268,53 +253,11 @@ def stoppable(sentence: str = "") -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-class SearchPage(NamedTuple):
-    """A page to write.
-
-    Attributes:
-        folder: Where `index.html` is written.
-        media: What `likeness.media.media_of` takes, for the images or recordings of the ids.
-        command: The command line, which the page repeats.
-    """
-
-    folder: Path
-    media: Path | None
-    command: str
-
-
-def write_search(
-    evaluation: SearchEvaluation,
-    files: Sequence[Path | None],
-    json_file: Path | None,
-    page: SearchPage | None,
-) -> str:
-    """Write what a search measured, and return its table.
-
-    Args:
-        evaluation: What was measured.
-        files: What was read; None where an option was left out.
-        json_file: Results in the schema of docs/reference/json.md, if they are asked for.
-        page: The page, if one is asked for.
-    """
-    from eval.formats.provenance import sha256
-    from eval.results import write_json
-
-    inputs = {str(path): sha256(path) for path in files if path}
-    if json_file:
-        write_json(json_file, evaluation.results, inputs)
-    if page is not None:
-        evaluation.report(page.folder, media=page.media, command=page.command, inputs=inputs)
-    return evaluation.table()
-
-
-def search_page(folder: Path | None, media: Path | None, command: str) -> SearchPage | None:
-    """The page that was asked for, or None without a folder.
-
-    Raises:
-        LikenessError: There is no folder for what only a page shows.
-    """
-    if folder is not None:
-        return SearchPage(folder, media, command)
-    if media is not None:
-        raise LikenessError("media are shown in the report; name a folder for it with --report")
-    return None
+def write_search(context: typer.Context, evaluation: SearchEvaluation) -> None:
+    """Print what a search measured, and write the files that --json and --report name."""
+    asked = context.params
+    if asked["json_file"]:
+        evaluation.save(asked["json_file"])
+    if asked["report"]:
+        evaluation.report(asked["report"], media=asked["media"], command=str(context.obj))
+    say(evaluation.table())

@@ -126,7 +126,7 @@ def _refuse_without_torch(model: str) -> None:
     except ImportError as error:
         raise LikenessError(
             f"model {model!r} needs torch, which cannot be imported here ({error}); where it can, "
-            f"run `likeness export {model} --onnx FILE.onnx`, and give that file here as the model"
+            f"run `likeness export {model} FILE.onnx`, and give that file here as the model"
         ) from None
 
 

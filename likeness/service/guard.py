@@ -44,12 +44,13 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from likeness.defaults import METRICS_FOLDER
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 OPEN = ("/", "/health", "/thresholds", "/docs", "/openapi.json")  # these say nothing of anybody
-METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # where several processes count together
 _READING = ("GET", "HEAD")
 _METHODS = (*_READING, "POST", "PUT", "DELETE")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")

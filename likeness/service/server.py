@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from eval.cores import num_cores
 from eval.errors import LikenessError
 from eval.temporary import temporary_folder
+from likeness.defaults import METRICS_FOLDER
 from likeness.included import about, introduction
 from likeness.models.filterbanks import Frontend
 from likeness.thresholds import Rule
@@ -324,12 +325,11 @@ def _free_address(host: str, port: int) -> tuple[str, int]:
 @contextmanager
 def _metrics_folder(workers: int) -> Iterator[None]:
     """Where several processes count together; a folder of another program's counts is left out."""
-    name = "PROMETHEUS_MULTIPROC_DIR"
-    before = os.environ.pop(name, None)
+    before = os.environ.pop(METRICS_FOLDER, None)
     with temporary_folder() as folder:
         if workers > 1:
-            os.environ[name] = str(folder)
+            os.environ[METRICS_FOLDER] = str(folder)
         yield
-    os.environ.pop(name, None)
+    os.environ.pop(METRICS_FOLDER, None)
     if before is not None:
-        os.environ[name] = before
+        os.environ[METRICS_FOLDER] = before

@@ -31,9 +31,9 @@ from eval.results import ends_text
 from eval.results import table as result_table
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer
-from likeness.commands.retrieve import retrieve_files
 from likeness.evaluation_page import Page
 from likeness.score_files import evaluate_files
+from likeness.searching import retrieve
 
 FAST = VerificationSettings(num_resamples=60)
 BRACKET = re.compile(r"\[ *[+-]?[\d.]+, ")  # of an interval, and not of a note
@@ -233,11 +233,8 @@ def test_identification_ijb_and_retrieval(tmp_path: Path) -> None:
         assert (result.results[0].interval is not None) == (num == 8)
         assert f"{num} subjects, fewer than" in result.table()
         files.write(tmp_path / "p.npz", probes)
-        text = retrieve_files(
-            tmp_path / "p.npz",
-            settings=RetrievalSettings(num_resamples=40),
-            json_file=tmp_path / "p.json",
-        )
+        found = retrieve(tmp_path / "p.npz", settings=RetrievalSettings(num_resamples=40))
+        text = found.table()
         assert f"{num} classes, fewer than" in text
         assert bool(BRACKET.search(text)) == (num == 8)
         trials, scores, subjects = a_list(num)

@@ -21,11 +21,12 @@ from numpy.typing import ArrayLike, NDArray
 from eval.blocks import TILE, scorer
 from eval.errors import LikenessError, first_line
 from eval.formats.writing import atomic_path
-from eval.progress import report, step, tracked
+from eval.progress import report, step
 from eval.protocols.retrieval import Conventions
 from eval.ranks import label_codes, prepared
 from eval.types import Floats, Floats32
 from toolkit.gallery import media
+from toolkit.gallery.search import top
 from toolkit.gallery.sqlite import SqliteStore
 from toolkit.gallery.store import Candidates, Templates, refuse_similarity
 
@@ -311,18 +312,12 @@ def _empty_index(description: str, dim: int) -> Any:
 
 def _exact_neighbours(queries: Floats32, rows: Floats32, most: int, similarity: str) -> Numbers:
     """The numbers (Q, most) of the nearest rows, from the nearest on."""
-    scores: Floats32 = np.empty((len(queries), 0), dtype=np.float32)
-    numbers: Numbers = np.empty((len(queries), 0), dtype=np.int64)
-    for start in tracked(range(0, rows.shape[0], TILE), "searching exactly"):
-        tile = prepared(rows[start : start + TILE], slice(None), similarity)
-        new = scorer(tile, np.zeros(len(tile), dtype=np.bool_), "dot")(queries)
-        kept = np.argpartition(-new, min(most, len(tile)) - 1, axis=1)[:, :most]
-        scores = np.concatenate([scores, np.take_along_axis(new, kept, axis=1)], axis=1)
-        numbers = np.concatenate([numbers, kept + start], axis=1)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
-        scores = np.take_along_axis(scores, order, axis=1)
-        numbers = np.take_along_axis(numbers, order, axis=1)
-    return numbers
+
+    def scores(begin: int, end: int) -> Floats32:
+        tile = prepared(rows[begin:end], slice(None), similarity)
+        return scorer(tile, np.zeros(len(tile), dtype=np.bool_), "dot")(queries)
+
+    return top(scores, len(rows), max(TILE, most), most)[1]
 
 
 def _hits(

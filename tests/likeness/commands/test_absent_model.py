@@ -12,13 +12,13 @@ ROOT = Path(__file__).parents[3]
 COMMANDS = (
     ["verify", "a.wav", "a.wav", "--model", "nothing"],
     ["embed", "--items", "list.txt", "--out", "out.npz", "--model", "nothing"],
-    ["export", "nothing", "--onnx", "out.onnx"],
+    ["export", "nothing", "out.onnx"],
     ["serve", "--model", "nothing", "--port", "0"],
 )
 # What could not be written is refused as early.
 COMMANDS_WITHOUT_A_FOLDER = (
     ["verify", "a.wav", "a.wav", "--json", "nowhere/v.json"],
-    ["export", "likeness:voice", "--onnx", "nowhere/m.onnx"],
+    ["export", "likeness:voice", "nowhere/m.onnx"],
 )
 CODE = """
 import json, sys

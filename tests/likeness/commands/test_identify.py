@@ -10,6 +10,7 @@ import json
 import numpy as np
 import pytest
 
+import likeness
 from eval.bootstrap import effective_number, t_interval
 from eval.formats import embeddings
 from eval.identification import rank_k, search_embeddings, tpir, tpir_at_fpir, tpir_galleries_apart
@@ -17,7 +18,6 @@ from eval.protocols.identification import IdentificationSettings
 from eval.similarity import matrix
 from eval.types import Embeddings
 from eval.verification import eer
-from likeness.commands.identify import identify_files
 
 
 @pytest.fixture
@@ -55,6 +55,14 @@ def subjects(one):
     return np.array([name.split("/")[0] for name in one.ids])
 
 
+def table_of(*arguments, json_file=None, **options):
+    """The table of likeness.identify, whose results are saved."""
+    evaluation = likeness.identify(*arguments, **options)
+    if json_file:
+        evaluation.save(json_file)
+    return evaluation.table()
+
+
 def results(path):
     document = json.loads(path.read_text())
     assert document["schema"] == "likeness.results/1"
@@ -63,7 +71,7 @@ def results(path):
 
 def test_one_gallery_open_set(files):
     folder, g1, _, p, _ = files
-    text = identify_files(folder / "g1.npz", folder / "p.npz", json_file=folder / "out.json")
+    text = table_of(folder / "g1.npz", folder / "p.npz", json_file=folder / "out.json")
     record, document = results(folder / "out.json")
     scores, names, who = matrix(p.matrix, g1.matrix, "simple:0.3"), subjects(g1), subjects(p)
     mated = np.isin(who, names)
@@ -103,7 +111,7 @@ def test_one_gallery_open_set(files):
 
 def test_intervals_are_draws_of_probe_subjects(files):
     folder, g1, _, p, _ = files
-    identify_files(
+    table_of(
         folder / "g1.npz",
         folder / "p.npz",
         IdentificationSettings(num_resamples=60, ranks=(1,), fpirs=(0.1,)),
@@ -136,7 +144,7 @@ def test_galleries_apart_and_merged(files):
     folder, g1, g2, _, m = files
     galleries, names, who = (g1, g2), [subjects(g1), subjects(g2)], subjects(m)
     scores = [matrix(m.matrix, embedded.matrix, "cosine") for embedded in galleries]
-    identify_files(
+    table_of(
         folder / "g1.npz",
         folder / "m.npz",
         IdentificationSettings(similarity="cosine", num_resamples=50),
@@ -155,7 +163,7 @@ def test_galleries_apart_and_merged(files):
     assert document["rank_k(5)"]["value"] == pytest.approx(sum(hits) / who.size, abs=1e-12)
     assert document["rank_k(5)"]["protocol"].endswith("galleries apart")
     merged = folder / "closed.json"
-    identify_files(
+    table_of(
         folder / "g1.npz",
         folder / "m.npz",
         IdentificationSettings(similarity="cosine", protocol="closed", num_resamples=50),
@@ -180,13 +188,13 @@ def test_subject_lists_and_row_order(files):
         (folder / f"{name}.txt").write_text(
             "".join(f"{a} {b}\n" for a, b in zip(ids, subjects(item)[rows], strict=True))
         )
-    first = identify_files(
+    first = table_of(
         folder / "g1.npz",
         folder / "p.npz",
         IdentificationSettings(num_resamples=50),
         json_file=folder / "a.json",
     )
-    second = identify_files(
+    second = table_of(
         folder / "g.npz",
         folder / "q.npz",
         IdentificationSettings(num_resamples=50),
@@ -203,7 +211,7 @@ def test_subject_lists_and_row_order(files):
 
 def test_a_metric_that_cannot_be_computed_is_left_out_with_a_note(files):
     folder = files[0]
-    text = identify_files(
+    text = table_of(
         folder / "g1.npz", folder / "g1.npz", IdentificationSettings(ranks=(1, 50), num_resamples=0)
     )
     for words in ("rank-50 left out", "TPIR left out", "40 probes", "rank-1 (%)"):
@@ -230,7 +238,7 @@ def test_bad_input_leaves_nothing_behind(files, probes, settings, word):
     embeddings.write(folder / "cosine.npz", Embeddings(p.ids, p.matrix, {"similarity": "cosine"}))
     out = folder / "out.json"
     with pytest.raises(ValueError, match=word):
-        identify_files(
+        table_of(
             folder / "g1.npz",
             folder / f"{probes}.npz",
             IdentificationSettings(**settings),
@@ -262,7 +270,7 @@ def test_orl_faces_by_their_pixels(shared, tmp_path):
         embeddings.write(
             tmp_path / f"{name}.npz", Embeddings(tuple(np.array(names)[chosen]), faces[chosen])
         )
-    identify_files(
+    table_of(
         tmp_path / "g.npz",
         tmp_path / "p.npz",
         IdentificationSettings(num_resamples=100),

@@ -13,7 +13,6 @@ from eval.protocols.retrieval import RetrievalSettings, class_intervals
 from eval.retrieval import retrieval_metrics
 from eval.types import Embeddings
 from likeness.cli import main
-from likeness.commands.retrieve import retrieve_files
 
 
 @pytest.fixture
@@ -38,6 +37,14 @@ def files(tmp_path):
     return paths
 
 
+def table_of(*arguments, json_file=None, **options):
+    """The table of likeness.retrieve, whose results are saved."""
+    evaluation = likeness.retrieve(*arguments, **options)
+    if json_file:
+        evaluation.save(json_file)
+    return evaluation.table()
+
+
 def values(file):
     return {
         result["metric"]: result
@@ -47,7 +54,7 @@ def values(file):
 
 def test_self_retrieval(files, tmp_path):
     out = tmp_path / "out.json"
-    text = retrieve_files(files["items"], files["items_labels"], json_file=out)
+    text = table_of(files["items"], files["items_labels"], json_file=out)
     loaded = embeddings.read(files["items"])
     expected = retrieval_metrics(
         loaded.matrix, [item_id.split("/")[0] for item_id in loaded.ids], similarity="dot"
@@ -69,15 +76,13 @@ def test_self_retrieval(files, tmp_path):
     assert f"{100 * expected['map@r']:6.2f}" in text
     assert "MAP@R" in text
     assert "12 classes (items.txt), 1,000 resamples" in text
-    assert text == retrieve_files(files["items"], files["items_labels"])
-    assert text.replace("items.txt", "first path component of the ids") == retrieve_files(
-        files["items"]
-    )
+    assert text == table_of(files["items"], files["items_labels"])
+    assert text.replace("items.txt", "first path component of the ids") == table_of(files["items"])
 
 
 def test_query_and_gallery(files, tmp_path):
     out = tmp_path / "out.json"
-    retrieve_files(
+    table_of(
         files["items"],
         files["items_labels"],
         RetrievalSettings(similarity="cosine", ks=(1, 3), num_resamples=0),
@@ -117,13 +122,13 @@ def test_lone_queries(files, tmp_path):
     lines[0] = lines[0].split()[0] + " nobody-else"
     files["items_labels"].write_text("\n".join(lines), encoding="utf-8")
     out = tmp_path / "out.json"
-    retrieve_files(
+    table_of(
         files["items"], files["items_labels"], RetrievalSettings(num_resamples=10), json_file=out
     )
     counts = values(out)["recall@1"]["counts"]
     assert (counts["queries"], counts["lone"], counts["classes"]) == (59, 1, 12)
     value = values(out)["map@r"]["value"]
-    retrieve_files(
+    table_of(
         files["items"],
         files["items_labels"],
         RetrievalSettings(num_resamples=10, lone="zero"),
@@ -131,7 +136,7 @@ def test_lone_queries(files, tmp_path):
     )
     assert values(out)["map@r"]["value"] == pytest.approx(value * 59 / 60)
     with pytest.raises(ValueError, match=r"1 of 60 queries .*'class11/items59'"):
-        retrieve_files(files["items"], files["items_labels"], RetrievalSettings(lone="error"))
+        table_of(files["items"], files["items_labels"], RetrievalSettings(lone="error"))
 
 
 def test_bad_files(files, tmp_path):
@@ -154,7 +159,7 @@ def test_bad_files(files, tmp_path):
         ((items,), {"gallery": other}),
     ):
         with pytest.raises(LikenessError):
-            retrieve_files(*arguments, **options, json_file=out)
+            table_of(*arguments, **options, json_file=out)
     assert not out.exists()
 
 
@@ -184,8 +189,8 @@ def test_approximate_recall_says_how_far_it_is_off(files, tmp_path, kind, alone)
     pytest.importorskip("faiss")
     out, exact = tmp_path / "out.json", tmp_path / "exact.json"
     gallery = None if alone else files["gallery"]
-    text = retrieve_files(files["items"], gallery=gallery, approximate=kind, json_file=out)
-    retrieve_files(files["items"], gallery=gallery, json_file=exact)
+    text = table_of(files["items"], gallery=gallery, approximate=kind, json_file=out)
+    table_of(files["items"], gallery=gallery, json_file=exact)
     assert "approximate" in text
     for name, result in values(out).items():
         assert name.startswith("recall@")

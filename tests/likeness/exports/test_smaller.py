@@ -186,8 +186,6 @@ def test_a_list_for_calibration_starts_from_the_root(
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["m.onnx", "--onnx", "n.onnx"], "n.onnx"),
-        ([], "FILE.onnx"),
         (["m.onnx", "--calibrate", "."], "--precision int8"),
         (["m.onnx", "--max-loss", "1"], "--trials"),
         (["m.onnx", "--for", "sherpa-onnx", "--precision", "int8"], "not for sherpa-onnx"),
@@ -208,9 +206,9 @@ def test_embeddings_far_from_float32_are_warned_of(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from likeness.commands import export
+    from likeness.exports import writing
 
     for least, warned in ((0.0, True), (2.0, False)):
-        monkeypatch.setattr(export, "FAR_APART", least)
+        monkeypatch.setattr(writing, "FAR_APART", least)
         assert call("export", checkpoint_file, tmp_path / "m.onnx", "--precision", "int8") == 0
         assert ("measure before you use the file" in capsys.readouterr().err) is warned
