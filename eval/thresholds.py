@@ -169,6 +169,27 @@ class Thresholds:
             f"these, or {remedy}"
         )
 
+    def __str__(self) -> str:
+        """The operating points in a line, and a line on each guaranteed rate.
+
+        Example:
+            >>> point = Threshold("far", 0.01, 0.125, 0.4, Guarantee(0.95, 299, 0, 0, 0.002))
+            >>> stored = Thresholds(Origin("cosine"), "x", 598, 900, 9000, "2026-11-22", (point,))
+            >>> print(stored)  # doctest: +ELLIPSIS
+            thresholds at FAR at most 1 % (95 % confidence over subjects)
+            FAR at most 1 % (95 % confidence over subjects): threshold 0.4, measured FAR 0.2 %, ...
+        """
+        lines = [f"thresholds at {', '.join(point.name for point in self.points)}"]
+        lines += [
+            f"{point.name}: threshold {point.value:.4g}, measured FAR "
+            f"{100 * point.guarantee.measured_far:.3g} %, FRR {100 * point.frr:.3g} %; of "
+            f"{point.guarantee.pairs:,} trials without a common subject "
+            f"{point.guarantee.allowed:,} may pass"
+            for point in self.points
+            if point.guarantee is not None
+        ]
+        return "\n".join(lines)
+
     def source(self, point: Threshold) -> str:
         """Where a threshold comes from, such as "FAR 1 %, measured on X: 12 subjects, ..."."""
         sizes = [f"{self.targets + self.nontargets:,} trials", self.date]
