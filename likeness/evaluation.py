@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from eval.bootstrap import Ends
 from eval.errors import LikenessError
@@ -387,10 +388,6 @@ def _qualities(
     quality: Embedded | Mapping[str, float], systems: Sequence[str]
 ) -> dict[str, Mapping[str, float]]:
     """System -> id -> its quality."""
-    if isinstance(quality, Mapping) and not any(
-        isinstance(of, Embeddings | str | PathLike) for of in quality.values()
-    ):
-        return dict.fromkeys(systems, quality)
     if isinstance(quality, str | PathLike):
         listed = quality_of(quality)
         if isinstance(listed, str):
@@ -398,7 +395,9 @@ def _qualities(
                 "quality norm needs the embeddings that were scored, for their norms (--embeddings)"
             )
         return dict.fromkeys(systems, listed)
-    embedded = _by_system(quality, systems)
+    if isinstance(quality, Mapping) and all(isinstance(of, Real) for of in quality.values()):
+        return dict.fromkeys(systems, cast("Mapping[str, float]", quality))
+    embedded = _by_system(cast("Embedded", quality), systems)
     return {
         name: dict(zip(of.ids, of.norms.tolist(), strict=True)) for name, of in embedded.items()
     }
