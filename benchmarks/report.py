@@ -105,14 +105,17 @@ def write_files(folder: Path, num_trials: int, data: Path) -> Mapping[str, Path]
 
 def write_page(folder: Path, paths: Mapping[str, Path]) -> tuple[Path, float]:
     """Write the page; returns its path and the seconds that it took."""
-    from eval.protocols.verification import VerificationSettings
-    from likeness.evaluation_page import Page
-    from likeness.score_files import evaluate_files
+    import likeness
 
     begin = time.perf_counter()
-    page = Page(folder / "report", [paths["embeddings.npz"]], paths["media.txt"], "benchmark")
-    evaluate_files([paths["scores.npz"]], VerificationSettings(num_resamples=0), page=page)
-    return folder / "report" / "index.html", time.perf_counter() - begin
+    settings = likeness.VerificationSettings(num_resamples=0)
+    page = likeness.evaluate(paths["scores.npz"], settings).report(
+        folder / "report",
+        embeddings=paths["embeddings.npz"],
+        media=paths["media.txt"],
+        command="benchmark",
+    )
+    return page, time.perf_counter() - begin
 
 
 def open_page(browser: Any, page_file: Path) -> dict[str, Any]:

@@ -16,12 +16,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date as Date
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,6 +170,27 @@ class Thresholds:
             f"these, or {remedy}"
         )
 
+    def __str__(self) -> str:
+        """The operating points in a line, and a line on each guaranteed rate.
+
+        Example:
+            >>> point = Threshold("far", 0.01, 0.125, 0.4, Guarantee(0.95, 299, 0, 0, 0.002))
+            >>> stored = Thresholds(Origin("cosine"), "x", 598, 900, 9000, "2026-11-22", (point,))
+            >>> print(stored)  # doctest: +ELLIPSIS
+            thresholds at FAR at most 1 % (95 % confidence over subjects)
+            FAR at most 1 % (95 % confidence over subjects): threshold 0.4, measured FAR 0.2 %, ...
+        """
+        lines = [f"thresholds at {', '.join(point.name for point in self.points)}"]
+        lines += [
+            f"{point.name}: threshold {point.value:.4g}, measured FAR "
+            f"{100 * point.guarantee.measured_far:.3g} %, FRR {100 * point.frr:.3g} %; of "
+            f"{point.guarantee.pairs:,} trials without a common subject "
+            f"{point.guarantee.allowed:,} may pass"
+            for point in self.points
+            if point.guarantee is not None
+        ]
+        return "\n".join(lines)
+
     def source(self, point: Threshold) -> str:
         """Where a threshold comes from, such as "FAR 1 %, measured on X: 12 subjects, ..."."""
         sizes = [f"{self.targets + self.nontargets:,} trials", self.date]
@@ -295,7 +317,7 @@ def load(path: str | Path) -> tuple[Thresholds, ...]:
     if not path.exists():
         raise LikenessError(f"{path}: there is no such file of thresholds; correct the path")
     try:
-        value = json.loads(bounded(path, _MAX_BYTES).decode(), parse_constant=_refuse_constant)
+        value = json.loads(bounded(path, _MAX_BYTES).decode())
         return _entries_from(value)
     except (ValueError, OverflowError, RecursionError) as error:
         raise LikenessError(
@@ -385,115 +407,103 @@ def _to_json(entry: Thresholds) -> dict[str, Any]:
     }
 
 
-def _refuse_constant(name: str) -> float:
-    raise LikenessError(f"{name} is no number that a threshold or a rate can have")
-
-
 def _entries_from(document: object) -> tuple[Thresholds, ...]:
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    document = _object(document, "the file")
+    if document.get("format") != FORMAT:
         raise LikenessError(f"its format is not {FORMAT!r}")
-    measured = document.get("measured")
-    if not isinstance(measured, list) or not 1 <= len(measured) <= _MAX_MEASURED:
-        raise LikenessError(f"'measured' is no list of 1 to {_MAX_MEASURED} entries")
-    return tuple(map(_thresholds_from, measured))
+    return tuple(map(_thresholds_from, _list(document, "measured", 1, _MAX_MEASURED)))
 
 
 def _thresholds_from(value: object) -> Thresholds:
-    if not isinstance(value, dict):
-        raise LikenessError("an entry of 'measured' is no object")
-    points = value.get("points")
-    if not isinstance(points, list) or not 1 <= len(points) <= _MAX_POINTS:
-        raise LikenessError(f"'points' is no list of 1 to {_MAX_POINTS} thresholds")
-    data, date = value.get("data"), value.get("date")
+    value = _object(value, "an entry of 'measured'")
+    data, date, subjects = (value.get(name) for name in ("data", "date", "subjects"))
     if not isinstance(data, str) or not 0 < len(data) <= MAX_TEXT or not data.isprintable():
         raise LikenessError(f"'data' is no name of 1 to {MAX_TEXT} printable signs")
     if not isinstance(date, str) or not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
         raise LikenessError("'date' is no day such as 2026-11-22")
-    subjects = value.get("subjects")
-    entry = Thresholds(
+    if subjects is not None:
+        _number(value, "subjects", 1, _MAX_COUNT, whole=True)
+    targets, nontargets = (
+        _number(value, name, 1, _MAX_COUNT, whole=True) for name in ("targets", "nontargets")
+    )
+    # A guarantee is by pairs of subjects, of which each is in one pair.
+    most_pairs = nontargets if subjects is None else min(nontargets, subjects // 2)
+    points = _list(value, "points", 1, _MAX_POINTS)
+    return Thresholds(
         origin_from(value.get("origin")),
         data,
-        None if subjects is None else _count(subjects, "subjects"),
-        _count(value.get("targets"), "targets"),
-        _count(value.get("nontargets"), "nontargets"),
+        subjects,
+        targets,
+        nontargets,
         date,
-        tuple(map(_point_from, points)),
-        _curve_from(value.get("curve", [])),
+        tuple(_point_from(point, most_pairs) for point in points),
+        _curve_from(_list({"curve": []} | value, "curve", 0, _MAX_POINTS)),
     )
-    _check_pairs(entry)
-    return entry
 
 
-def _check_pairs(entry: Thresholds) -> None:
-    """Refuses guarantees by more pairs than there are trials and subjects for."""
-    most = entry.nontargets
-    if entry.subjects is not None:
-        most = min(most, entry.subjects // 2)
-    for point in entry.points:
-        if point.guarantee is not None and point.guarantee.pairs > most:
-            raise LikenessError(
-                f"a guarantee has {point.guarantee.pairs} pairs of subjects, of which "
-                f"{entry.nontargets} nontarget trials of {entry.subjects or 'unknown'} subjects "
-                f"give {most} at most"
-            )
-
-
-def _curve_from(value: object) -> tuple[Place, ...]:
-    if not isinstance(value, list) or len(value) > _MAX_POINTS:
-        raise LikenessError(f"'curve' is no list of at most {_MAX_POINTS} thresholds")
-    for row in value:
-        if not isinstance(row, list) or len(row) != 3 or not all(map(_is_finite, row)):
+def _curve_from(rows: Sequence[object]) -> tuple[Place, ...]:
+    places = []
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 3:
             raise LikenessError("a place of 'curve' is not three numbers: threshold, FAR and FRR")
-    places = tuple(Place(*map(float, row)) for row in value)
-    if not all(0 <= rate <= 1 for place in places for rate in place[1:]) or not all(
+        cells = dict(zip(Place._fields, row, strict=True))
+        rates = (float(_number(cells, name, 0, 1)) for name in ("far", "frr"))
+        places.append(Place(float(_number(cells, "value")), *rates))
+    if not all(
         a.value < b.value and a.far >= b.far and a.frr <= b.frr for a, b in pairwise(places)
     ):
         raise LikenessError("'curve' does not go from a high to a low FAR by rising thresholds")
-    return places
+    return tuple(places)
 
 
-def _is_finite(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _point_from(value: object, most_pairs: int) -> Threshold:
+    value = _object(value, "a threshold")
+    at, stated = value.get("at"), value.get("guarantee")
+    if at not in ("eer", "far"):
+        raise LikenessError("a threshold is neither at 'eer' nor at 'far'")
+    far, frr = (float(_number(value, name, 0, 1)) for name in ("far", "frr"))
+    guarantee = None
+    if at == "far" and stated is not None:
+        stated = _object(stated, "a guarantee")
+        guarantee = Guarantee(
+            _number(stated, "confidence", 0, 1),
+            _number(stated, "pairs", 1, most_pairs, whole=True),
+            _number(stated, "allowed", 0, _MAX_COUNT, whole=True),
+            _number(stated, "seed", 0, _MAX_COUNT, whole=True),
+            _number(stated, "measured_far", 0, 1),
+        )
+        if not 0 < far < 1 or not guarantee.holds_for(far):
+            raise LikenessError(
+                f"{guarantee.allowed} false accepts allowed in {guarantee.pairs} pairs guarantee "
+                f"no FAR of {far:g} with a confidence of {guarantee.confidence:g}"
+            )
+    return Threshold(at, far, frr, float(_number(value, "threshold")), guarantee)
 
 
-def _count(value: object, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
-        raise LikenessError(f"{name!r} is no whole number from 1")
+def _object(value: object, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise LikenessError(f"{name} is no object")
     return value
 
 
-def _point_from(value: object) -> Threshold:
-    if not isinstance(value, dict) or value.get("at") not in ("eer", "far"):
-        raise LikenessError("a threshold is no object with 'at' eer or far")
-    numbers = {name: value.get(name) for name in ("far", "frr", "threshold")}
-    for name, number in numbers.items():
-        if not _is_finite(number) or (name != "threshold" and not 0 <= number <= 1):
-            raise LikenessError(
-                f"{name!r} of a threshold is {str(number)[:40]}, which it cannot be"
-            )
-    far, frr, threshold = (float(number) for number in numbers.values())  # type: ignore[arg-type]
-    guarantee = None if value["at"] == "eer" else _guarantee_from(value.get("guarantee"), far)
-    return Threshold(value["at"], far, frr, threshold, guarantee)
+def _list(value: Mapping[str, Any], name: str, least: int, most: int) -> list[Any]:
+    listed = value.get(name)
+    if not isinstance(listed, list) or not least <= len(listed) <= most:
+        raise LikenessError(f"{name!r} is no list of {least} to {most} entries")
+    return listed
 
 
-def _guarantee_from(value: object, far: float) -> Guarantee | None:
-    """What stands behind a rate; None in a point without it, as in files of earlier versions."""
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise LikenessError("the 'guarantee' of a threshold is no object")
-    rates = {name: value.get(name) for name in ("confidence", "measured_far")}
-    counts = {name: value.get(name) for name in ("pairs", "allowed", "seed")}
-    for name, number in (rates | counts).items():
-        whole = name in counts and not isinstance(number, int)
-        if not _is_finite(number) or whole or not 0 <= number <= _MAX_COUNT:
-            raise LikenessError(
-                f"{name!r} of a guarantee is {str(number)[:40]}, which it cannot be"
-            )
-    guarantee = Guarantee(**rates, **counts)  # type: ignore[arg-type]
-    if not 0 < far < 1 or not guarantee.holds_for(far):
-        raise LikenessError(
-            f"{guarantee.allowed} false accepts allowed in {guarantee.pairs} pairs guarantee no "
-            f"FAR of {far:g} with a confidence of {guarantee.confidence:g}"
-        )
-    return guarantee
+def _number(
+    value: Mapping[str, Any],
+    name: str,
+    least: float = -sys.float_info.max,
+    most: float = sys.float_info.max,
+    *,
+    whole: bool = False,
+) -> Any:
+    """A number that stands under a name, within bounds and thus finite."""
+    number = value.get(name)
+    kinds = int if whole else (int, float)
+    if isinstance(number, bool) or not isinstance(number, kinds) or not least <= number <= most:
+        raise LikenessError(f"{name!r} is {str(number)[:40]}, which it cannot be")
+    return number

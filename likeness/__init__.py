@@ -19,132 +19,98 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from eval.calibration import Calibration, load_calibration
-    from eval.errors import LikenessError
-    from eval.formats.durations import read_durations
-    from eval.formats.provenance import likeness_version
-    from eval.formats.subjects import read_mapping
-    from eval.formats.trials import read_trials
-    from eval.protocols.identification import IdentificationSettings
-    from eval.protocols.retrieval import RetrievalSettings
-    from eval.protocols.verification import VerificationSettings
-    from eval.scoring.plda import load_plda
-    from eval.scoring.score import Scored, Scoring
-    from eval.types import Scores, Trials
-    from likeness import backbones, losses, metrics
-    from likeness.embeddings import Embeddings, read_embeddings
-    from likeness.evaluation import Evaluation, evaluate
-    from likeness.joining import join
-    from likeness.lists import items
-    from likeness.model import Model, load, train
-    from likeness.network import Network
-    from likeness.scoring import calibrate, score
-    from likeness.searching import Clusters, cluster, identify, retrieve
-    from likeness.verification import Verification
-    from toolkit.data.items import Item
-    from toolkit.gallery.gallery import open_gallery
-
-    __version__ = likeness_version()
-
-__all__ = [
-    "Calibration",
-    "Clusters",
-    "Embeddings",
-    "Evaluation",
-    "IdentificationSettings",
-    "Item",
-    "LikenessError",
-    "Model",
-    "Network",
-    "RetrievalSettings",
-    "Scored",
-    "Scores",
-    "Scoring",
-    "Trials",
-    "Verification",
-    "VerificationSettings",
-    "__version__",
-    "backbones",
-    "calibrate",
-    "cluster",
-    "evaluate",
-    "identify",
-    "items",
-    "join",
-    "load",
-    "load_calibration",
-    "load_plda",
-    "losses",
-    "metrics",
-    "open_gallery",
-    "read_durations",
-    "read_embeddings",
-    "read_mapping",
-    "read_trials",
-    "retrieve",
-    "score",
-    "train",
-]
-
-# The module in which each name stands.
-_HOMES = {
-    "Calibration": "eval.calibration",
-    "Clusters": "likeness.searching",
-    "Embeddings": "likeness.embeddings",
-    "Evaluation": "likeness.evaluation",
-    "IdentificationSettings": "eval.protocols.identification",
-    "Item": "toolkit.data.items",
-    "LikenessError": "eval.errors",
-    "Model": "likeness.model",
-    "Network": "likeness.network",
-    "RetrievalSettings": "eval.protocols.retrieval",
-    "Scored": "eval.scoring.score",
-    "Scores": "eval.types",
-    "Scoring": "eval.scoring.score",
-    "Trials": "eval.types",
-    "Verification": "likeness.verification",
-    "VerificationSettings": "eval.protocols.verification",
-    "calibrate": "likeness.scoring",
-    "cluster": "likeness.searching",
-    "evaluate": "likeness.evaluation",
-    "identify": "likeness.searching",
-    "items": "likeness.lists",
-    "join": "likeness.joining",
-    "load": "likeness.model",
-    "load_calibration": "eval.calibration",
-    "load_plda": "eval.scoring.plda",
-    "open_gallery": "toolkit.gallery.gallery",
-    "read_durations": "eval.formats.durations",
-    "read_embeddings": "likeness.embeddings",
-    "read_mapping": "eval.formats.subjects",
-    "read_trials": "eval.formats.trials",
-    "retrieve": "likeness.searching",
-    "score": "likeness.scoring",
-    "train": "likeness.model",
+# The names of each module, imported when they are first used. For type checkers they stand below.
+_NAMES = {
+    "eval.calibration": ("Calibration", "load_calibration"),
+    "eval.errors": ("LikenessError",),
+    "eval.formats.durations": ("read_durations",),
+    "eval.formats.subjects": ("read_mapping",),
+    "eval.formats.trials": ("read_trials",),
+    "eval.protocols.identification": ("IdentificationSettings",),
+    "eval.protocols.retrieval": ("RetrievalSettings",),
+    "eval.protocols.verification": ("VerificationSettings",),
+    "eval.scoring.plda": ("load_plda",),
+    "eval.scoring.score": ("Scored", "Scoring"),
+    "eval.types": ("Scores", "Trials"),
+    "likeness.embeddings": ("Embeddings", "read_embeddings"),
+    "likeness.evaluation": ("Evaluation", "evaluate"),
+    "likeness.joining": ("join",),
+    "likeness.lists": ("items",),
+    "likeness.model": ("Model", "load", "train"),
+    "likeness.network": ("Network",),
+    "likeness.scoring": ("calibrate", "score"),
+    "likeness.searching": ("Clusters", "cluster", "identify", "retrieve"),
+    "likeness.verification": ("Verification",),
+    "toolkit.data.items": ("Item",),
+    "toolkit.gallery.gallery": ("open_gallery",),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = ("backbones", "losses", "metrics")
 _METHODS = ("embed", "export", "verify")  # of a Model; people look for them here
 
+__all__ = sorted(["__version__", *_MODULES, *_HOMES])
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
-    if name == "__version__":
-        from eval.formats.provenance import likeness_version
+if TYPE_CHECKING:
+    from eval.calibration import Calibration as Calibration
+    from eval.calibration import load_calibration as load_calibration
+    from eval.errors import LikenessError as LikenessError
+    from eval.formats.durations import read_durations as read_durations
+    from eval.formats.provenance import likeness_version
+    from eval.formats.subjects import read_mapping as read_mapping
+    from eval.formats.trials import read_trials as read_trials
+    from eval.protocols.identification import IdentificationSettings as IdentificationSettings
+    from eval.protocols.retrieval import RetrievalSettings as RetrievalSettings
+    from eval.protocols.verification import VerificationSettings as VerificationSettings
+    from eval.scoring.plda import load_plda as load_plda
+    from eval.scoring.score import Scored as Scored
+    from eval.scoring.score import Scoring as Scoring
+    from eval.types import Scores as Scores
+    from eval.types import Trials as Trials
+    from likeness import backbones as backbones
+    from likeness import losses as losses
+    from likeness import metrics as metrics
+    from likeness.embeddings import Embeddings as Embeddings
+    from likeness.embeddings import read_embeddings as read_embeddings
+    from likeness.evaluation import Evaluation as Evaluation
+    from likeness.evaluation import evaluate as evaluate
+    from likeness.joining import join as join
+    from likeness.lists import items as items
+    from likeness.model import Model as Model
+    from likeness.model import load as load
+    from likeness.model import train as train
+    from likeness.network import Network as Network
+    from likeness.scoring import calibrate as calibrate
+    from likeness.scoring import score as score
+    from likeness.searching import Clusters as Clusters
+    from likeness.searching import cluster as cluster
+    from likeness.searching import identify as identify
+    from likeness.searching import retrieve as retrieve
+    from likeness.verification import Verification as Verification
+    from toolkit.data.items import Item as Item
+    from toolkit.gallery.gallery import open_gallery as open_gallery
 
-        value: Any = likeness_version()
-    elif name in _MODULES:
-        return importlib.import_module(f"likeness.{name}")
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-    elif name in _METHODS:
-        raise AttributeError(
-            f"likeness has no {name!r}, because a model does it: likeness.load(MODEL).{name}(...)"
-        )
-    else:
-        raise AttributeError(f"likeness has no {name!r}; it has {', '.join(__all__)}")
-    globals()[name] = value
-    return value
+    __version__ = likeness_version()
+else:
+    # Hidden from type checkers, to which every name would be right otherwise.
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used."""
+        if name == "__version__":
+            from eval.formats.provenance import likeness_version
+
+            value: Any = likeness_version()
+        elif name in _MODULES:
+            return importlib.import_module(f"likeness.{name}")
+        elif name in _HOMES:
+            value = getattr(importlib.import_module(_HOMES[name]), name)
+        elif name in _METHODS:
+            raise AttributeError(
+                f"likeness has no {name!r}, because a model does it: "
+                f"likeness.load(MODEL).{name}(...)"
+            )
+        else:
+            raise AttributeError(f"likeness has no {name!r}; it has {', '.join(__all__)}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -18,9 +18,8 @@ from eval.errors import LikenessError
 from eval.formats import embeddings
 from eval.formats import trials as trial_lists
 from eval.types import Embeddings, Trials
-from likeness.evaluation_page import Page
+from likeness.evaluation import evaluate
 from likeness.models.run import load_model
-from likeness.score_files import evaluate_files
 from toolkit.console import say, shown
 from toolkit.data.item_lists import read_items, write_items
 from toolkit.data.items import Item
@@ -102,9 +101,7 @@ def run(
         embeddings.write(made.embeddings[-1], embedded)
         trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
     say("4/4 evaluating")
-    say(
-        report([made], out) if page else evaluate_files(made.scores, json_file=out / "results.json")
-    )
+    say(report([made], out, page=page))
     example = _first_target(items, pairs)
     say(_by_hand(made, model_folder, out, example, own_data=own_data, page=page))
     return made
@@ -177,9 +174,14 @@ def made_in(out: Path) -> Made:
     return Made([out / "scores" / f"{file.stem}.txt" for file in files], files, out / "data")
 
 
-def report(demos: Sequence[Made], out: Path) -> str:
+def report(demos: Sequence[Made], out: Path, *, page: bool = True) -> str:
     """One page of the demos side by side, out/report/index.html, and out/results.json; returns the
     table.
+
+    Args:
+        demos: What they made.
+        out: The folder to write into.
+        page: Whether to write the page.
     """
     scores = [file for made in demos for file in made.scores]
     embedded = [file for made in demos for file in made.embeddings]
@@ -198,8 +200,11 @@ def report(demos: Sequence[Made], out: Path) -> str:
     again = command(
         "likeness", "evaluate", *scores, *each, "--media", media, "--report", out / "report"
     )
-    page = Page(out / "report", embedded, media, again)
-    return evaluate_files(scores, json_file=out / "results.json", page=page)
+    evaluation = evaluate(scores)
+    if page:
+        evaluation.report(out / "report", embeddings=embedded, media=media, command=again)
+    evaluation.save(out / "results.json")
+    return str(evaluation)
 
 
 def command(*parts: str | Path) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from eval.bootstrap import Ends
 from eval.errors import LikenessError
 from eval.formats.bare_scores import Order
-from eval.protocols.side_by_side import Compared
+from eval.formats.provenance import sha256
+from eval.protocols.side_by_side import Compared, evaluate_together
 from eval.protocols.verification import Evaluated, VerificationSettings
 from eval.results import Result, as_html, write_json
 from eval.scoring.origin import Origin, read_origin
@@ -28,18 +31,14 @@ from likeness.files import (
     trials_of,
 )
 from likeness.frames import data_frame
-from likeness.systems import (
-    AboutSystems,
-    System,
-    labelled_systems,
-    measure,
-    systems_of,
-    with_bare,
-)
+from likeness.systems import System, labelled_systems, measure_alone, systems_of, with_bare
 
 if TYPE_CHECKING:
     from eval.reports.media import Media
     from likeness.model import Model
+
+Embedded = File | Embeddings | Sequence[File | Embeddings] | Mapping[str, File | Embeddings]
+"""What was scored: of all systems, of each in their order, or by system."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +51,7 @@ class Evaluation:
         compared: all results, with the scores and trials behind them.
         settings: what was measured and by which rule.
         origins: system -> the model and the scoring behind its scores, where they say it.
+        files: what was read; what is written names them with their SHA-256.
 
     Example:
         >>> import likeness
@@ -68,6 +68,7 @@ class Evaluation:
     compared: Compared
     settings: VerificationSettings
     origins: Mapping[str, Origin | None] = field(default_factory=dict)
+    files: Sequence[Path] = ()
 
     def __str__(self) -> str:
         return self.compared.table().rstrip("\n")
@@ -165,13 +166,27 @@ class Evaluation:
             >>> model.verify("a.wav", "a.wav", far=0.5).same
             True
         """
-        from likeness.model import Model
-        from likeness.thresholds import place_for
+        from likeness.thresholds import keep, over_subjects, place_for
 
-        name = self._only.results[0].system
-        model = (to.thresholds_file or to.source) if isinstance(to, Model) else to
-        place = place_for(model, self.origins.get(name), name=name)
-        thresholds, left_out = keep_thresholds(self, place, data=data, guarantee=guarantee)
+        result, compared = self._only.results[0], self.compared
+        name = result.system
+        model = to if isinstance(to, str | PathLike) else to.thresholds_file or to.source
+        path, origin = place_for(model, self.origins.get(name), name=name)
+        thresholds, left_out = keep(
+            path,
+            compared.scores[name],
+            origin,
+            fars=self.settings.fars,
+            subjects=result.counts.get("subjects"),
+            data=data,
+            guarantee=over_subjects(
+                guarantee,
+                compared.trials.get(name),
+                compared.subject_of,
+                source=result.conventions.get("subjects_from"),
+                name=name,
+            ),
+        )
         if left_out:
             warnings.warn(left_out, stacklevel=2)
         return thresholds
@@ -198,92 +213,83 @@ class Evaluation:
 
     def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""
-        write_json(Path(path), self.results, {}, **self.compared.more_json())
+        write_json(Path(path), self.results, _digests(self.files), **self.compared.more_json())
 
     def report(
         self,
         folder: File,
         *,
-        embeddings: File | Embeddings | Mapping[str, File | Embeddings] | None = None,
+        embeddings: Embedded | None = None,
         media: File | Media | None = None,
         command: str = "likeness.evaluate(...) in Python",
-        inputs: Mapping[str, str] | None = None,
     ) -> Path:
         """Write a self-contained page with the results, plots and the hardest trials.
 
         Args:
             folder: where `index.html` is written; it is made if it does not exist.
-            embeddings: what was scored, or its file, for all systems or by system. The page then
-                has quality by norm and a map.
+            embeddings: what was scored, or its file, for all systems, for each in their order, or
+                by system. The page then has quality by norm and a map.
             media: folder of the recordings or images that the ids name, a list `id path`, or a
                 table, Kaldi folder or .rttm file, or what `likeness.media.media_of` read of these.
                 The page then shows those of the hardest trials.
             command: makes the page again.
-            inputs: file -> its SHA-256, for the record.
 
         Returns:
             The path of the page.
+
+        Raises:
+            LikenessError: items of the trials have no embedding, or the scores have no ids, so
+                that embeddings and media tell nothing of them.
         """
         from eval.reports.media import Media
         from eval.reports.verification import write_page
         from likeness.media import media_of
 
-        if embeddings is None:
-            embedded = {}
-        elif isinstance(embeddings, Mapping):
-            embedded = {name: embeddings_of(value) for name, value in embeddings.items()}
-        else:
-            embedded = dict.fromkeys(self._systems, embeddings_of(embeddings))
+        if (embeddings or media) and not self.compared.trials:
+            raise LikenessError("Scores have no ids, so embeddings and media tell nothing of them")
+        shown = [*_files_in(embeddings), *_files_in(None if isinstance(media, Media) else media)]
         return write_page(
             Path(folder),
             self.compared,
             command=command,
-            inputs=inputs,
-            embeddings=embedded,
+            inputs=_digests([*self.files, *shown]),
+            embeddings=_by_system(embeddings, self._systems),
             media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
         )
 
 
-def keep_thresholds(
-    evaluation: Evaluation,
-    place: tuple[Path, Origin],
-    *,
-    data: str | None = None,
-    guarantee: float | None = None,
-) -> tuple[Thresholds, str]:
-    """Keep the thresholds of the only system of an evaluation, at the EER and at each FAR.
+def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str, Embeddings]:
+    """System -> its embeddings. Each is read once; one for all systems may be a single one."""
+    if embeddings is None:
+        return {}
+    if isinstance(embeddings, Mapping):
+        return {name: embeddings_of(of) for name, of in embeddings.items()}
+    if isinstance(embeddings, Embeddings | str | PathLike):
+        embeddings = [embeddings]
+    if len(embeddings) not in (1, len(systems)):
+        raise LikenessError(
+            f"{len(embeddings)} embedding files for {len(systems)} score files; give one for all "
+            "or one for each, in their order"
+        )
+    read = [embeddings_of(of) for of in embeddings]
+    return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
 
-    Args:
-        evaluation: what was measured, of one system.
-        place: the file and what gave the scores, from `likeness.thresholds.place_for`.
-        data: as in `Evaluation.save_thresholds`; so is `guarantee`.
 
-    Returns:
-        What was stored, and a sentence on the rates that were not, or "".
+def _files_in(*given: Any) -> list[Path]:
+    """The files among arguments that take files or values, one or several."""
+    files = []
+    for value in given:
+        if isinstance(value, str | PathLike):
+            files += [Path(value)] if Path(value).is_file() else []
+        elif isinstance(value, Mapping):
+            files += _files_in(*value.values())
+        elif isinstance(value, Sequence):
+            files += _files_in(*value)
+    return files
 
-    Raises:
-        LikenessError: as `likeness.thresholds.keep` and `over_subjects`.
-    """
-    from likeness.thresholds import keep, over_subjects
 
-    compared = evaluation.compared
-    (name,) = compared.scores
-    path, origin = place
-    return keep(
-        path,
-        compared.scores[name],
-        origin,
-        fars=evaluation.settings.fars,
-        subjects=compared.results[0].counts.get("subjects"),
-        data=data,
-        guarantee=over_subjects(
-            guarantee,
-            compared.trials.get(name),
-            compared.subject_of,
-            source=compared.results[0].conventions.get("subjects_from"),
-            name=name,
-        ),
-    )
+def _digests(files: Sequence[Path]) -> dict[str, str]:
+    return {str(path): sha256(path) for path in files}
 
 
 def evaluate(
@@ -293,9 +299,9 @@ def evaluate(
     trials: File | Trials | None = None,
     subjects: Names | None = None,
     groups: Names | None = None,
-    reference: str | None = None,
+    reference: File | None = None,
     score_order: Order | None = None,
-    quality: Embeddings | File | Mapping[str, float] | None = None,
+    quality: Embedded | Mapping[str, float] | None = None,
 ) -> Evaluation:
     """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
 
@@ -311,13 +317,14 @@ def evaluate(
             folder of the ids, else what target trials link.
         groups: the group of each id or subject, such as age bands. Error rates are then measured
             within and across groups as well.
-        reference: the system to which the differences of the others are taken; by default the
-            first.
+        reference: the system to which the differences of the others are taken, by its name or its
+            score file; by default the first.
         score_order: "label-score" or "score-label", of score files without ids whose columns can
             both be labels.
         quality: how far each item is to be trusted: the embeddings that were scored, for their
-            norms, or a number for each id, as an `id quality` list or a mapping. How well it says
-            which trials are decided wrongly is then measured as well.
+            norms (of all systems, or of each in their order), or a number for each id, as an
+            `id quality` list or a mapping. How well it says which trials are decided wrongly is
+            then measured as well.
 
     Returns:
         The results; print them to see the table.
@@ -333,40 +340,67 @@ def evaluate(
         >>> 0 <= result.eer <= 1, result.threshold(far=0.1) <= 1
         (True, True)
     """
-    systems = with_bare(systems_of(scores), score_order)
-    if reference is not None and reference not in systems:
-        raise LikenessError(
-            f"the reference {reference!r} is none of the systems; there is "
-            f"{', '.join(map(repr, systems))}"
-        )
+    given = systems_of(scores)
+    systems = with_bare(given, score_order)
+    if reference is not None:
+        reference = _name_of(reference, given)
     settings = settings_of(settings, VerificationSettings)
-    labels = None if trials is None else trials_of(trials)
-    if any(isinstance(system, Scores) for system in systems.values()) and any(
-        of_ids is not None for of_ids in (labels, subjects, groups, quality)
-    ):
+    bare = {name: of for name, of in systems.items() if isinstance(of, Scores)}
+    if bare and any(about is not None for about in (trials, subjects, groups, quality)):
         raise LikenessError(
             "Scores have no ids, so trials, subjects, groups and quality tell nothing of them; "
-            "give what likeness.score gives, or a score file"
+            "give what likeness.score gives, or a score file with ids"
         )
-    labelled = labelled_systems(systems, labels)
-    about = AboutSystems(
-        reference,
-        subject_of=names_of(subjects, "subjects"),
-        group_of=names_of(groups, "groups"),
-        quality=None if quality is None else dict.fromkeys(systems, _quality_of(quality)),
+    if bare:
+        compared = measure_alone(bare, settings)
+    else:
+        labels = None if trials is None else trials_of(trials)
+        compared = evaluate_together(
+            labelled_systems(systems, labels),
+            settings,
+            reference=reference,
+            subject_of=names_of(subjects, "subjects"),
+            group_of=names_of(groups, "groups"),
+            quality=None if quality is None else _qualities(quality, list(systems)),
+        )
+    return Evaluation(
+        compared,
+        settings,
+        {name: _origin(of) for name, of in systems.items()},
+        _files_in(given, trials, subjects, groups, quality),
     )
-    compared = measure(labelled, settings, about)
-    return Evaluation(compared, settings, {name: _origin(of) for name, of in systems.items()})
 
 
-def _quality_of(quality: Embeddings | File | Mapping[str, float]) -> Mapping[str, float]:
-    """Id -> its quality."""
-    if isinstance(quality, Embeddings):
-        return dict(zip(quality.ids, quality.norms.tolist(), strict=True))
-    given = quality_of(quality)
-    if isinstance(given, str):
-        raise LikenessError("quality 'norm': give the embeddings that were scored, for their norms")
-    return given
+def _name_of(reference: File, systems: Mapping[str, System]) -> str:
+    """The name of the system that is called so, or whose score file this is."""
+    for name, of in systems.items():
+        if name == reference or (
+            not isinstance(of, Scored | Scores) and Path(of) == Path(reference)
+        ):
+            return name
+    raise LikenessError(
+        f"the reference {str(reference)!r} is none of the systems; there is "
+        f"{', '.join(map(repr, systems))}"
+    )
+
+
+def _qualities(
+    quality: Embedded | Mapping[str, float], systems: Sequence[str]
+) -> dict[str, Mapping[str, float]]:
+    """System -> id -> its quality."""
+    if isinstance(quality, str | PathLike):
+        listed = quality_of(quality)
+        if isinstance(listed, str):
+            raise LikenessError(
+                "quality norm needs the embeddings that were scored, for their norms (--embeddings)"
+            )
+        return dict.fromkeys(systems, listed)
+    if isinstance(quality, Mapping) and all(isinstance(of, Real) for of in quality.values()):
+        return dict.fromkeys(systems, cast("Mapping[str, float]", quality))
+    embedded = _by_system(cast("Embedded", quality), systems)
+    return {
+        name: dict(zip(of.ids, of.norms.tolist(), strict=True)) for name, of in embedded.items()
+    }
 
 
 def _origin(system: System) -> Origin | None:

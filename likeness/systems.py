@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from eval.errors import LikenessError
 from eval.formats.bare_scores import Order, is_bare, read_bare_scores
 from eval.formats.trials import read_scores
-from eval.protocols.side_by_side import Compared, evaluate_together, labelled, refuse_one_kind
+from eval.protocols.side_by_side import Compared, labelled, refuse_one_kind
 from eval.protocols.verification import VerificationSettings
 from eval.protocols.verification import evaluate as evaluate_values
 from eval.results import Result
@@ -22,63 +21,14 @@ from eval.types import Scores, Trials, name_first
 from likeness.files import File, names_of_files
 
 System = File | Scored | Scores
-Labelled = Scores | tuple[Trials, Scores]
-"""Scores with labels, and the trials that they are of where these have ids."""
 
 
-@dataclass(frozen=True, eq=False)
-class AboutSystems:
-    """What is known of systems beside their scores. Scores without ids have nothing of it.
-
-    Attributes:
-        reference: The system to which the differences of the others are taken; None for the first.
-        subject_of: Id -> its subject; None where the ids or the target trials say it.
-        group_of: Id or subject -> its group; None for no error rates by group.
-        quality: System -> id -> its quality; None where it is not measured.
-    """
-
-    reference: str | None = None
-    subject_of: Mapping[str, str] | None = None
-    group_of: Mapping[str, str] | None = None
-    quality: Mapping[str, Mapping[str, float]] | None = None
-
-
-def measure(
-    systems: Mapping[str, Labelled], settings: VerificationSettings, about: AboutSystems
-) -> Compared:
-    """Measure systems side by side, or each alone where their scores have no ids.
-
-    Args:
-        systems: Name -> its scores with labels. All have ids, or none has.
-        settings: What is measured and by which rule.
-        about: What is known of the systems beside their scores.
+def measure_alone(systems: Mapping[str, Scores], settings: VerificationSettings) -> Compared:
+    """Measure each system whose scores have no ids: neither subjects nor differences are known.
 
     Raises:
-        LikenessError: As `eval.protocols.side_by_side.evaluate_together`, and for scores without
-            ids whose trials are all of one kind.
-
-    Example:
-        >>> scores = Scores([3, 2, 1, 0], [True, True, False, False])
-        >>> settings = VerificationSettings(num_resamples=0)
-        >>> measure({"good": scores}, settings, AboutSystems()).results[0].value
-        0.0
+        LikenessError: The trials of a system are all of one kind.
     """
-    bare = {name: system for name, system in systems.items() if isinstance(system, Scores)}
-    if bare:
-        assert len(bare) == len(systems)
-        return _each_alone(bare, settings)
-    return evaluate_together(
-        {name: system for name, system in systems.items() if not isinstance(system, Scores)},
-        settings,
-        reference=about.reference,
-        subject_of=about.subject_of,
-        group_of=about.group_of,
-        quality=about.quality,
-    )
-
-
-def _each_alone(systems: Mapping[str, Scores], settings: VerificationSettings) -> Compared:
-    """Measure scores that have no ids: neither subjects nor differences are known."""
     results: list[Result] = []
     for name, scores in systems.items():
         refuse_one_kind(name, scores.target)
@@ -147,7 +97,8 @@ def with_bare(systems: Mapping[str, System], order: Order | None) -> dict[str, S
     """The systems, with the Scores of files that have no ids.
 
     Raises:
-        LikenessError: An order of columns is named, and no file has lines `label score`.
+        LikenessError: An order of columns is named, and no file has lines `label score`. Some
+            systems have ids and others have not.
     """
     read: dict[str, System] = {}
     for name, system in systems.items():
@@ -159,6 +110,12 @@ def with_bare(systems: Mapping[str, System], order: Order | None) -> dict[str, S
         raise LikenessError(
             f"score_order={order!r} is for score files of lines `label score`, and none is one; "
             "leave it out"
+        )
+    bare = [name for name, system in read.items() if isinstance(system, Scores)]
+    if bare and len(bare) < len(read):
+        raise LikenessError(
+            f"{len(bare)} of {len(read)} systems are Scores, which have no ids "
+            f"({name_first(bare)}), and cannot be set beside the others; give all with ids, or none"
         )
     return read
 
@@ -180,34 +137,27 @@ def _with_labels(trials: Trials, labels: Trials | None) -> Trials:
     return labels
 
 
-def labelled_systems(systems: Mapping[str, System], labels: Trials | None) -> dict[str, Labelled]:
-    """The systems with the labels of their trials.
+def labelled_systems(
+    systems: Mapping[str, System], labels: Trials | None
+) -> dict[str, tuple[Trials, Scores]]:
+    """The trials and the scores of systems that have ids, with the labels of the trials.
 
     Args:
-        systems: Name -> what `with_bare` gives.
+        systems: Name -> scores with ids.
         labels: The trials with labels, for scores that have none.
 
     Raises:
-        LikenessError: Some systems have ids and others have not, or the trials of one have no
-            labels, or labels of one kind only.
+        LikenessError: The trials of a system have no labels, or labels of one kind only.
     """
-    bare = [name for name, system in systems.items() if isinstance(system, Scores)]
-    if bare and len(bare) < len(systems):
-        raise LikenessError(
-            f"{len(bare)} of {len(systems)} systems are Scores, which have no ids "
-            f"({name_first(bare)}), and cannot be set beside the others; give all with ids, or none"
-        )
-    return {
-        name: system if isinstance(system, Scores) else _labelled(name, system, labels)
-        for name, system in systems.items()
-    }
-
-
-def _labelled(name: str, system: File | Scored, labels: Trials | None) -> tuple[Trials, Scores]:
-    """The trials and scores of one system."""
-    if isinstance(system, Scored):
-        trials, values = _with_labels(system.trials, labels), system.values
-    else:
-        trials, values = read_scores(Path(system), labels)
-    remedy = "give a trial list that has them as `trials`"
-    return labelled(name, trials, values, unlabelled=f"{name}: its trials have no labels; {remedy}")
+    found = {}
+    for name, system in systems.items():
+        assert not isinstance(system, Scores)
+        if isinstance(system, Scored):
+            called, trials, values = name, _with_labels(system.trials, labels), system.values
+        else:
+            called = str(system)
+            trials, values = read_scores(Path(system), labels)
+        lacks = "has no labels" if labels is None else "has no labels, nor has the trial list"
+        unlabelled = f"{called} {lacks}; give the trial list that has them, as trials or --trials"
+        found[name] = labelled(called, trials, values, unlabelled=unlabelled)
+    return found

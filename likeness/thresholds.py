@@ -323,26 +323,6 @@ def over_subjects(
     return OverSubjects(confidence, np.stack([enrol[trials.enrol], probe[trials.probe]], axis=1))
 
 
-def guarantees(thresholds: Thresholds) -> list[str]:
-    """What stands behind each guaranteed rate, a line each.
-
-    >>> from eval.guarantee import Guarantee
-    >>> from eval.thresholds import Threshold
-    >>> point = Threshold("far", 0.01, 0.125, 0.4, Guarantee(0.95, 299, 0, 0, 0.002))
-    >>> stored = Thresholds(Origin("cosine"), "x", 598, 900, 9000, "2026-11-22", (point,))
-    >>> print("".join(guarantees(stored)))  # doctest: +ELLIPSIS
-    FAR at most 1 % (95 % confidence over subjects): threshold 0.4, measured FAR 0.2 %, ...
-    """
-    return [
-        f"{point.name}: threshold {point.value:.4g}, measured FAR "
-        f"{100 * point.guarantee.measured_far:.3g} %, FRR {100 * point.frr:.3g} %; of "
-        f"{point.guarantee.pairs:,} trials without a common subject {point.guarantee.allowed:,} "
-        "may pass"
-        for point in thresholds.points
-        if point.guarantee is not None
-    ]
-
-
 def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
     """Take the thresholds of a model along to its export, which gives the same embeddings.
 

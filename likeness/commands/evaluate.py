@@ -224,12 +224,18 @@ def evaluate(
             embeddings = embeddings or [run.embeddings]
         if report is not None:
             media = media or existing(run.items)
-    from eval.protocols.verification import VerificationSettings
-    from likeness.evaluation_page import page_of
-    from likeness.score_files import AboutScores, Kept, evaluate_files
-    from likeness.scored_items import quality_files
+    if report is None and (media or (embeddings and quality != "norm")):
+        raise LikenessError(
+            "embeddings and media are shown in the report; name a folder for it with --report"
+        )
+    if save_to is not None and len(scores) > 1:
+        raise LikenessError(
+            f"--save-to keeps the thresholds of one score file, but {len(scores)} are given; "
+            "evaluate the one that is used alone"
+        )
+    import likeness
 
-    settings = VerificationSettings(
+    settings = likeness.VerificationSettings(
         p_targets=tuple(p_target or (0.01, 0.05)),
         fars=tuple(far or (0.1, 0.01, 0.001)),
         c_miss=c_miss,
@@ -239,11 +245,22 @@ def evaluate(
         llr=llr,
         num_resamples=resamples,
     )
-    shown = () if report is None and quality == "norm" else embeddings or ()
-    page = page_of(report, shown, media, str(context.obj))
-    rating = quality_files(quality, embeddings or (), scores)
-    about = AboutScores(
-        trials, subjects, groups, quality=rating, reference=reference, order=score_order
+    evaluation = likeness.evaluate(
+        scores,
+        settings,
+        trials=trials,
+        subjects=subjects,
+        groups=groups,
+        reference=reference,
+        score_order=score_order,
+        quality=embeddings if quality == "norm" and embeddings else quality,
     )
-    kept = Kept(save_to, data_name, guarantee) if save_to is not None else None
-    say(evaluate_files(scores, settings, about, json_file=json_file, page=page, kept=kept))
+    text = str(evaluation)
+    if save_to is not None:
+        stored = evaluation.save_thresholds(save_to, data=data_name, guarantee=guarantee)
+        text += f"\n\n{stored}\nkept with {save_to}"
+    if report is not None:
+        evaluation.report(report, embeddings=embeddings, media=media, command=str(context.obj))
+    if json_file is not None:
+        evaluation.save(json_file)
+    say(text)

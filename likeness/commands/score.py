@@ -5,11 +5,10 @@ that is fitted on them.
 from __future__ import annotations
 
 import shlex
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,7 +25,6 @@ from toolkit.console import say
 
 if TYPE_CHECKING:
     from eval.scoring.score import Scoring
-    from likeness.scoring import Missing
 
 app = typer.Typer()
 
@@ -173,8 +171,6 @@ def score(
     calibrated. A fusion is fitted on one list by `--fuse A.txt B.txt --calibrate --out FUSION.json`
     and applied to another by `--fuse A2.txt B2.txt --calibration FUSION.json --out FUSED.txt`.
     """
-    from eval.scoring.score import Scoring
-
     refuse_input_as_output(context, "out")
     if fuse:
         say(_fuse(context, scores or [], out))
@@ -186,15 +182,41 @@ def score(
             "scoring needs --trials and --embeddings; --fuse needs score files"
         )
     _refuse_contradictions(context)
-    options = {field.name: context.params[field.name] for field in fields(Scoring)}
-    options |= {"probe_embeddings": probe_embeddings, "enrolment": enrolment}
-    options |= {"strip_extension": strip_extension, "missing": missing}
+
+    import likeness
+    from eval.formats.coded import check_written
+
+    scoring = read_scoring(
+        {field.name: context.params[field.name] for field in fields(likeness.Scoring)}
+    )
     if calibrate:
-        measures = tuple(quality or ())
-        done = calibrate_files(trials, embeddings, out, quality=measures, **options)
-    else:
-        done = score_files(trials, embeddings, out, **options)
-    say(done)
+        fitted = likeness.calibrate(
+            trials,
+            embeddings,
+            scoring,
+            quality=tuple(quality or ()),
+            probe=probe_embeddings,
+            models=enrolment,
+            strip_extension=strip_extension,
+            missing=missing,
+        )
+        fitted.save(out)
+        at = f"at p_target {fitted.p_target:g}"
+        say(f"calibration of {fitted.system} fitted on {trials} {at} in {out}")
+        return
+    check_written(out)
+    scored = likeness.score(
+        trials,
+        embeddings,
+        scoring,
+        probe=probe_embeddings,
+        models=enrolment,
+        strip_extension=strip_extension,
+        missing=missing,
+    )
+    scored.save(out)
+    fitted_at = scoring.calibration and f", calibrated at p_target {scoring.calibration.p_target:g}"
+    say(f"{len(scored)} trials scored by {scored.system}{fitted_at or ''} in {out}")
 
 
 def _fuse(context: typer.Context, scores: Sequence[Path], out: Path) -> str:
@@ -270,136 +292,29 @@ def _refuse_contradictions(context: typer.Context) -> None:
         )
 
 
-def score_files(
-    trials: Path,
-    embeddings: Path,
-    out: Path,
-    *,
-    probe_embeddings: Path | None = None,
-    enrolment: Path | None = None,
-    strip_extension: bool = False,
-    missing: Missing = "refuse",
-    **options: Any,
-) -> str:
-    """Score a trial list and write lines `enrol probe score [label]`.
-
-    Args:
-        trials: The trial list.
-        embeddings: Of both sides, or of the enrolment side if `probe_embeddings` has the other.
-        out: The score file.
-        probe_embeddings: Of the probe side.
-        enrolment: Lines `model item item ...` (see `eval.scoring.templates.read_enrolment`). The
-            enrolment ids of the trials are then models, which are pooled from their items.
-        strip_extension: Whether ids may differ in the extension of a file.
-        missing: What becomes of trials whose ids have no embedding.
-        options: As for `read_scoring`.
-
-    Returns:
-        What was done, and warnings, as text.
-
-    Raises:
-        KeyError, ValueError: As in reading the files, `Scoring` and `score`.
-    """
-    from eval.formats.coded import check_written
-    from likeness.scoring import score
-
-    check_written(out)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        scoring = read_scoring(options)
-        scored = score(
-            trials,
-            embeddings,
-            scoring,
-            probe=probe_embeddings,
-            models=enrolment,
-            strip_extension=strip_extension,
-            missing=missing,
-        )
-        scored.save(out)
-    calibrated = ""
-    if scoring.calibration is not None:
-        calibrated = f", calibrated at p_target {scoring.calibration.p_target:g}"
-    done = f"{len(scored)} trials scored by {scored.system}{calibrated} in {out}"
-    return "\n".join([*_texts(caught), done])
-
-
-def calibrate_files(
-    trials: Path,
-    embeddings: Path,
-    out: Path,
-    *,
-    probe_embeddings: Path | None = None,
-    enrolment: Path | None = None,
-    strip_extension: bool = False,
-    missing: Missing = "refuse",
-    quality: Sequence[str] = (),
-    p_target: float = 0.5,
-    **options: Any,
-) -> str:
-    """Fit a calibration on a labelled trial list and write it as JSON for `score_files`.
-
-    Args:
-        out: The file of the calibration.
-        quality: Measures of `eval.scoring.sides.QUALITY`.
-        p_target: The prior of a target trial at which the calibration is to be good.
-
-    The other arguments, what is returned and what is raised are as for `score_files`.
-    """
-    from likeness.scoring import calibrate
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        fitted = calibrate(
-            trials,
-            embeddings,
-            read_scoring(options),
-            quality=quality,
-            p_target=p_target,
-            probe=probe_embeddings,
-            models=enrolment,
-            strip_extension=strip_extension,
-            missing=missing,
-        )
-        fitted.save(out)
-    done = f"calibration of {fitted.system} fitted on {trials} at p_target {p_target:g} in {out}"
-    return "\n".join([*_texts(caught), done])
-
-
 def read_scoring(options: Mapping[str, Any]) -> Scoring:
     """The `Scoring` of these options: its fields by name, with a path where the value is in a file.
 
-    The type of a field says how its file is read, so a new field needs nothing here.
+    Raises:
+        LikenessError: As in reading the files and in `Scoring`.
     """
+    from eval.calibration import load_calibration
+    from eval.formats.durations import read_durations
+    from eval.formats.embeddings import read
+    from eval.formats.subjects import read_mapping
+    from eval.scoring.plda import load_plda
     from eval.scoring.score import Scoring
 
-    types = get_type_hints(Scoring)
-    return Scoring(
-        **{
-            name: _reader(types[name])(value) if isinstance(value, Path) else value
-            for name, value in options.items()
-        }
-    )
-
-
-def _reader(kind: Any) -> Callable[[Path], Any]:
-    """How a file of this type, which may be joined with None, is read."""
-    from eval.calibration import Calibration, load_calibration
-    from eval.formats import embeddings
-    from eval.formats.durations import read_durations
-    from eval.formats.subjects import read_mapping
-    from eval.scoring.plda import Plda, load_plda
-    from eval.types import Embeddings
-
-    readers: dict[Any, Callable[[Path], Any]] = {
-        Embeddings: embeddings.read,
-        Plda: load_plda,
-        Calibration: load_calibration,
-        Mapping[str, str]: read_mapping,
-        Mapping[str, float]: read_durations,
+    readers: dict[str, Callable[[Path], Any]] = {
+        "subtract_mean": read,
+        "cohort": read,
+        "cohort_subjects": read_mapping,
+        "plda": load_plda,
+        "calibration": load_calibration,
+        "durations": read_durations,
     }
-    return next(readers[choice] for choice in (kind, *get_args(kind)) if choice in readers)
-
-
-def _texts(caught: Sequence[warnings.WarningMessage]) -> list[str]:
-    return list(dict.fromkeys(f"warning: {warning.message}" for warning in caught))
+    values = {
+        name: readers[name](value) if isinstance(value, Path) else value
+        for name, value in options.items()
+    }
+    return Scoring(**values)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import likeness
 from eval.bootstrap import effective_number, t_interval
 from eval.formats.trials import write_scores
 from eval.groups import Grouped, evaluate_groups, sides_of, table
@@ -20,7 +21,6 @@ from eval.protocols.verification import VerificationSettings
 from eval.types import Scores, Trials
 from eval.verification import eer, tar_at_far
 from likeness.cli import main
-from likeness.score_files import AboutScores, evaluate_files
 
 FARS = (0.1, 0.01)
 
@@ -284,9 +284,4 @@ def test_groups_need_subjects_for_their_intervals(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("a b 1 target\nb c 1 target\na c 0 nontarget\n")
     (tmp_path / "groups.txt").write_text("a x\nb x\nc y\n")
     with pytest.raises(ValueError, match="--subjects"):
-        evaluate_files(
-            [tmp_path / "x.txt"],
-            about=AboutScores(groups=tmp_path / "groups.txt"),
-            json_file=tmp_path / "x.json",
-        )
-    assert not (tmp_path / "x.json").exists()
+        likeness.evaluate(tmp_path / "x.txt", groups=tmp_path / "groups.txt")

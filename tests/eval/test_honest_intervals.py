@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import likeness
 from eval import per_item
 from eval.bootstrap import Bounds, Drawn, bounds, bounds_of, drawn_from, interval
 from eval.comparison import Comparison, Outcome, Subjects, measure, measure_items, summarise
@@ -31,8 +32,6 @@ from eval.results import ends_text
 from eval.results import table as result_table
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer
-from likeness.evaluation_page import Page
-from likeness.score_files import evaluate_files
 from likeness.searching import retrieve
 
 FAST = VerificationSettings(num_resamples=60)
@@ -148,9 +147,10 @@ def test_the_json_and_the_page_of_two_subjects_say_why(
     monkeypatch.setattr("eval.reports.page.can_plot", lambda: False)  # plots take seconds
     trials, scores, _ = a_list(2, 4)
     write_scores(tmp_path / "a.txt", trials, scores.values)
-    text = evaluate_files(
-        [tmp_path / "a.txt"], FAST, json_file=tmp_path / "r.json", page=Page(tmp_path / "report")
-    )
+    result = likeness.evaluate(tmp_path / "a.txt", FAST)
+    result.save(tmp_path / "r.json")
+    result.report(tmp_path / "report")
+    text = str(result)
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     first = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["results"][0]
     assert first["interval"] is None

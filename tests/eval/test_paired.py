@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import likeness
 from eval.bootstrap import drawn_from, resample, t_interval
 from eval.formats.trials import read_scores, write_scores
 from eval.paired import match_trials
@@ -17,8 +18,6 @@ from eval.protocols.verification import VerificationSettings
 from eval.types import Scores, Trials
 from eval.verification import eer
 from likeness.cli import main
-from likeness.evaluation_page import Page
-from likeness.score_files import evaluate_files
 
 FAST = VerificationSettings(num_resamples=200, p_targets=(0.05,), fars=(0.1,))
 
@@ -55,12 +54,9 @@ def test_the_difference_is_that_of_each_resample(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("eval.reports.page.can_plot", lambda: False)  # plots take seconds
-    evaluate_files(
-        [folder / "a.txt", folder / "b.txt"],
-        FAST,
-        json_file=folder / "r.json",
-        page=Page(folder / "report"),
-    )
+    result = likeness.evaluate([folder / "a.txt", folder / "b.txt"], FAST)
+    result.save(folder / "r.json")
+    result.report(folder / "report")
     document = json.loads((folder / "r.json").read_text(encoding="utf-8"))
     actual = {result["metric"]: result for result in document["differences"]}
     assert list(actual) == ["eer", "min_dcf(0.05)", "tar_at_far(0.1)"]
@@ -124,13 +120,15 @@ def test_the_reference_is_the_first_or_the_one_named(
 
 
 def test_another_label_is_another_trial(folder: Path) -> None:
-    text = evaluate_files([folder / "e.txt", folder / "f.txt"], FAST)
+    text = str(likeness.evaluate([folder / "e.txt", folder / "f.txt"], FAST))
     assert "2 with another label" in text
     assert "minus" not in text
 
 
 def test_one_file_has_no_differences(folder: Path) -> None:
-    assert "ifference" not in evaluate_files([folder / "a.txt"], FAST, json_file=folder / "r.json")
+    result = likeness.evaluate(folder / "a.txt", FAST)
+    result.save(folder / "r.json")
+    assert "ifference" not in str(result)
     assert "differences" not in json.loads((folder / "r.json").read_text(encoding="utf-8"))
 
 

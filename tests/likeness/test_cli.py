@@ -132,7 +132,7 @@ def test_several_score_files_side_by_side(
     header = capsys.readouterr().out.splitlines()[0].split()
     assert header == ["good", "threshold", "bad", "threshold"]
     assert likeness("evaluate", tmp_path / "good.txt") == 2
-    assert "holds no labels" in capsys.readouterr().err
+    assert "has no labels" in capsys.readouterr().err
 
 
 @pytest.fixture

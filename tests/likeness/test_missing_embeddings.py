@@ -38,7 +38,7 @@ def test_the_rest_is_scored_as_a_list_of_the_rest_is(
     with pytest.raises(SystemExit) as stopped:
         main([*asked, "--missing", "skip", "--out", str(out)])
     assert not stopped.value.code
-    assert "7 of 10 trials are left out, because 2 ids have no embedding" in capsys.readouterr().out
+    assert "7 of 10 trials are left out, because 2 ids have no embedding" in capsys.readouterr().err
     with pytest.warns(UserWarning, match="7 of 10 trials are left out"):
         scored = likeness.score(trials, embeddings, missing="skip")
     np.testing.assert_array_equal(scored.values, expected.values)

@@ -59,7 +59,7 @@ def test_a_stored_threshold_decides_and_says_where_it_comes_from(
     assert likeness(*compare, "--far", 0.5) == 2
     assert "--save-to" in capsys.readouterr().err
     assert likeness("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
-    assert "not stored: the threshold at FAR 1 %" in capsys.readouterr().out
+    assert "not stored: the threshold at FAR 1 %" in capsys.readouterr().err
     trials, values = read_scores("s")
     assert trials.target is not None
     nontargets = np.sort(values[~trials.target])

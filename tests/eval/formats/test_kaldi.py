@@ -16,8 +16,8 @@ import pytest
 from eval.formats import kaldi, writing
 from eval.formats.embeddings import read, write
 from eval.types import Embeddings
-from likeness.commands.score import score_files
 from tests.disk_calls import come_in_order, recorded
+from tests.likeness.files_scored import score_files
 
 OLD = Embeddings(
     ("a", "b"),

@@ -21,7 +21,7 @@ from eval.errors import LikenessError
 from eval.formats import embeddings as module
 from eval.formats.embeddings import check_suffix, read, write
 from eval.types import Embeddings
-from likeness.commands.score import score_files
+from tests.likeness.files_scored import score_files
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")

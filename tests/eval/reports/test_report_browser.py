@@ -14,12 +14,11 @@ import pytest
 import soundfile
 from PIL import Image
 
+import likeness
 from eval.formats import embeddings as files
 from eval.formats.trials import read_scores, write_scores
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Trials
-from likeness.evaluation_page import Page
-from likeness.score_files import evaluate_files
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +49,15 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_scores(
             folder / f"{name}.txt", trials, 2 * trials.target + rng.standard_normal(len(trials))
         )
-    evaluate_files(
+    result = likeness.evaluate(
         [folder / "one.txt", folder / "a-system-of-a-rather-long-name.txt"],
         VerificationSettings(llr=True, num_resamples=20),
-        page=Page(
-            folder / "out",
-            embeddings=[folder / "e.npz"],
-            media=folder / "media",
-            command="likeness evaluate " + "x" * 300,
-        ),
+    )
+    result.report(
+        folder / "out",
+        embeddings=folder / "e.npz",
+        media=folder / "media",
+        command="likeness evaluate " + "x" * 300,
     )
     return folder / "out" / "index.html"
 

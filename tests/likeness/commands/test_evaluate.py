@@ -18,8 +18,6 @@ from eval.formats.trials import write_scores
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Trials
 from likeness.cli import main
-from likeness.evaluation_page import Page, page_of
-from likeness.score_files import AboutScores, Kept, evaluate_files
 
 FAST = VerificationSettings(num_resamples=0)
 
@@ -74,7 +72,7 @@ def test_the_command_writes_the_page_with_what_it_was_made_of(
 def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
     scores = [folder / "x.txt", folder / "y.txt"]
     for inputs, maps in (([folder / "x.npz"], 1), ([folder / "x.npz", folder / "y.npz"], 2)):
-        evaluate_files(scores, FAST, page=Page(folder / "out", embeddings=inputs))
+        likeness.evaluate(scores, FAST).report(folder / "out", embeddings=inputs)
         assert (folder / "out" / "index.html").read_text().count("Map of the embeddings") == maps
 
 
@@ -85,12 +83,12 @@ def test_a_list_without_labels_is_not_asked_for_again(folder: Path) -> None:
         ValueError,
         match=r"^\S*bare.txt .*no labels.*--trials$",
     ):
-        evaluate_files([folder / "bare.txt"], FAST)
+        likeness.evaluate(folder / "bare.txt", FAST)
     with pytest.raises(
         ValueError,
-        match=r"^neither \S*bare.txt nor \S*blind.txt",
+        match=r"bare.txt has no labels, nor has the trial list",
     ):
-        evaluate_files([folder / "bare.txt"], FAST, AboutScores(trials=folder / "blind.txt"))
+        likeness.evaluate(folder / "bare.txt", FAST, trials=folder / "blind.txt")
 
 
 def test_groups_of_two_lists_do_not_share_a_name(
@@ -108,35 +106,26 @@ def test_groups_of_two_lists_do_not_share_a_name(
     files.write(
         folder / "all.npz", Embeddings(ids, np.random.default_rng(0).standard_normal((6, 4)))
     )
-    evaluate_files(
-        [folder / "one.txt", folder / "two.txt"],
-        FAST,
-        page=Page(folder / "out", embeddings=[folder / "all.npz"]),
-    )
+    result = likeness.evaluate([folder / "one.txt", folder / "two.txt"], FAST)
+    result.report(folder / "out", embeddings=folder / "all.npz")
     assert report["a1"] == report["a2"]
     assert report["c1"] == report["c2"]
     assert len({report["a1"], report["c1"], report["b2"]}) == 3
 
 
-def test_wrong_input_is_refused_first(folder: Path) -> None:
-    scores = [folder / "x.txt", folder / "y.txt"]
+def test_wrong_input_of_a_page_writes_none(folder: Path) -> None:
+    both = likeness.evaluate([folder / "x.txt", folder / "y.txt"], FAST)
     with pytest.raises(ValueError, match="3 embedding files for 2 score files"):
-        evaluate_files(scores, page=Page(folder / "out", embeddings=[folder / "x.npz"] * 3))
-    with pytest.raises(ValueError, match="name a folder for it with --report"):
-        page_of(None, media=folder / "faces")
+        both.report(folder / "out", embeddings=[folder / "x.npz"] * 3)
     (folder / "bad.txt").write_text("a b c d\n")
     with pytest.raises(ValueError, match="--media takes a folder or such a list"):
-        evaluate_files(scores, page=Page(folder / "out", media=folder / "bad.txt"))
+        both.report(folder / "out", media=folder / "bad.txt")
     files.write(folder / "few.npz", Embeddings(("s0/0",), np.ones((1, 4))))
     with pytest.raises(ValueError, match="10 of 11 enrolment ids"):
-        evaluate_files(
-            scores[:1],
-            FAST,
-            json_file=folder / "x.json",
-            page=Page(folder / "out", embeddings=[folder / "few.npz"]),
+        likeness.evaluate(folder / "x.txt", FAST).report(
+            folder / "out", embeddings=folder / "few.npz"
         )
     assert not (folder / "out").exists()
-    assert not (folder / "x.json").exists()
 
 
 def test_the_file_whose_trials_are_of_one_kind_is_named(tmp_path: Path) -> None:
@@ -144,12 +133,7 @@ def test_the_file_whose_trials_are_of_one_kind_is_named(tmp_path: Path) -> None:
     for label, kind in (("1", "target"), ("0", "nontarget")):
         (tmp_path / "one.txt").write_text(f"a b 0.5 {label}\na c 0.25 {label}\n")
         with pytest.raises(ValueError, match=rf"one\.txt.*2 .*{kind}"):
-            evaluate_files([tmp_path / "good.txt", tmp_path / "one.txt"])
-
-
-def test_a_confidence_in_percent_is_refused_before_anything_is_read() -> None:
-    with pytest.raises(ValueError, match=r"95.*0\.95"):
-        Kept("runs/none", guarantee=95)
+            likeness.evaluate([tmp_path / "good.txt", tmp_path / "one.txt"])
 
 
 def test_a_quality_is_measured_by_norm_or_from_a_list(
@@ -182,7 +166,7 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
     capsys.readouterr()
     for arguments, word in (
         (("x.txt", "--quality", "norm"), "--embeddings"),
-        (("x.txt", "--quality", "no.txt"), "no such file"),
+        (("x.txt", "--quality", "no.txt"), "there is no file"),
         (("x.txt", "--embeddings", "x.npz"), "--report"),
         (("x.txt", "--quality", "norm", "--embeddings", *["x.npz", "--embeddings", "y.npz"]), "2"),
     ):

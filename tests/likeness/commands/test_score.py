@@ -15,7 +15,7 @@ from eval.formats.trials import read_scores, read_trials
 from eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
 from eval.similarity import pairs
 from eval.types import Embeddings
-from likeness.commands.score import calibrate_files, score_files
+from tests.likeness.files_scored import calibrate_files, score_files
 
 NUM, DIM = 24, 8
 
@@ -74,17 +74,15 @@ def scores(folder: Path) -> np.ndarray:
 
 
 def test_the_similarity_comes_from_the_option_else_the_embeddings_else_cosine(folder):
-    assert score_files(folder / "trials", folder / "e.npz", folder / "out").startswith(
-        "276 trials scored by simple:0.2, model abc in"
-    )
+    system = score_files(folder / "trials", folder / "e.npz", folder / "out")
+    assert system == "simple:0.2, model abc"
     np.testing.assert_allclose(scores(folder), expected(folder)[-1], rtol=1e-5, atol=1e-5)
     score_files(folder / "trials", folder / "e.npz", folder / "out", similarity="vmf_b")
     np.testing.assert_allclose(scores(folder), expected(folder, "vmf_b")[-1], rtol=1e-9)
     loaded = files.read(folder / "e.npz")
     files.write(folder / "plain.ark", Embeddings(loaded.ids, loaded.matrix))
-    assert "scored by cosine in" in score_files(
-        folder / "trials", folder / "plain.ark", folder / "out"
-    )
+    system = score_files(folder / "trials", folder / "plain.ark", folder / "out")
+    assert system == "cosine"
 
 
 @pytest.mark.parametrize("norm", ["as", "z", "t", "s"])
@@ -111,7 +109,6 @@ def test_norms(folder, norm):
     np.testing.assert_allclose(scores(folder), reference, rtol=1e-4, atol=1e-5)
     assert f"mean subtracted, {norm}_norm" in text
     assert ("top 9" in text) == (norm == "as")
-    assert "warning" not in text
 
 
 def test_two_files_and_the_order_of_their_rows_change_nothing(folder):
@@ -178,7 +175,7 @@ def test_a_cohort_of_subject_means(folder):
 
 def test_calibration_with_all_quality_measures(folder):
     how = {"cohort": folder / "c.npz", "top_n": 9, "durations": folder / "seconds"}
-    text = calibrate_files(
+    calibrate_files(
         folder / "trials",
         folder / "e.npz",
         folder / "c.json",
@@ -186,8 +183,8 @@ def test_calibration_with_all_quality_measures(folder):
         p_target=0.1,
         **how,
     )
-    assert "at p_target 0.1" in text
     fitted = load_calibration(folder / "c.json")
+    assert fitted.p_target == 0.1
     assert fitted.names == (
         "log_norm_low",
         "log_norm_high",
@@ -277,9 +274,7 @@ def test_durations_of_models_are_sums(folder):
 
 def test_a_calibration_serves_its_own_system_only(folder):
     calibrate_files(folder / "trials", folder / "e.npz", folder / "c.json")
-    assert "calibrated at p_target 0.5" in score_files(
-        folder / "trials", folder / "e.npz", folder / "out", calibration=folder / "c.json"
-    )
+    score_files(folder / "trials", folder / "e.npz", folder / "out", calibration=folder / "c.json")
     with pytest.raises(
         ValueError,
         match=r"simple:0.2, .*\[cosine, model",
@@ -315,10 +310,10 @@ def test_missing_ids_are_refused(folder):
 
 
 def test_warnings_are_told(folder):
-    text = score_files(
-        folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "e.npz", top_n=9
-    )
-    assert "warning: 24 of 24 cohort ids" in text
+    with pytest.warns(UserWarning, match="24 of 24 cohort ids"):
+        score_files(
+            folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "e.npz", top_n=9
+        )
     loaded = files.read(folder / "e.npz")
     files.write(
         folder / "p.npz",
@@ -326,14 +321,16 @@ def test_warnings_are_told(folder):
             loaded.ids, np.where(np.arange(NUM)[:, None] == 3, 0, loaded.matrix), {"model": "other"}
         ),
     )
-    text = score_files(
-        folder / "trials",
-        folder / "e.npz",
-        folder / "out",
-        probe_embeddings=folder / "p.npz",
-        cohort=folder / "c.npz",
-        top_n=9,
-    )
+    with pytest.warns(UserWarning, match="of another model") as caught:
+        score_files(
+            folder / "trials",
+            folder / "e.npz",
+            folder / "out",
+            probe_embeddings=folder / "p.npz",
+            cohort=folder / "c.npz",
+            top_n=9,
+        )
+    text = "\n".join(str(warning.message) for warning in caught)
     assert "of another model (other) than" in text
     assert "1 of 23 probe embeddings score the whole cohort alike" in text
     assert np.isfinite(scores(folder)).all()
