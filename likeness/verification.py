@@ -4,9 +4,9 @@ function.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
-from numbers import Real
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +14,12 @@ import numpy as np
 
 from eval.calibration import Calibration, by_side, load_calibration, log_measure
 from eval.errors import LikenessError
+from eval.formats.writing import atomic_path
 from eval.results import as_html
 from eval.scoring.score import Scoring
 from eval.similarity import pairs
 from eval.types import Embeddings
 from likeness.included import resolved
-from likeness.missing import refuse_missing_files
 from likeness.models.filterbanks import Frontend
 from likeness.models.load import load_to_embed
 from likeness.thresholds import Rule
@@ -119,6 +119,23 @@ class Verification(NamedTuple):
             lines.append(f"decision     none: {NO_DECISION}")
         return "\n".join(lines)
 
+    def save(self, path: Path, *, files: Sequence[Path], meta: Mapping[str, str]) -> None:
+        """Write it into a JSON file in the schema "likeness.verification/1".
+
+        Args:
+            path: The file.
+            files: What was compared.
+            meta: Of the model.
+        """
+        document = {
+            "schema": "likeness.verification/1",
+            "files": [str(file) for file in files],
+            **meta,
+            **self._asdict(),
+        }
+        with atomic_path(path) as partial_path:
+            partial_path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
 
 class Comparer(NamedTuple):
     """What compares files: a model, and what decides.
@@ -160,18 +177,15 @@ def verify(
         The score, and what follows from the threshold and the calibration.
 
     Raises:
-        LikenessError: A file does not exist. The model cannot read a file, the threshold is no
-            finite number, or `misfit` has a reason against the calibration.
+        LikenessError: The model cannot read a file, or `misfit` has a reason against the
+            calibration.
     """
-    if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
-        raise LikenessError(f"threshold {threshold!r}: must be a finite number")
     if calibration is not None and (reason := misfit(model, calibration)):
         raise LikenessError(reason)
     items = [
         side._replace(id=name) if isinstance(side, Item) else Item(name, side)
         for name, side in (("first", first), ("second", second))
     ]
-    refuse_missing_files([item.path for item in items])
     embeddings = _embed(model, items)
     score = float(
         pairs(embeddings.matrix[:1], embeddings.matrix[1:], [0], [0], model.similarity)[0]

@@ -30,26 +30,7 @@ from likeness.held_out import existing, run_of_scores
 from toolkit.console import say, warn
 
 app = typer.Typer()
-_NOT_WITH_IJB = (
-    "reference",
-    "trials",
-    "subjects",
-    "groups",
-    "p_target",
-    "eer_method",
-    "tar_rule",
-    "c_miss",
-    "c_fa",
-    "llr",
-    "report",
-    "embeddings",
-    "media",
-    "quality",
-    "score_order",
-    "save_to",
-    "data_name",
-    "guarantee",
-)
+_WITH_IJB = ("scores", "ijb", "preset", "switch", "far", "resamples", "json_file")
 
 
 @app.command(
@@ -199,7 +180,8 @@ def evaluate(
     """
     run = run_of_scores(scores)
     refuse_input_as_output(context, "json_file")
-    refuse_beside_ijb(context, ijb, _NOT_WITH_IJB)
+    others = tuple(name for name in context.params if name not in _WITH_IJB)
+    refuse_beside_ijb(context, ijb, others)
     refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
     if ijb is not None:
         from likeness.commands import ijb as pack

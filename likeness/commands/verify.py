@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,13 +24,6 @@ from likeness.commands.options import (
 from likeness.included import introduction, model_for
 from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
 from toolkit.console import say, warn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from likeness.pairs import Pair
-    from likeness.verification import Comparer, Verification
-    from toolkit.models.loaded import Loaded
 
 app = typer.Typer()
 
@@ -130,71 +122,32 @@ def verify(
     compared = files if listed is None else [path for pair in listed for path in pair[:2]]
     chosen = model_for(model, compared)
 
-    # These are slow to import, so that what is missing has to be reported before.
-    from likeness import verification
+    import likeness
 
-    comparer = verification.load_to_compare(
+    loaded = likeness.load(
         chosen,
         detector=detector,
-        frontend=frontend,
         calibration=calibration,
-        rule=rule,
-        warn=warn,
+        frontend=frontend,
         trust=trust or (),
+        thresholds=thresholds,
     )
+    decides: dict[str, Any] = {"threshold": rule.threshold, "far": rule.far}
     # Said with the result, so that an error stands alone.
     about = introduction(chosen) if model is None else ""
-    if listed is not None:
-        _verify_pairs(comparer, listed, out, root, workers, about)
-        return
-    verified = verification.verify(
-        comparer.model,
-        *files,
-        threshold=comparer.threshold,
-        calibration=comparer.calibration,
-        source=comparer.source,
-    )
-    if json_file:
-        _write(json_file, files, comparer.model, verified)
-    if about:
-        say(about, error=True)
-    say(verified.text())
-
-
-def _verify_pairs(
-    comparer: Comparer,
-    pairs: Sequence[Pair],
-    out: Path | None,
-    root: Path | None,
-    workers: int,
-    about: str,
-) -> None:
-    """Compare many pairs, write or print their rows, and say what was done.
-
-    What people have to know of the model, `about`, is said before.
-    """
-    from likeness.pairs import verify_pairs
-
-    verified = verify_pairs(comparer, pairs, root=root, workers=workers)
-    if about:
-        say(about, error=True)
-    if out is None:
-        say(verified.text().rstrip("\n"))
-        say(verified.summary(), error=True)
+    if listed is None:
+        verified = loaded.verify(*files, **decides)
+        if json_file:
+            verified.save(json_file, files=files, meta=loaded.meta)
+        text, summary = verified.text(), ""
     else:
-        verified.save(out)
-        say(f"{verified.summary()}\n{len(verified):,} rows in {out}")
-
-
-def _write(json_file: Path, files: Sequence[Path], model: Loaded, verified: Verification) -> None:
-    """Write the result in schema "likeness.verification/1"."""
-    from eval.formats.files import atomic_path
-
-    document = {
-        "schema": "likeness.verification/1",
-        "files": [str(path) for path in files],
-        **model.meta,
-        **verified._asdict(),
-    }
-    with atomic_path(json_file) as partial_path:
-        partial_path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        many = loaded.verify_pairs(listed, root=root, workers=workers, **decides)
+        text, summary = many.text().rstrip("\n"), many.summary()
+        if out is not None:
+            many.save(out)
+            text, summary = f"{summary}\n{len(many):,} rows in {out}", ""
+    if about:
+        say(about, error=True)
+    say(text)
+    if summary:
+        say(summary, error=True)

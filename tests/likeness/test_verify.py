@@ -14,6 +14,7 @@ from eval.formats import embeddings
 from likeness.cli import main
 from likeness.model import load as load_model
 from likeness.models import load
+from likeness.thresholds import Rule
 from likeness.verification import Verification, find_calibration, verify
 from modalities import folders
 from toolkit.data.items import Item
@@ -50,9 +51,9 @@ def test_the_score_is_that_of_the_embeddings(run: Path, voices: Path) -> None:
     assert verify(model, first.path, second.path, threshold=got.score).same is True
     assert verify(model, first.path, second.path, threshold=got.score + 1e-6).same is False
     with pytest.raises(ValueError, match="threshold nan"):
-        verify(model, first.path, second.path, threshold=float("nan"))
+        Rule(float("nan"))
     with pytest.raises(ValueError, match=r"'0\.4'"):
-        verify(model, first.path, second.path, threshold="0.4")  # type: ignore[arg-type]
+        Rule("0.4")  # type: ignore[arg-type]
 
 
 def test_a_calibration_gives_the_probability(run: Path, voices: Path) -> None:
