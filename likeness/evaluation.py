@@ -348,8 +348,8 @@ def evaluate(
     bare = {name: of for name, of in systems.items() if isinstance(of, Scores)}
     if bare and any(about is not None for about in (trials, subjects, groups, quality)):
         raise LikenessError(
-            "Scores have no ids, so trials, subjects, groups and quality tell nothing of them; "
-            "give what likeness.score gives, or a score file with ids"
+            "scores without ids: trials, subjects, groups and quality tell nothing of them; give "
+            "what likeness.score gives, or a score file with ids"
         )
     if bare:
         compared = measure_alone(bare, settings)
