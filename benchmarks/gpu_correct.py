@@ -45,8 +45,11 @@ DEMOS = {"speaker": "eer", "face": "eer", "image": "accuracy"}  # the metric of 
 # They need a network or embeddings of somebody else, or other networks.
 OTHERS = {"External", "HubImage", "HubSpeech", "Head", "ScoreNorm", "Beside"}
 QUICK = ("OrderStatistics", "XVector", "SmallCNN", "MobileFaceNet")
-IMAGE_SIDES = {"ImageResNet": 224, "ViT": 224, "BNInception": 224, "SmallCNN": 28}
-IMAGE_SIDES |= {"GradientHistograms": 64}
+IMAGE_SIDES = {
+    **dict.fromkeys(("ImageResNet", "ViT", "BNInception"), 224),
+    "GradientHistograms": 64,
+    "SmallCNN": 28,
+}
 BANDS = {"ReDimNet": 72, "ReDimNet2": 72}  # where they are not 80
 IMAGE_CHANNELS = {"SmallCNN": 1, "GradientHistograms": 1}
 

@@ -112,8 +112,6 @@ def _chosen(
     items: Sequence[Item], out: Path, part: str | None, skips_bad: bool
 ) -> tuple[Sequence[Item], dict[str, str]]:
     """The items to embed, checked without reading them, and what metadata say of their part."""
-    from eval.formats import embeddings
-
     of_part: dict[str, str] = {}
     if part is not None:
         items, of_part = extraction.take_part(items, part)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 from eval.bootstrap import Ends
 from eval.errors import LikenessError
 from eval.formats.bare_scores import Order
-from eval.formats.provenance import sha256
 from eval.protocols.side_by_side import Compared, evaluate_together
 from eval.protocols.verification import Evaluated, VerificationSettings
 from eval.results import Result, as_html, write_json
@@ -24,7 +23,9 @@ from eval.types import Embeddings, Scores, Trials
 from likeness.files import (
     File,
     Names,
+    digests_of,
     embeddings_of,
+    files_in,
     names_of,
     quality_of,
     settings_of,
@@ -213,7 +214,7 @@ class Evaluation:
 
     def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""
-        write_json(Path(path), self.results, _digests(self.files), **self.compared.more_json())
+        write_json(Path(path), self.results, digests_of(self.files), **self.compared.more_json())
 
     def report(
         self,
@@ -247,12 +248,12 @@ class Evaluation:
 
         if (embeddings or media) and not self.compared.trials:
             raise LikenessError("Scores have no ids, so embeddings and media tell nothing of them")
-        shown = [*_files_in(embeddings), *_files_in(None if isinstance(media, Media) else media)]
+        shown = [*files_in(embeddings), *files_in(None if isinstance(media, Media) else media)]
         return write_page(
             Path(folder),
             self.compared,
             command=command,
-            inputs=_digests([*self.files, *shown]),
+            inputs=digests_of([*self.files, *shown]),
             embeddings=_by_system(embeddings, self._systems),
             media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
         )
@@ -273,23 +274,6 @@ def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str,
         )
     read = [embeddings_of(of) for of in embeddings]
     return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
-
-
-def _files_in(*given: Any) -> list[Path]:
-    """The files among arguments that take files or values, one or several."""
-    files = []
-    for value in given:
-        if isinstance(value, str | PathLike):
-            files += [Path(value)] if Path(value).is_file() else []
-        elif isinstance(value, Mapping):
-            files += _files_in(*value.values())
-        elif isinstance(value, Sequence):
-            files += _files_in(*value)
-    return files
-
-
-def _digests(files: Sequence[Path]) -> dict[str, str]:
-    return {str(path): sha256(path) for path in files}
 
 
 def evaluate(
@@ -367,7 +351,7 @@ def evaluate(
         compared,
         settings,
         {name: _origin(of) for name, of in systems.items()},
-        _files_in(given, trials, subjects, groups, quality),
+        files_in(given, trials, subjects, groups, quality),
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from eval.errors import LikenessError
 from eval.formats import embeddings as stored
 from eval.formats.durations import read_qualities
+from eval.formats.provenance import sha256
 from eval.formats.subjects import read_mapping
 from eval.formats.trials import read_trials
 from eval.scoring.templates import read_enrolment
@@ -18,6 +19,24 @@ from eval.types import Embeddings, Trials, name_first
 File = str | PathLike[str]
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
+
+
+def files_in(*given: Any) -> list[Path]:
+    """The files among arguments that take files or values, one or several."""
+    files = []
+    for value in given:
+        if isinstance(value, str | PathLike):
+            files += [Path(value)] if Path(value).is_file() else []
+        elif isinstance(value, Mapping):
+            files += files_in(*value.values())
+        elif isinstance(value, Sequence):
+            files += files_in(*value)
+    return files
+
+
+def digests_of(files: Sequence[Path]) -> dict[str, str]:
+    """The SHA-256 of each file, by its path."""
+    return {str(path): sha256(path) for path in files}
 
 
 def embeddings_of(embeddings: File | Embeddings) -> Embeddings:

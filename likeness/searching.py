@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any, Literal
 from eval.clustering import Counts, Method, fit_of
 from eval.clustering import cluster as cluster_rows
 from eval.errors import LikenessError
-from eval.formats.provenance import sha256
 from eval.formats.writing import atomic_path
 from eval.protocols.identification import IdentificationSettings, Identified
 from eval.protocols.identification import identify as identify_values
@@ -20,7 +19,15 @@ from eval.protocols.retrieval import RetrievalSettings, Retrieved
 from eval.protocols.retrieval import retrieve as retrieve_values
 from eval.results import Result, as_html, write_json
 from eval.types import Embeddings
-from likeness.files import File, Names, embeddings_of, names_of, settings_of
+from likeness.files import (
+    File,
+    Names,
+    digests_of,
+    embeddings_of,
+    files_in,
+    names_of,
+    settings_of,
+)
 from likeness.frames import data_frame
 from likeness.row_files import DELIMITERS, check_written, table_text
 
@@ -49,7 +56,7 @@ class SearchEvaluation:
     measured: Identified | Retrieved
     queries: Side
     gallery: Side | None
-    files: tuple[Path, ...] = ()
+    files: Sequence[Path] = ()
 
     def __str__(self) -> str:
         return str(self.measured)
@@ -77,7 +84,7 @@ class SearchEvaluation:
 
     def save(self, path: File) -> None:
         """Write the results as JSON, as docs/reference/json.md describes it."""
-        write_json(Path(path), self.results, self._digests())
+        write_json(Path(path), self.results, digests_of(self.files))
 
     def report(self, folder: File, *, media: File | None = None, command: str = "") -> Path:
         """Write a self-contained page: results, curves, and queries with their nearest items.
@@ -109,7 +116,7 @@ class SearchEvaluation:
             str(self.results[0].conventions["similarity"]),
             Media(lambda _: None) if media is None else media_of(Path(media)),
             command or f"likeness.{'identify' if kind == 'subject' else 'retrieve'}(...) in Python",
-            self._digests(),
+            digests_of(self.files),
         )
         page = Path(folder) / "index.html"
         if isinstance(self.measured, Identified):
@@ -117,10 +124,6 @@ class SearchEvaluation:
         else:
             search.retrieval(page, self.results, sides, self.measured.answers)
         return page
-
-    def _digests(self) -> dict[str, str]:
-        """The SHA-256 of each file that was read."""
-        return {str(path): sha256(path) for path in self.files}
 
 
 def identify(
@@ -167,7 +170,7 @@ def identify(
         gallery_subjects=of_gallery,
         probe_subjects=of_probes,
     )
-    files = _files(*sides, probes, gallery_subjects, probe_subjects)
+    files = files_in(*sides, probes, gallery_subjects, probe_subjects)
     return SearchEvaluation(measured, (queries, of_probes), (galleries[0], of_gallery), files)
 
 
@@ -225,13 +228,8 @@ def retrieve(
         approximate=neighbours,
     )
     labelled = None if searched is None else (searched, of_gallery or of_queries)
-    files = _files(embeddings, labels, gallery, gallery_labels)
+    files = files_in(embeddings, labels, gallery, gallery_labels)
     return SearchEvaluation(measured, (queries, of_queries), labelled, files)
-
-
-def _files(*sources: object) -> tuple[Path, ...]:
-    """Those of the sources that are files."""
-    return tuple(Path(source) for source in sources if isinstance(source, str | PathLike))
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,8 +103,8 @@ class LogisticPairs(torch.autograd.Function):
             left_out = same | (key_labels[None, block] < 0)
             columns = torch.arange(start, start + logits.shape[1], device=z.device)
             same &= own[:, None] != columns  # without the self-pairs
-            # Positives are few: a CPU gathers them. A GPU would have to be waited for to know how
-            # many there are.
+            # Positives are few, so that a CPU gathers them. A GPU computes the whole block: a
+            # step would have to wait for it to know how many there are.
             at = same.nonzero(as_tuple=True) if z.device.type in GATHERING else ...
             positive, negative = (margin - logits[at]) / r, logits.add_(margin).mul_(r)
             of_positives = softplus(positive, threshold=50)

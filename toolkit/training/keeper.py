@@ -127,7 +127,7 @@ class Keeper:
         last = run.step == schedule.steps
         self._average(saved=last or run.step % schedule.save_every == 0)
         stop = distributed.any_rank(self.interrupted())
-        # where numbers wait on a GPU, no line of the log asks for them earlier
+        # The losses of a GPU are read every so many steps; the log asks no more often.
         if run.step % max(self.watch.every, schedule.steps // 200) == 0 or last:
             spent = self.clock.read(self.recipe.sampling.batch_size)
             self.log.write(run.step, loss=self.watch.read(), lr=rate, **spent)
