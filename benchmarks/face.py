@@ -36,11 +36,12 @@ import cv2
 import numpy as np
 from face_ijbc import ijbc_rows
 from performance import in_turn, parser_of, row, table, warn_of_many_threads
+from recordio_writer import write as write_recordio
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 
 from modalities import synthetic_faces
-from modalities.face import align, images, recordio, recordio_writer
+from modalities.face import align, images, recordio
 from modalities.face.augment import ADAFACE_VIEW
 from toolkit.data.images import decode_bytes, encode, to_levels
 from toolkit.data.items import Item
@@ -150,7 +151,7 @@ def recordio_rows(count: int, repeats: int) -> None:
             path = Path(folder) / f"{number}.jpg"
             path.write_bytes(encode(synthetic_faces.face(number % 50, number // 50).image, ".jpg"))
             files.append(Item(str(number), path, str(number % 50)))
-        rec = recordio_writer.write(files, folder)
+        rec = write_recordio(files, Path(folder))
         records = recordio.items(rec)
         order = np.random.default_rng(0).permutation(count).tolist()
 

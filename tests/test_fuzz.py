@@ -38,10 +38,11 @@ from eval.protocols import ijb_files
 from eval.scoring import plda
 from eval.types import Embeddings, Trials
 from likeness.models.run import load_model
-from modalities.face import bins, pairs, recordio, recordio_writer
+from modalities.face import bins, pairs, recordio
 from modalities.image import small_sets
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
+from tests.scripts import loaded
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.weights import read_weights
 from toolkit.data import images, shards
@@ -53,6 +54,7 @@ from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.onnx import open_session
 from toolkit.training.recipe import Recipe
 
+RECORDS = loaded(Path(__file__).parents[1] / "benchmarks" / "recordio_writer.py")
 EXAMPLES = int(os.environ.get("LIKENESS_FUZZ_EXAMPLES", "40"))
 IDS = ("ann/1", "ann/2", "bob/1", "bob/2")
 LISTED = Trials(IDS, IDS, [0, 0, 2, 1], [1, 2, 3, 3], [True, False, True, False])  # type: ignore
@@ -210,7 +212,7 @@ CASES = {
     "plda": Case("p.json", PLDA.save, plda.load_plda),
     "records": Case(
         "t.rec",
-        lambda path: recordio_writer.write(pictures(path.parent), path.parent, name="t"),
+        lambda path: RECORDS.write(pictures(path.parent), path.parent, name="t"),
         read_records,
     ),
     "bin": Case("v.bin", lambda path: bins.write(pictures(path.parent), LISTED, path), bins.items),

@@ -16,8 +16,9 @@ import pytest
 
 from eval.types import Trials
 from modalities import synthetic_faces
-from modalities.face import bins, recordio_writer
+from modalities.face import bins
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
+from tests.scripts import loaded
 from toolkit.data.images import encode
 from toolkit.data.items import Item
 from toolkit.models.parts import describe, restore
@@ -80,7 +81,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for subject in range(6)
         for shot in range(4)
     ]
-    recordio_writer.write(train, packed)
+    loaded(Path(__file__).parents[1] / "benchmarks" / "recordio_writer.py").write(train, packed)
     tested = [
         _draw(root / "tested" / f"{subject}_{shot}.jpg", subject, shot)
         for subject in (6, 7)

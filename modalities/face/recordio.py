@@ -1,7 +1,6 @@
 """MXNet RecordIO as InsightFace's training sets have it (train.rec, train.idx), without mxnet.
 
-This file lists the images and gives each one's place, from which it is read. recordio_writer.py
-writes such files.
+This file lists the images and gives each one's place, from which it is read.
 
 The format is little endian (dmlc-core/include/dmlc/recordio.h, mxnet/python/mxnet/recordio.py). A
 record is one part or several. A part is a uint32 magic, a uint32 (cflag << 29 | length), the bytes,

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modalities import folders
-from modalities.face import images, recordio, recordio_writer
-from tests.disk_calls import come_in_order, recorded
+from modalities.face import images, recordio
+from tests.scripts import loaded
 from toolkit.data.items import Item
 
 MAGIC = struct.pack("<I", 0xCED7230A)
+recordio_writer = loaded(Path(__file__).parents[3] / "benchmarks" / "recordio_writer.py")
 
 
 def loop(rec: bytes) -> list[tuple[int, bytes]]:
@@ -57,26 +58,6 @@ def record(payload: bytes, kind: int = 0) -> bytes:
 
 def image_record(label: float, image: bytes = b"\xff\xd8image", key: int = 1) -> bytes:
     return record(struct.pack("<IfQQ", 0, label, key, 0) + image)
-
-
-def test_an_old_index_goes_before_the_new_images_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    items = write_items(tmp_path / "in", {"a": [b"\xff\xd8one", b"\xff\xd8two"]})
-    recordio_writer.write(items[:1], tmp_path / "out")
-    calls = recorded(monkeypatch, tmp_path / "out")
-    recordio_writer.write(items, tmp_path / "out")
-    assert come_in_order(
-        [
-            "unlink train.idx",
-            "fsync .",
-            "fsync new train.rec",
-            "replace train.rec",
-            "fsync .",
-            "replace train.idx",
-        ],
-        calls,
-    )
 
 
 def test_round_trip_and_layout(tmp_path: Path) -> None:
@@ -207,13 +188,6 @@ def test_damage_is_counted_and_named(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=r"3 images .*announces 4"):
         recordio.items(rec)
-
-
-def test_nothing_half_written(tmp_path: Path) -> None:
-    items = write_items(tmp_path / "in", {"a": [b"\xff\xd8"], "b": [b""]})
-    with pytest.raises(ValueError, match="empty"):
-        recordio_writer.write(items, tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.fixture(scope="module")
