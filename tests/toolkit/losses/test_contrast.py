@@ -233,12 +233,6 @@ def test_a_positive_at_its_anchor_gives_no_direction() -> None:
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("direction", [-0.1, math.nan])
-def test_a_wrong_weight_of_the_direction_is_refused(direction: float) -> None:
-    with pytest.raises(ValueError, match=f"direction={direction}"):
-        MultiSimilarity(5, direction=direction)
-
-
 @pytest.mark.parametrize("case", ["small0", "hard0"])
 def test_multi_similarity_mines_the_reference_pairs(case: str) -> None:
     arrays = golden("multi_similarity_miner__pml", case)

@@ -239,10 +239,3 @@ def test_any_labels_give_finite_numbers(make: Any, labels: list[int], equal: boo
         assert bool(torch.isfinite(value))
         assert x.grad is not None
         assert bool(torch.isfinite(x.grad).all())
-
-
-def test_settings_outside_their_range_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"ProxyGML: .*ratio=1.5 in \(0, 1\]"):
-        ProxyGML(DIM, CLASSES, ratio=1.5)
-    with pytest.raises(ValueError, match=r"temperature"):
-        GroupLoss(DIM, CLASSES, temperature=0)

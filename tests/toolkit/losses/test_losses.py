@@ -40,7 +40,6 @@ from toolkit.losses.contract import (
     param_groups,
     similarity_trained_by,
 )
-from toolkit.losses.graph import GroupLoss, ProxyGML
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.memvir import MemVir
 from toolkit.losses.pair import PairBCE, SNRContrastive
@@ -283,12 +282,8 @@ def test_a_learned_angular_bias_stays_a_cosine_and_can_return(start: float) -> N
     ("make", "name"),
     [
         (EasyPositive, "temperature"),
-        (GroupLoss, "temperature"),
-        (GroupLoss, "classify"),
         (MemVir, "scale"),
         (PairBCE, "scale"),
-        (ProxyGML, "scale"),
-        (ProxyGML, "weight"),
     ],
 )
 def test_a_factor_that_is_no_finite_number_is_refused(make: Any, name: str, number: float) -> None:
