@@ -15,13 +15,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from eval.errors import LikenessError
+from toolkit.backbones.given import one_of
 from toolkit.backbones.images import check_images, in_float32
 from toolkit.backbones.layer_pooling import LayerPooling, pool_layers, pool_places
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
@@ -394,8 +395,10 @@ class HubImage(nn.Module):
         super().__init__()
         self.network, self.config = build(config, images=True)
         self.family, self.in_dim, self.revision = self.config.model_type, in_dim, revision
-        self.pooling = pooling or _USUAL.get(self.family, "CLS")
-        _check_pooling(self.family, self.pooling)
+        usual = _USUAL.get(self.family, "CLS")
+        self.pooling = pooling or usual
+        allowed = sorted({usual, "mean", "GeM"})
+        one_of(f"HubImage of model_type {self.family!r}", "pooling", self.pooling, allowed)
         if self.config.num_channels != in_dim:
             raise LikenessError(
                 f"HubImage: the network takes {self.config.num_channels} channels, but the "
@@ -453,21 +456,6 @@ class HubImage(nn.Module):
             return tokens, out.pooler_output
         first = 1 + int(getattr(self.config, "num_register_tokens", 0))
         return tokens[:, first:], tokens[:, 0]
-
-
-def _check_pooling(family: str, pooling: str) -> None:
-    """Raise LikenessError if networks of a family cannot be pooled in this way."""
-    usual = _USUAL.get(family, "CLS")
-    allowed = [
-        name
-        for name in get_args(ImagePooling)
-        if name in ("mean", "GeM") or (name and name == usual)
-    ]
-    if pooling not in allowed:
-        raise LikenessError(
-            f"HubImage: pooling is {pooling!r}; a network of model_type {family!r} can be pooled "
-            f"by {', '.join(allowed)}"
-        )
 
 
 def _inner(network: Any) -> Any:

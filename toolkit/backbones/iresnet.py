@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from toolkit.backbones.given import one_of
 from toolkit.backbones.images import check_images, in_float32
+from toolkit.backbones.resnet import shortcut
 
 # Depth -> the number of blocks of the four stages (arcface_torch/backbones/iresnet.py).
 _DEPTHS: dict[int, tuple[int, int, int, int]] = {
@@ -112,13 +113,8 @@ class _Block(nn.Module):
         self.prelu = nn.PReLU(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, stride=stride, padding=1, bias=False)
         self.bn3 = nn.BatchNorm2d(channels)
-        self.downsample: nn.Sequential | None = None
-        if stride != 1 or channels_in != channels:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride=stride, bias=False),
-                nn.BatchNorm2d(channels),
-            )
+        self.downsample = shortcut(channels_in, channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn3(self.conv2(self.prelu(self.bn2(self.conv1(self.bn1(x))))))
-        return torch.as_tensor(y + (x if self.downsample is None else self.downsample(x)))
+        return torch.as_tensor(y + self.downsample(x))

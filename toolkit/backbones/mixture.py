@@ -172,10 +172,6 @@ class MixtureStatistics(nn.Module):
             depend.
         start: What the linear layer is before training: see OrderStatistics.
 
-    Raises:
-        LikenessError: A number is out of its range: there are two components or more, one cosine
-            and one cepstrum or more, no more deltas than cepstra, and relevance is above 0.
-
     Example:
         >>> net = MixtureStatistics(8, dim=4, num_components=2, num_cosines=6, num_cepstra=5)
         >>> views = torch.randn(6, 30, 8), None, torch.tensor([0, 0, 1, 1, 2, 2])
@@ -213,17 +209,6 @@ class MixtureStatistics(nn.Module):
         num_cosines, num_cepstra = min(num_cosines, in_dim), min(num_cepstra, in_dim)
         if num_deltas is None:
             num_deltas = min(12, num_cepstra)
-        if not 0 <= num_deltas <= num_cepstra:
-            raise LikenessError(
-                f"MixtureStatistics: num_deltas={num_deltas} is not within 0 and num_cepstra="
-                f"{num_cepstra}; give a smaller number"
-            )
-        if num_components < 2 or min(num_cosines, num_cepstra) < 1 or not relevance > 0:
-            raise LikenessError(
-                f"MixtureStatistics: num_components={num_components}, num_cosines={num_cosines}, "
-                f"num_cepstra={num_cepstra}, relevance={relevance}; 2 components or more, 1 cosine "
-                "and 1 cepstrum or more, and a relevance above 0 are allowed"
-            )
         self.in_dim, self.dim, self.shrinkage, self.relevance = in_dim, dim, shrinkage, relevance
         self.num_cosines, self.num_cepstra, self.num_deltas = num_cosines, num_cepstra, num_deltas
         keys, size = num_cepstra + num_deltas, num_components * num_cosines

@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.backbones.given import one_of
 from toolkit.backbones.images import check_images, in_float32
 
@@ -47,8 +46,7 @@ class SFNet(nn.Module):
         gain: The first weight of the batch norm over the embedding.
 
     Raises:
-        LikenessError: The depth or the shape of the images is another one, or batch norm is asked
-            of the deprecated form.
+        LikenessError: The depth or the shape of the images is another one.
     """
 
     pads_exactly = True  # images have no lengths
@@ -76,11 +74,6 @@ class SFNet(nn.Module):
         super().__init__()
         one_of("SFNet", "depth", depth, _DEPTHS)
         counts = _DEPTHS[depth] if blocks is None else blocks
-        if deprecated and batch_norm:
-            raise LikenessError(
-                "SFNet: the deprecated form has no batch norm; set deprecated=False or "
-                "batch_norm=False"
-            )
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         channels = in_dim
         for stage, count in enumerate(counts):

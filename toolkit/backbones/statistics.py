@@ -79,15 +79,11 @@ def movement_statistics(
     Returns:
         (B, F * len(differences) + num_correlated * (num_correlated - 1) / 2).
 
-    Raises:
-        LikenessError: A difference is below 1, or num_correlated does not divide F.
-
     Example:
         >>> features, mask = torch.rand(2, 50, 8), torch.ones(2, 50, dtype=torch.bool)
         >>> movement_statistics(features, mask, differences=(2, 8), num_correlated=4).shape
         torch.Size([2, 22])
     """
-    _check_movement(features.shape[2], differences, num_correlated)
     x, parts = features.float(), []
     for apart in differences:
         # Padding in front and cutting works for recordings of any length, in ONNX as well.
@@ -105,18 +101,6 @@ def movement_statistics(
         rows, columns = torch.triu_indices(num_correlated, num_correlated, 1, device=x.device)
         parts.append(correlation[:, rows, columns])
     return torch.cat(parts, dim=1) if parts else x.new_zeros(len(x), 0)
-
-
-def _check_movement(num_bands: int, differences: tuple[int, ...], num_correlated: int) -> None:
-    if any(apart < 1 for apart in differences):
-        raise LikenessError(
-            f"OrderStatistics: differences={differences}; frames lie 1 or more apart"
-        )
-    if num_correlated < 0 or (num_correlated and num_bands % num_correlated):
-        raise LikenessError(
-            f"OrderStatistics: num_correlated={num_correlated} does not divide the {num_bands} "
-            "bands of the features; 0 leaves correlations out"
-        )
 
 
 def _mean(x: Tensor, mask: Tensor) -> Tensor:
@@ -204,6 +188,9 @@ class OrderStatistics(nn.Module):
         start: What the linear layer is before training. "rotation" (or a projection, where dim is
             below num_directions) keeps the angles that the whitening gives, so that the network
             starts as linear discriminant analysis; "random" is PyTorch's start.
+
+    Raises:
+        LikenessError: num_correlated does not divide in_dim.
     """
 
     pads_exactly = True
@@ -229,7 +216,11 @@ class OrderStatistics(nn.Module):
         self.in_dim, self.dim, self.quantiles = in_dim, dim, tuple(quantiles)
         self.num_bins, self.shrinkage = num_bins, shrinkage
         self.differences, self.num_correlated = tuple(differences), num_correlated
-        _check_movement(in_dim, self.differences, num_correlated)
+        if num_correlated and in_dim % num_correlated:
+            raise LikenessError(
+                f"OrderStatistics: num_correlated={num_correlated} does not divide the {in_dim} "
+                "bands of the features; 0 leaves correlations out"
+            )
         size = in_dim * (num_bins + len(self.quantiles) + 1 + len(self.differences))
         size += num_correlated * (num_correlated - 1) // 2
         self.register_buffer("mean", torch.zeros(size))

@@ -300,9 +300,6 @@ def test_words_and_sizes_outside_the_field_are_refused() -> None:
     inception: Any = BNInception
     for make, word in (
         (partial(SFNet, depth=21), "depth is 21"),
-        (partial(SFNet, deprecated=True, batch_norm=True), "deprecated"),
-        (partial(FaceViT, masked=1.0), "masked is 1.0"),
-        (partial(FaceViT, masked=0.99, image_size=18), "of 4 tokens"),
         (partial(IResNet, depth=51), "depth is 51"),
         (partial(ImageResNet, depth=20), "depth is 20; .* 18, 34"),
         (partial(resnet, stem="5x5"), "stem is '5x5'"),
