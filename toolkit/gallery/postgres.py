@@ -287,16 +287,14 @@ class PostgresStore:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._schema,))
         if _is_there(cursor, self._schema):
             return
-        cursor.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'")
-        if cursor.fetchone() is None:
-            try:
-                cursor.execute("CREATE EXTENSION vector")
-            except self._connection.errors.Error as error:
-                raise LikenessError(
-                    f"{self.name}: the database has no pgvector ({first_line(error)}); install "
-                    "pgvector on the server, and let its administrator run CREATE EXTENSION vector "
-                    "in this database"
-                ) from None
+        try:
+            cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except self._connection.errors.Error as error:
+            raise LikenessError(
+                f"{self.name}: the database has no pgvector ({first_line(error)}); install "
+                "pgvector on the server, and let its administrator run CREATE EXTENSION vector "
+                "in this database"
+            ) from None
         cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
         cursor.execute(
             f"CREATE TABLE {self._schema}.gallery (one boolean PRIMARY KEY DEFAULT true "
