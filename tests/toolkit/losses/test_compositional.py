@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from toolkit.losses.compositional import DCML
 from toolkit.losses.triplet import MarginLoss
-from toolkit.training.memory import Bank
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -133,24 +130,3 @@ def test_the_gradient_is_the_value_s_with_what_compositors_see_held_fixed() -> N
     (ours,) = torch.autograd.grad(loss(x, y), x)
     (fixed,) = torch.autograd.grad(value(x, *inputs), x)
     torch.testing.assert_close(ours, fixed)
-
-
-@given(labels=st.lists(st.integers(0, 3), min_size=1, max_size=7), equal=st.booleans())
-@settings(max_examples=20, deadline=None)
-def test_any_labels_give_finite_numbers(labels: list[int], equal: bool) -> None:
-    """One class, lone items, equal rows and long ones, alone and against a bank that fills."""
-    torch.manual_seed(0)
-    z = torch.randn(len(labels), 6)
-    if equal:
-        z[::2] = z[0].clone()
-    y = torch.tensor(labels)
-    for size in (1.0, 1e6):
-        for mining in ("all", "distance_weighted"):
-            loss = DCML(6, mining=mining)  # type: ignore[arg-type]
-            loss.bank = Bank(20, 6)
-            x = (size * z).requires_grad_()
-            value = loss(x, y) + loss(x, y, x.detach() + 0.1)
-            value.backward()
-            assert bool(torch.isfinite(value))
-            assert x.grad is not None
-            assert bool(torch.isfinite(x.grad).all())
