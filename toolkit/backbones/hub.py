@@ -568,11 +568,12 @@ class HubSpeech(nn.Module):
         self.takes_waves = FAMILIES[self.family].takes == "waves"
         if self.family == "wavlm":  # torch warns of how transformers calls its attention
             warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
-        expected = self._frame_size()
+        expected, frontend = self._frontend()
         if in_dim != expected:
             raise LikenessError(
                 f"HubSpeech: a network of model_type {self.family!r} takes frames of {expected}, "
-                f"but the front-end gives {in_dim}; {self._remedy()}"
+                f"but the front-end gives {in_dim}; take {frontend}, with as many bands as the "
+                "network was trained with"
             )
         self.pads_exactly = getattr(self.config, "feat_extract_norm", "layer") != "group"
         whisper = self.family == "whisper"
@@ -588,13 +589,8 @@ class HubSpeech(nn.Module):
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,).
 
         Raises:
-            LikenessError: The features have another shape, or are shorter than one frame.
+            LikenessError: The features are shorter than one frame.
         """
-        if features.ndim != 3 or features.shape[2] != self.in_dim:
-            raise LikenessError(
-                f"HubSpeech: the features have shape {tuple(features.shape)}; it takes "
-                f"(B, T, {self.in_dim}): {self._remedy()}"
-            )
         if self.family == "wav2vec2-bert" and torch.compiler.is_exporting():
             raise LikenessError(
                 "HubSpeech: torch.export cannot follow the attention of w2v-BERT over recordings "
@@ -675,20 +671,13 @@ class HubSpeech(nn.Module):
         pooled = (counts - _MARGIN + 1).div(2, rounding_mode="floor").clamp(min=1)
         return layers, _first(pooled, windows * size // 2)
 
-    def _frame_size(self) -> int:
-        """Return the size of the frames that the network takes."""
+    def _frontend(self) -> tuple[int, str]:
+        """Return the size of the frames that the network takes, and the front-end to take."""
         if self.takes_waves:
-            return 1
-        whisper = self.family == "whisper"
-        name = "num_mel_bins" if whisper else "feature_projection_input_dim"
-        return int(getattr(self.config, name))
-
-    def _remedy(self) -> str:
-        """Say which front-end a network needs."""
-        if self.takes_waves:
-            return "take the front-end UnitWave"
-        name = "WhisperMel" if self.family == "whisper" else "StackedFbank"
-        return f"take the front-end {name} with as many mel bands as the network was trained with"
+            return 1, "UnitWave"
+        if self.family == "whisper":
+            return int(self.config.num_mel_bins), "WhisperMel"
+        return int(self.config.feature_projection_input_dim), "StackedFbank"
 
 
 def _first(counts: Tensor, total: int) -> Tensor:

@@ -609,8 +609,6 @@ def test_joint_is_the_sum_of_its_parts_and_shares_proxies_by_choice() -> None:
     assert sum(len(group["params"]) for group in groups) == len(list(loss.parameters())) == 3
     apart = Joint(5, 4, share=False)
     assert apart.second.proxies is not apart.first.proxies
-    with pytest.raises(ValueError, match="cannot be shared"):
-        Joint(5, 4, first=partial(SCF, concentration="output"))
 
 
 def test_joint_hands_on_what_a_loss_says_of_itself() -> None:
