@@ -8,7 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.backbones.given import one_of
-from toolkit.backbones.images import BatchNorm, check_images, hold_still, in_float32, start_from
+from toolkit.backbones.images import (
+    BatchNorm,
+    check_images,
+    four_stages,
+    hold_still,
+    in_float32,
+    start_from,
+)
 from toolkit.backbones.resnet import DEPTHS, shortcut
 
 Stem = Literal["7x7", "3x3", "3x3 whole"]
@@ -47,10 +54,6 @@ class ImageResNet(nn.Module):
     pads_exactly = True  # images have no lengths
     takes = "images"
     left_out: tuple[str, ...] = ("fc.",)
-    layer1: nn.Sequential
-    layer2: nn.Sequential
-    layer3: nn.Sequential
-    layer4: nn.Sequential
 
     def __init__(
         self,
@@ -112,9 +115,7 @@ class ImageResNet(nn.Module):
         """Return the raw embeddings (B, dim) of images (B, in_dim, H, W); `lengths` is ignored."""
         check_images(images, "ImageResNet", self.in_dim)
         x = self.maxpool(torch.relu(self.bn1(self.conv1(images))))
-        return in_float32(
-            self.fc, pool(self.layer4(self.layer3(self.layer2(self.layer1(x)))), self.pooling)
-        )
+        return in_float32(self.fc, pool(four_stages(self, x), self.pooling))
 
 
 def pool(x: Tensor, pooling: ImagePooling) -> Tensor:

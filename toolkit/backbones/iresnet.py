@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.backbones.given import one_of
-from toolkit.backbones.images import check_images, in_float32
+from toolkit.backbones.images import check_images, four_stages, in_float32
 from toolkit.backbones.resnet import shortcut
 
 # Depth -> the number of blocks of the four stages (arcface_torch/backbones/iresnet.py).
@@ -48,10 +48,6 @@ class IResNet(nn.Module):
     pads_exactly = True  # images have no lengths
     takes = "images"
     left_out: tuple[str, ...] = ()
-    layer1: nn.Sequential
-    layer2: nn.Sequential
-    layer3: nn.Sequential
-    layer4: nn.Sequential
 
     def __init__(
         self,
@@ -95,7 +91,7 @@ class IResNet(nn.Module):
         """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""
         check_images(images, "IResNet", self.in_dim, self.image_size)
         x = self.prelu(self.bn1(self.conv1(images)))
-        x = self.bn2(self.layer4(self.layer3(self.layer2(self.layer1(x)))))
+        x = self.bn2(four_stages(self, x))
         return in_float32(self.features, in_float32(self.fc, self.dropout(x.flatten(1))))
 
 

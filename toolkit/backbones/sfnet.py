@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.backbones.given import one_of
-from toolkit.backbones.images import check_images, in_float32
+from toolkit.backbones.images import check_images, four_stages, in_float32
 
 # Depth -> the number of residual blocks of the four stages: Liu et al. 2017 (SphereFace), Table 2.
 _DEPTHS: dict[int, tuple[int, int, int, int]] = {
@@ -52,10 +52,6 @@ class SFNet(nn.Module):
     pads_exactly = True  # images have no lengths
     takes = "images"
     left_out: tuple[str, ...] = ()
-    layer1: nn.Sequential
-    layer2: nn.Sequential
-    layer3: nn.Sequential
-    layer4: nn.Sequential
 
     def __init__(
         self,
@@ -107,7 +103,7 @@ class SFNet(nn.Module):
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""
         check_images(images, "SFNet", self.in_dim, self.image_size)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(images))))
+        x = four_stages(self, images)
         return in_float32(self.features, in_float32(self.fc, self.dropout(x.flatten(1))))
 
 

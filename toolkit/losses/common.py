@@ -100,25 +100,17 @@ def share(loss: nn.Module, **settings: float) -> None:
     _refuse(loss, settings, lambda value: 0 <= value < 1, "in [0, 1)")
 
 
+def cosine_of_angle(loss: nn.Module, **settings: float) -> None:
+    """Refuse settings that are no cosines, like `positive`; eval.similarity would only later."""
+    _refuse(loss, settings, lambda value: -1 <= value <= 1, "the cosine of an angle, in [-1, 1]")
+
+
 def _refuse(
     loss: nn.Module, settings: Mapping[str, float], allowed: Callable[[float], bool], what: str
 ) -> None:
     for name, value in settings.items():
         if not allowed(value):
             raise LikenessError(f"{type(loss).__name__}: {name}={value} must be {what}")
-
-
-def refuse_angular_bias(owner: str, b_theta: float) -> None:
-    """Refuse a b_theta that is no cosine, which eval.similarity would only refuse after training.
-
-    Raises:
-        LikenessError: b_theta is not in [-1, 1]; the message begins with `owner`, the loss's name.
-    """
-    if not -1 <= b_theta <= 1:
-        raise LikenessError(
-            f"{owner}: b_theta={b_theta} is the cosine of an angle and must lie in [-1, 1]; the "
-            "SimPLE paper uses 0.3"
-        )
 
 
 def proxies(num_classes: int, dim: int, start: Start = nn.init.xavier_normal_) -> nn.Parameter:
