@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.toolkit.losses import drawn
 from toolkit.losses.compositional import DCML
 from toolkit.losses.triplet import MarginLoss
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-def batch(seed: int = 0, size: int = 9, dim: int = 6) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    z = torch.randn(size, dim, generator=generator, dtype=torch.float64)
-    return z, torch.arange(size) % 4
+batch = partial(drawn.batch, size=9, dim=6)
 
 
 def composed(loss: Any, z: Any) -> tuple[Any, float]:
@@ -63,10 +62,7 @@ def test_dcml_is_the_margin_loss_of_its_composites(
 
 def test_dcml_equals_its_release() -> None:
     """The release sums over its four compositors where this takes the mean."""
-    with np.load(GOLDEN / "dcml__dcml.npz", allow_pickle=False) as file:
-        arrays = {
-            key.split("/")[1]: torch.from_numpy(file[key]) for key in file.files if "/" in key
-        }
+    arrays = drawn.tensors("dcml__dcml", "small0")
     loss = DCML(16, num_parts=4, num_composites=4, margin=0.2, beta=1.2).double()
     weight, bias = loss.compositors.parameters()
     weight.data, bias.data = arrays["weights"].flatten(0, 1), arrays["biases"].flatten()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.toolkit.losses import drawn
 from toolkit.losses.graph import GroupLoss, ProxyGML
 from toolkit.training.recipe import Optim
 
 DIM, CLASSES = 6, 4
 
 
-def batch(seed: int = 0, size: int = 9) -> tuple[Tensor, Tensor]:
-    """Unequal classes, of which the last is absent and the one before has a single item."""
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.tensor([0, 1, 0, 1, 0, 0, 2, 1, 0])[:size]
-    return torch.randn(size, DIM, generator=generator, dtype=torch.float64), y
+# Unequal classes, of which the last is absent and the one before has a single item.
+batch = partial(drawn.batch, size=9, dim=DIM, labels=(0, 1, 0, 1, 0, 0, 2, 1, 0))
 
 
 def gradcheck(loss: Any) -> bool:

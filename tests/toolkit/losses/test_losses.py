@@ -18,9 +18,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 import toolkit.losses
+from tests.toolkit.losses.drawn import batch
 from toolkit.losses.common import turn_to_means
 from toolkit.losses.contract import (
     Classifier,
@@ -58,12 +59,6 @@ LOSSES = sorted(
     },
     key=lambda found: found.__name__,
 )
-
-
-def batch(seed: int = 0, size: int = 8, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.arange(size) % classes
-    return torch.randn(size, dim, generator=generator, dtype=torch.float64), y
 
 
 def softplus(x: float) -> float:

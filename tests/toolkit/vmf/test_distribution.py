@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from tests.toolkit.losses.drawn import tensors
 from toolkit.vmf.distances import d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf
 from toolkit.vmf.distribution import (
     log_density_nivmf,
@@ -38,15 +39,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def read(name: str, case: str) -> dict[str, Tensor]:
-    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
-        return {
-            key.split("/")[1]: torch.from_numpy(file[key])
-            for key in file.files
-            if key.startswith(f"{case}/")
-        }
 
 
 def exact(dim: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,7 +126,7 @@ def test_quadratic_is_eq_12_and_13_and_why_it_is_not_the_default() -> None:
 
 @pytest.mark.parametrize("dim", [3, 16, 128, 512])
 def test_distances_between_vmfs_against_mpmath(dim: int) -> None:
-    a = read("vmf_distances_exact__mpmath", f"n{dim}")
+    a = tensors("vmf_distances_exact__mpmath", f"n{dim}")
     z, p = a["z"], a["p"]
     for name, ours in (
         ("d_EL", d_el_vmf(z, p)),
@@ -155,7 +147,7 @@ PROB_DML: dict[str, Any] = {
 
 def released(name: str, case: str) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """NCA++ over a distance in the nivMF release's settings: (loss, golden arrays, distances)."""
-    a = read(f"{name}__prob_dml" if name != "exact" else "nivmf_exact_jacobian__own", case)
+    a = tensors(f"{name}__prob_dml" if name != "exact" else "nivmf_exact_jacobian__own", case)
     for key in ("embeddings", "weight_v", "w", "weight_g", "kappa", "temp"):
         if key in a:
             a[key].requires_grad_()
