@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from os import PathLike
 from pathlib import Path
 from threading import RLock
@@ -72,12 +72,8 @@ def has_gallery(address: Address) -> bool:
     """
     if not address.is_server:
         return (Path(address.place) / "data" / "PG_VERSION").is_file()
-    connection = _Connection(address)
-    try:
-        with connection.transaction() as cursor:
-            return _is_there(cursor, _schema(address))
-    finally:
-        connection.close()
+    with closing(_Connection(address)) as connection, connection.transaction() as cursor:
+        return _is_there(cursor, _schema(address))
 
 
 class PostgresStore:
@@ -390,8 +386,7 @@ class PostgresStore:
             except self._connection.errors.LockNotAvailable:
                 pass
             finally:
-                for name in settings:
-                    cursor.execute(f"RESET {name}")
+                cursor.execute("RESET ALL")
         cursor.execute(f"VACUUM (INDEX_CLEANUP ON) {table}")
 
 

@@ -39,3 +39,14 @@ def read(name: str, case: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def tensors(name: str, case: str) -> dict[str, Tensor]:
     """The arrays of a case as tensors."""
     return {key: torch.from_numpy(value) for key, value in read(name, case)[0].items()}
+
+
+def sides(y: Any, i: int) -> tuple[list[int], list[int]]:
+    """Columns of row i's positives and negatives, its own left out."""
+    same = [j for j in range(len(y)) if j != i and y[j] == y[i]]
+    return same, [j for j in range(len(y)) if y[j] != y[i]]
+
+
+def rows(x: Tensor) -> Any:
+    """The rows of length 1."""
+    return [value / np.linalg.norm(value) for value in x.detach().numpy()]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.toolkit.losses import drawn
+from tests.toolkit.losses.drawn import sides
 from toolkit.losses.contrast import LiftedStructure, NPair, NTXent, SupCon, TupletMargin
 from toolkit.losses.mining import mine_multi_similarity
 from toolkit.losses.weighted import CirclePair, MultiSimilarity
@@ -35,13 +36,6 @@ def test_n_pair_counts_the_keys_of_each_class_once_for_all_blocks(
     value.backward()  # blocks are computed again in it
     assert value.item() == pytest.approx(expected, rel=1e-12)
     assert len(counted) == 1
-
-
-def sides(y: Any, i: int) -> tuple[list[int], list[int]]:
-    """Columns of row i's positives and negatives, its own left out."""
-    return [j for j in range(len(y)) if j != i and y[j] == y[i]], [
-        j for j in range(len(y)) if y[j] != y[i]
-    ]
 
 
 def lse(values: Any) -> float:

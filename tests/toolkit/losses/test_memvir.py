@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.toolkit.losses.drawn import rows
 from toolkit.losses.memvir import MemVir
 from toolkit.losses.proxy import ProxyAnchor
 from toolkit.losses.softmax import NormFace
@@ -27,10 +28,6 @@ def batch(step: int, size: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(step)
     z = torch.randn(size, DIM, generator=generator, dtype=torch.float64)
     return z, torch.randint(CLASSES, (size,), generator=generator)
-
-
-def rows(x: Tensor) -> Any:
-    return [value / np.linalg.norm(value) for value in x.detach().numpy()]
 
 
 def members(history: list[Any], now: Any, num_steps: int, gap: int) -> tuple[list[Any], list[Any]]:

@@ -11,16 +11,11 @@ import pytest
 import torch
 
 from tests.toolkit.losses import drawn
+from tests.toolkit.losses.drawn import sides
 from toolkit.losses.rank import FastAP, RankedList, SmoothAP
 from toolkit.vmf.precision import unit
 
 batch = partial(drawn.batch, size=10, labels=(0, 1, 2, 3, 0, 1, 2, 3, 0, 4))
-
-
-def sides(y: Any, i: int) -> tuple[list[int], list[int]]:
-    return [j for j in range(len(y)) if j != i and y[j] == y[i]], [
-        j for j in range(len(y)) if y[j] != y[i]
-    ]
 
 
 @pytest.mark.parametrize("crossed", [False, True])
