@@ -178,6 +178,7 @@ def slope(kappa: Tensor, w: Tensor, dim: int) -> Tensor:
     Returns:
         A tensor of kappa's shape.
     """
+    kappa = kappa.nan_to_num(0.0, 0.0)  # what is not finite has slope 0
     square = kappa.square()
     q, above = (
         torch.as_tensor(relative(kappa.cpu().numpy(), n)[1], device=kappa.device)

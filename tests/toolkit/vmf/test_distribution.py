@@ -362,7 +362,9 @@ def test_sampler_edges() -> None:
         torch.testing.assert_close(drawn.norm(dim=-1), torch.ones(50, 3))
         assert bool(torch.isfinite(torch.autograd.grad(drawn.sum(), kappa)[0]).all())
         for family in FAMILIES:
-            drawn = sample(mu, torch.tensor([1.0, math.nan, 2.0]), 5, family=family)
+            kappa = torch.tensor([1.0, math.nan, 2.0], requires_grad=True)
+            drawn = sample(mu, kappa, 5, family=family)
+            assert bool(torch.autograd.grad(drawn.nansum(), kappa)[0][::2].isfinite().all())
             assert drawn.isnan().any(dim=-1).tolist() == [[False, True, False]] * 5
 
 
