@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.backbones.given import one_of
 from toolkit.backbones.image_resnet import ImagePooling, pool
 from toolkit.backbones.images import BatchNorm, check_images, hold_still, in_float32, start_from
@@ -66,7 +65,7 @@ class BNInception(nn.Module):
             and `started_from` says so.
 
     Raises:
-        LikenessError: The images have other sides, or the file does not fit.
+        LikenessError: The file does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -123,7 +122,6 @@ class BNInception(nn.Module):
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the raw embeddings (B, dim) of images (B, in_dim, H, W); `lengths` is ignored."""
         check_images(images, "BNInception", self.in_dim)
-        _check_halves(*images.shape[2:])
         x = F.max_pool2d(self._layer("conv1_7x7_s2", images), 3, stride=2, ceil_mode=True)
         x = self._layer("conv2_3x3", self._layer("conv2_3x3_reduce", x))
         x = F.max_pool2d(x, 3, stride=2, ceil_mode=True)
@@ -148,20 +146,3 @@ class BNInception(nn.Module):
             pooled = (F.max_pool2d if largest else F.avg_pool2d)(x, 3, stride=1, padding=1)
             branches.append(self._layer(f"{name}_pool_proj", pooled))
         return torch.cat(branches, dim=1)
-
-
-def _check_halves(height: int, width: int) -> None:
-    """Raise ValueError for images whose sides are odd before a block of stride 2.
-
-    Its convolutions round odd sizes up and its pooling rounds them down, so that the branches would
-    not fit together.
-    """
-    for side in (height, width):
-        size = -(-side // 2)  # after conv1; the poolings that follow give ceil((size - 3) / 2) + 1
-        for _ in range(2):
-            size = max(-(-(size - 3) // 2), 0) + 1
-        if size % 4 or size < 4:
-            raise LikenessError(
-                f"BNInception: images of {height} x {width} do not halve evenly; resize or crop "
-                "them to multiples of 32, or 227"
-            )

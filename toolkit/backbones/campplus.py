@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
+from toolkit.backbones.resnet import basic_block
 
 _SEGMENT = 100  # frames that share a context: two seconds, after the stride of 2
 
@@ -104,8 +105,10 @@ class _Head(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(1, channels, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
-        self.layer1 = nn.ModuleList([_HeadBlock(channels, 2), _HeadBlock(channels, 1)])
-        self.layer2 = nn.ModuleList([_HeadBlock(channels, 2), _HeadBlock(channels, 1)])
+        self.layer1, self.layer2 = (
+            nn.ModuleList(basic_block(channels, channels, (stride, 1)) for stride in (2, 1))
+            for _ in range(2)
+        )
         self.conv2 = nn.Conv2d(channels, channels, 3, stride=(2, 1), padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
         self.out_channels = channels * -(-bands // 8)
@@ -114,29 +117,8 @@ class _Head(nn.Module):
         mask = None if mask is None else mask[:, None]
         x = keep(torch.relu(self.bn1(self.conv1(keep(x[:, None], mask)))), mask)
         for block in (*self.layer1, *self.layer2):
-            x = block(x, mask)
+            x, _ = block(x, mask)
         return flat(keep(torch.relu(self.bn2(self.conv2(x))), mask))
-
-
-class _HeadBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut; the stride is over the bands only."""
-
-    def __init__(self, channels: int, stride: int):
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 3, stride=(stride, 1), padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.shortcut = nn.Sequential()
-        if stride > 1:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels, channels, 1, stride=(stride, 1), bias=False),
-                nn.BatchNorm2d(channels),
-            )
-
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        y = keep(torch.relu(self.bn1(self.conv1(x))), mask)
-        return keep(torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x)), mask)
 
 
 class _Convolution(nn.Module):

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.backbones.given import one_of
 from toolkit.backbones.images import check_images, in_float32, start_from
 
@@ -55,7 +54,7 @@ class EdgeFace(nn.Module):
         weights: A local file to start from; `started_from` says what was taken.
 
     Raises:
-        LikenessError: The size is another one, the images are smaller, or the file does not fit.
+        LikenessError: The size is another one, or the file does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -83,12 +82,6 @@ class EdgeFace(nn.Module):
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""
         check_images(images, "EdgeFace", self.in_dim)
-        height, width = images.shape[2:]
-        if min(height, width) < 32:
-            raise LikenessError(
-                f"EdgeFace: images of {height} x {width}; both sides must be 32 pixels at least: "
-                "resize them"
-            )
         return torch.as_tensor(self.model(images))
 
 

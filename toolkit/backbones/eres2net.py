@@ -5,11 +5,13 @@ Their blocks work on groups of channels one after another, and attention fuses t
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
-from toolkit.backbones.resnet import shortcut
+from toolkit.backbones.pooling import Pooling, flat, keep, pool
+from toolkit.backbones.resnet import add_front, run, shortcut, stem
 
 
 class ERes2Net(nn.Module):
@@ -49,10 +51,10 @@ class ERes2Net(nn.Module):
     ):
         super().__init__()
         self.in_dim, self.dim = in_dim, dim
-        self.conv1, self.bn1 = nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.layer1, self.layer2, self.layer3, self.layer4 = _stages(
-            width, blocks, base_width, scale, expansion
+        block = partial(
+            _Block, width=width, base_width=base_width, scale=scale, expansion=expansion
         )
+        add_front(self, width, blocks, block, expansion)
         out = [width * 2**stage * expansion for stage in range(4)]
         self.layer1_downsample = _downsample(out[0])
         self.layer2_downsample = _downsample(out[1])
@@ -65,18 +67,15 @@ class ERes2Net(nn.Module):
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
-        mask = None if lengths is None else frame_mask(lengths, features.shape[1])[:, None, None, :]
-        x = keep(
-            torch.relu(self.bn1(self.conv1(keep(features.transpose(1, 2)[:, None], mask)))), mask
-        )
-        x, mask = _run(self.layer1, x, mask)
+        x, mask = stem(self, features, lengths)
+        x, mask = run(self.layer1, x, mask)
         fused = x
         for layer, downsample, fuse in (
             (self.layer2, self.layer1_downsample, self.fuse_mode12),
             (self.layer3, self.layer2_downsample, self.fuse_mode123),
             (self.layer4, self.layer3_downsample, self.fuse_mode1234),
         ):
-            x, mask = _run(layer, x, mask)
+            x, mask = run(layer, x, mask)
             fused = fuse(x, keep(downsample(fused), mask))
         return torch.as_tensor(
             self.seg_1(self.pool(flat(fused), None if mask is None else mask[:, 0, 0]))
@@ -107,10 +106,10 @@ class ERes2NetV2(nn.Module):
     ):
         super().__init__()
         self.in_dim, self.dim = in_dim, dim
-        self.conv1, self.bn1 = nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.layer1, self.layer2, self.layer3, self.layer4 = _stages(
-            width, blocks, base_width, scale, expansion
+        block = partial(
+            _Block, width=width, base_width=base_width, scale=scale, expansion=expansion
         )
+        add_front(self, width, blocks, block, expansion)
         self.layer3_ds = _downsample(4 * width * expansion)
         self.fuse34 = _Fusion(8 * width * expansion)
         self.pool, size = pool(pooling, 8 * width * expansion * -(-in_dim // 8))
@@ -118,41 +117,14 @@ class ERes2NetV2(nn.Module):
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
-        mask = None if lengths is None else frame_mask(lengths, features.shape[1])[:, None, None, :]
-        x = keep(
-            torch.relu(self.bn1(self.conv1(keep(features.transpose(1, 2)[:, None], mask)))), mask
-        )
+        x, mask = stem(self, features, lengths)
         for layer in (self.layer1, self.layer2, self.layer3):
-            x, mask = _run(layer, x, mask)
-        last, mask = _run(self.layer4, x, mask)
+            x, mask = run(layer, x, mask)
+        last, mask = run(self.layer4, x, mask)
         fused = self.fuse34(last, keep(self.layer3_ds(x), mask))
         return torch.as_tensor(
             self.seg_1(self.pool(flat(fused), None if mask is None else mask[:, 0, 0]))
         )
-
-
-def _stages(
-    width: int, blocks: tuple[int, int, int, int], base_width: int, scale: int, expansion: int
-) -> list[nn.ModuleList]:
-    """Build the four stages of blocks."""
-    stages, channels = [], width
-    for stage, count in enumerate(blocks):
-        wide, attention = width * 2**stage, stage > 1
-        rows: list[nn.Module] = []
-        for i in range(count):
-            stride = 2 if stage and i == 0 else 1
-            sizes = (channels, wide, stride, base_width, scale, expansion)
-            rows.append(_Block(*sizes, attention=attention))
-            channels = wide * expansion
-        stages.append(nn.ModuleList(rows))
-    return stages
-
-
-def _run(layer: nn.ModuleList, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Apply the blocks of a stage, and the strides of the blocks to the mask."""
-    for block in layer:
-        x, mask = block(x, mask)
-    return x, mask
 
 
 def _downsample(channels: int) -> nn.Conv2d:
@@ -190,6 +162,7 @@ class _Block(nn.Module):
     """1x1 convolution, 3x3 convolutions over groups of channels, 1x1 convolution, shortcut.
 
     The groups take turns: each convolution sees its group and the output of the one before.
+    `width` is that of the first stage.
     """
 
     def __init__(
@@ -197,11 +170,11 @@ class _Block(nn.Module):
         channels_in: int,
         channels: int,
         stride: int,
+        *,
+        width: int,
         base_width: int,
         scale: int,
         expansion: int,
-        *,
-        attention: bool,
     ):
         super().__init__()
         self.stride, self.width = stride, channels * base_width // 64
@@ -211,9 +184,9 @@ class _Block(nn.Module):
             nn.Conv2d(self.width, self.width, 3, padding=1, bias=False) for _ in range(scale)
         )
         self.bns = nn.ModuleList(nn.BatchNorm2d(self.width) for _ in range(scale))
-        self.fuse_models = (
-            nn.ModuleList(_Fusion(self.width) for _ in range(scale - 1)) if attention else None
-        )
+        self.fuse_models: nn.ModuleList | None = None
+        if channels > 2 * width:  # in the third and the fourth stage
+            self.fuse_models = nn.ModuleList(_Fusion(self.width) for _ in range(scale - 1))
         self.conv3 = nn.Conv2d(self.width * scale, channels * expansion, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(channels * expansion)
         self.shortcut = shortcut(channels_in, channels * expansion, stride)

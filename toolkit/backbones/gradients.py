@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, pad
 
-from eval.errors import LikenessError
 from toolkit.backbones.images import check_images
 
 
@@ -143,18 +142,6 @@ class GradientHistograms(nn.Module):
         norm: float = 1.0,
     ):
         super().__init__()
-        if not (
-            2 <= cells <= image_size
-            and bins >= 4
-            and bins % 2 == 0
-            and sigma >= 0
-            and 0 <= shrinkage <= 1
-        ):
-            raise LikenessError(
-                f"GradientHistograms: cells={cells} must be 2 to image_size={image_size}, "
-                f"bins={bins} even and at least 4, sigma={sigma} not below 0, "
-                f"shrinkage={shrinkage} from 0 to 1"
-            )
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         self.cells, self.bins, self.sigma, self.shrinkage = cells, bins, sigma, shrinkage
         self.size = bins * cells * ((cells + 1) // 2)

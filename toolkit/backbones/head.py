@@ -7,8 +7,6 @@ put linear layers on foundation models in this way.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -49,9 +47,6 @@ class Head(nn.Module):
         hidden: The size of the hidden layer; 0 for none.
         gain: By what the embeddings are multiplied at the start, for losses that see their norms.
 
-    Raises:
-        LikenessError: A size is negative, or gain is not a finite number above 0.
-
     Example:
         >>> import torch
         >>> x = torch.tensor([[3.0, 4.0]])
@@ -64,11 +59,6 @@ class Head(nn.Module):
 
     def __init__(self, in_dim: int, *, dim: int = 0, hidden: int = 0, gain: float = 1.0):
         super().__init__()
-        if in_dim < 1 or dim < 0 or hidden < 0 or not 0 < gain < math.inf:
-            raise LikenessError(
-                f"Head: in_dim {in_dim}, dim {dim}, hidden {hidden}, gain {gain}; in_dim of at "
-                "least 1, dim and hidden of at least 0, and a gain above 0 are allowed"
-            )
         self.in_dim, self.dim = in_dim, dim or in_dim
         same = self.dim == in_dim
         self.linear: nn.Module = nn.Identity()

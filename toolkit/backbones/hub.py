@@ -15,13 +15,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from eval.errors import LikenessError
+from toolkit.backbones.given import one_of
 from toolkit.backbones.images import check_images, in_float32
 from toolkit.backbones.layer_pooling import LayerPooling, pool_layers, pool_places
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
@@ -394,8 +395,10 @@ class HubImage(nn.Module):
         super().__init__()
         self.network, self.config = build(config, images=True)
         self.family, self.in_dim, self.revision = self.config.model_type, in_dim, revision
-        self.pooling = pooling or _USUAL.get(self.family, "CLS")
-        _check_pooling(self.family, self.pooling)
+        usual = _USUAL.get(self.family, "CLS")
+        self.pooling = pooling or usual
+        allowed = sorted({usual, "mean", "GeM"})
+        one_of(f"HubImage of model_type {self.family!r}", "pooling", self.pooling, allowed)
         if self.config.num_channels != in_dim:
             raise LikenessError(
                 f"HubImage: the network takes {self.config.num_channels} channels, but the "
@@ -453,21 +456,6 @@ class HubImage(nn.Module):
             return tokens, out.pooler_output
         first = 1 + int(getattr(self.config, "num_register_tokens", 0))
         return tokens[:, first:], tokens[:, 0]
-
-
-def _check_pooling(family: str, pooling: str) -> None:
-    """Raise LikenessError if networks of a family cannot be pooled in this way."""
-    usual = _USUAL.get(family, "CLS")
-    allowed = [
-        name
-        for name in get_args(ImagePooling)
-        if name in ("mean", "GeM") or (name and name == usual)
-    ]
-    if pooling not in allowed:
-        raise LikenessError(
-            f"HubImage: pooling is {pooling!r}; a network of model_type {family!r} can be pooled "
-            f"by {', '.join(allowed)}"
-        )
 
 
 def _inner(network: Any) -> Any:
@@ -580,11 +568,12 @@ class HubSpeech(nn.Module):
         self.takes_waves = FAMILIES[self.family].takes == "waves"
         if self.family == "wavlm":  # torch warns of how transformers calls its attention
             warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
-        expected = self._frame_size()
+        expected, frontend = self._frontend()
         if in_dim != expected:
             raise LikenessError(
                 f"HubSpeech: a network of model_type {self.family!r} takes frames of {expected}, "
-                f"but the front-end gives {in_dim}; {self._remedy()}"
+                f"but the front-end gives {in_dim}; take {frontend}, with as many bands as the "
+                "network was trained with"
             )
         self.pads_exactly = getattr(self.config, "feat_extract_norm", "layer") != "group"
         whisper = self.family == "whisper"
@@ -600,13 +589,8 @@ class HubSpeech(nn.Module):
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,).
 
         Raises:
-            LikenessError: The features have another shape, or are shorter than one frame.
+            LikenessError: The features are shorter than one frame.
         """
-        if features.ndim != 3 or features.shape[2] != self.in_dim:
-            raise LikenessError(
-                f"HubSpeech: the features have shape {tuple(features.shape)}; it takes "
-                f"(B, T, {self.in_dim}): {self._remedy()}"
-            )
         if self.family == "wav2vec2-bert" and torch.compiler.is_exporting():
             raise LikenessError(
                 "HubSpeech: torch.export cannot follow the attention of w2v-BERT over recordings "
@@ -687,20 +671,13 @@ class HubSpeech(nn.Module):
         pooled = (counts - _MARGIN + 1).div(2, rounding_mode="floor").clamp(min=1)
         return layers, _first(pooled, windows * size // 2)
 
-    def _frame_size(self) -> int:
-        """Return the size of the frames that the network takes."""
+    def _frontend(self) -> tuple[int, str]:
+        """Return the size of the frames that the network takes, and the front-end to take."""
         if self.takes_waves:
-            return 1
-        whisper = self.family == "whisper"
-        name = "num_mel_bins" if whisper else "feature_projection_input_dim"
-        return int(getattr(self.config, name))
-
-    def _remedy(self) -> str:
-        """Say which front-end a network needs."""
-        if self.takes_waves:
-            return "take the front-end UnitWave"
-        name = "WhisperMel" if self.family == "whisper" else "StackedFbank"
-        return f"take the front-end {name} with as many mel bands as the network was trained with"
+            return 1, "UnitWave"
+        if self.family == "whisper":
+            return int(self.config.num_mel_bins), "WhisperMel"
+        return int(self.config.feature_projection_input_dim), "StackedFbank"
 
 
 def _first(counts: Tensor, total: int) -> Tensor:

@@ -8,19 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.backbones.given import one_of
-from toolkit.backbones.images import BatchNorm, check_images, hold_still, in_float32, start_from
+from toolkit.backbones.images import (
+    BatchNorm,
+    check_images,
+    four_stages,
+    hold_still,
+    in_float32,
+    start_from,
+)
+from toolkit.backbones.resnet import DEPTHS, shortcut
 
 Stem = Literal["7x7", "3x3", "3x3 whole"]
 ImagePooling = Literal["average", "max", "both"]
-# Depth -> the number of blocks of the four stages, and whether these are bottlenecks
-# (He et al. 2016, Table 1).
-_DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
-    18: ((2, 2, 2, 2), False),
-    34: ((3, 4, 6, 3), False),
-    50: ((3, 4, 6, 3), True),
-    101: ((3, 4, 23, 3), True),
-    152: ((3, 8, 36, 3), True),
-}
 
 
 class ImageResNet(nn.Module):
@@ -33,7 +32,7 @@ class ImageResNet(nn.Module):
         in_dim: The number of channels of the images (B, in_dim, H, W).
         dim: The size of a linear layer after the pooling; 0 leaves it out, so that dim is 2048 (512
             at depths 18 and 34).
-        depth: 18, 34, 50, 101 or 152.
+        depth: 18, 34, 50, 101 or 152 (He et al. 2016, Table 1); 221 or 293.
         blocks: The number of blocks of each stage, where they are not to be the depth's.
         width: The channels of the first stage.
         stem: "7x7" of stride 2 and max pooling (ImageNet); "3x3" of stride 1 and max pooling (CIFAR
@@ -55,10 +54,6 @@ class ImageResNet(nn.Module):
     pads_exactly = True  # images have no lengths
     takes = "images"
     left_out: tuple[str, ...] = ("fc.",)
-    layer1: nn.Sequential
-    layer2: nn.Sequential
-    layer3: nn.Sequential
-    layer4: nn.Sequential
 
     def __init__(
         self,
@@ -76,11 +71,11 @@ class ImageResNet(nn.Module):
         weights: str = "",
     ):
         super().__init__()
-        one_of("ImageResNet", "depth", depth, _DEPTHS)
+        one_of("ImageResNet", "depth", depth, DEPTHS)
         one_of("ImageResNet", "stem", stem, get_args(Stem))
         one_of("ImageResNet", "pooling", pooling, get_args(ImagePooling))
         self.in_dim, self.stem, self.pooling, self.batch_norm = in_dim, stem, pooling, batch_norm
-        counts, bottleneck = _DEPTHS[depth]
+        counts, bottleneck = DEPTHS[depth]
         self.conv1 = (
             nn.Conv2d(in_dim, width, 7, stride=2, padding=3, bias=False)
             if stem == "7x7"
@@ -120,9 +115,7 @@ class ImageResNet(nn.Module):
         """Return the raw embeddings (B, dim) of images (B, in_dim, H, W); `lengths` is ignored."""
         check_images(images, "ImageResNet", self.in_dim)
         x = self.maxpool(torch.relu(self.bn1(self.conv1(images))))
-        return in_float32(
-            self.fc, pool(self.layer4(self.layer3(self.layer2(self.layer1(x)))), self.pooling)
-        )
+        return in_float32(self.fc, pool(four_stages(self, x), self.pooling))
 
 
 def pool(x: Tensor, pooling: ImagePooling) -> Tensor:
@@ -156,12 +149,7 @@ class _Block(nn.Module):
                 nn.Conv2d(before, after, size, stride=step, padding=size // 2, bias=False),
             )
             self.add_module(f"bn{number}", nn.BatchNorm2d(after))
-        self.downsample: nn.Sequential | None = None
-        if stride != 1 or channels_in != channels:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride=stride, bias=False),
-                nn.BatchNorm2d(channels),
-            )
+        self.downsample = shortcut(channels_in, channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         y = x
@@ -169,4 +157,4 @@ class _Block(nn.Module):
             y = getattr(self, f"bn{number}")(getattr(self, f"conv{number}")(y))
             if number < self.num_layers:
                 y = torch.relu(y)
-        return torch.relu(y + (x if self.downsample is None else self.downsample(x)))
+        return torch.relu(y + self.downsample(x))

@@ -49,6 +49,13 @@ def check_images(x: Tensor, name: str, channels: int, size: int = 0, *, multiple
         )
 
 
+def four_stages(network: nn.Module, x: Tensor) -> Tensor:
+    """Apply layer1 to layer4 of a residual network."""
+    for stage in (1, 2, 3, 4):
+        x = getattr(network, f"layer{stage}")(x)
+    return x
+
+
 def in_float32(layer: nn.Module, x: Tensor) -> Tensor:
     """Apply a layer in float32 at least, also under autocast.
 

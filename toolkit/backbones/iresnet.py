@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.backbones.given import one_of
-from toolkit.backbones.images import check_images, in_float32
+from toolkit.backbones.images import check_images, four_stages, in_float32
+from toolkit.backbones.resnet import shortcut
 
 # Depth -> the number of blocks of the four stages (arcface_torch/backbones/iresnet.py).
 _DEPTHS: dict[int, tuple[int, int, int, int]] = {
@@ -47,10 +48,6 @@ class IResNet(nn.Module):
     pads_exactly = True  # images have no lengths
     takes = "images"
     left_out: tuple[str, ...] = ()
-    layer1: nn.Sequential
-    layer2: nn.Sequential
-    layer3: nn.Sequential
-    layer4: nn.Sequential
 
     def __init__(
         self,
@@ -94,7 +91,7 @@ class IResNet(nn.Module):
         """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""
         check_images(images, "IResNet", self.in_dim, self.image_size)
         x = self.prelu(self.bn1(self.conv1(images)))
-        x = self.bn2(self.layer4(self.layer3(self.layer2(self.layer1(x)))))
+        x = self.bn2(four_stages(self, x))
         return in_float32(self.features, in_float32(self.fc, self.dropout(x.flatten(1))))
 
 
@@ -112,13 +109,8 @@ class _Block(nn.Module):
         self.prelu = nn.PReLU(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, stride=stride, padding=1, bias=False)
         self.bn3 = nn.BatchNorm2d(channels)
-        self.downsample: nn.Sequential | None = None
-        if stride != 1 or channels_in != channels:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride=stride, bias=False),
-                nn.BatchNorm2d(channels),
-            )
+        self.downsample = shortcut(channels_in, channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn3(self.conv2(self.prelu(self.bn2(self.conv1(self.bn1(x))))))
-        return torch.as_tensor(y + (x if self.downsample is None else self.downsample(x)))
+        return torch.as_tensor(y + self.downsample(x))

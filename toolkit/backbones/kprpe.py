@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.backbones.images import check_images, start_from
 from toolkit.backbones.vit import FaceViT
 
@@ -47,8 +46,7 @@ class KPRPEViT(FaceViT):
         weights: A local file to start from; `started_from` says what was taken.
 
     Raises:
-        LikenessError: The heads cannot share the width, a patch is larger than the image, the
-            images or keypoints have another shape, or the file does not fit.
+        LikenessError: The images have another shape, or the file does not fit.
     """
 
     def __init__(
@@ -103,11 +101,6 @@ class KPRPEViT(FaceViT):
         check_images(images, "KPRPEViT", self.in_dim, self.image_size)
         if keypoints is None:
             keypoints = self.get_buffer("template")
-        elif keypoints.shape != (len(images), len(TEMPLATE), 2):
-            raise LikenessError(
-                f"KPRPEViT: keypoints have shape {tuple(keypoints.shape)} for {len(images)} "
-                f"images; give ({len(images)}, {len(TEMPLATE)}, 2)"
-            )
         return self.embed(images, self._biases(keypoints))
 
     def _biases(self, keypoints: Tensor) -> tuple[Tensor, ...]:

@@ -7,12 +7,11 @@ three of the poolings for speech look at all layers. Padded frames count in none
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.backbones.pooling import pool, precise
 
 LayerPooling = Literal["mean", "weighted", "MHFA", "MFA"]
@@ -46,9 +45,6 @@ def pool_layers(
         heads: For MHFA: the number of attention heads.
         compressed: For MHFA: the size of keys and values.
 
-    Raises:
-        LikenessError: The name is another one.
-
     Example:
         >>> module, size = pool_layers("MHFA", 3, 8, heads=4, compressed=5)
         >>> layers = [torch.randn(2, 7, 8) for _ in range(3)]
@@ -61,11 +57,8 @@ def pool_layers(
         return _Weighted(num_layers, channels), 2 * channels
     if name == "MHFA":
         return _MHFA(num_layers, channels, heads, compressed), heads * compressed
-    if name == "MFA":
-        return _MFA(num_layers, channels), 2 * (num_layers - 1) * channels
-    raise LikenessError(
-        f"pooling is {name!r}; it must be one of {', '.join(get_args(LayerPooling))}"
-    )
+    assert name == "MFA", name
+    return _MFA(num_layers, channels), 2 * (num_layers - 1) * channels
 
 
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -191,9 +184,6 @@ def pool_places(name: Literal["mean", "GeM"], power: float, *, learned: bool) ->
         power: p where training begins, or for ever; above 0.
         learned: Whether p is a parameter.
 
-    Raises:
-        LikenessError: The name is another one, or the power is not above 0.
-
     Example:
         >>> x = torch.tensor([[[1.0], [2.0]]])
         >>> round(pool_places("GeM", 2.0, learned=False)(x).item() ** 2, 5)
@@ -201,11 +191,7 @@ def pool_places(name: Literal["mean", "GeM"], power: float, *, learned: bool) ->
     """
     if name == "mean":
         return _PlacesMean()
-    if name != "GeM" or not power > 0:
-        raise LikenessError(
-            f"pooling {name!r} with a power of {power}: mean, or GeM with a power above 0, is "
-            "allowed"
-        )
+    assert name == "GeM", name
     return _GeM(power, learned=learned)
 
 

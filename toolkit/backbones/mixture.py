@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
 from toolkit.backbones.pooling import valid_frames
-from toolkit.backbones.statistics import discriminant_directions
+from toolkit.backbones.statistics import (
+    Start,
+    add_discriminant,
+    estimate_discriminant,
+    run_discriminant,
+)
 
 _ENOUGH_FRAMES = 100_000  # for the mixture; of twice as many or more, some are left out
 _FLOOR = 1e-2  # of a component's variances, as a share of the variance of all frames
@@ -172,10 +176,6 @@ class MixtureStatistics(nn.Module):
             depend.
         start: What the linear layer is before training: see OrderStatistics.
 
-    Raises:
-        LikenessError: A number is out of its range: there are two components or more, one cosine
-            and one cepstrum or more, no more deltas than cepstra, and relevance is above 0.
-
     Example:
         >>> net = MixtureStatistics(8, dim=4, num_components=2, num_cosines=6, num_cepstra=5)
         >>> views = torch.randn(6, 30, 8), None, torch.tensor([0, 0, 1, 1, 2, 2])
@@ -207,23 +207,12 @@ class MixtureStatistics(nn.Module):
         num_directions: int = 128,
         shrinkage: float = 0.3,
         norm: float = 1.0,
-        start: Literal["random", "rotation"] = "random",
+        start: Start = "random",
     ):
         super().__init__()
         num_cosines, num_cepstra = min(num_cosines, in_dim), min(num_cepstra, in_dim)
         if num_deltas is None:
             num_deltas = min(12, num_cepstra)
-        if not 0 <= num_deltas <= num_cepstra:
-            raise LikenessError(
-                f"MixtureStatistics: num_deltas={num_deltas} is not within 0 and num_cepstra="
-                f"{num_cepstra}; give a smaller number"
-            )
-        if num_components < 2 or min(num_cosines, num_cepstra) < 1 or not relevance > 0:
-            raise LikenessError(
-                f"MixtureStatistics: num_components={num_components}, num_cosines={num_cosines}, "
-                f"num_cepstra={num_cepstra}, relevance={relevance}; 2 components or more, 1 cosine "
-                "and 1 cepstrum or more, and a relevance above 0 are allowed"
-            )
         self.in_dim, self.dim, self.shrinkage, self.relevance = in_dim, dim, shrinkage, relevance
         self.num_cosines, self.num_cepstra, self.num_deltas = num_cosines, num_cepstra, num_deltas
         keys, size = num_cepstra + num_deltas, num_components * num_cosines
@@ -233,15 +222,8 @@ class MixtureStatistics(nn.Module):
         self.register_buffer("means", torch.zeros(num_components, keys))
         self.register_buffer("variances", torch.ones(num_components, keys))
         self.register_buffer("centres", torch.zeros(num_components, num_cosines))
-        self.register_buffer("mean", torch.zeros(size))
-        # torch.eye imports torch's compiler, a second's work, where models are restored
-        self.register_buffer("directions", torch.zeros(size, num_directions).fill_diagonal_(1.0))
         self.gain = norm * dim**-0.5
-        self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(num_directions, dim, bias=False)
-        if start == "rotation":
-            nn.init.orthogonal_(self.linear.weight)
-        self.normalise = nn.BatchNorm1d(dim, affine=False)
+        add_discriminant(self, size, num_directions, dropout, start)
 
     def keys(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return by what frames are aligned with components, and what is compared within these.
@@ -284,8 +266,7 @@ class MixtureStatistics(nn.Module):
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
         # Without autocast, because the whitening magnifies rounding.
         with torch.autocast(features.device.type, enabled=False):
-            x = self.dropout((self.statistics(features, lengths) - self.mean) @ self.directions)
-            return torch.as_tensor(self.normalise(self.linear(x)) * self.gain)
+            return run_discriminant(self, self.statistics(features, lengths))
 
     @torch.no_grad()
     def estimate(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
@@ -312,11 +293,4 @@ class MixtureStatistics(nn.Module):
         self.variances.copy_(variances)
         self.centres.copy_(_component_means(share, x, x.mean(dim=0)))
         statistics = [self.statistics(features, lengths) for features, lengths, _ in views]
-        mean, directions = discriminant_directions(
-            torch.cat(statistics).double(),
-            torch.cat([labels for _, _, labels in views]),
-            shrinkage=self.shrinkage,
-            num_directions=self.directions.shape[1],
-        )
-        self.mean.copy_(mean)
-        self.directions.copy_(directions)
+        estimate_discriminant(self, statistics, [labels for _, _, labels in views])

@@ -6,13 +6,11 @@ The masks that carry through a network which frames are valid are here too.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from eval.errors import LikenessError
 
 Pooling = Literal["TAP", "TSDP", "TSTP", "ASTP", "ASP", "MHASTP", "MQMHASTP"]
 
@@ -121,15 +119,7 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
     - ASP: the same with ReLU and batch norm inside (Okabe et al. 2018 as in voxceleb_trainer).
     - MHASTP: two heads, each one attention over half of the channels (India et al. 2019).
     - MQMHASTP: two queries of eight heads with channel-wise attention (Zhao et al. 2022).
-
-    Raises:
-        LikenessError: The name is another one, or global_context is set without ASTP.
     """
-    if global_context and name != "ASTP":
-        raise LikenessError(
-            f"pooling {name} takes no global_context; only ASTP does: set pooling=ASTP or "
-            "global_context=False"
-        )
     if name in ("TAP", "TSDP", "TSTP"):
         return _Statistics(name), channels * (2 if name == "TSTP" else 1)
     if name == "ASTP":
@@ -138,9 +128,8 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
         return _NormedAttentive(channels), 2 * channels
     if name == "MHASTP":
         return _MultiHead(channels, heads=2, channelwise=False), 2 * channels
-    if name == "MQMHASTP":
-        return _MultiQuery(channels, queries=2, heads=8), 4 * channels
-    raise LikenessError(f"pooling is {name!r}; it must be one of {', '.join(get_args(Pooling))}")
+    assert name == "MQMHASTP", name
+    return _MultiQuery(channels, queries=2, heads=8), 4 * channels
 
 
 def precise(x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from toolkit.backbones.pooling import keep, precise
 
 # The 2-D blocks: residual ones, the same with weights for the bands, and those of ConvNeXt.
 Block = Literal["residual", "weighted", "convnext"]
+_HEADS = 4  # of the self-attention of a time context
 
 
 class Row(NamedTuple):
@@ -72,10 +73,12 @@ def stages(
             possible, and whose widened blocks are narrowed by a 1x1 convolution.
         group_norm: Whether group norm over frames follows the stem and every stage.
     """
-    if in_dim % (strides := math.prod(row.stride for row in rows)):
+    strides, wide = math.prod(row.stride for row in rows), width * in_dim
+    uneven = any(row.reduction and wide // row.reduction % _HEADS for row in rows)
+    if in_dim % strides or uneven:
         raise LikenessError(
-            f"{name}: in_dim is {in_dim}; the strides of the stages over bands need a multiple of "
-            f"{strides}"
+            f"{name}: in_dim is {in_dim}; its strides need a multiple of {strides}, and its "
+            f"{_HEADS} attention heads equal shares of the channels; take 72 bands (60 for b0)"
         )
     norms: list[nn.Module | None] = [
         _GroupNorm(width, width * in_dim) if group_norm else None for _ in range(len(rows) + 1)
@@ -368,7 +371,7 @@ class _FeedForward(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Self-attention of four heads over valid frames: (B, T, C), (B, 1, T) -> (B, T, C)."""
+    """Self-attention of several heads over valid frames: (B, T, C), (B, 1, T) -> (B, T, C)."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -379,7 +382,7 @@ class _Attention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         query, key, value = (
-            project(x).unflatten(2, (4, -1)).transpose(1, 2)
+            project(x).unflatten(2, (_HEADS, -1)).transpose(1, 2)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
         valid = None if mask is None else mask[:, None]

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.backbones import redimension
 from toolkit.backbones.given import one_of
 from toolkit.backbones.pooling import flat, pool
@@ -70,8 +69,7 @@ class ReDimNet2(nn.Module):
             release's newest recipes and its b6 of VoxBlink2 (agg_gnorm).
 
     Raises:
-        LikenessError: The size is another one, the stages do not divide the bands or channels, or
-            an utterance has fewer than 4 frames.
+        LikenessError: The size is another one, or the stages do not divide the bands or channels.
     """
 
     pads_exactly = True
@@ -120,17 +118,10 @@ class ReDimNet2(nn.Module):
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
         frames, mask = features.shape[1], None
-        shortest = frames
         if lengths is not None:
             valid = (lengths * frames).round()
-            if not torch.compiler.is_compiling():
-                shortest = int(valid.min())
             quarters = torch.arange(frames // 4, device=lengths.device)[None]
             mask = redimension.repeated((quarters < valid[:, None].div(4).floor())[:, None], 4)
-        if shortest < 4:
-            raise LikenessError(
-                f"ReDimNet2: an utterance has {shortest} frames; its stages need 4 at least"
-            )
         x = self.backbone(features[:, : frames // 4 * 4].transpose(1, 2)[:, None], mask)
         x = redimension.in_bands(x, self.backbone.bands) if self.split_bands else x
         x = x if self.backbone.head is None else self.backbone.head(x)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +13,7 @@ from toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
 
 # Depth -> the number of blocks of the four stages, and whether these are bottlenecks. Up to 152
 # they are those of He et al. 2016, Table 1; 221 and 293 are WeSpeaker's (models/resnet.py).
-_DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
+DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
     18: ((2, 2, 2, 2), False),
     34: ((3, 4, 6, 3), False),
     50: ((3, 4, 6, 3), True),
@@ -58,22 +61,13 @@ class ResNet(nn.Module):
         two_layers: bool = False,
     ):
         super().__init__()
-        one_of("ResNet", "depth", depth, _DEPTHS)
+        one_of("ResNet", "depth", depth, DEPTHS)
         self.in_dim, self.dim, self.two_layers = in_dim, dim, two_layers
-        counts, bottleneck = _DEPTHS[depth]
+        counts, bottleneck = DEPTHS[depth]
+        expansion = 4 if bottleneck else 1
         block = _Bottleneck if bottleneck else _BasicBlock
-        self.conv1 = nn.Conv2d(1, width, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        channels, mels = width, in_dim
-        for stage, count in enumerate(blocks or counts):
-            wide, stride = width * 2**stage, 1 if stage == 0 else 2
-            rows: list[nn.Module] = []
-            for i in range(count):
-                rows.append(block(channels, wide, stride if i == 0 else 1))
-                channels = wide * block.expansion
-            setattr(self, f"layer{stage + 1}", nn.ModuleList(rows))
-            mels = -(-mels // stride)
-        self.pool, size = pool(pooling, channels * mels)
+        add_front(self, width, blocks or counts, block, expansion)
+        self.pool, size = pool(pooling, 8 * width * expansion * -(-in_dim // 8))
         self.seg_1 = nn.Linear(size, dim)
         if two_layers:
             self.seg_bn_1 = nn.BatchNorm1d(dim, affine=False)
@@ -81,13 +75,7 @@ class ResNet(nn.Module):
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
-        mask = None if lengths is None else frame_mask(lengths, features.shape[1])[:, None, None, :]
-        x = keep(features.transpose(1, 2)[:, None], mask)
-        x = keep(torch.relu(self.bn1(self.conv1(x))), mask)
-        for stage in range(4):
-            for block in getattr(self, f"layer{stage + 1}"):
-                x, mask = block(x, mask)
-        z = self.seg_1(self.pool(flat(x), None if mask is None else mask[:, 0, 0]))
+        z = self.seg_1(self.pool(*run_front(self, features, lengths)))
         return torch.as_tensor(self.seg_2(self.seg_bn_1(torch.relu(z))) if self.two_layers else z)
 
 
@@ -109,12 +97,71 @@ class ResNet34(ResNet):
         )
 
 
-def shortcut(channels_in: int, channels: int, stride: int) -> nn.Sequential:
+def basic_block(channels_in: int, channels: int, stride: int | tuple[int, int]) -> nn.Module:
+    """Return a block of two 3x3 convolutions and a shortcut.
+
+    It takes (x, mask) and gives both. Two strides are those over bands and over frames.
+    """
+    return _BasicBlock(channels_in, channels, stride)
+
+
+def add_front(
+    network: nn.Module,
+    width: int,
+    counts: tuple[int, ...],
+    block: Callable[[int, int, int], nn.Module],
+    expansion: int = 1,
+) -> None:
+    """Give a network a stem and four stages, of which the last three halve bands and frames.
+
+    Args:
+        network: It gets the layers as conv1, bn1 and layer1 to layer4.
+        width: The channels of the first stage; each further one has twice as many.
+        counts: The number of blocks of each stage.
+        block: Makes a block from the channels before it, its channels and its stride.
+        expansion: How many times as many channels leave a block.
+    """
+    network.conv1 = nn.Conv2d(1, width, 3, padding=1, bias=False)
+    network.bn1 = nn.BatchNorm2d(width)
+    channels = width
+    for stage, count in enumerate(counts):
+        rows = nn.ModuleList()
+        for i in range(count):
+            rows.append(block(channels, width * 2**stage, 2 if stage and i == 0 else 1))
+            channels = width * 2**stage * expansion
+        setattr(network, f"layer{stage + 1}", rows)
+
+
+def run_front(
+    network: Any, features: Tensor, lengths: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return what the layers of `add_front` give, (B, C * F, T), and which frames are valid."""
+    x, mask = stem(network, features, lengths)
+    for layer in (network.layer1, network.layer2, network.layer3, network.layer4):
+        x, mask = run(layer, x, mask)
+    return flat(x), None if mask is None else mask[:, 0, 0]
+
+
+def stem(network: Any, features: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return what the stem of `add_front` gives, (B, C, F, T), and its mask, (B, 1, 1, T)."""
+    mask = None if lengths is None else frame_mask(lengths, features.shape[1])[:, None, None, :]
+    x = keep(features.transpose(1, 2)[:, None], mask)
+    return keep(torch.relu(network.bn1(network.conv1(x))), mask), mask
+
+
+def run(layer: Any, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Apply the blocks of a stage, and the strides of the blocks to the mask."""
+    for block in layer:
+        x, mask = block(x, mask)
+    return x, mask
+
+
+def shortcut(channels_in: int, channels: int, stride: int | tuple[int, int]) -> nn.Sequential:
     """Return what a residual block applies to its input before adding it to its output.
 
     It is a 1x1 convolution where the shape changes, otherwise nothing.
     """
-    if stride == 1 and channels_in == channels:
+    if stride in (1, (1, 1)) and channels_in == channels:
         return nn.Sequential()
     return nn.Sequential(
         nn.Conv2d(channels_in, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels)
@@ -122,13 +169,11 @@ def shortcut(channels_in: int, channels: int, stride: int) -> nn.Sequential:
 
 
 class _BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
+    """What `basic_block` returns."""
 
-    expansion = 1
-
-    def __init__(self, channels_in: int, channels: int, stride: int):
+    def __init__(self, channels_in: int, channels: int, stride: int | tuple[int, int]):
         super().__init__()
-        self.stride = stride
+        self.stride = stride if isinstance(stride, int) else stride[1]  # over frames
         self.conv1 = nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
@@ -147,8 +192,6 @@ class _Bottleneck(nn.Module):
 
     Four times as many channels leave as are worked on.
     """
-
-    expansion = 4
 
     def __init__(self, channels_in: int, channels: int, stride: int):
         super().__init__()

@@ -40,9 +40,6 @@ class ScoreNorm(nn.Module):
         floor: The least sigma(e), as a share of the root mean square of sigma over all directions.
             So an embedding that resembles nobody in a small cohort has finite scores.
 
-    Raises:
-        LikenessError: in_dim is below 1, or floor is not above 0.
-
     Example:
         >>> cohort = torch.tensor([[4.0, 0.0], [-4.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
         >>> head = ScoreNorm(2)
@@ -59,11 +56,6 @@ class ScoreNorm(nn.Module):
 
     def __init__(self, in_dim: int, *, floor: float = 0.1):
         super().__init__()
-        if in_dim < 1 or not floor > 0:
-            raise LikenessError(
-                f"ScoreNorm: in_dim {in_dim}, floor {floor}; in_dim of at least 1 and a floor "
-                "above 0 are allowed"
-            )
         self.in_dim = self.dim = in_dim
         self.floor = floor
         self.register_buffer("mean", torch.zeros(in_dim))

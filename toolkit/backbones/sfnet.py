@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.backbones.given import one_of
-from toolkit.backbones.images import check_images, in_float32
+from toolkit.backbones.images import check_images, four_stages, in_float32
 
 # Depth -> the number of residual blocks of the four stages: Liu et al. 2017 (SphereFace), Table 2.
 _DEPTHS: dict[int, tuple[int, int, int, int]] = {
@@ -47,17 +46,12 @@ class SFNet(nn.Module):
         gain: The first weight of the batch norm over the embedding.
 
     Raises:
-        LikenessError: The depth or the shape of the images is another one, or batch norm is asked
-            of the deprecated form.
+        LikenessError: The depth or the shape of the images is another one.
     """
 
     pads_exactly = True  # images have no lengths
     takes = "images"
     left_out: tuple[str, ...] = ()
-    layer1: nn.Sequential
-    layer2: nn.Sequential
-    layer3: nn.Sequential
-    layer4: nn.Sequential
 
     def __init__(
         self,
@@ -76,11 +70,6 @@ class SFNet(nn.Module):
         super().__init__()
         one_of("SFNet", "depth", depth, _DEPTHS)
         counts = _DEPTHS[depth] if blocks is None else blocks
-        if deprecated and batch_norm:
-            raise LikenessError(
-                "SFNet: the deprecated form has no batch norm; set deprecated=False or "
-                "batch_norm=False"
-            )
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         channels = in_dim
         for stage, count in enumerate(counts):
@@ -114,7 +103,7 @@ class SFNet(nn.Module):
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""
         check_images(images, "SFNet", self.in_dim, self.image_size)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(images))))
+        x = four_stages(self, images)
         return in_float32(self.features, in_float32(self.fc, self.dropout(x.flatten(1))))
 
 

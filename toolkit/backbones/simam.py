@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.backbones.given import one_of
-from toolkit.backbones.pooling import flat, frame_mask, keep, pool, precise
-from toolkit.backbones.resnet import shortcut
+from toolkit.backbones.pooling import keep, pool, precise
+from toolkit.backbones.resnet import add_front, run_front, shortcut
 
 # Depth -> the number of blocks of the four stages, as WeSpeaker has them.
 _DEPTHS: dict[int, tuple[int, int, int, int]] = {34: (3, 4, 6, 3), 100: (6, 16, 24, 3)}
@@ -52,18 +52,14 @@ class SimAMResNet(nn.Module):
         super().__init__()
         one_of("SimAMResNet", "depth", depth, _DEPTHS)
         self.in_dim, self.dim = in_dim, dim
-        self.front = _Front(width, blocks or _DEPTHS[depth])
-        bands = in_dim
-        for _ in range(3):  # the second to the fourth stage halve the bands
-            bands = -(-bands // 2)
-        self.pooling, size = pool("ASP", 8 * width * bands)
+        self.front = nn.Module()
+        add_front(self.front, width, blocks or _DEPTHS[depth], _Block)
+        self.pooling, size = pool("ASP", 8 * width * -(-in_dim // 8))
         self.bottleneck = nn.Linear(size, dim)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
-        mask = None if lengths is None else frame_mask(lengths, features.shape[1])[:, None, None, :]
-        x, mask = self.front(keep(features.transpose(1, 2)[:, None], mask), mask)
-        pooled = self.pooling(flat(x), None if mask is None else mask[:, 0, 0])
+        pooled = self.pooling(*run_front(self.front, features, lengths))
         return torch.as_tensor(self.bottleneck(pooled))
 
 
@@ -95,29 +91,6 @@ def energy_weights(x: Tensor, mask: Tensor | None = None) -> Tensor:
         total = keep(distance, mask).sum(dim=(2, 3), keepdim=True)
     variance = total / (num - 1).clamp(min=1)
     return (distance / (4 * (variance + 1e-4)) + 0.5).sigmoid().to(x.dtype)
-
-
-class _Front(nn.Module):
-    """The stem and four stages of blocks."""
-
-    def __init__(self, width: int, blocks: tuple[int, int, int, int]):
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, width, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        channels = width
-        for stage, count in enumerate(blocks):
-            rows: list[nn.Module] = []
-            for i in range(count):
-                rows.append(_Block(channels, width * 2**stage, 2 if stage and not i else 1))
-                channels = width * 2**stage
-            setattr(self, f"layer{stage + 1}", nn.ModuleList(rows))
-
-    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        x = keep(torch.relu(self.bn1(self.conv1(x))), mask)
-        for stage in range(4):
-            for block in getattr(self, f"layer{stage + 1}"):
-                x, mask = block(x, mask)
-        return x, mask
 
 
 class _Block(nn.Module):

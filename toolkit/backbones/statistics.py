@@ -5,8 +5,8 @@ It is for data sets of a few dozen classes, where deep networks overfit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from torch.nn.functional import pad
 from eval.errors import LikenessError
 from toolkit.backbones.gradients import within_class_whitening
 from toolkit.backbones.pooling import valid_frames
+
+Start = Literal["random", "rotation"]
 
 
 def order_statistics(
@@ -79,15 +81,11 @@ def movement_statistics(
     Returns:
         (B, F * len(differences) + num_correlated * (num_correlated - 1) / 2).
 
-    Raises:
-        LikenessError: A difference is below 1, or num_correlated does not divide F.
-
     Example:
         >>> features, mask = torch.rand(2, 50, 8), torch.ones(2, 50, dtype=torch.bool)
         >>> movement_statistics(features, mask, differences=(2, 8), num_correlated=4).shape
         torch.Size([2, 22])
     """
-    _check_movement(features.shape[2], differences, num_correlated)
     x, parts = features.float(), []
     for apart in differences:
         # Padding in front and cutting works for recordings of any length, in ONNX as well.
@@ -105,18 +103,6 @@ def movement_statistics(
         rows, columns = torch.triu_indices(num_correlated, num_correlated, 1, device=x.device)
         parts.append(correlation[:, rows, columns])
     return torch.cat(parts, dim=1) if parts else x.new_zeros(len(x), 0)
-
-
-def _check_movement(num_bands: int, differences: tuple[int, ...], num_correlated: int) -> None:
-    if any(apart < 1 for apart in differences):
-        raise LikenessError(
-            f"OrderStatistics: differences={differences}; frames lie 1 or more apart"
-        )
-    if num_correlated < 0 or (num_correlated and num_bands % num_correlated):
-        raise LikenessError(
-            f"OrderStatistics: num_correlated={num_correlated} does not divide the {num_bands} "
-            "bands of the features; 0 leaves correlations out"
-        )
 
 
 def _mean(x: Tensor, mask: Tensor) -> Tensor:
@@ -181,6 +167,43 @@ def discriminant_directions(
     return mean, directions
 
 
+def add_discriminant(
+    network: Any, size: int, num_directions: int, dropout: float, start: Start
+) -> None:
+    """Give a network what turns its statistics (B, size) into embeddings (B, network.dim).
+
+    It is a mean and directions, which are estimated, dropout, a linear layer and batch norm.
+    """
+    network.register_buffer("mean", torch.zeros(size))
+    # torch.eye imports torch's compiler, a second's work, where models are restored
+    network.register_buffer("directions", torch.zeros(size, num_directions).fill_diagonal_(1.0))
+    network.dropout = nn.Dropout(dropout)
+    network.linear = nn.Linear(num_directions, network.dim, bias=False)
+    if start == "rotation":
+        nn.init.orthogonal_(network.linear.weight)
+    network.normalise = nn.BatchNorm1d(network.dim, affine=False)
+
+
+def run_discriminant(network: Any, statistics: Tensor) -> Tensor:
+    """Return the embeddings of statistics by what `add_discriminant` made."""
+    x = network.dropout((statistics - network.mean) @ network.directions)
+    return torch.as_tensor(network.normalise(network.linear(x)) * network.gain)
+
+
+def estimate_discriminant(
+    network: Any, statistics: Sequence[Tensor], labels: Sequence[Tensor]
+) -> None:
+    """Estimate mean and directions from statistics (N, size) and labels (N,), in parts."""
+    mean, directions = discriminant_directions(
+        torch.cat(list(statistics)).double(),
+        torch.cat(list(labels)),
+        shrinkage=network.shrinkage,
+        num_directions=network.directions.shape[1],
+    )
+    network.mean.copy_(mean)
+    network.directions.copy_(directions)
+
+
 class OrderStatistics(nn.Module):
     """Order statistics, within-class whitening, dropout, linear and batch norm, to (B, dim).
 
@@ -204,6 +227,9 @@ class OrderStatistics(nn.Module):
         start: What the linear layer is before training. "rotation" (or a projection, where dim is
             below num_directions) keeps the angles that the whitening gives, so that the network
             starts as linear discriminant analysis; "random" is PyTorch's start.
+
+    Raises:
+        LikenessError: num_correlated does not divide in_dim.
     """
 
     pads_exactly = True
@@ -223,24 +249,21 @@ class OrderStatistics(nn.Module):
         num_correlated: int = 0,
         shrinkage: float = 0.3,
         norm: float = 1.0,
-        start: Literal["random", "rotation"] = "random",
+        start: Start = "random",
     ):
         super().__init__()
         self.in_dim, self.dim, self.quantiles = in_dim, dim, tuple(quantiles)
         self.num_bins, self.shrinkage = num_bins, shrinkage
         self.differences, self.num_correlated = tuple(differences), num_correlated
-        _check_movement(in_dim, self.differences, num_correlated)
+        if num_correlated and in_dim % num_correlated:
+            raise LikenessError(
+                f"OrderStatistics: num_correlated={num_correlated} does not divide the {in_dim} "
+                "bands of the features; 0 leaves correlations out"
+            )
         size = in_dim * (num_bins + len(self.quantiles) + 1 + len(self.differences))
         size += num_correlated * (num_correlated - 1) // 2
-        self.register_buffer("mean", torch.zeros(size))
-        # torch.eye imports torch's compiler, a second's work, where models are restored
-        self.register_buffer("directions", torch.zeros(size, num_directions).fill_diagonal_(1.0))
         self.gain = norm * dim**-0.5
-        self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(num_directions, dim, bias=False)
-        if start == "rotation":
-            nn.init.orthogonal_(self.linear.weight)
-        self.normalise = nn.BatchNorm1d(dim, affine=False)
+        add_discriminant(self, size, num_directions, dropout, start)
 
     def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the order statistics, then those of movement: (B, S)."""
@@ -255,8 +278,7 @@ class OrderStatistics(nn.Module):
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
         # Without autocast, because the whitening magnifies rounding.
         with torch.autocast(features.device.type, enabled=False):
-            x = self.dropout((self.statistics(features, lengths) - self.mean) @ self.directions)
-            return torch.as_tensor(self.normalise(self.linear(x)) * self.gain)
+            return run_discriminant(self, self.statistics(features, lengths))
 
     @torch.no_grad()
     def estimate(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
@@ -269,11 +291,4 @@ class OrderStatistics(nn.Module):
             *((self.statistics(features, lengths), y) for features, lengths, y in batches),
             strict=True,
         )
-        mean, directions = discriminant_directions(
-            torch.cat(rows).double(),
-            torch.cat(labels),
-            shrinkage=self.shrinkage,
-            num_directions=self.directions.shape[1],
-        )
-        self.mean.copy_(mean)
-        self.directions.copy_(directions)
+        estimate_discriminant(self, rows, labels)

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.backbones.images import check_images, in_float32, start_from
 
 
@@ -40,7 +39,7 @@ class FaceViT(nn.Module):
         mlp_ratio: How much wider than a token the hidden layer of a block is.
 
     Raises:
-        LikenessError: The share leaves no token, or the images have another shape.
+        LikenessError: The images have another shape.
     """
 
     pads_exactly = True  # images have no lengths
@@ -65,11 +64,6 @@ class FaceViT(nn.Module):
         self.left_out = () if masked else ("mask_token",)
         # With 112 pixels and patches of 9, the last 4 pixels are not seen, as in the release.
         num = (image_size // patch) ** 2
-        if not 0 <= masked < 1 or int(num * (1 - masked)) < 1:
-            raise LikenessError(
-                f"FaceViT: masked is {masked} of {num} tokens; it must be a share from 0 to below "
-                "1 that leaves one at least"
-            )
         self.patch_embed = _Patches(in_dim, width, patch)
         self.pos_embed = nn.Parameter(torch.zeros(1, num, width))
         if masked:

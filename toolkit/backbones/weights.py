@@ -158,14 +158,10 @@ def read_weights(path: str | Path, *, key: str = "", largest: int = 0) -> dict[s
             f"weights {str(path)!r} cannot be read without running code ({reason}), so it is no "
             "state dict; save one by torch.save(state_dict)"
         ) from None
-    if key:
-        raise LikenessError(
-            f"weights {str(path)!r}: it holds no mapping of names to tensors under the key "
-            f"{key!r}; correct the key, or leave it out"
-        )
+    place = f" under the key {key!r}" if key else ""
     raise LikenessError(
-        f"weights {str(path)!r}: it holds a {type(content).__name__} that is no mapping of names "
-        "to tensors; save it by torch.save(state_dict)"
+        f"weights {str(path)!r}: it holds no mapping of names to tensors{place}; save it by "
+        "torch.save(state_dict)"
     )
 
 

@@ -207,11 +207,9 @@ def approximate_recall(
         seed: Of the draw.
 
     Raises:
-        LikenessError: The kind is unknown.
-        ImportError: FAISS is missing; the message names the extra to install.
+        LikenessError: FAISS is missing; the message names the extra to install.
     """
-    if kind not in KINDS:
-        raise LikenessError(f"approximate search {kind!r}: choose one of {', '.join(KINDS)}")
+    assert kind in KINDS, kind
     _package()
 
     def recall(

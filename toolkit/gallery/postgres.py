@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from os import PathLike
 from pathlib import Path
 from threading import RLock
@@ -72,12 +72,8 @@ def has_gallery(address: Address) -> bool:
     """
     if not address.is_server:
         return (Path(address.place) / "data" / "PG_VERSION").is_file()
-    connection = _Connection(address)
-    try:
-        with connection.transaction() as cursor:
-            return _is_there(cursor, _schema(address))
-    finally:
-        connection.close()
+    with closing(_Connection(address)) as connection, connection.transaction() as cursor:
+        return _is_there(cursor, _schema(address))
 
 
 class PostgresStore:
@@ -287,16 +283,14 @@ class PostgresStore:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._schema,))
         if _is_there(cursor, self._schema):
             return
-        cursor.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'")
-        if cursor.fetchone() is None:
-            try:
-                cursor.execute("CREATE EXTENSION vector")
-            except self._connection.errors.Error as error:
-                raise LikenessError(
-                    f"{self.name}: the database has no pgvector ({first_line(error)}); install "
-                    "pgvector on the server, and let its administrator run CREATE EXTENSION vector "
-                    "in this database"
-                ) from None
+        try:
+            cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except self._connection.errors.Error as error:
+            raise LikenessError(
+                f"{self.name}: the database has no pgvector ({first_line(error)}); install "
+                "pgvector on the server, and let its administrator run CREATE EXTENSION vector "
+                "in this database"
+            ) from None
         cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
         cursor.execute(
             f"CREATE TABLE {self._schema}.gallery (one boolean PRIMARY KEY DEFAULT true "
@@ -392,8 +386,7 @@ class PostgresStore:
             except self._connection.errors.LockNotAvailable:
                 pass
             finally:
-                for name in settings:
-                    cursor.execute(f"RESET {name}")
+                cursor.execute("RESET ALL")
         cursor.execute(f"VACUUM (INDEX_CLEANUP ON) {table}")
 
 

@@ -81,10 +81,8 @@ class SqliteStore:
             os.close(os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o600))
             os.chmod(folder / FILE, 0o600)
         self._lock = RLock()
-        self.subjects: list[str] = []  # of the templates, row by row
-        self.row: dict[str, int] = {}
-        self._counts: list[int] = []
-        self._norms = np.zeros(0, dtype=np.float32)
+        self.row: dict[str, int] = {}  # of the template of each subject, in ascending order
+        self._entries: list[Entry] = []  # of these rows
         self._vectors = np.zeros((0, 1), dtype=np.float32)  # with room to grow
         self._db = sqlite3.connect(
             folder / FILE if folder else ":memory:",
@@ -133,12 +131,17 @@ class SqliteStore:
         return int(self._dim[0]) if self._dim else 0
 
     @property
+    def subjects(self) -> list[str]:
+        """The subjects of the templates, row by row."""
+        return list(self.row)
+
+    @property
     def vectors(self) -> Floats32:
         """The templates (G, W) as they are searched."""
-        return self._vectors[: len(self.subjects)]
+        return self._vectors[: len(self)]
 
     def __len__(self) -> int:
-        return len(self.subjects)
+        return len(self.row)
 
     def changing(self) -> AbstractContextManager[object]:
         """A block in which no other thread changes or searches the gallery."""
@@ -181,16 +184,14 @@ class SqliteStore:
         with self._transaction():
             self._delete(subjects)
         places = [self.row[name] for name in subjects]
-        kept = np.delete(np.arange(len(self.subjects)), places)
+        kept = np.delete(np.arange(len(self)), places)
         # The rows keep their order and move up within the array.
         for start in range(min(places, default=0), len(kept), 1 << 14):
             part = kept[start : start + (1 << 14)]
             self._vectors[start : start + len(part)] = self._vectors[part]
-        self._vectors[len(kept) : len(self.subjects)] = 0
-        self._norms = self._norms[kept]
-        self._counts = [self._counts[i] for i in kept]
-        self.subjects = [self.subjects[i] for i in kept]
-        self.row = {name: i for i, name in enumerate(self.subjects)}
+        self._vectors[len(kept) : len(self)] = 0
+        self._entries = [self._entries[i] for i in kept]
+        self.row = {entry.subject: i for i, entry in enumerate(self._entries)}
 
     def erase(self) -> None:
         """Writes the file anew, without what was removed or replaced.
@@ -207,7 +208,7 @@ class SqliteStore:
     def nearest(self, asked: Floats32, count: int) -> Candidates:
         """The rows of the templates that score best by float32, among all."""
         with self._lock:
-            count = min(count, len(self.subjects))
+            count = min(count, len(self))
             if not count:
                 return self.candidates(np.zeros((len(asked), 0), dtype=np.int64))
             parts = [
@@ -220,14 +221,15 @@ class SqliteStore:
         """The candidates in rows (Q, K) of templates; -1 stands for none."""
         asked, column = np.nonzero(rows >= 0)
         distinct, places = np.unique(rows[asked, column], return_inverse=True)
-        names = [self.subjects[row] for row in distinct.tolist()]
-        return Candidates(names, self._norms[distinct], self.vectors[distinct], asked, places)
+        entries = [self._entries[row] for row in distinct.tolist()]
+        norms = np.array([entry.norm for entry in entries], dtype=np.float32)
+        names = [entry.subject for entry in entries]
+        return Candidates(names, norms, self.vectors[distinct], asked, places)
 
     def entries(self) -> list[Entry]:
         """Who is enrolled, in the order of enrolment."""
         with self._lock:
-            entries = zip(self.subjects, self._counts, self._norms.tolist(), strict=True)
-            return [Entry(*entry) for entry in entries]
+            return list(self._entries)
 
     def close(self) -> None:
         """Closes the file, which ends the lock on it."""
@@ -250,20 +252,18 @@ class SqliteStore:
 
     def _put(self, templates: Templates) -> None:
         """Writes templates into the array."""
+        before = len(self)
         places = [self.row.setdefault(name, len(self.row)) for name in templates.subjects]
-        before, total = len(self.subjects), len(self.row)
-        if total > len(self._vectors):
-            grown = np.zeros((max(total, 2 * before), templates.vectors.shape[1]), dtype=np.float32)
+        if len(self) > len(self._vectors):
+            shape = max(len(self), 2 * before), templates.vectors.shape[1]
+            grown = np.zeros(shape, dtype=np.float32)
             if before:
-                grown[:before] = self.vectors
+                grown[:before] = self._vectors[:before]
             self._vectors = grown
-        self.subjects += [""] * (total - before)
-        self._counts += [0] * (total - before)
-        self._norms = np.append(self._norms, np.zeros(total - before, dtype=np.float32))
         self._vectors[places] = templates.vectors
-        self._norms[places] = templates.norms
-        for place, name, count in zip(places, templates.subjects, templates.counts, strict=True):
-            self.subjects[place], self._counts[place] = name, count
+        entries = map(Entry, templates.subjects, templates.counts, templates.norms.tolist())
+        for place, entry in zip(places, entries, strict=True):
+            self._entries[place : place + 1] = [entry]  # or appended, behind the last
 
     def _read(self, condition: str, values: Sequence[str] = ()) -> tuple[list[str], Floats32]:
         """The subjects and the raw rows (R, D) of enrolments, in the order in which they came."""

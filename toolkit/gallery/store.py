@@ -84,23 +84,18 @@ class Store(Protocol):
     @property
     def dim(self) -> int:
         """The size of embeddings; 0 before the first."""
-        ...
 
     def __len__(self) -> int:
         """How many subjects are enrolled."""
-        ...
 
     def changing(self) -> AbstractContextManager[object]:
         """A block in which nobody else changes the gallery."""
-        ...
 
     def known(self, subjects: Sequence[str]) -> set[str]:
         """Those of the subjects who are enrolled."""
-        ...
 
     def enrolments(self, subjects: Sequence[str]) -> dict[str, Floats32]:
         """The raw enrolments (R, D) of those subjects who are enrolled."""
-        ...
 
     def write(
         self, subjects: Sequence[str], rows: Floats32, templates: Templates, *, replace: bool
@@ -113,15 +108,12 @@ class Store(Protocol):
             templates: Of these subjects, in the order in which they first appear.
             replace: Whether what the subjects had goes.
         """
-        ...
 
     def remove(self, subjects: Sequence[str]) -> None:
         """Erases subjects who are enrolled."""
-        ...
 
     def erase(self) -> None:
         """Erases from all files what was removed or replaced; called after such a change."""
-        ...
 
     def nearest(self, asked: Floats32, count: int) -> Candidates:
         """The `count` subjects whose templates are most similar to each probe.
@@ -130,15 +122,12 @@ class Store(Protocol):
             asked: Probes (Q, W) as they are searched for, see `as_asked`.
             count: How many candidates each probe gets at most.
         """
-        ...
 
     def entries(self) -> list[Entry]:
         """Who is enrolled, in the order of enrolment."""
-        ...
 
     def close(self) -> None:
         """Frees what the store holds."""
-        ...
 
 
 def templates_of(subjects: Sequence[str], rows: Floats32, meta: Mapping[str, str]) -> Templates:

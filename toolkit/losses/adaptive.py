@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.losses.classes import cross_entropy, target_column, with_target
 from toolkit.losses.common import (
     checked,
@@ -150,9 +149,6 @@ class MagFace(nn.Module):
         weight: Of the price on small norms.
         scale: Factor of the cosine.
         wrap: What happens beyond pi: see cos_plus_margin. "easy" is the release's default.
-
-    Raises:
-        LikenessError: A setting is outside its range.
     """
 
     spreads_classes = True
@@ -172,11 +168,6 @@ class MagFace(nn.Module):
         wrap: Wrap = "monotone",
     ):
         super().__init__()
-        if not (0 < low < high and 0 <= margin_low <= margin_high < math.pi and scale > 0):
-            raise LikenessError(
-                f"MagFace: 0 < low={low} < high={high}, 0 <= margin_low={margin_low} <= "
-                f"margin_high={margin_high} < pi and scale={scale} > 0 must hold"
-            )
         self.dim, self.num_classes = dim, num_classes
         self.scale, self.wrap, self.weight = scale, wrap, weight
         self.low, self.high, self.margin_low, self.margin_high = low, high, margin_low, margin_high

@@ -100,25 +100,17 @@ def share(loss: nn.Module, **settings: float) -> None:
     _refuse(loss, settings, lambda value: 0 <= value < 1, "in [0, 1)")
 
 
+def cosine_of_angle(loss: nn.Module, **settings: float) -> None:
+    """Refuse settings that are no cosines, like `positive`; eval.similarity would only later."""
+    _refuse(loss, settings, lambda value: -1 <= value <= 1, "the cosine of an angle, in [-1, 1]")
+
+
 def _refuse(
     loss: nn.Module, settings: Mapping[str, float], allowed: Callable[[float], bool], what: str
 ) -> None:
     for name, value in settings.items():
         if not allowed(value):
             raise LikenessError(f"{type(loss).__name__}: {name}={value} must be {what}")
-
-
-def refuse_angular_bias(owner: str, b_theta: float) -> None:
-    """Refuse a b_theta that is no cosine, which eval.similarity would only refuse after training.
-
-    Raises:
-        LikenessError: b_theta is not in [-1, 1]; the message begins with `owner`, the loss's name.
-    """
-    if not -1 <= b_theta <= 1:
-        raise LikenessError(
-            f"{owner}: b_theta={b_theta} is the cosine of an angle and must lie in [-1, 1]; the "
-            "SimPLE paper uses 0.3"
-        )
 
 
 def proxies(num_classes: int, dim: int, start: Start = nn.init.xavier_normal_) -> nn.Parameter:
@@ -221,15 +213,11 @@ def _check_batch(loss: nn.Module, z: Tensor, y: Tensor) -> None:
     """The checks of `checked`. A loss states dim, and num_classes where labels index something."""
     name = type(loss).__name__
     dim, classes = getattr(loss, "dim", None), getattr(loss, "num_classes", None)
-    if z.ndim != 2 or (dim is not None and z.shape[1] != dim):
+    fits = z.ndim == 2 and dim in (None, z.shape[1]) and z.is_floating_point()
+    if not fits or y.shape != z.shape[:1] or y.dtype != torch.int64:
         raise LikenessError(
-            f"{name}: embeddings must be (B, {dim or 'D'}), but their shape is {tuple(z.shape)}"
-        )
-    if not z.is_floating_point():
-        raise LikenessError(f"{name}: embeddings must be floating point, but are {z.dtype}")
-    if y.shape != z.shape[:1] or y.dtype != torch.int64:
-        raise LikenessError(
-            f"{name}: labels must be ({z.shape[0]},) int64, but are {tuple(y.shape)} {y.dtype}"
+            f"{name}: embeddings must be (B, {dim or 'D'}) of floating point, and labels (B,) of "
+            f"int64, but they are {tuple(z.shape)} {z.dtype} and {tuple(y.shape)} {y.dtype}"
         )
     # Looking at labels that lie on a GPU would make every step wait for it.
     if classes is not None and y.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -274,17 +262,10 @@ def against(
     Returns:
         The keys (Q, D); their labels (Q,), -1 for an empty slot; and `own` (B,), the column of each
         row's own key, so that (i, own[i]) is a self-pair.
-
-    Raises:
-        LikenessError: z_key does not have z's shape.
     """
     if z_key is None:
         return z, y, torch.arange(len(y), device=y.device)
-    if z_key.shape != z.shape:
-        raise LikenessError(
-            f"z_key must hold one key per embedding, {tuple(z.shape)}, but its shape is "
-            f"{tuple(z_key.shape)}"
-        )
+    assert z_key.shape == z.shape, "a key for each embedding"
     z_key = z_key.detach()
     if bank is None:
         return z_key.to(z.dtype), y, torch.arange(len(y), device=y.device)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from eval.errors import LikenessError
 from toolkit.losses.common import against, checked, known_settings
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.pairing import Pairs
@@ -41,9 +40,6 @@ class DCML(nn.Module):
         reinforce: Weight of the second term, 1 in the release; at least 0.
         margin, beta, learn_beta, mining: Those of MarginLoss.
 
-    Raises:
-        LikenessError: A setting is outside its range.
-
     Example:
         >>> loss = DCML(8, num_parts=2, num_composites=3)
         >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).shape
@@ -65,11 +61,6 @@ class DCML(nn.Module):
         mining: Literal["all", "distance_weighted"] = "all",
     ):
         super().__init__()
-        if not 1 <= num_parts <= dim or num_composites < 1 or reinforce < 0:
-            raise LikenessError(
-                f"DCML: num_parts={num_parts} must be in 1..{dim} (dim), "
-                f"num_composites={num_composites} positive and reinforce={reinforce} at least 0"
-            )
         self.dim, self.reinforce = dim, reinforce
         self.num_parts, self.num_composites = num_parts, num_composites
         self.bank: KeyBank | None = None

@@ -55,7 +55,6 @@ class Loss(Protocol):
         Returns:
             A scalar, float32 at least.
         """
-        ...
 
 
 @runtime_checkable
@@ -64,7 +63,6 @@ class Classifier(Protocol):
 
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) raw embeddings -> (B, C) logits without a margin, which prediction uses."""
-        ...
 
 
 @runtime_checkable
@@ -75,7 +73,6 @@ class Probabilistic(Protocol):
         self, z: Tensor, *, num_samples: int | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
         """(B, dim) raw embeddings -> (B, C) class probabilities."""
-        ...
 
 
 @runtime_checkable
@@ -84,7 +81,6 @@ class Scheduled(Protocol):
 
     def at_step(self, step: int) -> None:
         """Prepare for a step, counted from 0; the training loop calls this before each of them."""
-        ...
 
 
 @runtime_checkable
@@ -93,7 +89,6 @@ class Estimated(Protocol):
 
     def estimate(self, embeddings: Tensor) -> float:
         """Set and return the constant, given (N, dim) raw embeddings of the training set."""
-        ...
 
 
 @runtime_checkable
@@ -134,7 +129,6 @@ class Remembering(Protocol):
 
     def reads(self, y: Tensor) -> Tensor:
         """(B,) labels of a batch -> (N,) labels whose proxies the next step reads."""
-        ...
 
 
 @runtime_checkable
@@ -143,7 +137,6 @@ class Grouped(Protocol):
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
         """The optimiser's groups of the loss's parameters: each of them once."""
-        ...
 
 
 def param_groups(loss: nn.Module, optim: Rates) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from eval.errors import LikenessError
 from toolkit.losses.classes import (
     class_logsumexp,
     cross_entropy,
@@ -48,9 +47,6 @@ class ProxyGML(nn.Module):
             CUB, and 0 for SOP.
         scale: Factor of S_j, positive. It is 1 in the release, where S_j comes up to N.
 
-    Raises:
-        LikenessError: A setting is outside its range.
-
     Example:
         >>> loss = ProxyGML(8, 10, num_proxies=3)
         >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).shape
@@ -68,16 +64,6 @@ class ProxyGML(nn.Module):
         scale: float = 1.0,
     ):
         super().__init__()
-        if (
-            num_proxies < 1
-            or not 0 < ratio <= 1
-            or not 0 <= weight < math.inf
-            or not 0 < scale < math.inf
-        ):
-            raise LikenessError(
-                f"ProxyGML: num_proxies={num_proxies} and scale={scale} must be positive, "
-                f"ratio={ratio} in (0, 1] and weight={weight} at least 0, and all finite"
-            )
         self.dim, self.num_classes = dim, num_classes
         self.ratio, self.weight, self.scale = ratio, weight, scale
         self.proxies = proxies(num_classes, dim)
@@ -151,9 +137,6 @@ class GroupLoss(nn.Module):
         classify: Weight of the classifier's cross-entropy; 1 in the release.
         bias: Learn b.
 
-    Raises:
-        LikenessError: A setting is outside its range.
-
     Example:
         >>> loss = GroupLoss(8, 10, temperature=10.0, num_anchors=1)
         >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).shape
@@ -178,16 +161,6 @@ class GroupLoss(nn.Module):
         bias: bool = True,
     ):
         super().__init__()
-        if (
-            not 0 < temperature < math.inf
-            or num_steps < 0
-            or num_anchors < 0
-            or not 0 <= classify < math.inf
-        ):
-            raise LikenessError(
-                f"GroupLoss: temperature={temperature} must be positive, num_steps={num_steps}, "
-                f"num_anchors={num_anchors} and classify={classify} at least 0, and all finite"
-            )
         self.dim, self.num_classes = dim, num_classes
         self.temperature, self.num_steps, self.classify = temperature, num_steps, classify
         self.num_anchors, self.anchors = num_anchors, anchors

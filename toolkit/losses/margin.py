@@ -13,12 +13,12 @@ from eval.errors import LikenessError
 from toolkit.losses.classes import add_to_target, class_rows, cross_entropy, target_column
 from toolkit.losses.common import (
     checked,
+    cosine_of_angle,
     in_full,
     known_settings,
     positive,
     proxies,
     radians,
-    refuse_angular_bias,
     uniform,
 )
 from toolkit.losses.contract import Rates, default_groups, proxy_group
@@ -288,7 +288,7 @@ class CosFace(nn.Module):
     ):
         super().__init__()
         positive(self, scale=scale)
-        refuse_angular_bias("CosFace", b_theta)
+        cosine_of_angle(self, b_theta=b_theta)
         self.moving = MovingMargin("CosFace", margin, warmup_steps, ramp)
         self.dim, self.num_classes = dim, num_classes
         self.margin, self.scale, self.product = margin, scale, product

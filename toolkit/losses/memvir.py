@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.losses.classes import cross_entropy
 from toolkit.losses.common import checked, in_full, known_settings, positive, proxies
 from toolkit.losses.proxy import anchor_proxies
@@ -52,8 +51,7 @@ class MemVir(nn.Module):
         batch_size: The most rows of a batch that the memory can hold.
 
     Raises:
-        LikenessError: A setting is outside its range, or, by `forward` in training mode, the batch
-            has more than batch_size rows.
+        LikenessError: A setting is outside its range.
 
     Example:
         >>> loss = MemVir(8, 10, num_steps=2, step_gap=0)
@@ -137,11 +135,6 @@ class MemVir(nn.Module):
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         remembers = self.training and self.step >= self.warmup_steps
-        if remembers and len(y) > self.past.shape[1]:
-            raise LikenessError(
-                f"MemVir: the batch has {len(y)} rows, but the memory was made for batch_size="
-                f"{self.past.shape[1]}; set it to the size of your batches"
-            )
         rows, labels, vectors = unit(z), y, self.proxies.to(z.dtype)
         if remembers:
             past_proxies, past, past_labels = self.virtual()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -243,7 +243,7 @@ class Joint(nn.Module):
         share: Where both have (C, D) proxies, both use the first's. False: each its own.
 
     Raises:
-        LikenessError: A part is refused, or the proxies to share have other shapes.
+        LikenessError: A part is refused.
     """
 
     spreads_classes = True
@@ -273,13 +273,7 @@ class Joint(nn.Module):
                     "the raw embeddings; pass features='raw'"
                 )
         if share and isinstance(self.first, Classifier) and isinstance(self.second, Classifier):
-            ours, theirs = (cast(Tensor, part.proxies) for part in (self.first, self.second))
-            if ours.shape != theirs.shape:
-                raise LikenessError(
-                    f"Joint: proxies of shapes {tuple(ours.shape)} and {tuple(theirs.shape)} "
-                    "cannot be shared; pass share=False"
-                )
-            self.second.proxies = ours
+            self.second.proxies = self.first.proxies
 
     def at_step(self, step: int) -> None:
         """Prepare both parts for this step, counted from 0."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from eval.errors import LikenessError
 from toolkit.losses.classes import (
     add_to_target,
     class_gather,
@@ -93,20 +92,12 @@ class ProxyNCA(nn.Module):
 
     Args:
         scale: Norm of embeddings and proxies.
-
-    Raises:
-        LikenessError: There are fewer than two classes.
     """
 
     spreads_classes = True
 
     def __init__(self, dim: int, num_classes: int, *, scale: float = 3.0):
         super().__init__()
-        if num_classes < 2:
-            raise LikenessError(
-                f"ProxyNCA: num_classes={num_classes}, but there must be at least 2: the own proxy "
-                "is not in the denominator"
-            )
         self.dim, self.num_classes, self.scale = dim, num_classes, scale
         self.proxies = proxies(num_classes, dim, normal(1 / 8))
 

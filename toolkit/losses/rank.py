@@ -10,7 +10,6 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.losses.common import checked, known_settings, positive
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, mean, over, pair_up
@@ -188,9 +187,6 @@ class RankedList(nn.Module):
         imbalance: Weight of the negatives, in [0, 1].
         weights: "pml" adds 1e-5 per key to the divisors and gives negatives at distance exactly 0
             no weight, as pytorch-metric-learning does.
-
-    Raises:
-        LikenessError: imbalance is not in [0, 1].
     """
 
     @known_settings
@@ -207,8 +203,6 @@ class RankedList(nn.Module):
         weights: Literal["exact", "pml"] = "exact",
     ):
         super().__init__()
-        if not 0 <= imbalance <= 1:
-            raise LikenessError(f"RankedList: imbalance={imbalance} must be in [0, 1]")
         self.dim = dim
         self.alpha, self.margin, self.imbalance = alpha, margin, imbalance
         self.weights = weights

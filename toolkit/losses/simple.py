@@ -12,9 +12,9 @@ from eval.errors import LikenessError
 from toolkit.losses.common import (
     against,
     checked,
+    cosine_of_angle,
     known_settings,
     positive,
-    refuse_angular_bias,
     share,
 )
 from toolkit.losses.contract import KeyBank, Rates, default_groups
@@ -246,7 +246,7 @@ class SimPLE(nn.Module):
         super().__init__()
         share(self, alpha=alpha)
         positive(self, alpha=alpha, r=r, scale=scale)
-        refuse_angular_bias("SimPLE", b_theta)
+        cosine_of_angle(self, b_theta=b_theta)
         if product == "cosine" and learn_b_theta:
             raise LikenessError(
                 "SimPLE: learn_b_theta=True needs product='generalised': product='cosine' has no "

@@ -11,12 +11,12 @@ from torch.nn.functional import linear
 from toolkit.losses.classes import cross_entropy
 from toolkit.losses.common import (
     checked,
+    cosine_of_angle,
     in_full,
     known_settings,
     normal,
     positive,
     proxies,
-    refuse_angular_bias,
     uniform,
 )
 from toolkit.losses.contract import Rates, default_groups
@@ -132,7 +132,7 @@ class Softmax(nn.Module):
         start: float = 0.0,
     ):
         super().__init__()
-        refuse_angular_bias("Softmax", b_theta)
+        cosine_of_angle(self, b_theta=b_theta)
         self.dim, self.num_classes, self.product = dim, num_classes, product
         self.b_theta = float(b_theta) if product == "generalised" else 0.0
         self.proxies = proxies(num_classes, dim, uniform(start, normal(dim**-0.5)))

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from eval.errors import LikenessError
 from toolkit.losses.classes import class_rows, class_sum, cross_entropy, target_column, with_target
 from toolkit.losses.common import (
     checked,
@@ -57,17 +56,12 @@ class LSoftmax(nn.Module):
 
     Args:
         margin: Factor of the angle, a whole number.
-
-    Raises:
-        LikenessError: margin is not a whole number, 1 or more.
     """
 
     spreads_classes = True
 
     def __init__(self, dim: int, num_classes: int, *, margin: int = 4):
         super().__init__()
-        if margin < 1 or margin != int(margin):
-            raise LikenessError(f"LSoftmax: margin={margin} must be a whole number, 1 or more")
         self.dim, self.num_classes, self.margin = dim, num_classes, margin
         self.proxies = proxies(num_classes, dim, normal(dim**-0.5))
 
@@ -98,9 +92,6 @@ class SphereFace(nn.Module):
         margin: Factor of the angle, a whole number.
         lam_start, lam_rate, lam_min: How lam falls.
         grad: "exact" or "detached": see ArcFace.
-
-    Raises:
-        LikenessError: margin is not a whole number, 1 or more, or lam_min is negative.
     """
 
     spreads_classes = True
@@ -118,11 +109,6 @@ class SphereFace(nn.Module):
         grad: Grad = "exact",
     ):
         super().__init__()
-        if margin < 1 or margin != int(margin) or lam_min < 0:
-            raise LikenessError(
-                f"SphereFace: margin={margin} must be a whole number, 1 or more, and "
-                f"lam_min={lam_min} not negative"
-            )
         self.dim, self.num_classes, self.margin, self.grad = dim, num_classes, margin, grad
         self.lam_start, self.lam_rate, self.lam_min = lam_start, lam_rate, lam_min
         self.lam = lam_min
@@ -164,9 +150,6 @@ class SphereFaceR(nn.Module):
         scale: Factor of the cosine, positive.
         grad: "detached" is the paper's characteristic gradient detachment, part of its method: the
             margin is a constant. "exact" differentiates the loss.
-
-    Raises:
-        LikenessError: margin is below 1, or scale is not positive.
     """
 
     spreads_classes = True
@@ -184,10 +167,6 @@ class SphereFaceR(nn.Module):
     ):
         super().__init__()
         self.margin = margin if margin is not None else 1.7 if version == 1 else 1.4
-        if self.margin < 1 or scale <= 0:
-            raise LikenessError(
-                f"SphereFaceR: margin={self.margin} must be at least 1 and scale={scale} positive"
-            )
         self.dim, self.num_classes = dim, num_classes
         self.version, self.scale, self.grad = version, scale, grad
         self.proxies = proxies(num_classes, dim)
@@ -233,7 +212,7 @@ class SphereFace2(nn.Module):
         grad: "exact" or "detached": see ArcFace. OpenSphere detaches.
 
     Raises:
-        LikenessError: A setting is outside its range, or there are fewer than two classes.
+        LikenessError: A setting is outside its range.
     """
 
     spreads_classes = True
@@ -257,11 +236,6 @@ class SphereFace2(nn.Module):
         share(self, alpha=alpha)
         radians(self, margin=margin)
         positive(self, alpha=alpha, scale=scale, t=t)
-        if num_classes < 2:
-            raise LikenessError(
-                f"SphereFace2: num_classes={num_classes}, but there must be at least 2: the others "
-                "are the negatives"
-            )
         self.dim, self.num_classes = dim, num_classes
         self.kind, self.alpha, self.scale = kind, alpha, scale
         self.margin, self.t = margin, t

@@ -299,9 +299,6 @@ class MarginLoss(nn.Module):
             class).
         mining: "all" triplets, in closed form: none is built; or "distance_weighted", as in the
             paper.
-
-    Raises:
-        LikenessError: per_class is set without num_classes.
     """
 
     @known_settings
@@ -319,10 +316,6 @@ class MarginLoss(nn.Module):
     ):
         super().__init__()
         if per_class:
-            if num_classes < 1:
-                raise LikenessError(
-                    f"MarginLoss: per_class=True needs num_classes, but it is {num_classes}"
-                )
             self.num_classes = num_classes
         self.dim = dim
         self.margin, self.per_class, self.nu = margin, per_class, nu

@@ -6,7 +6,7 @@ how certain it is.
 
 from __future__ import annotations
 
-from math import inf, log, sqrt
+from math import log, sqrt
 from typing import Any, Literal
 
 import torch
@@ -84,10 +84,10 @@ class VMF(nn.Module):
         bottleneck: float = 0.0,
     ):
         super().__init__()
-        if not 0 <= bottleneck < inf or (bottleneck and family != "vmf"):
+        if bottleneck and family != "vmf":
             raise LikenessError(
-                f"VMF: bottleneck={bottleneck} must be finite and not negative, and 0 with "
-                f"family={family}, whose divergence is another"
+                f"VMF: bottleneck={bottleneck} must be 0 with family={family}, whose divergence is "
+                "another"
             )
         share(self, resultant=resultant)
         positive(self, resultant=resultant, num_samples=num_samples)
@@ -116,7 +116,7 @@ class VMF(nn.Module):
             alpha.
 
         Raises:
-            LikenessError: The embeddings are not (N, dim), not finite, or all 0.
+            LikenessError: The embeddings are not finite, or all 0.
         """
         embeddings = full(embeddings)
         size = (
@@ -124,15 +124,10 @@ class VMF(nn.Module):
             if self.alpha_from == "norm"
             else sqrt(self.dim) * embeddings.abs().mean()
         )
-        if (
-            embeddings.ndim != 2
-            or embeddings.shape[1] != self.dim
-            or not bool(torch.isfinite(size) & (size > 0))
-        ):
-            shape = tuple(embeddings.shape)
+        if not bool(torch.isfinite(size) & (size > 0)):
             raise LikenessError(
-                f"VMF.estimate: embeddings must be (N, {self.dim}), finite and not all 0, but are "
-                f"{shape} of mean size {float(size)}"
+                "VMF.estimate: embeddings must be finite and not all 0, but their mean size is "
+                f"{float(size)}"
             )
         self.alpha.copy_(self.concentration / size)
         return float(self.alpha)
@@ -296,9 +291,6 @@ class SCF(nn.Module):
         concentration: "norm": kappa = |z|. "output": kappa = exp(z[:, -1]), a head's own output,
             and the direction is the other columns (proxies (C, dim - 1)).
         learn: "concentration" (the paper) passes no gradient to directions and proxies; "all" does.
-
-    Raises:
-        LikenessError: r is not positive, or a direction has fewer than two coordinates.
     """
 
     spreads_classes = True
@@ -317,11 +309,6 @@ class SCF(nn.Module):
         self.dim, self.num_classes = dim, num_classes
         self.r, self.concentration, self.learn = r, concentration, learn
         self.directions = dim if concentration == "norm" else dim - 1
-        if r <= 0 or self.directions < 2:
-            raise LikenessError(
-                f"SCF: r={r} must be positive, and {self.directions} coordinates cannot hold a "
-                "direction: raise dim"
-            )
         self.proxies = proxies(num_classes, self.directions)
 
     @in_full

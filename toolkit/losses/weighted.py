@@ -5,13 +5,11 @@ They take the log-sum-exp of an anchor's positives and of its negatives apart.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
 from toolkit.losses.common import checked, known_settings, positive
 from toolkit.losses.contract import KeyBank
 from toolkit.losses.mining import mine_multi_similarity
@@ -48,7 +46,7 @@ class MultiSimilarity(nn.Module):
             pushed less, and one on the other side more. Published with .3 and base .7.
 
     Raises:
-        LikenessError: alpha or beta are not positive, or direction is negative.
+        LikenessError: alpha or beta are not positive.
     """
 
     def __init__(
@@ -64,8 +62,6 @@ class MultiSimilarity(nn.Module):
     ):
         super().__init__()
         positive(self, alpha=alpha, beta=beta)
-        if not 0 <= direction < math.inf:
-            raise LikenessError(f"MultiSimilarity: direction={direction} must be 0 or more")
         self.dim = dim
         self.alpha, self.beta, self.base = alpha, beta, base
         self.epsilon, self.direction = epsilon, direction

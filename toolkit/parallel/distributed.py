@@ -119,26 +119,15 @@ def any_rank(flag: bool) -> bool:
 def on_main(work: Callable[[], object]) -> None:
     """Run `work` in the main process.
 
-    Where it raises there, all other processes raise a ValueError instead of waiting for it.
+    Where it raises there, all other processes raise a LikenessError instead of waiting for it.
     """
-    error: Exception | None = None
-    if is_main():
-        try:
-            work()
-        except Exception as caught:
-            error = caught
-    if any_rank(error is not None):
-        if error is None:
-            error = LikenessError(
-                f"process {rank()}: the first process has refused to go on, and says why"
-            )
-        raise error
+    on_all(work if is_main() else lambda: None)
 
 
 def on_all(work: Callable[[], Result]) -> Result:
     """Run `work`, which talks to no other process, in every process, and return what it gives.
 
-    Where it raises in some of them, all others raise a ValueError instead of waiting for them.
+    Where it raises in some of them, all others raise a LikenessError instead of waiting for them.
     """
     error: Exception | None = None
     try:
@@ -169,8 +158,8 @@ def agree(**values: Any) -> None:
         **values: Anything that JSON can write; other values are compared by their repr.
 
     Raises:
-        LikenessError: Some values differ. Each is named, with the processes that differ from
-            process 0.
+        LikenessError: Some values differ. Each is named, with the first process that has another
+            one than process 0.
     """
     text = torch.tensor(
         list(json.dumps(values, sort_keys=True, default=repr).encode()), dtype=torch.uint8
@@ -179,14 +168,12 @@ def agree(**values: Any) -> None:
     parts = torch.split(gather_plain(text, lengths), lengths)
     by_process = [json.loads(bytes(part.tolist())) for part in parts]
     wrong = []
-    for name in sorted({name for stated in by_process for name in stated}):
-        theirs = [json.dumps(own[name]) if name in own else "nothing" for own in by_process]
-        differ = [k for k in range(len(theirs)) if theirs[k] != theirs[0]]
-        if differ:
-            others = ", ".join(f"{theirs[k]} in process {k}" for k in differ[:5])
-            if len(differ) > 5:
-                others += ", ..."
-            wrong.append(f"{name} is {theirs[0]} in process 0, but {others}")
+    for name in sorted(values):
+        theirs = [json.dumps(own.get(name)) for own in by_process]
+        others = [k for k in range(len(theirs)) if theirs[k] != theirs[0]]
+        if others:
+            other = f"{theirs[others[0]]} in process {others[0]}"
+            wrong.append(f"{name} is {theirs[0]} in process 0, but {other}")
     if wrong:
         raise LikenessError(
             f"the processes disagree on {len(wrong)} of {len(values)} values: {'; '.join(wrong)}; "

@@ -21,7 +21,6 @@ import torch
 from torch import Generator, Tensor
 
 from eval.directional import relative
-from eval.errors import LikenessError
 from toolkit.vmf.precision import once_in_full
 
 Family = Literal["vmf", "power_spherical"]
@@ -41,7 +40,7 @@ def sample(
 
     Args:
         mu: Unit vectors (..., D), D >= 2. A zero row stands for any direction.
-        kappa: Concentrations >= 0 (...).
+        kappa: Concentrations >= 0 (...). Where one is not finite, the draw is NaN.
         num_samples: Draws per distribution.
         generator: Of random numbers, on mu's device; None takes torch's default.
         family: "vmf", or "power_spherical" (De Cao & Aziz 2020) of the density (1 + mu.x)^kappa: no
@@ -50,20 +49,11 @@ def sample(
     Returns:
         (num_samples, ..., D).
 
-    Raises:
-        LikenessError: The shapes do not fit, a concentration is negative, NaN or infinite, or the
-            family is another.
-
     Example:
         >>> sample(torch.eye(3), torch.full((3,), 5.0), 2).shape
         torch.Size([2, 3, 3])
     """
     dim = mu.shape[-1]
-    if dim < 2 or mu.shape[:-1] != kappa.shape:
-        raise LikenessError(
-            "sample: mu must be (..., D) with D >= 2 and kappa (...), but their shapes are "
-            f"{tuple(mu.shape)} and {tuple(kappa.shape)}"
-        )
     # In float32, so that the stream of random numbers is the same for every precision.
     noise = torch.randn(
         num_samples, *mu.shape, dtype=torch.float32, device=mu.device, generator=generator
@@ -96,19 +86,8 @@ def cosines(
 
     Returns:
         Two of (num_samples, ...), float64, differentiable in kappa.
-
-    Raises:
-        LikenessError: A concentration is negative, NaN or infinite, or the family is another.
     """
-    if family not in FAMILIES:
-        raise LikenessError(f"sample: family={family!r} must be one of {', '.join(FAMILIES)}")
     kappa = kappa.double()
-    bad = ~(torch.isfinite(kappa) & (kappa >= 0))
-    if bool(bad.any()):
-        raise LikenessError(
-            f"sample: {int(bad.sum())} of {bad.numel()} concentrations are negative, NaN or "
-            "infinite; they are norms of embeddings"
-        )
     if family == "power_spherical":
         half = torch.full(
             (num_samples, *kappa.shape), (dim - 1) / 2, dtype=torch.float64, device=kappa.device
@@ -124,6 +103,7 @@ def cosines(
         along = _Implicit.apply(  # type: ignore[no-untyped-call]
             kappa.expand(drawn.shape), drawn, dim
         )
+    along = along.where(kappa.isfinite(), torch.nan)
     square = (1 - along) * (1 + along)
     return along, torch.where(
         square > 1e-30, square.clamp(min=1e-30).sqrt(), torch.zeros_like(square)
@@ -152,7 +132,7 @@ def _rejection(kappa: Tensor, dim: int, num_samples: int, generator: Generator |
     rest = 2 * b / (1 + b)
     half = torch.full((num_samples, *kappa.shape), n / 2, dtype=torch.float64, device=kappa.device)
     result = torch.zeros_like(half)
-    waiting = torch.ones_like(half, dtype=torch.bool)
+    waiting = kappa.isfinite().expand(half.shape)  # NaN would never accept a proposal
     while bool(waiting.any()):
         left, right = (torch._standard_gamma(half, generator=generator) for _ in range(2))
         uniform = torch.rand(
@@ -198,6 +178,7 @@ def slope(kappa: Tensor, w: Tensor, dim: int) -> Tensor:
     Returns:
         A tensor of kappa's shape.
     """
+    kappa = kappa.nan_to_num(0.0, 0.0)  # what is not finite has slope 0
     square = kappa.square()
     q, above = (
         torch.as_tensor(relative(kappa.cpu().numpy(), n)[1], device=kappa.device)

@@ -134,8 +134,6 @@ def test_a_new_head_gives_back_what_it_takes() -> None:
         weight = next(head.linear.parameters()).detach()
         torch.testing.assert_close(weight @ weight.T, torch.eye(3), rtol=0, atol=1e-6)
         torch.testing.assert_close(head(x), x @ weight.T, rtol=1e-6, atol=1e-6)
-    with pytest.raises(ValueError, match="hidden -1"):
-        Head(7, hidden=-1)
     with pytest.raises(ValueError, match=r"\(5, 7\)"):
         Head(6)(x)
 

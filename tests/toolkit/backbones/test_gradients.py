@@ -195,16 +195,3 @@ def test_faces_of_new_subjects_are_told_apart_better_than_by_pixels(shared: Path
         nontarget.append(cosine[~same & upper].numpy())
     assert sum(map(len, target)) == 900
     assert eer(np.concatenate(target), np.concatenate(nontarget)) < 0.07
-
-
-def test_settings_that_fit_nothing_are_refused() -> None:
-    for given_settings in (
-        {"bins": 7},
-        {"cells": 1},
-        {"cells": 65},
-        {"sigma": -1.0},
-        {"shrinkage": 1.5},
-    ):
-        make: Any = GradientHistograms
-        with pytest.raises(ValueError, match="GradientHistograms: cells="):
-            make(3, **given_settings)

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.toolkit.backbones.layers import Layers
 from toolkit.backbones.bninception import BNInception
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
@@ -26,73 +27,6 @@ from toolkit.backbones.sfnet import SFNet
 from toolkit.backbones.small import SmallCNN
 from toolkit.backbones.vit import FaceViT, ViT
 from toolkit.backbones.weights import load_published
-
-
-class Layers:
-    """Layers that make their weights at their first call, under the names given to them, on the
-    device of what they get.
-    """
-
-    def __init__(self) -> None:
-        self.state: dict[str, Tensor] = {}
-
-    def new(
-        self, name: str, like: Tensor, *shape: int, scale: float = 0.3, centre: float = 0.0
-    ) -> Tensor:
-        self.state[name] = torch.randn(shape, dtype=like.dtype, device=like.device) * scale + centre
-        return self.state[name]
-
-    def conv(
-        self,
-        name: str,
-        x: Tensor,
-        out: int,
-        size: int,
-        *,
-        bias: bool = False,
-        groups: int = 1,
-        **how: Any,
-    ) -> Tensor:
-        fan = x.shape[1] // groups * size**2
-        weight = self.new(
-            f"{name}.weight", x, out, x.shape[1] // groups, size, size, scale=1.4 / fan**0.5
-        )
-        return F.conv2d(
-            x, weight, self.new(f"{name}.bias", x, out) if bias else None, groups=groups, **how
-        )
-
-    def norm(self, name: str, x: Tensor, eps: float = 1e-5) -> Tensor:
-        size = x.shape[1]
-        self.state[f"{name}.num_batches_tracked"] = torch.tensor(7, device=x.device)
-        mean, variance = (
-            self.new(f"{name}.running_mean", x, size),
-            self.new(f"{name}.running_var", x, size).square() + 0.5,
-        )
-        self.state[f"{name}.running_var"] = variance
-        weight, bias = (
-            self.new(f"{name}.weight", x, size, centre=1.0),
-            self.new(f"{name}.bias", x, size),
-        )
-        shape = (1, size, *[1] * (x.ndim - 2))
-        return (x - mean.view(shape)) / (variance.view(shape) + eps).sqrt() * weight.view(
-            shape
-        ) + bias.view(shape)
-
-    def layer_norm(self, name: str, x: Tensor, eps: float) -> Tensor:
-        centred = x - x.mean(dim=-1, keepdim=True)
-        x = centred / (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt()
-        return x * self.new(f"{name}.weight", x, x.shape[-1], centre=1.0) + self.new(
-            f"{name}.bias", x, x.shape[-1]
-        )
-
-    def prelu(self, name: str, x: Tensor) -> Tensor:
-        return torch.where(
-            x > 0, x, x * self.new(f"{name}.weight", x, x.shape[1]).view(1, -1, 1, 1)
-        )
-
-    def linear(self, name: str, x: Tensor, out: int, *, bias: bool = True) -> Tensor:
-        y = x @ self.new(f"{name}.weight", x, out, x.shape[-1], scale=x.shape[-1] ** -0.5).T
-        return y + self.new(f"{name}.bias", x, out) if bias else y
 
 
 def sfnet(
@@ -316,30 +250,7 @@ def resnet(
     )
     x = m.norm("bn1", x).relu()
     x = x if stem == "3x3 whole" else F.max_pool2d(x, 3, 2, 1)
-    for stage, count in enumerate(blocks):
-        for i in range(count):
-            name, planes, stride = (
-                f"layer{stage + 1}.{i}",
-                width * 2**stage,
-                2 if stage and i == 0 else 1,
-            )
-            if bottleneck:
-                y = m.norm(f"{name}.bn1", m.conv(f"{name}.conv1", x, planes, 1)).relu()
-                y = m.norm(
-                    f"{name}.bn2", m.conv(f"{name}.conv2", y, planes, 3, stride=stride, padding=1)
-                ).relu()
-                y = m.norm(f"{name}.bn3", m.conv(f"{name}.conv3", y, 4 * planes, 1))
-            else:
-                y = m.norm(
-                    f"{name}.bn1", m.conv(f"{name}.conv1", x, planes, 3, stride=stride, padding=1)
-                ).relu()
-                y = m.norm(f"{name}.bn2", m.conv(f"{name}.conv2", y, planes, 3, padding=1))
-            if stride == 2 or x.shape[1] != y.shape[1]:
-                x = m.norm(
-                    f"{name}.downsample.1",
-                    m.conv(f"{name}.downsample.0", x, y.shape[1], 1, stride=stride),
-                )
-            x = (x + y).relu()
+    x = m.residual(x, width, blocks, bottleneck, "downsample")
     return m.linear("fc", x.mean(dim=(2, 3)), dim)
 
 

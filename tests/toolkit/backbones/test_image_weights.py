@@ -234,7 +234,7 @@ def test_files_of_other_kinds_are_refused_and_nothing_runs(
     for name in ("list.pth", "number.pth", "empty.pth"):
         with pytest.raises(
             ValueError,
-            match=f"{name}': it holds a (list|dict) that is no mapping of names to tensors",
+            match=f"{name}': it holds no mapping of names to tensors",
         ):
             read_weights(tmp_path / name)
     with pytest.raises(ValueError, match=r"absent.pth': there is no such file"):

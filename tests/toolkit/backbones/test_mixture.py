@@ -111,19 +111,6 @@ def test_too_few_frames_are_refused() -> None:
         fit_mixture(torch.zeros(31, 2), 32)
 
 
-def test_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_deltas=9"):
-        MixtureStatistics(20, num_cepstra=8, num_deltas=9)
-    for settings, wrong in (
-        ({"num_components": 1}, "num_components=1"),
-        ({"num_cosines": 0}, "num_cosines=0"),
-        ({"num_cepstra": 0}, "num_cepstra=0"),
-        ({"relevance": float("nan")}, "relevance=nan"),
-    ):
-        with pytest.raises(ValueError, match=wrong):
-            MixtureStatistics(20, **settings)
-
-
 def test_statistics_are_those_of_a_loop_over_frames() -> None:
     torch.manual_seed(0)
     net = MixtureStatistics(

@@ -139,10 +139,3 @@ def test_attention_survives_large_offsets_where_the_release_s_formula_does_not()
     assert deviation == pytest.approx(float(x.double().std(correction=0)), rel=1e-3)
     release = math.sqrt(max(float((x**2).mean() - x.mean() ** 2), 1e-7))
     assert abs(release - deviation) > 1e-3
-
-
-def test_refusals() -> None:
-    with pytest.raises(ValueError, match="must be one of TAP, TSDP"):
-        pool("SAP", 8)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="TSTP takes no global_context"):
-        pool("TSTP", 8, global_context=True)

@@ -696,36 +696,6 @@ def test_class_vectors_start_uniform_or_as_before(make: Any, deviation: float) -
         torch.testing.assert_close(value, expected)
 
 
-def test_wrong_settings_get_a_sentence() -> None:
-    wrong: list[tuple[Any, dict[str, Any]]] = [
-        (ArcFace, {"margin": 4.0}),
-        (CosFace, {"scale": 0.0}),
-        (NormFace, {"scale": -1.0}),
-        (SubCenterArcFace, {"num_subcentres": 0}),
-        (Hyperbolic, {"c": 0.0}),
-        (LSoftmax, {"margin": 1.5}),
-        (SphereFace, {"margin": 0}),
-        (SphereFaceR, {"version": 3}),
-        (SphereFace2, {"alpha": 1.0}),
-        (CircleSoftmax, {"scale": 0.0}),
-        (CurricularFace, {"momentum": 1.0}),
-        (MagFace, {"low": 0.0}),
-        (AdaFace, {"momentum": 1.0}),
-        (BroadFace, {"queue_size": 0}),
-        (SoftTriple, {"gamma": 0.0}),
-        (ProxyNCAPlusPlus, {"temperature": 0.0}),
-        (ProxyAnchor, {"scale": 0.0}),
-        (NormSoft, {"temperature": 0.0}),
-        (HUG, {"s": 0.0}),
-    ]
-    for make, options in wrong:
-        with pytest.raises(ValueError, match=f"{make.__name__}: .*{next(iter(options))}"):
-            make(5, 4, **options)
-    for make in (SphereFace2, ProxyNCA):
-        with pytest.raises(ValueError, match="at least 2"):
-            make(5, 1)
-
-
 @pytest.mark.parametrize("make", [*CLASSIFICATION, *PROXY], ids=lambda made: made.__name__)
 class TestEveryProxyLoss:
     def test_class_numbers_mean_nothing(self, make: Any) -> None:

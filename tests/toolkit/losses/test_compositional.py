@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.toolkit.losses import drawn
 from toolkit.losses.compositional import DCML
 from toolkit.losses.triplet import MarginLoss
-from toolkit.training.memory import Bank
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-def batch(seed: int = 0, size: int = 9, dim: int = 6) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    z = torch.randn(size, dim, generator=generator, dtype=torch.float64)
-    return z, torch.arange(size) % 4
+batch = partial(drawn.batch, size=9, dim=6)
 
 
 def composed(loss: Any, z: Any) -> tuple[Any, float]:
@@ -66,10 +62,7 @@ def test_dcml_is_the_margin_loss_of_its_composites(
 
 def test_dcml_equals_its_release() -> None:
     """The release sums over its four compositors where this takes the mean."""
-    with np.load(GOLDEN / "dcml__dcml.npz", allow_pickle=False) as file:
-        arrays = {
-            key.split("/")[1]: torch.from_numpy(file[key]) for key in file.files if "/" in key
-        }
+    arrays = drawn.tensors("dcml__dcml", "small0")
     loss = DCML(16, num_parts=4, num_composites=4, margin=0.2, beta=1.2).double()
     weight, bias = loss.compositors.parameters()
     weight.data, bias.data = arrays["weights"].flatten(0, 1), arrays["biases"].flatten()
@@ -133,29 +126,3 @@ def test_the_gradient_is_the_value_s_with_what_compositors_see_held_fixed() -> N
     (ours,) = torch.autograd.grad(loss(x, y), x)
     (fixed,) = torch.autograd.grad(value(x, *inputs), x)
     torch.testing.assert_close(ours, fixed)
-
-
-@given(labels=st.lists(st.integers(0, 3), min_size=1, max_size=7), equal=st.booleans())
-@settings(max_examples=20, deadline=None)
-def test_any_labels_give_finite_numbers(labels: list[int], equal: bool) -> None:
-    """One class, lone items, equal rows and long ones, alone and against a bank that fills."""
-    torch.manual_seed(0)
-    z = torch.randn(len(labels), 6)
-    if equal:
-        z[::2] = z[0].clone()
-    y = torch.tensor(labels)
-    for size in (1.0, 1e6):
-        for mining in ("all", "distance_weighted"):
-            loss = DCML(6, mining=mining)  # type: ignore[arg-type]
-            loss.bank = Bank(20, 6)
-            x = (size * z).requires_grad_()
-            value = loss(x, y) + loss(x, y, x.detach() + 0.1)
-            value.backward()
-            assert bool(torch.isfinite(value))
-            assert x.grad is not None
-            assert bool(torch.isfinite(x.grad).all())
-
-
-def test_settings_outside_their_range_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"DCML: num_parts=7 must be in 1..6"):
-        DCML(6, num_parts=7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.toolkit.losses.drawn import read
 from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
 from toolkit.losses.graph import GroupLoss, ProxyGML
 from toolkit.losses.hyperbolic import Hyperbolic, exp_map
@@ -276,12 +276,6 @@ def by_class(weights: np.ndarray, name: str, file: str) -> np.ndarray:
         else weights
     )
     return rows.reshape(5, 3, -1) if len(rows) == 15 else rows
-
-
-def read(name: str, case: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
-        arrays = {key.split("/")[1]: file[key] for key in file.files if key.startswith(f"{case}/")}
-        return arrays, json.loads(str(file["hparams"]))
 
 
 def close(ours: Tensor, theirs: np.ndarray, tolerance: float, rows: Any = slice(None)) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.toolkit.losses import drawn
 from toolkit.losses.graph import GroupLoss, ProxyGML
 from toolkit.training.recipe import Optim
 
 DIM, CLASSES = 6, 4
 
 
-def batch(seed: int = 0, size: int = 9) -> tuple[Tensor, Tensor]:
-    """Unequal classes, of which the last is absent and the one before has a single item."""
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.tensor([0, 1, 0, 1, 0, 0, 2, 1, 0])[:size]
-    return torch.randn(size, DIM, generator=generator, dtype=torch.float64), y
+# Unequal classes, of which the last is absent and the one before has a single item.
+batch = partial(drawn.batch, size=9, dim=DIM, labels=(0, 1, 0, 1, 0, 0, 2, 1, 0))
 
 
 def gradcheck(loss: Any) -> bool:
@@ -220,29 +219,3 @@ def test_an_item_without_variance_keeps_its_prior() -> None:
     prior = -(loss.logits(z)[4] / 2.0).log_softmax(dim=0)[y[4]]
     expected = (8 * loss(z[others], y[others]) + prior) / 9
     assert float(loss(z, y).detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
-
-
-@pytest.mark.parametrize("make", [GroupLoss, ProxyGML])
-@given(labels=st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=7), equal=st.booleans())
-@settings(max_examples=20, deadline=None)
-def test_any_labels_give_finite_numbers(make: Any, labels: list[int], equal: bool) -> None:
-    """One class, lone items, equal rows, and logits so large that probabilities become 0."""
-    torch.manual_seed(0)
-    z = torch.randn(len(labels), DIM)
-    if equal:
-        z[::2] = z[0].clone()
-    for size in (1.0, 1e6):
-        loss = make(DIM, CLASSES)
-        x = (size * z).requires_grad_()
-        value = loss(x, torch.tensor(labels))
-        value.backward()
-        assert bool(torch.isfinite(value))
-        assert x.grad is not None
-        assert bool(torch.isfinite(x.grad).all())
-
-
-def test_settings_outside_their_range_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"ProxyGML: .*ratio=1.5 in \(0, 1\]"):
-        ProxyGML(DIM, CLASSES, ratio=1.5)
-    with pytest.raises(ValueError, match=r"temperature"):
-        GroupLoss(DIM, CLASSES, temperature=0)

@@ -108,12 +108,3 @@ def test_the_penalty_rises_with_the_margin() -> None:
         assert loss(z, y).item() == pytest.approx(other(z, y).item(), rel=1e-12)
     with pytest.raises(ValueError, match="at_step"):
         made(warmup_steps=5)(z, y)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"margin": 4.0}, {"penalty": -0.1}, {"scale": 0.0}, {"num_subcentres": 0}],
-)
-def test_wrong_settings_get_a_sentence(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"InterTopK: .*{next(iter(settings))}"):
-        made(**settings)

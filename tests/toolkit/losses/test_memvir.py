@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.toolkit.losses.drawn import rows
 from toolkit.losses.memvir import MemVir
 from toolkit.losses.proxy import ProxyAnchor
 from toolkit.losses.softmax import NormFace
@@ -27,10 +28,6 @@ def batch(step: int, size: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(step)
     z = torch.randn(size, DIM, generator=generator, dtype=torch.float64)
     return z, torch.randint(CLASSES, (size,), generator=generator)
-
-
-def rows(x: Tensor) -> Any:
-    return [value / np.linalg.norm(value) for value in x.detach().numpy()]
 
 
 def members(history: list[Any], now: Any, num_steps: int, gap: int) -> tuple[list[Any], list[Any]]:
@@ -180,31 +177,3 @@ def test_a_resumed_run_goes_on_with_the_same_memory() -> None:
     z, y = batch(9, 4)
     assert torch.equal(first(z.float(), y), second(z.float(), y))
     assert len(second.virtual()[0]) == 2 * CLASSES
-
-
-def test_bad_settings_and_too_large_a_batch_get_a_sentence() -> None:
-    for wrong in ({"scale": 0.0}, {"num_steps": 0}, {"batch_size": 0}):
-        with pytest.raises(ValueError, match=f"MemVir: .*{next(iter(wrong))}="):
-            MemVir(DIM, CLASSES, **wrong)  # type: ignore[arg-type]
-    loss = MemVir(DIM, CLASSES, batch_size=3)
-    z, y = batch(0, 4)
-    with pytest.raises(ValueError, match=r"4 rows, .*batch_size=3; set it"):
-        loss(z.float(), y)
-    loss.eval()(z.float(), y)  # nothing is remembered here
-
-
-@given(st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=6))
-@settings(max_examples=20, deadline=None)
-def test_any_labels_give_finite_numbers(labels: list[int]) -> None:
-    """One class, lone items, equal rows, and rows of length 0."""
-    for base in ("softmax", "proxy_anchor"):
-        loss = MemVir(DIM, CLASSES, base=base, num_steps=1, step_gap=0)  # type: ignore[arg-type]
-        z = torch.randn(len(labels), DIM)
-        z[::2] = z[0].clone() * (len(labels) % 2)
-        z.requires_grad_()
-        y = torch.tensor(labels)
-        (loss(z, y) + loss(z, y)).backward()
-        assert z.grad is not None
-        assert bool(torch.isfinite(z.grad).all())
-        assert loss.proxies.grad is not None
-        assert bool(torch.isfinite(loss.proxies.grad).all())

@@ -4,10 +4,9 @@ those against a threshold in loops.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from eval.similarity import pairs
+from tests.toolkit.losses import drawn
+from tests.toolkit.losses.drawn import read
 from toolkit.losses.contrast import (
     CirclePair,
     LiftedStructure,
@@ -32,7 +33,6 @@ from toolkit.losses.simple import SimPLE
 from toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, SNRTriplet, Triplet
 from toolkit.training.memory import Bank
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 # rows of the hard case without duplicates or antipodes, where gradients are comparable
 SMOOTH_ROWS = [2, 6, 7, 9, 11]
 
@@ -169,12 +169,6 @@ CASES: dict[str, tuple[Callable[[dict[str, Any], int], nn.Module], float]] = {
 }
 
 
-def read(name: str, case: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
-        arrays = {key.split("/")[1]: file[key] for key in file.files if key.startswith(f"{case}/")}
-        return arrays, json.loads(str(file["hparams"]))
-
-
 def equal_golden(
     value: Tensor,
     z: Tensor,
@@ -236,12 +230,7 @@ class GivenBank(nn.Module):
         return self.own
 
 
-def batch(seed: int = 0, size: int = 9, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tensor]:
-    """Classes of unequal sizes (for size 9: 3, 2, 2, 2)."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(
-        size
-    ) % classes
+batch = partial(drawn.batch, size=9)
 
 
 def test_distances_that_a_loss_trains_are_what_its_embeddings_are_scored_by() -> None:

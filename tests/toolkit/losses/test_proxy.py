@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.toolkit.losses.drawn import rows
 from toolkit.losses.proxy import (
     HUG,
     CenterLoss,
@@ -32,10 +33,6 @@ def batch(size: int = 11, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tenso
     return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(size) % (
         classes - 1
     )
-
-
-def rows(x: Tensor) -> Any:
-    return [value / np.linalg.norm(value) for value in x.detach().numpy()]
 
 
 def gradcheck(loss: Any, names: tuple[str, ...]) -> bool:

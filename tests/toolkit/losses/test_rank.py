@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
+from tests.toolkit.losses import drawn
+from tests.toolkit.losses.drawn import sides
 from toolkit.losses.rank import FastAP, RankedList, SmoothAP
 from toolkit.vmf.precision import unit
 
-
-def batch(seed: int = 0, dim: int = 5) -> tuple[Tensor, Tensor]:
-    """Classes of 3, 2, 2, 2 rows and one of a single row."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(10, dim, generator=generator, dtype=torch.float64), torch.tensor(
-        [0, 1, 2, 3, 0, 1, 2, 3, 0, 4]
-    )
-
-
-def sides(y: Any, i: int) -> tuple[list[int], list[int]]:
-    return [j for j in range(len(y)) if j != i and y[j] == y[i]], [
-        j for j in range(len(y)) if y[j] != y[i]
-    ]
+batch = partial(drawn.batch, size=10, labels=(0, 1, 2, 3, 0, 1, 2, 3, 0, 4))
 
 
 @pytest.mark.parametrize("crossed", [False, True])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,20 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.toolkit.losses import drawn
 from toolkit.losses.mining import mine_batch_hard, mine_distance_weighted, mine_easy_positive
 from toolkit.losses.pairing import distance
 from toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, SNRTriplet, Triplet
 from toolkit.vmf.precision import unit
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 SMOOTH_ROWS = [2, 6, 7, 9, 11]
 
 
-def batch(seed: int = 0, size: int = 9, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(
-        size
-    ) % classes
+batch = partial(drawn.batch, size=9)
 
 
 def masks(y: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,12 +38,7 @@ def test_reference_triplets_give_the_reference_value(
     """The loss of the triplets that the reference mined: which of several equally far rows it
     takes, and what it draws, is its own.
     """
-    with np.load(GOLDEN / f"triplet_{name}__pml.npz") as file:
-        arrays = {
-            key.split("/")[1]: torch.from_numpy(file[key])
-            for key in file.files
-            if key.startswith(case)
-        }
+    arrays = drawn.tensors(f"triplet_{name}__pml", case)
     z = arrays["embeddings"].requires_grad_()
     mined = arrays["idx_a"], arrays["idx_p"], arrays["idx_n"]
     monkeypatch.setattr("toolkit.losses.triplet.mine_distance_weighted", lambda *_: mined)
@@ -103,19 +94,10 @@ def test_triplet_is_its_formula_over_the_mined_triplets(
         assert float(loss(z, y, z_key)) == pytest.approx(expected[reduction], rel=1e-10)
 
 
-def golden(name: str, case: str) -> dict[str, Tensor]:
-    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
-        return {
-            key.split("/")[1]: torch.from_numpy(file[key])
-            for key in file.files
-            if key.startswith(case)
-        }
-
-
 @pytest.mark.parametrize("case", ["close0", "close1"])
 @pytest.mark.parametrize("negatives", ["semihard", "hard"])
 def test_easy_positive_equals_its_release(negatives: Any, case: str) -> None:
-    arrays = golden("epshn__ephn" if negatives == "semihard" else "ephn__ephn", case)
+    arrays = drawn.tensors("epshn__ephn" if negatives == "semihard" else "ephn__ephn", case)
     z = arrays["embeddings"].requires_grad_()
     temperature = float(arrays["sigma"])
     value = EasyPositive(z.shape[1], negatives=negatives, temperature=temperature)(
@@ -128,7 +110,7 @@ def test_easy_positive_equals_its_release(negatives: Any, case: str) -> None:
 
 def test_the_regulariser_of_snr_equals_that_of_diva_s_release() -> None:
     """Its anchors are those of the triplets, here each row once."""
-    arrays = golden("snr_triplet_batch_hard__diva", "small0")
+    arrays = drawn.tensors("snr_triplet_batch_hard__diva", "small0")
     z = arrays["embeddings"].requires_grad_()
     value = SNRTriplet(z.shape[1], margin=0.2, mining="batch_hard", zero_mean=0.1)(
         z, arrays["labels"]

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,27 +45,6 @@ processes: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(processes)
 CLASSES, DIM, build = processes.CLASSES, processes.DIM, processes.build
 TABLE = torch.arange(CLASSES * DIM, dtype=torch.float64).view(CLASSES, DIM)
-
-
-QUICK = (
-    "Softmax",
-    "SubCenterArcFace",
-    "InterTopK",
-    "CurricularFace",
-    "BroadFace",
-    "CenterLoss",
-    "MagFace",
-    "SoftTriple",
-    "Contrastive",
-    "VMF",
-)
-
-
-def cases(names: Iterable[str]) -> list[Any]:
-    """One of each kind of state is for every run of the tests: class vectors, several for a class,
-    buffers, a queue, none.
-    """
-    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +102,7 @@ def test_collectives_training_and_checkpoints(report: dict[str, Any], name: str)
     assert report[name] < 1e-12
 
 
-@pytest.mark.parametrize("name", cases(processes.found()))
+@pytest.mark.parametrize("name", processes.found())
 def test_a_loss_that_is_whole_in_every_process(report: dict[str, Any], name: str) -> None:
     """Values, gradients of embeddings and parameters, and buffers over three steps, with slices of
     unequal length and an empty one.
@@ -132,12 +110,12 @@ def test_a_loss_that_is_whole_in_every_process(report: dict[str, Any], name: str
     assert report[f"{name}, whole"] < 1e-9
 
 
-@pytest.mark.parametrize("name", cases(processes.spreadable()))
+@pytest.mark.parametrize("name", processes.spreadable())
 def test_a_loss_that_is_spread(report: dict[str, Any], name: str) -> None:
     assert report[f"{name}, spread"] < 1e-9
 
 
-@pytest.mark.parametrize("name", cases(processes.spreadable()))
+@pytest.mark.parametrize("name", processes.spreadable())
 def test_sampled_classes_are_the_loss_of_their_union(report: dict[str, Any], name: str) -> None:
     assert report[f"{name}, sampled"] < 1e-9
     assert report[f"{name}, all drawn"] < 1e-9
@@ -146,17 +124,6 @@ def test_sampled_classes_are_the_loss_of_their_union(report: dict[str, Any], nam
 @pytest.mark.parametrize("name", processes.spreadable())
 def test_sampled_classes_in_one_process(name: str) -> None:
     assert processes.sampled(processes.spreadable()[name], 0.5) < 1e-9
-
-
-def test_classification_losses_can_be_spread() -> None:
-    named = (
-        "Softmax Cosine NormFace Hyperbolic LSoftmax SphereFace SphereFaceR SphereFace2 CosFace "
-        "ArcFace SubCenterArcFace InterTopK CircleSoftmax CurricularFace "
-    )
-    named += (
-        "MagFace AdaFace BroadFace CenterLoss ProxyNCA ProxyNCAPlusPlus ProxyAnchor SoftTriple HUG"
-    )
-    assert set(processes.spreadable()) >= set(named.split())
 
 
 def test_what_spread_classes_save_one_process_loads(folder: Path, report: dict[str, Any]) -> None:

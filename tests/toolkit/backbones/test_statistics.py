@@ -81,16 +81,8 @@ def test_a_start_as_a_rotation_keeps_the_angles_of_the_whitening(dim: int) -> No
 
 
 def test_groups_of_bands_divide_the_bands() -> None:
-    x, mask = torch.randn(1, 5, 8), torch.ones(1, 5, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"num_correlated"):
-        movement_statistics(x, mask, differences=(), num_correlated=3)
-    # A network that could not run is refused when it is made.
-    for number in (3, -1):
-        with pytest.raises(ValueError, match=f"num_correlated={number} "):
-            OrderStatistics(8, dim=4, num_correlated=number)
-    for apart in (0, -2):
-        with pytest.raises(ValueError, match="differences"):
-            OrderStatistics(8, dim=4, differences=(apart,))
+    with pytest.raises(ValueError, match="num_correlated=3 "):
+        OrderStatistics(8, dim=4, num_correlated=3)
 
 
 @pytest.mark.parametrize("frames", [1, 100, 997, 3000])

@@ -1,0 +1,52 @@
+"""Batches that tests of losses draw, and the golden files that they read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def batch(
+    seed: int = 0,
+    size: int = 8,
+    dim: int = 5,
+    classes: int = 4,
+    *,
+    length: float = 1.0,
+    labels: Sequence[int] = (),
+) -> tuple[Tensor, Tensor]:
+    """Embeddings (size, dim) in float64, and labels, by default of all classes in turn."""
+    generator = torch.Generator().manual_seed(seed)
+    z = length * torch.randn(size, dim, generator=generator, dtype=torch.float64)
+    return z, torch.tensor(labels)[:size] if labels else torch.arange(size) % classes
+
+
+def read(name: str, case: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays of a case, and the settings that the release had."""
+    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
+        found = {key.split("/")[1]: file[key] for key in file.files if key.startswith(f"{case}/")}
+        return found, json.loads(str(file["hparams"])) if "hparams" in file.files else {}
+
+
+def tensors(name: str, case: str) -> dict[str, Tensor]:
+    """The arrays of a case as tensors."""
+    return {key: torch.from_numpy(value) for key, value in read(name, case)[0].items()}
+
+
+def sides(y: Any, i: int) -> tuple[list[int], list[int]]:
+    """Columns of row i's positives and negatives, its own left out."""
+    same = [j for j in range(len(y)) if j != i and y[j] == y[i]]
+    return same, [j for j in range(len(y)) if y[j] != y[i]]
+
+
+def rows(x: Tensor) -> Any:
+    """The rows of length 1."""
+    return [value / np.linalg.norm(value) for value in x.detach().numpy()]
