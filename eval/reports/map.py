@@ -1,4 +1,4 @@
-"""The maps of a report: a plane of embeddings to explore, and embeddings of three dimensions.
+"""The map of a report: a plane of embeddings to explore.
 
 What is shown is bounded, whatever the number of items. A click on a point of the plane, or its name
 in the field above it, shows what it is, its neighbours and its worst trials (templates/map.js).
@@ -15,7 +15,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
-from eval.reports.figures import COLOURS, GREY, MARKERS, columns, drawn, legend, plot
+from eval.reports.figures import COLOURS, MARKERS, columns, drawn, legend, plot
 from eval.reports.page import block, prose
 from eval.types import Embeddings, Floats, Scores, Trials
 
@@ -226,14 +226,11 @@ def principal_plane(matrix: ArrayLike) -> Floats:
     Returns:
         (N, 2).
     """
+    from sklearn.decomposition import PCA
+
     directions = _unit(matrix)
-    centred = directions - directions.mean(axis=0)
-    if len(centred) < centred.shape[1]:  # such as pixels: the smaller of the two products
-        squares, sides = np.linalg.eigh(centred @ centred.T)
-        points = (sides * np.sqrt(np.maximum(squares, 0)))[:, ::-1][:, :2]
-    else:
-        _, axes = np.linalg.eigh(centred.T @ centred)
-        points = centred @ axes[:, ::-1][:, :2]
+    with np.errstate(invalid="ignore"):  # where no item differs from another
+        points = PCA(min(2, *directions.shape), random_state=0).fit_transform(directions)
     return np.column_stack([points, np.zeros((len(points), 2 - points.shape[1]))])
 
 
@@ -269,92 +266,6 @@ def plane(matrix: ArrayLike, *, seed: int = 0) -> Floats:
         2, init="pca", perplexity=min(30.0, len(reduced) / 4), random_state=seed
     ).fit_transform(reduced)
     return np.asarray(points, dtype=np.float64)
-
-
-def space_3d(
-    embeddings: Embeddings,
-    labels: Mapping[str, str] | None = None,
-    *,
-    num_points: int = 2000,
-    seed: int = 0,
-) -> Markup:
-    """Embeddings of 3 dimensions as they are and on the unit sphere (vMF paper, Fig. 4).
-
-    They are seen from (1, 1, 1); points behind the sphere are pale.
-
-    Args:
-        embeddings: of 3 dimensions.
-        labels: id -> class; None if unknown.
-        num_points: items in all, drawn as for `embedding_map`.
-        seed: of the draw.
-
-    Returns:
-        HTML.
-    """
-    assert embeddings.matrix.shape[1] == 3
-    rows, classes = _chosen(embeddings.ids, labels, num_points, num_points, seed)
-    matrix = embeddings.matrix[rows]
-    raw = drawn(
-        _space_figure,
-        matrix,
-        classes,
-        alt="Embeddings in three dimensions",
-        caption=f"{rows.size:,} of {len(embeddings.ids):,} items, as they are; the cross is the "
-        "origin.",
-    )
-    sphere = drawn(
-        _sphere_figure,
-        matrix,
-        classes,
-        alt="Directions of the embeddings",
-        caption="Their directions; pale points lie on the far side.",
-    )
-    return block("two", parts=[raw, sphere])
-
-
-def project(points: ArrayLike) -> tuple[Floats, Floats]:
-    """The orthographic projection as seen from (1, 1, 1), with the third axis upwards.
-
-    Args:
-        points: (N, 3).
-
-    Returns:
-        (N, 2) places on the plane, and (N,) nearness to the eye.
-
-    >>> flat, near = project([[0.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
-    >>> flat.round(3).tolist(), near.round(3).tolist()
-    ([[0.0, 0.816], [0.0, 0.0]], [0.577, 1.732])
-    """
-    values = np.asarray(points, dtype=np.float64)
-    right, up, eye = (
-        np.array([-1, 1, 0]) / np.sqrt(2),
-        np.array([-1, -1, 2]) / np.sqrt(6),
-        np.ones(3) / np.sqrt(3),
-    )
-    return values @ np.stack([right, up], axis=1), values @ eye
-
-
-def _space_figure(matrix: Floats, classes: Sequence[str]) -> Any:
-    figure = _square()
-    _scatter(figure, project(matrix)[0], classes)
-    figure.scatter([0], [0], marker="cross", size=14, color=GREY, name="origin")
-    return figure
-
-
-def _sphere_figure(matrix: Floats, classes: Sequence[str]) -> Any:
-    flat, near = project(_unit(matrix))
-    figure = _square()
-    _scatter(figure, flat, classes, named=False, opacity=np.where(near >= 0, _DISC, 0.15))
-    figure.circle([0], [0], radius=1, fill_color=None, line_color=GREY, name="sphere")
-    return figure
-
-
-def _square() -> Any:
-    from bokeh.models import DataRange1d
-
-    ranges = {"x_range": DataRange1d(), "y_range": DataRange1d()}
-    tips = {"class": "@label"}
-    return plot("", "", height=440, width=440, tips=tips, match_aspect=True, **ranges)
 
 
 def _chosen(
@@ -415,12 +326,6 @@ def _palette(num: int) -> list[str]:
         return list(COLOURS[: max(num, 1)])
     shades = [hls_to_rgb(i / num, (0.45, 0.6)[i % 2], 0.55) for i in range(num)]
     return ["#" + "".join(f"{round(255 * part):02x}" for part in shade) for shade in shades]
-
-
-def _bare(figure: Any) -> None:
-    """Leave out axes and grid, whose numbers mean nothing on a map."""
-    figure.axis.visible = False
-    figure.grid.visible = False
 
 
 def _unit(matrix: ArrayLike) -> Floats:

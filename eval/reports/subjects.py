@@ -23,7 +23,6 @@ Counts = NDArray[np.int64]
 _TIMES = 2.0  # the overall rate: above it a subject is no sheep
 _LEAST_ERRORS = 3  # so that one bad recording makes no goat
 _NUM_HARDEST = 100  # trials of each kind, of which the subjects are counted
-_NUM_PAIRS = 15
 _NUM_ROWS = 1000  # subjects in the table
 _NUM_ON_MAP = 40
 _HEAD = (
@@ -186,10 +185,7 @@ def who_errs(
     if by_subject is None or len(by_subject.names) < 2:
         return EMPTY
     parts = [prose(text) for text in _sentences(trials, scores, subject_of)]
-    parts += [
-        _pairs(by_subject),
-        prose(_RULE + (_EITHER if by_subject.either_side else ""), soft=True),
-    ]
+    parts.append(prose(_RULE + (_EITHER if by_subject.either_side else ""), soft=True))
     return Markup("").join([*parts, _table(by_subject), _confusion(by_subject)])
 
 
@@ -219,26 +215,6 @@ def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) ->
             f"{'pairs of ' if kind == 'nontarget' else ''}subjects. Most often: {listed}."
         )
     return sentences
-
-
-def _pairs(by_subject: Zoo) -> Markup:
-    """The pairs of subjects with the most false accepts."""
-    order = np.lexsort((-by_subject.pair_highest, -by_subject.pair_accepts))[:_NUM_PAIRS]
-    order = order[by_subject.pair_accepts[order] > 0]
-    everything = max(int(by_subject.pair_accepts.sum()), 1)
-    rows = [
-        [
-            " and ".join(by_subject.names[i] for i in by_subject.pairs[k]),
-            f"{by_subject.pair_accepts[k]:,}",
-            f"{by_subject.num_pair[k]:,}",
-            _percent(by_subject.pair_accepts[k], by_subject.num_pair[k]),
-            _percent(by_subject.pair_accepts[k], everything),
-            _score(by_subject.pair_highest[k]),
-        ]
-        for k in order.tolist()
-    ]
-    head = ["Pair", "False accepts", "Trials", "FAR %", "% of all false accepts", "Highest score"]
-    return table(head, rows, kind="n", caption="Subjects taken for each other most often")
 
 
 def _table(by_subject: Zoo) -> Markup:

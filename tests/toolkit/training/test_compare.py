@@ -35,8 +35,7 @@ from eval.comparison import (
     summarise,
 )
 from eval.formats.trials import write_scores
-from eval.reports.comparison import html, to_json
-from eval.reports.text import latex, markdown, table
+from eval.reports.comparison import html, latex, markdown, table, to_json
 from eval.types import Scores
 from eval.verification import eer, min_dcf
 from likeness.cli import main

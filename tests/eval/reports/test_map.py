@@ -1,4 +1,4 @@
-"""The space of embeddings in reports: maps against loops, bounded, and what is told of a point."""
+"""The map of embeddings in reports: against loops, bounded, and what is told of a point."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.reports.map import embedding_map, neighbours, plane, principal_plane, project, space_3d
+from eval.reports.map import embedding_map, neighbours, plane, principal_plane
 from eval.types import Embeddings, Scores, Trials
 
 
@@ -59,23 +59,6 @@ def test_a_map_is_bounded_and_says_what_it_shows() -> None:
         },
         num_points=40,
     )
-
-
-def test_three_dimensions_are_seen_from_the_diagonal() -> None:
-    flat, near = project(np.eye(3))
-    assert near == pytest.approx(np.full(3, 3**-0.5))
-    # the three axes look alike
-    assert np.linalg.norm(flat, axis=1) == pytest.approx(np.full(3, (2 / 3) ** 0.5))
-    points = np.random.default_rng(3).standard_normal((50, 3))
-    flat, near = project(points)
-    assert np.linalg.norm(flat, axis=1) ** 2 + near**2 == pytest.approx(
-        np.linalg.norm(points, axis=1) ** 2
-    )
-    contents, labels = clusters(10, 20, 3)
-    text = space_3d(contents, labels)
-    assert text.count('class="plot"') == 2
-    assert "200 of 200 items" in text
-    assert "c9" in text
 
 
 def test_the_first_plane_is_that_of_the_largest_variance() -> None:
